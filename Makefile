@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV   ?= .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(VENV)/.installed
+
+.PHONY: demo test test-slow lint bench clean
+
+$(INSTALL): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e ".[cpu,report,dev,parity]"
+	$(BIN)/python -c "open('$(INSTALL)', 'w').close()"
+
+demo: $(INSTALL)
+	$(BIN)/python -m resolvent demo --out out/demo
+
+test: $(INSTALL) lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(INSTALL)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALL)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+
+bench: $(INSTALL)
+	$(BIN)/python benchmarks/cpu.py
+
+clean:
+	$(PYTHON) -c "import shutil; [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', 'out', 'build', 'dist')]"
