@@ -1,0 +1,60 @@
+"""Time steps dt of continuous-time layers: where they start and how they are kept positive.
+
+S4, S4D, DSS and S5 draw dt log-uniformly from [dt_min, dt_max], one per channel (or per state), and train log dt.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+DT_MIN = 1e-3
+DT_MAX = 1e-1
+LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step does nothing in any of our dtypes
+LOG_DT_HIGH = 30.0  # exp(30) = 1e13: dt * lam still has room in float32
+
+
+def check_range(where: str, dt_min: float, dt_max: float) -> None:
+    """0 < dt_min <= dt_max < infinity, or a ValueError that names the layer."""
+    if not (0.0 < dt_min <= dt_max < math.inf):
+        raise ValueError(
+            f"{where}: expected 0 < dt_min <= dt_max, got dt_min={dt_min} and dt_max={dt_max}; "
+            f"the papers use dt_min={DT_MIN}, dt_max={DT_MAX}."
+        )
+
+
+def log_uniform(
+    shape: tuple[int, ...],
+    dt_min: float = DT_MIN,
+    dt_max: float = DT_MAX,
+    *,
+    dtype: torch.dtype | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """log dt ~ U(log dt_min, log dt_max) of the given shape."""
+    check_range("log_uniform", dt_min, dt_max)
+    low, high = math.log(dt_min), math.log(dt_max)
+    return torch.rand(shape, dtype=dtype, generator=generator) * (high - low) + low
+
+
+def log_spaced(
+    count: int, dt_min: float = DT_MIN, dt_max: float = DT_MAX, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """log dt at `count` evenly spaced points from log dt_min to log dt_max: the draw without the luck."""
+    check_range("log_spaced", dt_min, dt_max)
+    return torch.linspace(math.log(dt_min), math.log(dt_max), count, dtype=dtype)
+
+
+def positive(log_dt: Tensor) -> Tensor:
+    """dt = exp(log dt), finite and positive for any value of the parameter.
+
+    Outside [-40, 30] the value is held: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
+    """
+    return log_dt.clamp(LOG_DT_LOW, LOG_DT_HIGH).exp()
+
+
+def inverse_softplus(dt: Tensor) -> Tensor:
+    """The x with softplus(x) = dt, as Mamba stores its time steps: x = dt + log(1 - exp(-dt))."""
+    return dt + torch.log(-torch.expm1(-dt))
