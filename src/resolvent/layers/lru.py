@@ -1,0 +1,106 @@
+"""LRU: the linear recurrent unit, a diagonal complex recurrence with many inputs and outputs.
+
+Orvieto et al. 2023, "Resurrecting recurrent neural networks for long sequences", section 3:
+
+    lam = exp(-exp(nu_log) + i exp(theta_log))
+    h_k = lam h_{k-1} + exp(gamma_log) * (B u_k),    y_k = Re(C h_k) + D u_k
+
+d_state counts complex states and the read-out has no factor 2: both as published. gamma starts at sqrt(1 - |lam|^2)
+and is trained from there as a free parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init.ring import check_ring, normaliser, ring
+from resolvent.layers import border, mimo
+from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
+from resolvent.ssm.system import System, conjugate_closed
+
+LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
+
+
+class LRU(Layer):
+    """Linear recurrent unit, (b, l, d) -> (b, l, d); the state is complex (b, d_state).
+
+    d_state           complex states
+    r_min, r_max      ring on which the eigenvalues are drawn, uniform in area
+    max_phase         largest angle drawn, in radians; small for very long sequences (pi / 10 for Path-X)
+    bidirectional     a second read-out C of the same recurrence run backwards in time (it includes u_t)
+    lr                learning rate of nu, theta, gamma and B in `optim_groups`; None leaves the optimiser's. The
+                      published recipe is half of a base rate of 1e-3.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        r_min: float = 0.0,
+        r_max: float = 1.0,
+        max_phase: float = 2 * math.pi,
+        bidirectional: bool = False,
+        lr: float | None = 5e-4,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        border.check_positive("LRU", d_state=d_state)
+        check_ring("LRU", r_min, r_max, max_phase)
+        self.d_state = d_state
+        self.lr = lr
+        nu_log, theta_log = ring(d_state, r_min, r_max, max_phase)
+        self.nu_log = nn.Parameter(nu_log)  # (n,)
+        self.theta_log = nn.Parameter(theta_log)  # (n,)
+        self.gamma_log = nn.Parameter(normaliser(nu_log))  # (n,)
+        self.B = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
+        self.C = nn.Parameter(torch.randn(d_model, d_state, 2) / math.sqrt(d_state))
+        if bidirectional:
+            self.C_back = nn.Parameter(torch.randn(d_model, d_state, 2) / math.sqrt(d_state))
+        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+
+    def discrete(self) -> tuple[Tensor, Tensor]:
+        """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
+        nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log, self.gamma_log))
+        lam = mimo.inside_disc(torch.exp(torch.complex(-nu, theta)))
+        return lam, gamma[:, None] * torch.view_as_complex(self.B)
+
+    def tables(self) -> mimo.Tables:
+        return self.cached("tables", self._tables_now)
+
+    def system(self) -> System:
+        """The layer as one discrete system with d_model inputs and outputs."""
+        if self.bidirectional:
+            raise ValueError(border.no_streaming(self, "system()"))
+        lam, B_bar = self.discrete()
+        return conjugate_closed(lam, B_bar, torch.view_as_complex(self.C) / 2, torch.diag(self.D), 1.0)
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.d_state), self.complex_dtype)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        """nu, theta, gamma and B without weight decay, at their own learning rate; the rest plain."""
+        own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
+        return grouped(self, dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B"), own))
+
+    def _tables_now(self) -> mimo.Tables:
+        lam, B_bar = self.discrete()
+        W_back = mimo.output_table(self.C_back) if self.bidirectional else None
+        return mimo.Tables(lam, mimo.input_table(B_bar), mimo.output_table(self.C), self.D, W_back)
+
+    def _derive_all(self) -> None:
+        self.tables()
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, h = mimo.sequence(self.tables(), x, state)
+        return y, at_lengths(h, lengths).clone()  # a view would keep all l states alive
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return mimo.step(self.tables(), x_t, state)
+
+    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return mimo.both_directions(self.tables(), x)  # one driven input for both: x is zero beyond lengths

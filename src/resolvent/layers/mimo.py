@@ -1,0 +1,99 @@
+"""Diagonal systems with many inputs and outputs: what S5 and LRU share.
+
+    h_k = lam_bar h_{k-1} + B_bar u_k,    y_k = s Re(C h_k) + D u_k        s = 2 where conjugate halves are kept, else 1
+
+Only real matrix products touch the sequence. A complex state of p numbers is stored as 2p interleaved reals, so
+B_bar u is one real product whose result is viewed as complex, and s Re(C h) one real product on the real view of h:
+
+    W_in  = [Re B_bar_1; Im B_bar_1; Re B_bar_2; ...]         (2p, d)
+    W_out = s [Re C_1, -Im C_1, Re C_2, ...]                  (d, 2p)
+
+Shape letters: b batch, l length, d channels, p complex states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from resolvent.scan import linear_scan
+
+ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
+
+
+class Tables(NamedTuple):
+    """What the recurrence needs, made from parameters alone."""
+
+    lam_bar: Tensor  # (p,) complex
+    W_in: Tensor  # (2p, d)
+    W_out: Tensor  # (d, 2p)
+    D: Tensor  # (d,)
+    W_back: Tensor | None = None  # (d, 2p): what the backward direction is read with
+
+
+def input_table(B_bar: Tensor) -> Tensor:
+    """W_in of a complex B_bar (p, d)."""
+    p, d = B_bar.shape
+    return torch.view_as_real(B_bar).transpose(1, 2).reshape(2 * p, d)
+
+
+def output_table(C: Tensor, scale: float = 1.0) -> Tensor:
+    """W_out of C stored as real pairs (d, p, 2): Re(C h) = Re C Re h - Im C Im h."""
+    return torch.stack([scale * C[..., 0], -scale * C[..., 1]], -1).flatten(1)
+
+
+def inside_disc(lam: Tensor) -> Tensor:
+    """lam with its modulus held below 1 in floating point too.
+
+    exp(-x) of a small x > 0 is exactly 1 in float32, and cos, sin and their products round upwards: the modulus is
+    therefore held at 1 - 8 eps, a memory of a million steps in float32. Values inside are returned unchanged.
+    """
+    largest = 1.0 - ROUNDING_STEPS * torch.finfo(lam.real.dtype).eps
+    return lam * (largest / lam.abs().clamp_min(largest))
+
+
+def drive(tables: Tables, u: Tensor) -> Tensor:
+    """B_bar u: (..., d) -> (..., p) complex, without a copy."""
+    Bu = linear(u, tables.W_in)  # (..., 2p)
+    return torch.view_as_complex(Bu.unflatten(-1, (-1, 2)))
+
+
+def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
+    """s Re(C h) + D u: (..., p) and (..., d) -> (..., d)."""
+    return torch.addcmul(linear(torch.view_as_real(h).flatten(-2), tables.W_out), u, tables.D)
+
+
+def sequence(tables: Tables, u: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+    """The causal pass: u (b, l, d), h0 (b, p) -> y (b, l, d) and every state h (b, l, p)."""
+    h = linear_scan(tables.lam_bar, drive(tables, u), h0)
+    return read(tables, h, u), h
+
+
+def both_directions(tables: Tables, u: Tensor) -> Tensor:
+    """Forward and backward pass over the same driven input, each with its own read-out: u (b, l, d) -> y (b, l, d).
+
+    u must be zero where it is padding: the backward scan then is still at rest when it meets the last valid step.
+    """
+    Bu = drive(tables, u)  # (b, l, p)
+    y = read(tables, linear_scan(tables.lam_bar, Bu), u)
+    h_back = linear_scan(tables.lam_bar, Bu, reverse=True)
+    return y + linear(torch.view_as_real(h_back).flatten(-2), tables.W_back)
+
+
+def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """One step: u_t (b, d), h (b, p) -> y_t (b, d) and the next h."""
+    h = torch.addcmul(drive(tables, u_t), tables.lam_bar, h)
+    return read(tables, h, u_t), h
+
+
+def simulate(lam_bar: Tensor, B_bar: Tensor, C: Tensor, D: Tensor, u: Tensor, scale: float) -> Tensor:
+    """The recurrence as it is written, step by step: the slow truth of `sequence`. u (b, l, d) -> y (b, l, d)."""
+    h = torch.zeros_like(u[:, 0, :1] * lam_bar)  # (b, p)
+    ys = []
+    for u_k in u.unbind(1):
+        h = lam_bar * h + u_k.to(B_bar.dtype) @ B_bar.mT
+        ys.append(scale * (h @ C.mT).real + D * u_k)
+    return torch.stack(ys, 1)

@@ -1,0 +1,192 @@
+"""S5: one diagonal state-space system with many inputs and outputs, run by a scan.
+
+Smith, Warrington, Linderman 2023, "Simplified state space layers for sequence modeling":
+
+    x' = Lam x + B u,    y = 2 Re(C x) + D u                                   Lam diagonal, complex, trained
+    lam_bar = exp(dt lam),    B_bar = (lam_bar - 1) / lam * B                  zero-order hold, one dt per state
+
+The spectrum starts as that of HiPPO-LegS's normal part, repeated over `blocks` blocks, in its eigenvector basis V:
+B = V^* B_0 and C = C_0 V with B_0, C_0 drawn as LeCun matrices.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init import timestep
+from resolvent.layers import border, mimo
+from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
+from resolvent.ssm.discretise import expm1_over
+from resolvent.ssm.hippo import dplr, nplr
+from resolvent.ssm.system import System, conjugate_closed
+
+LARGEST_REAL = -1e-4  # what `clip` holds Re(lam) at, as published
+TRUNCATED_STD = 0.8796256610342398  # standard deviation of a normal truncated at two standard deviations
+
+
+class S5(Layer):
+    """S5, (b, l, d) -> (b, l, d); the state is complex (b, p), p = d_state / 2 with conjugate halves, else d_state.
+
+    d_state         states of the full system
+    blocks          how many copies of the LegS spectrum of size d_state / blocks make up the initial one
+    conjugate       keep one of each conjugate pair and read 2 Re(C x); False keeps all states and reads Re(C x)
+    bidirectional   a second read-out C of the same recurrence run backwards in time (it includes u_t)
+    discretisation  "zoh" or "bilinear"
+    c_init          "lecun": C_0 V; "complex_normal": unit complex normal entries, without V
+    dt_min, dt_max  range of the log-uniform first time steps, one per state
+    clip            hold Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False leaves lam free
+    lr              learning rate of lam, B and log_step in `optim_groups`; None leaves the optimiser's
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        blocks: int = 1,
+        conjugate: bool = True,
+        bidirectional: bool = False,
+        discretisation: str = "zoh",
+        init: str = "legs",
+        c_init: str = "lecun",
+        dt_min: float = timestep.DT_MIN,
+        dt_max: float = timestep.DT_MAX,
+        clip: bool = True,
+        lr: float | None = 1e-3,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        _check_blocks(d_state, blocks, conjugate)
+        border.check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
+        border.check_choice("S5", "init", init, ("legs",))
+        border.check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
+        timestep.check_range("S5", dt_min, dt_max)
+        self.d_state, self.conjugate, self.clip, self.lr = d_state, conjugate, clip, lr
+        self.discretisation = discretisation
+        lam, V = _block_spectrum(init, d_state // blocks, conjugate)  # (k,), (d_state / blocks, k)
+        p = blocks * lam.shape[0]
+        self.lam = nn.Parameter(_pairs(lam.repeat(blocks)))  # (p, 2)
+        self.log_step = nn.Parameter(timestep.log_uniform((p,), dt_min, dt_max))  # (p,)
+        self.B = nn.Parameter(_input_matrix(V, blocks, d_model))  # (p, d, 2)
+        self.C = nn.Parameter(_output_matrix(V, blocks, d_model, c_init))  # (d, p, 2)
+        if bidirectional:
+            self.C_back = nn.Parameter(_output_matrix(V, blocks, d_model, c_init))  # (d, p, 2)
+        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the read-out: 2 where the conjugate half stands for both."""
+        return 2.0 if self.conjugate else 1.0
+
+    def discrete(self) -> tuple[Tensor, Tensor]:
+        """lam_bar (p,) and B_bar (p, d)."""
+        re, im = self.lam.unbind(-1)
+        lam = torch.complex(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
+        dt = timestep.positive(self.log_step)
+        rule = zero_order_hold if self.discretisation == "zoh" else bilinear
+        lam_bar, gain = rule(lam * dt)
+        lam_bar = mimo.inside_disc(lam_bar) if self.clip else lam_bar
+        return lam_bar, (dt * gain)[:, None] * torch.view_as_complex(self.B)
+
+    def tables(self) -> mimo.Tables:
+        return self.cached("tables", self._tables_now)
+
+    def system(self) -> System:
+        """The layer as one discrete system with d_model inputs and outputs."""
+        if self.bidirectional:
+            raise ValueError(border.no_streaming(self, "system()"))
+        lam_bar, B_bar = self.discrete()
+        C = torch.view_as_complex(self.C) * (self.scale / 2)
+        return conjugate_closed(lam_bar, B_bar, C, torch.diag(self.D), 1.0)
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.log_step.shape[0]), self.complex_dtype)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        """lam, B and log_step without weight decay, at their own learning rate; the rest plain."""
+        own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
+        return grouped(self, dict.fromkeys(("lam", "B", "log_step"), own))
+
+    def _tables_now(self) -> mimo.Tables:
+        lam_bar, B_bar = self.discrete()
+        W_out = mimo.output_table(self.C, self.scale)
+        W_back = mimo.output_table(self.C_back, self.scale) if self.bidirectional else None
+        return mimo.Tables(lam_bar, mimo.input_table(B_bar), W_out, self.D, W_back)
+
+    def _derive_all(self) -> None:
+        self.tables()
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, h = mimo.sequence(self.tables(), x, state)
+        return y, at_lengths(h, lengths).clone()  # a view would keep all l states alive
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return mimo.step(self.tables(), x_t, state)
+
+    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return mimo.both_directions(self.tables(), x)  # one driven input for both: x is zero beyond lengths
+
+
+def zero_order_hold(z: Tensor) -> tuple[Tensor, Tensor]:
+    """lam_bar = e^z and the input's gain over dt, (e^z - 1) / z, for z = dt lam."""
+    return z.exp(), expm1_over(z)
+
+
+def bilinear(z: Tensor) -> tuple[Tensor, Tensor]:
+    """lam_bar = (1 + z/2) / (1 - z/2) and the input's gain over dt, 1 / (1 - z/2), for z = dt lam."""
+    gain = 1 / (1 - z / 2)
+    return gain * (1 + z / 2), gain
+
+
+def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
+    border.check_positive("S5", d_state=d_state, blocks=blocks)
+    if d_state % blocks:
+        nearest = math.gcd(d_state, blocks)
+        raise ValueError(f"S5: expected blocks to divide d_state={d_state}, got {blocks}; use for example {nearest}.")
+    if conjugate and (d_state // blocks) % 2:
+        raise ValueError(
+            f"S5: expected d_state / blocks to be even because one of each conjugate pair is kept, got "
+            f"{d_state} / {blocks} = {d_state // blocks}; change d_state or blocks, or set conjugate=False."
+        )
+
+
+def _block_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (k,) and eigenvectors (size, k) of one block, k = size / 2 where conjugate halves are kept."""
+    if size % 2 == 0:
+        lam, _, _, V = dplr(init, size, halves=conjugate)
+        return lam, V
+    A, _, P = nplr(init, size)  # an odd size has one real eigenvalue, which no pair can hold
+    normal = A + P @ P.mT
+    omega, V = torch.linalg.eigh(-0.5j * (normal - normal.mT))
+    return torch.complex(normal.diagonal(), omega), V
+
+
+def _input_matrix(V: Tensor, blocks: int, d: int) -> Tensor:
+    """B = V^* B_0 as real pairs (p, d, 2); B_0 has variance 1 / d_state, as the published code reads its fan-in."""
+    size = V.shape[0]
+    B_0 = _lecun((blocks, size, d), blocks * size)
+    return _pairs((V.mH @ B_0.to(V.dtype)).flatten(0, 1))
+
+
+def _output_matrix(V: Tensor, blocks: int, d: int, c_init: str) -> Tensor:
+    """C as real pairs (d, p, 2)."""
+    size, k = V.shape
+    if c_init == "complex_normal":
+        return torch.randn(d, blocks * k, 2) * math.sqrt(0.5)
+    C_0 = torch.complex(*_lecun((2, d, blocks, size), blocks * size))
+    return _pairs((C_0 @ V).flatten(1))
+
+
+def _lecun(shape: tuple[int, ...], fan_in: int) -> Tensor:
+    """Normal entries of variance 1 / fan_in, truncated at two standard deviations, in float64."""
+    std = 1 / (TRUNCATED_STD * math.sqrt(fan_in))
+    return nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64), std=std, a=-2 * std, b=2 * std)
+
+
+def _pairs(z: Tensor) -> Tensor:
+    """A complex tensor as real pairs in the default dtype."""
+    return torch.view_as_real(z).to(torch.get_default_dtype()).contiguous()
