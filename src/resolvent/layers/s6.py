@@ -60,8 +60,9 @@ class S6(Layer):
         self.dt_bias = nn.Parameter(initial_dt_bias(d_model, dt_min, dt_max, dt_floor))  # (d,)
         self.A_log = nn.Parameter(_initial_A_log(A, d_model, d_state))  # (d, n)
         self.D = nn.Parameter(torch.ones(d_model))  # (d,)
-        steps = {"dt_min": dt_min, "dt_max": dt_max, "dt_floor": dt_floor}
-        self.other = S6(d_model, d_state, dt_rank=rank, A=A, **steps) if bidirectional else None
+        self.other: S6 | None = None
+        if bidirectional:
+            self.other = S6(d_model, d_state, dt_rank=rank, dt_min=dt_min, dt_max=dt_max, dt_floor=dt_floor, A=A)
 
     def state_spec(self, batch: int) -> Spec:
         return Spec((batch, self.d_model, self.d_state), self.dtype)

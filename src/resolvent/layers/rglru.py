@@ -1,0 +1,148 @@
+"""RG-LRU: the real-gated linear recurrent unit of Hawk and Griffin (De et al. 2024, section 2.4)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from resolvent.layers import border
+from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
+from resolvent.scan import linear_scan
+from resolvent.ssm.system import Diagonal, System
+
+SQRT_SLOPE = 1000.0  # the published bound on the derivative of the square root
+
+
+class RGLRU(Layer):
+    """One real state per channel; its decay and its input are gated by the input.
+
+        r_t = sigmoid(W_a x_t + b_a),   i_t = sigmoid(W_x x_t + b_x),   log a_t = -c r_t softplus(L)
+        h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t x_t),   y_t = h_t
+
+    W_a and W_x are block-diagonal, one block per head: (heads, d / heads, d / heads), x on the left.
+
+    The start of a document has a_t = 0 and a multiplier of 1 in place of sqrt(1 - a_t^2). The state says whether that
+    start is still to come: {"h": (b, d), "started": (b,) bool}. A fresh state (`initial_state`, or None) has started =
+    False, so the first step after it, and no other, is a document's first; every state returned has started = True.
+    Whole, chunked and stepwise runs therefore agree exactly. To carry an h over without a reset, set started to True.
+
+    radius       exp(-softplus(L)) starts with its square uniform in [low^2, high^2].
+    convention   what lies in `radius`: "code" (the released code) exp(-softplus(L)), which is a_t at r_t = 1 / c;
+                 "paper" exp(-c softplus(L)), which is a_t at r_t = 1.
+    bidirectional   a second RG-LRU reads the reversed sequence (it includes x_t); the two outputs are added.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int = 1,
+        *,
+        c: float = 8.0,
+        radius: tuple[float, float] = (0.9, 0.999),
+        convention: str = "code",
+        bidirectional: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        border.check_positive("RGLRU", heads=heads)
+        border.check_choice("RGLRU", "convention", convention, ("code", "paper"))
+        _check_settings(d_model, heads, c, radius)
+        self.heads, self.c = heads, c
+        block = d_model // heads
+        self.W_a = nn.Parameter(torch.randn(heads, block, block) * block**-0.5)
+        self.W_x = nn.Parameter(torch.randn(heads, block, block) * block**-0.5)
+        self.b_a = nn.Parameter(torch.zeros(d_model))  # (d,)
+        self.b_x = nn.Parameter(torch.zeros(d_model))  # (d,)
+        self.L = nn.Parameter(_initial_L(d_model, radius, 1.0 if convention == "code" else c))  # (d,)
+        self.other: RGLRU | None = None
+        if bidirectional:
+            self.other = RGLRU(d_model, heads, c=c, radius=radius, convention=convention)
+
+    def state_spec(self, batch: int) -> dict[str, Spec]:
+        return {"h": Spec((batch, self.d_model), self.dtype), "started": Spec((batch,), torch.bool)}
+
+    def _sequence(
+        self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        first = torch.arange(x.shape[1], device=x.device) == 0  # (l,)
+        a, gain = self._gates(x, first[:, None] & ~state["started"][:, None, None])
+        h = linear_scan(a, gain * x, state["h"])  # (b, l, d)
+        return h, self._started(at_lengths(h, lengths))
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        assert self.other is not None
+        a, gain = self.other._gates(x, (torch.arange(x.shape[1], device=x.device) == 0)[:, None])
+        return linear_scan(a, gain * x)
+
+    def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        a, gain = self._gates(x_t, ~state["started"][:, None])
+        h = torch.addcmul(gain * x_t, a, state["h"])  # (b, d)
+        return h, self._started(h)
+
+    def _started(self, h: Tensor) -> dict[str, Tensor]:
+        return {"h": h, "started": torch.ones(h.shape[0], dtype=torch.bool, device=h.device)}
+
+    def _gates(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """a_t and sqrt(1 - a_t^2) i_t, both (..., d); `start` (..., 1) marks the first step of a document."""
+        r = torch.sigmoid(_blockwise(x, self.W_a, self.b_a))
+        i = torch.sigmoid(_blockwise(x, self.W_x, self.b_x))
+        rate: Tensor = self.cached("rate", lambda: -self.c * F.softplus(self.L))  # (d,)
+        log_a = r * rate
+        a = torch.exp(log_a).masked_fill(start, 0)
+        multiplier = clipped_sqrt(-torch.expm1(2 * log_a)).masked_fill(start, 1)  # no cancellation where a is near 1
+        return a, multiplier * i
+
+    def linearise(self, x: Tensor) -> System:
+        """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
+        border.check_sequence(self, x, None)
+        if self.bidirectional:
+            raise ValueError("RGLRU: a bidirectional layer has no causal system; build it with bidirectional=False.")
+        x = x.to(self.dtype)
+        a, gain = self._gates(x, (torch.arange(x.shape[1], device=x.device) == 0)[:, None])  # (b, l, d)
+        B = gain.mT[..., None, None]  # (b, d, l, 1, 1)
+        return System(Diagonal(a.mT[..., None]), B, torch.ones_like(B), torch.zeros_like(B), dt=1.0, time_varying=True)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        """L and the biases take no weight decay: pulling L to zero would pull every radius to one half."""
+        kept = ("L", "b_a", "b_x")
+        return grouped(self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")})
+
+
+def clipped_sqrt(x: Tensor) -> Tensor:
+    """sqrt(x) for x >= 0 whose derivative is min(1 / (2 sqrt(x)), 1000), finite at 0 (RecurrentGemma's rule).
+
+    Made of plain operations, so every order and mode of derivative follows the clipped slope.
+    """
+    knee = 0.25 / SQRT_SLOPE**2  # where the slope of the root reaches the bound
+    root = torch.sqrt(x.clamp(min=knee))
+    straight = torch.sqrt(x.detach()) + SQRT_SLOPE * (x - x.detach())  # the root's value with the bound as its slope
+    return torch.where(x < knee, straight, root)
+
+
+def _blockwise(x: Tensor, W: Tensor, bias: Tensor) -> Tensor:
+    """x (..., d) times a block-diagonal matrix W (heads, k, k), plus bias (d,)."""
+    heads, k, _ = W.shape
+    if heads == 1:
+        return F.linear(x, W[0].mT, bias)
+    y = x.reshape(-1, heads, k).transpose(0, 1) @ W  # (heads, rows, k)
+    return y.transpose(0, 1).reshape(x.shape) + bias
+
+
+def _initial_L(d: int, radius: tuple[float, float], power: float) -> Tensor:
+    """L with exp(-power softplus(L)) = u and u^2 uniform: L is the inverse softplus of -log(u) / power."""
+    low, high = radius
+    square = low**2 + torch.rand(d, dtype=torch.float64) * (high**2 - low**2)
+    return torch.log(torch.expm1(-0.5 * torch.log(square) / power)).to(torch.get_default_dtype())
+
+
+def _check_settings(d_model: int, heads: int, c: float, radius: tuple[float, float]) -> None:
+    if d_model % heads:
+        raise ValueError(f"RGLRU: heads must divide d_model, got {heads} heads for {d_model} channels.")
+    if not (math.isfinite(c) and c > 0):
+        raise ValueError(f"RGLRU: c must be a positive number, got {c}.")
+    if not 0 < radius[0] <= radius[1] < 1:
+        raise ValueError(f"RGLRU: radius must be 0 < low <= high < 1, got {radius}.")
