@@ -12,6 +12,7 @@ Shapes: n states, m inputs, p outputs, `...` a bank of independent systems, l st
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,22 @@ class Diagonal:
     """A = diag(lam)."""
 
     lam: Tensor  # (..., n)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lam.dtype
+
+    @property
+    def lead(self) -> torch.Size:
+        """The dimensions before the states: the bank, and time where it varies."""
+        return self.lam.shape[:-1]
+
+    @property
+    def states(self) -> int:
+        return self.lam.shape[-1]
+
+    def to(self, dtype: torch.dtype) -> Diagonal:
+        return Diagonal(self.lam.to(dtype))
 
     def dense(self) -> Tensor:
         return torch.diag_embed(self.lam)
@@ -40,6 +57,21 @@ class DPLR:
     P: Tensor  # (..., n, r)
     Q: Tensor  # (..., n, r)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return functools.reduce(torch.promote_types, (self.lam.dtype, self.P.dtype, self.Q.dtype))
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.lam.shape[:-1], self.P.shape[:-2], self.Q.shape[:-2])
+
+    @property
+    def states(self) -> int:
+        return self.lam.shape[-1]
+
+    def to(self, dtype: torch.dtype) -> DPLR:
+        return DPLR(self.lam.to(dtype), self.P.to(dtype), self.Q.to(dtype))
+
     def dense(self) -> Tensor:
         return torch.diag_embed(self.lam) - self.P @ self.Q.mH
 
@@ -53,6 +85,21 @@ class Dense:
     """A as a full matrix."""
 
     matrix: Tensor  # (..., n, n)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.matrix.shape[:-2]
+
+    @property
+    def states(self) -> int:
+        return self.matrix.shape[-1]
+
+    def to(self, dtype: torch.dtype) -> Dense:
+        return Dense(self.matrix.to(dtype))
 
     def dense(self) -> Tensor:
         return self.matrix
@@ -69,6 +116,8 @@ class System:
                 discrete by nature), a number or a tensor that broadcasts against the bank.
     delay       True for the control form made by `delayed()`.
     time_varying  True when A, B, C, D carry a time axis: A (..., l, n), B (..., l, n, m), C (..., l, p, n), D likewise.
+
+    The four broadcast against one another over the bank and are brought to one dtype: complex when any of them is.
     """
 
     A: Dense | Diagonal | DPLR
@@ -82,18 +131,14 @@ class System:
     def __post_init__(self) -> None:
         if isinstance(self.A, Tensor):
             object.__setattr__(self, "A", Dense(self.A))
-        n, m = self.B.shape[-2:]
-        p = self.C.shape[-2]
-        if self.C.shape[-1] != n or self.D.shape[-2:] != (p, m):
-            raise ValueError(
-                f"System: expected B (n, m), C (p, n), D (p, m) that agree; got B {tuple(self.B.shape)}, "
-                f"C {tuple(self.C.shape)}, D {tuple(self.D.shape)}. Give vectors a second axis, e.g. B[:, None]."
-            )
-        states = self.A.matrix.shape[-1] if isinstance(self.A, Dense) else self.A.lam.shape[-1]
-        if states != n:
-            raise ValueError(f"System: A has {states} states but B has {n}; they must be equal.")
+        _check_shapes(self)
         if self.time_varying and self.dt is None:
             raise ValueError("System: a time-varying system is discrete; give it a dt (1.0 if it has none of its own).")
+        parts = {"A": self.A, "B": self.B, "C": self.C, "D": self.D}
+        dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts.values()))
+        for name, part in parts.items():
+            if part.dtype != dtype:
+                object.__setattr__(self, name, part.to(dtype))
 
     @property
     def states(self) -> int:
@@ -110,7 +155,13 @@ class System:
     @property
     def bank(self) -> torch.Size:
         """Leading dimensions: how many independent systems this value holds (without the time axis)."""
-        return self.B.shape[: -3 if self.time_varying else -2]
+        time = 1 if self.time_varying else 0
+        leads = (t.shape[: t.dim() - 2 - time] for t in (self.B, self.C, self.D))
+        return torch.broadcast_shapes(self.A.lead[: len(self.A.lead) - time], *leads)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.B.dtype
 
     def dense(self) -> System:
         """The same system with A as a full matrix."""
@@ -121,23 +172,26 @@ class System:
 
         x = x_r + i x_i turns A into [[Re A, -Im A], [Im A, Re A]], B into [Re B; Im B] and C into [Re C, -Im C].
         """
-        A = self.A.dense()
-        if not (A.is_complex() or self.B.is_complex() or self.C.is_complex()):
+        if not self.dtype.is_complex:
             return self.dense()
-        A, B, C = (t if t.is_complex() else t + 0j for t in (A, self.B, self.C))
-        D = self.D.real if self.D.is_complex() else self.D
+        A, B, C, D = self.A.dense(), self.B, self.C, self.D.real
         A_real = torch.cat([torch.cat([A.real, -A.imag], -1), torch.cat([A.imag, A.real], -1)], -2)
         return replace(
             self, A=Dense(A_real), B=torch.cat([B.real, B.imag], -2), C=torch.cat([C.real, -C.imag], -1), D=D
         )
 
     def block_diagonal(self) -> System:
-        """Merge the last bank axis into one system: d systems (m -> p) become one (d m -> d p)."""
+        """Merge the last bank axis into one system: d systems (m -> p) become one (d m -> d p).
+
+        Steps dt that differ between the merged systems leave no common one: dt is then 1.0, time counted in steps.
+        """
         if not self.bank:
             return self
         axis = -4 if self.time_varying else -3  # where the merged bank axis stands in B, C, D
+        bank = self.bank
 
         def merged(t: Tensor) -> Tensor:  # (..., d, [l,] r, c) -> (..., [l,] d r, d c)
+            t = t.expand(*bank, *t.shape[axis + 1 :])
             t = t.movedim(axis, -3)  # (..., [l,] d, r, c)
             d, r, c = t.shape[-3:]
             eye = torch.eye(d, dtype=t.dtype, device=t.device)
@@ -145,11 +199,15 @@ class System:
 
         A: Dense | Diagonal
         if isinstance(self.A, Diagonal):
-            lam = self.A.lam.movedim(axis + 1, -2)  # (..., [l,] d, n)
+            lam = self.A.lam.expand(*bank, *self.A.lam.shape[axis + 2 :])
+            lam = lam.movedim(axis + 1, -2)  # (..., [l,] d, n)
             A = Diagonal(lam.reshape(*lam.shape[:-2], -1))
         else:
             A = Dense(merged(self.A.dense()))
-        return replace(self, A=A, B=merged(self.B), C=merged(self.C), D=merged(self.D))
+        dt = self.dt
+        if isinstance(dt, Tensor) and dt.dim():
+            dt = dt[..., 0] if dt.shape[-1] == 1 else 1.0
+        return replace(self, A=A, B=merged(self.B), C=merged(self.C), D=merged(self.D), dt=dt)
 
     def delayed(self) -> System:
         """The control form: the same map written with the old state, C' = C A and D' = C B + D."""
@@ -166,17 +224,19 @@ class System:
         """
         if self.dt is None:
             raise ValueError("System.simulate: the system is continuous; call discretise(system, dt) first.")
-        A = self.A.dense()
-        lead = torch.broadcast_shapes(u.shape[:-2], self.bank)
-        dtype = torch.promote_types(torch.promote_types(A.dtype, self.B.dtype), u.dtype)
-        x = torch.zeros(*lead, self.states, dtype=dtype, device=u.device) if x0 is None else x0.to(dtype)
+        _check_input(self, u)
+        dtype = torch.promote_types(self.dtype, u.dtype)
+        A, B, C, D = (t.to(dtype) for t in (self.A.dense(), self.B, self.C, self.D))
+        start = torch.zeros(self.states, dtype=dtype, device=u.device) if x0 is None else x0.to(dtype)
+        lead = torch.broadcast_shapes(u.shape[:-2], self.bank, start.shape[:-1])
+        x = start.expand(*lead, self.states)
         ys = []
         for k in range(u.shape[-2]):
-            A_k, B_k, C_k, D_k = (t.select(-3, k) if self.time_varying else t for t in (A, self.B, self.C, self.D))
-            u_k = u[..., k, :].to(dtype)[..., None]  # (..., m, 1)
-            x_next = A_k.to(dtype) @ x[..., None] + B_k.to(dtype) @ u_k
+            A_k, B_k, C_k, D_k = (t.select(-3, k) if self.time_varying else t for t in (A, B, C, D))
+            u_k = u[..., k, :, None].to(dtype)  # (..., m, 1)
+            x_next = A_k @ x[..., None] + B_k @ u_k
             seen = x[..., None] if self.delay else x_next
-            ys.append((C_k.to(dtype) @ seen + D_k.to(dtype) @ u_k)[..., 0])
+            ys.append((C_k @ seen + D_k @ u_k)[..., 0])
             x = x_next[..., 0]
         y = torch.stack(ys, -2) if ys else u.new_zeros(*lead, 0, self.outputs, dtype=dtype)
         return y, x
@@ -194,3 +254,29 @@ def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | T
         D.to(lam.dtype),
         dt,
     )
+
+
+def _check_shapes(system: System) -> None:
+    B, C, D = system.B, system.C, system.D
+    rank = 3 if system.time_varying else 2
+    short = min(B.dim(), C.dim(), D.dim()) < rank
+    if short or C.shape[-1] != B.shape[-2] or D.shape[-2:] != (C.shape[-2], B.shape[-1]):
+        time = "l, " if system.time_varying else ""
+        raise ValueError(
+            f"System: expected B ({time}n, m), C ({time}p, n), D ({time}p, m) that agree; got B {tuple(B.shape)}, "
+            f"C {tuple(C.shape)}, D {tuple(D.shape)}. Give vectors a second axis, e.g. B[:, None]."
+        )
+    if system.A.states != B.shape[-2]:
+        raise ValueError(f"System: A has {system.A.states} states but B has {B.shape[-2]}; they must be equal.")
+
+
+def _check_input(system: System, u: Tensor) -> None:
+    if u.dim() < 2 or u.shape[-1] != system.inputs:
+        raise ValueError(
+            f"System.simulate: expected u (..., length, {system.inputs}), got {tuple(u.shape)}; "
+            "put time second to last and the inputs last."
+        )
+    if system.time_varying and u.shape[-2] > system.B.shape[-3]:
+        raise ValueError(
+            f"System.simulate: the system varies over {system.B.shape[-3]} steps but u has {u.shape[-2]}; shorten u."
+        )

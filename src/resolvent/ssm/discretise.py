@@ -1,0 +1,147 @@
+"""From continuous to discrete time: x' = A x + B u becomes x_k = A_bar x_{k-1} + B_bar u_k.
+
+zoh       A_bar = exp(dt A),  B_bar = A^-1 (A_bar - I) B: the input is held over the step
+bilinear  A_bar = (I - dt/2 A)^-1 (I + dt/2 A),  B_bar = (I - dt/2 A)^-1 dt B
+euler     A_bar = exp(dt A),  B_bar = dt B: Mamba's rule
+
+C and D stay. All of it is differentiable, and exact also where A is singular or dt vanishes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resolvent.ssm.system import DPLR, Dense, Diagonal, System
+
+METHODS = ("zoh", "bilinear", "euler")
+RADIUS = 0.5  # |z| below which (e^z - 1)/z is summed as a series: its second derivative is then good to 1e-14
+
+
+def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> System:
+    """The discrete system for the step dt > 0, a number or a tensor that broadcasts against the bank of systems.
+
+    A diagonal A stays diagonal. A DPLR A stays DPLR under "bilinear" (Woodbury's identity) and turns dense otherwise.
+    """
+    _check(system, dt, method)
+    step = torch.as_tensor(dt, dtype=system.D.real.dtype, device=system.B.device)
+    bank = torch.broadcast_shapes(system.bank, step.shape)
+    if isinstance(system.A, Diagonal):
+        A, B = _diagonal(system.A, system.B, step, method)
+    elif isinstance(system.A, DPLR) and method == "bilinear":
+        A, B = _dplr_bilinear(system.A, system.B, step)
+    elif method == "bilinear":
+        A, B = _dense_bilinear(system.A.dense(), system.B, step)
+    else:
+        A, B = _dense_exponential(system.A.dense(), system.B, step, method)
+    C, D = (t.expand(*bank, *t.shape[-2:]) for t in (system.C, system.D))
+    return replace(system, A=A, B=B.expand(*bank, *B.shape[-2:]), C=C, D=D, dt=dt)
+
+
+def diagonal_step(lam: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor, Tensor]:
+    """lam_bar and gain with x_k = lam_bar x_{k-1} + gain B u_k, elementwise; dt broadcasts against lam (..., n).
+
+    The form that layers use: no checks, and dt may differ between the states of one system, as in S5.
+    """
+    z = dt * lam
+    if method == "zoh":
+        return torch.exp(z), dt * expm1_over(z)
+    if method == "bilinear":
+        inverse = 1 / (1 - z / 2)
+        return (1 + z / 2) * inverse, dt * inverse
+    if method == "euler":
+        return torch.exp(z), dt * torch.ones_like(z)
+    raise ValueError(_unknown(method))
+
+
+def expm1_over(z: Tensor) -> Tensor:
+    """(e^z - 1) / z, with the value 1 at z = 0; real or complex, accurate and twice differentiable everywhere.
+
+    Near zero the quotient loses its derivatives to cancellation, so a series takes over there.
+    """
+    small = z.detach().abs() < RADIUS
+    near = torch.where(small, z, torch.zeros_like(z))
+    far = torch.where(small, torch.ones_like(z), z)
+    return torch.where(small, _series(near), expm1(far) / far)
+
+
+def expm1(z: Tensor) -> Tensor:
+    """e^z - 1 without cancellation near z = 2 pi i k; complex too, on every device."""
+    if not z.is_complex():
+        return torch.expm1(z)
+    x, y = z.real, z.imag
+    return torch.complex(torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2) ** 2, torch.exp(x) * torch.sin(y))
+
+
+def _series(z: Tensor) -> Tensor:
+    """sum_k z^k / (k+1)!, enough terms for the second derivative at |z| = RADIUS."""
+    terms = 18 if z.dtype in (torch.float64, torch.complex128) else 11
+    total = torch.full_like(z, 1 / math.factorial(terms))
+    for k in range(terms - 1, 0, -1):
+        total = total * z + 1 / math.factorial(k)
+    return total
+
+
+def _diagonal(A: Diagonal, B: Tensor, dt: Tensor, method: str) -> tuple[Diagonal, Tensor]:
+    lam_bar, gain = diagonal_step(A.lam, dt[..., None], method)
+    return Diagonal(lam_bar), gain[..., None] * B
+
+
+def _dplr_bilinear(A: DPLR, B: Tensor, dt: Tensor) -> tuple[DPLR, Tensor]:
+    """With M = I - dt/2 A, A_bar = 2 M^-1 - I; M^-1 = F - dt/2 F P W Q^* F, F = 1/(1 - dt/2 lam), by Woodbury."""
+    dt = dt[..., None, None]
+    F = 1 / (1 - dt / 2 * A.lam[..., None])  # (..., n, 1)
+    P, Q = F * A.P, F.conj() * A.Q  # (..., n, r)
+    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device)
+    P = dt * P @ torch.linalg.inv(eye + dt / 2 * A.Q.mH @ P)  # dt F P W
+    F = F.expand(*torch.broadcast_shapes(F.shape[:-1], P.shape[:-1]), 1)
+    return DPLR((2 * F - 1)[..., 0], P, Q), dt * (F * B) - dt / 2 * P @ (Q.mH @ B)
+
+
+def _dense_bilinear(A: Tensor, B: Tensor, dt: Tensor) -> tuple[Dense, Tensor]:
+    dt = dt[..., None, None]
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    n, m = B.shape[-2:]
+    lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
+    right = torch.cat([(eye + dt / 2 * A).expand(*lead, n, n), (dt * B).expand(*lead, n, m)], -1)
+    both = torch.linalg.solve((eye - dt / 2 * A).expand(*lead, n, n), right)
+    return Dense(both[..., :n]), both[..., n:]
+
+
+def _dense_exponential(A: Tensor, B: Tensor, dt: Tensor, method: str) -> tuple[Dense, Tensor]:
+    """exp of dt [[A, B], [0, 0]] holds exp(dt A) and its integral applied to B, for singular A too (Van Loan 1978)."""
+    dt = dt[..., None, None]
+    if method == "euler":
+        return Dense(torch.linalg.matrix_exp(dt * A)), dt * B
+    n, m = B.shape[-2:]
+    lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
+    top = torch.cat([(dt * A).expand(*lead, n, n), (dt * B).expand(*lead, n, m)], -1)
+    both = torch.linalg.matrix_exp(torch.nn.functional.pad(top, (0, 0, 0, m)))
+    return Dense(both[..., :n, :n]), both[..., :n, n:]
+
+
+def _check(system: System, dt: float | Tensor, method: str) -> None:
+    if not isinstance(system, System):
+        raise TypeError(f"discretise: expected a System, got {type(system).__name__}; build System(A, B, C, D).")
+    if system.dt is not None:
+        raise ValueError(
+            f"discretise: expected a continuous system (dt None), got one already discrete with dt = {system.dt}; "
+            "discretise the original system with the new step instead."
+        )
+    if method not in METHODS:
+        raise ValueError(_unknown(method))
+    step = torch.as_tensor(dt)
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(step):
+        return  # values cannot be read while tracing
+    if not bool((step > 0).all()):
+        raise ValueError(f"discretise: dt must be positive, got {dt}; parametrise it by its logarithm to keep it so.")
+
+
+def _unknown(method: object) -> str:
+    near = difflib.get_close_matches(str(method).lower(), METHODS, 1, cutoff=0.3)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"discretise: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}"
