@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,7 @@ class Layer(nn.Module, ABC):
             empty = None if self.bidirectional else self.initial_state(x.shape[0]) if state is None else state
             return x.clone(), empty
         mask = border.padding_mask(x, lengths)  # (b, l, 1) or None
-        with torch.autocast(x.device.type, enabled=False):
+        with self._precision(x.device.type):
             x_in = x.to(self.dtype)
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)
@@ -141,6 +141,10 @@ class Layer(nn.Module, ABC):
             yield self
 
     # -- shared machinery ------------------------------------------------------------------------------------------
+
+    def _precision(self, device_type: str) -> AbstractContextManager[Any]:
+        """Recurrences run in the layer's own dtype, outside of autocast; a block, whose products may be half, stays in it."""
+        return torch.autocast(device_type, enabled=False)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         start = map_spec(

@@ -1,0 +1,79 @@
+"""A block is a layer made of layers: same calls, and its state is a dict with one entry for each layer inside."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+
+from resolvent.layers import border
+from resolvent.layers.contract import Layer, State
+
+
+class Block(Layer, ABC):
+    """Abstract. A concrete block creates its layers in `__init__`, then writes `_sequence` and `_step` with them.
+
+    Inside `_sequence` the layers are *called*, so that a forward hook on any of them sees its input and output, and
+    each zeroes its own padding. `state` is a dict by the layers' names (`{}` where both directions are run);
+    `state.get(name)` goes in, the dict of what comes out is returned.
+    """
+
+    def layers(self) -> dict[str, Layer]:
+        """The outermost layers inside, by dotted name."""
+        return dict(outermost(self))
+
+    def state_spec(self, batch: int) -> dict[str, Any]:
+        return {name: layer.state_spec(batch) for name, layer in self.layers().items()}
+
+    def initial_state(self, batch: int) -> State:
+        if self.bidirectional:
+            raise ValueError(border.no_streaming(self, "initial_state"))
+        border.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
+        return {name: layer.initial_state(batch) for name, layer in self.layers().items()}
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        return merged_groups(self)
+
+    def _precision(self, device_type: str) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self._sequence(x, {}, lengths)[0]
+
+
+def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+    """Layers below `module` that are not inside another layer."""
+    for name, child in module.named_children():
+        if isinstance(child, Layer):
+            yield prefix + name, child
+        else:
+            yield from outermost(child, f"{prefix}{name}.")
+
+
+def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain."""
+    groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
+    seen: set[int] = set()
+    for _, layer in outermost(module):
+        for group in layer.optim_groups():
+            key = tuple(sorted((name, value) for name, value in group.items() if name != "params"))
+            new = [p for p in group["params"] if id(p) not in seen]
+            seen.update(map(id, new))
+            groups.setdefault(key, []).extend(new)
+    groups[()] += [p for p in module.parameters() if id(p) not in seen]
+    return [{"params": params, **dict(key)} for key, params in groups.items() if params]
+
+
+def any_bidirectional(*layers: Layer) -> bool:
+    return any(layer.bidirectional for layer in layers)
+
+
+def hooked(layer: nn.Module) -> bool:
+    """Whether somebody watches this layer's forward: then no fused path may go around it."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+__all__ = ["Block", "Layer", "State", "any_bidirectional", "hooked", "merged_groups", "outermost"]

@@ -1,0 +1,114 @@
+"""Normalisation over channels or over batch and time, all called as `norm(x, lengths)` with x (b, l, d) or (b, d)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.layers.border import check_choice, padding_mask
+
+NormKind = Literal["layer", "batch", "rms", "scale", "none"]
+
+
+def make_norm(kind: NormKind, d_model: int) -> nn.Module:
+    table = {"layer": LayerNorm, "batch": BatchNorm, "rms": RMSNorm, "scale": ScaleNorm, "none": NoNorm}
+    check_choice("make_norm", "kind", kind, tuple(table))
+    return table[kind](d_model)
+
+
+class NoNorm(nn.Module):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return x
+
+
+class LayerNorm(nn.Module):
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * (1 + scale), scale starting at zero: Griffin's form."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.scale)
+
+
+class ScaleNorm(nn.Module):
+    """x / rms(x) times one learned number: what Mega uses on text."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.scale
+
+
+class BatchNorm(nn.Module):
+    """Per-channel statistics over batch and time; padding does not count.
+
+    In training mode a single step has no statistics of its own sequence, so streaming needs `eval()`.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, d_model: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.register_buffer("running_mean", torch.zeros(d_model))
+        self.register_buffer("running_var", torch.ones(d_model))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if not self.training:
+            return self._normalised(x, self.running_mean, self.running_var)
+        if x.dim() == 2:
+            raise ValueError(
+                "BatchNorm: a step in training mode has no statistics of its sequence; call eval() before streaming, "
+                "or train on whole sequences."
+            )
+        mean, var, count = self._statistics(x, lengths)
+        self._remember(mean.detach(), var.detach(), count)
+        return self._normalised(x, mean, var)
+
+    def _normalised(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        scale = self.weight * torch.rsqrt(var + self.eps)  # (d,)
+        return x * scale + (self.bias - mean * scale)
+
+    def _statistics(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor | int]:
+        mask = padding_mask(x, lengths)  # (b, l, 1)
+        if mask is None or lengths is None:
+            var, mean = torch.var_mean(x, dim=(0, 1), correction=0)
+            return mean, var, x.shape[0] * x.shape[1]
+        count = lengths.sum()
+        mean = x.masked_fill(mask, 0).sum((0, 1)) / count
+        var = (x - mean).masked_fill(mask, 0).square().sum((0, 1)) / count
+        return mean, var, count
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, var: Tensor, count: Tensor | int) -> None:
+        """Running averages; the variance unbiased, as torch.nn.BatchNorm1d keeps it."""
+        bessel = count / (count - 1).clamp(min=1) if isinstance(count, Tensor) else count / max(count - 1, 1)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_((var * bessel).to(self.running_var.dtype), self.momentum)
