@@ -1,0 +1,95 @@
+"""The candidates for the linear scan and for its fused backward pass, best first.
+
+A forward kernel is (a, b, h0, reverse) -> h, a backward kernel (g, a, h, h0, reverse) -> (∂a, ∂b), without a graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.scan.chunked import chunked_scan
+from resolvent.scan.dispatch import Candidate, Kernel, choose
+from resolvent.scan.reference import reference_scan
+
+TOLERANCE = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float64: 1e-12, torch.complex128: 1e-12}
+
+
+def forward_kernel(b: Tensor) -> Kernel:
+    return choose("linear_scan", FORWARD, b.device, b.dtype)
+
+
+def backward_kernel(h: Tensor) -> Kernel:
+    return choose("linear_scan_backward", BACKWARD, h.device, h.dtype)
+
+
+def composed(scan: Kernel) -> Kernel:
+    """The backward kernel made of a forward kernel and elementwise operations."""
+
+    def backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+        after = a.conj().resolve_conj()
+        if a.shape[-2] > 1:
+            after = after.roll(1 if reverse else -1, -2)
+        gamma = scan(after, g, None, not reverse)
+        ga = gamma * _previous(h, h0, reverse).conj()
+        return ga.sum_to_size(a.shape), gamma
+
+    return backward
+
+
+def _previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
+    before = torch.empty_like(h)
+    first = 0.0 if h0 is None else h0
+    if reverse:
+        before[..., :-1, :], before[..., -1, :] = h[..., 1:, :], first
+    else:
+        before[..., 1:, :], before[..., 0, :] = h[..., :-1, :], first
+    return before
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+def _trusted(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """A tiny a, b (1, 3, 2) and h0 (1, 2); a is complex where the dtype is."""
+    ramp = torch.arange(1, 7, device=device, dtype=torch.float32).reshape(1, 3, 2) / 8
+    phase = 1 + 0.5j if dtype.is_complex else 1.0
+    b = ((1 - ramp) / phase).to(dtype)
+    return (ramp * phase).to(dtype), b, b[:, 1]
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    return bool(((x - y).abs().max() <= TOLERANCE[x.dtype] * y.abs().max()).item())
+
+
+def _probe_forward(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
+    a, b, h0 = _example(device, dtype)
+    return all(_close(kernel(a_, b, h0, False), reference_scan(a_, b, h0, False)) for a_ in (a, a[:, :1]))
+
+
+def _probe_backward(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
+    a, b, h0 = _example(device, dtype)
+    truth = composed(reference_scan)
+    for a_ in (a, a[:, :1]):
+        pairs = zip(kernel(b, a_, b, h0, False), truth(b, a_, b, h0, False), strict=True)
+        if not all(_close(x, y) for x, y in pairs):
+            return False
+    return True
+
+
+FORWARD = (
+    Candidate("torch", _anywhere, lambda: chunked_scan, _probe_forward),
+    Candidate("reference", _anywhere, lambda: reference_scan, _trusted),
+)
+BACKWARD = (
+    Candidate("torch", _anywhere, lambda: composed(chunked_scan), _probe_backward),
+    Candidate("reference", _anywhere, lambda: composed(reference_scan), _trusted),
+)
