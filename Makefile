@@ -30,7 +30,9 @@ lint: $(INSTALL)
 	$(BIN)/python -m mypy
 
 bench: $(INSTALL)
+	$(PIP) -e ".[bench]"
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	$(PYTHON) -c "import shutil; [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', 'out', 'build', 'dist')]"
