@@ -89,11 +89,10 @@ class LRU(Layer):
 
     def _tables_now(self) -> mimo.Tables:
         lam, B_bar = self.discrete()
-        W_back = mimo.output_table(self.C_back) if self.bidirectional else None
-        return mimo.Tables(lam, mimo.input_table(B_bar), mimo.output_table(self.C), self.D, W_back)
+        return mimo.Tables(lam, mimo.input_table(B_bar), mimo.output_table(self.C), self.D)
 
-    def _derive_all(self) -> None:
-        self.tables()
+    def _back_table(self) -> Tensor:
+        return self.cached("back", lambda: mimo.output_table(self.C_back))
 
     def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         y, h = mimo.sequence(self.tables(), x, state)
@@ -103,4 +102,5 @@ class LRU(Layer):
         return mimo.step(self.tables(), x_t, state)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return mimo.both_directions(self.tables(), x)  # one driven input for both: x is zero beyond lengths
+        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
+        return mimo.both_directions(self.tables(), self._back_table(), x)

@@ -31,7 +31,6 @@ class Tables(NamedTuple):
     W_in: Tensor  # (2p, d)
     W_out: Tensor  # (d, 2p)
     D: Tensor  # (d,)
-    W_back: Tensor | None = None  # (d, 2p): what the backward direction is read with
 
 
 def input_table(B_bar: Tensor) -> Tensor:
@@ -72,15 +71,15 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
     return read(tables, h, u), h
 
 
-def both_directions(tables: Tables, u: Tensor) -> Tensor:
-    """Forward and backward pass over the same driven input, each with its own read-out: u (b, l, d) -> y (b, l, d).
+def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
+    """Forward and backward pass over the same driven input, the latter read by W_back: u (b, l, d) -> y (b, l, d).
 
     u must be zero where it is padding: the backward scan then is still at rest when it meets the last valid step.
     """
     Bu = drive(tables, u)  # (b, l, p)
     y = read(tables, linear_scan(tables.lam_bar, Bu), u)
     h_back = linear_scan(tables.lam_bar, Bu, reverse=True)
-    return y + linear(torch.view_as_real(h_back).flatten(-2), tables.W_back)
+    return y + linear(torch.view_as_real(h_back).flatten(-2), W_back)
 
 
 def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

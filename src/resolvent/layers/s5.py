@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.layers import border, mimo
 from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
-from resolvent.ssm.discretise import expm1_over
+from resolvent.ssm.discretise import diagonal_step
 from resolvent.ssm.hippo import dplr, nplr
 from resolvent.ssm.system import System, conjugate_closed
 
@@ -86,11 +86,9 @@ class S5(Layer):
         """lam_bar (p,) and B_bar (p, d)."""
         re, im = self.lam.unbind(-1)
         lam = torch.complex(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
-        dt = timestep.positive(self.log_step)
-        rule = zero_order_hold if self.discretisation == "zoh" else bilinear
-        lam_bar, gain = rule(lam * dt)
+        lam_bar, gain = diagonal_step(lam, timestep.positive(self.log_step), self.discretisation)
         lam_bar = mimo.inside_disc(lam_bar) if self.clip else lam_bar
-        return lam_bar, (dt * gain)[:, None] * torch.view_as_complex(self.B)
+        return lam_bar, gain[:, None] * torch.view_as_complex(self.B)
 
     def tables(self) -> mimo.Tables:
         return self.cached("tables", self._tables_now)
@@ -113,12 +111,10 @@ class S5(Layer):
 
     def _tables_now(self) -> mimo.Tables:
         lam_bar, B_bar = self.discrete()
-        W_out = mimo.output_table(self.C, self.scale)
-        W_back = mimo.output_table(self.C_back, self.scale) if self.bidirectional else None
-        return mimo.Tables(lam_bar, mimo.input_table(B_bar), W_out, self.D, W_back)
+        return mimo.Tables(lam_bar, mimo.input_table(B_bar), mimo.output_table(self.C, self.scale), self.D)
 
-    def _derive_all(self) -> None:
-        self.tables()
+    def _back_table(self) -> Tensor:
+        return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
 
     def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         y, h = mimo.sequence(self.tables(), x, state)
@@ -128,18 +124,8 @@ class S5(Layer):
         return mimo.step(self.tables(), x_t, state)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return mimo.both_directions(self.tables(), x)  # one driven input for both: x is zero beyond lengths
-
-
-def zero_order_hold(z: Tensor) -> tuple[Tensor, Tensor]:
-    """lam_bar = e^z and the input's gain over dt, (e^z - 1) / z, for z = dt lam."""
-    return z.exp(), expm1_over(z)
-
-
-def bilinear(z: Tensor) -> tuple[Tensor, Tensor]:
-    """lam_bar = (1 + z/2) / (1 - z/2) and the input's gain over dt, 1 / (1 - z/2), for z = dt lam."""
-    gain = 1 / (1 - z / 2)
-    return gain * (1 + z / 2), gain
+        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
+        return mimo.both_directions(self.tables(), self._back_table(), x)
 
 
 def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
