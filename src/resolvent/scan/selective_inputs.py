@@ -1,0 +1,72 @@
+"""What the selective scan is given, checked once at the border.
+
+Shape letters: b batch, l length, d channels, n states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CHUNK = 32  # steps between two saved states: every backend saves (b, ceil(l / CHUNK), n, d), the backward's only extra
+
+
+class Inputs(NamedTuple):
+    """The arguments of one scan. The order is that of the public function."""
+
+    u: Tensor  # (b, l, d) input
+    dt: Tensor  # (b, l, d) time step, already positive
+    A: Tensor  # (d, n)
+    B: Tensor  # (b, l, n)
+    C: Tensor  # (b, l, n)
+    D: Tensor | None = None  # (d,) skip
+    z: Tensor | None = None  # (b, l, d) gate
+    h0: Tensor | None = None  # (b, d, n) state before the first step
+
+
+def chunks(length: int) -> int:
+    """How many states a scan of this length saves."""
+    return -(-length // CHUNK)
+
+
+def accumulator(x: Inputs) -> torch.dtype:
+    """The dtype in which the state is kept: the widest of the inputs, and never half."""
+    dtype = x.u.dtype
+    for tensor in x[1:]:
+        if tensor is not None and tensor.dtype != dtype:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def check(x: Inputs) -> None:
+    """Refuse shapes, dtypes and devices that do not fit together."""
+    for name, tensor in zip(Inputs._fields, x, strict=True):
+        _check_tensor(name, tensor, x.u)
+    if x.u.ndim != 3:
+        raise ValueError(f"selective_scan: expected u of shape (b, l, d), got {tuple(x.u.shape)}; add the missing axis.")
+    if x.A.ndim != 2:
+        raise ValueError(f"selective_scan: expected A of shape (d, n), got {tuple(x.A.shape)}; A does not vary in time.")
+    b, l, d = x.u.shape
+    n = x.A.shape[1]
+    shapes = ((b, l, d), (b, l, d), (d, n), (b, l, n), (b, l, n), (d,), (b, l, d), (b, d, n))
+    for name, tensor, shape in zip(Inputs._fields, x, shapes, strict=True):
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"selective_scan: expected {name} of shape {shape} for u {(b, l, d)} and A {tuple(x.A.shape)}, "
+                f"got {tuple(tensor.shape)}; expand or transpose it."
+            )
+
+
+def _check_tensor(name: str, tensor: object, u: Tensor) -> None:
+    if tensor is None and name in ("D", "z", "h0"):
+        return
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"selective_scan: expected a tensor for {name}, got {type(tensor).__name__}; convert it first.")
+    if not tensor.is_floating_point():
+        raise TypeError(f"selective_scan: expected a real floating {name}, got {tensor.dtype}; convert it first.")
+    if tensor.device != u.device:
+        raise ValueError(
+            f"selective_scan: expected {name} on {u.device} like u, got {tensor.device}; move it with .to(u.device)."
+        )

@@ -1,0 +1,28 @@
+"""The reference loop as a backend, so that it can be forced: its backward is automatic differentiation of the loop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.scan.selective_chunked import in_chunks
+from resolvent.scan.selective_compose import Gradients
+from resolvent.scan.selective_inputs import Inputs
+from resolvent.scan.selective_reference import selective_reference
+
+
+def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y (b, l, d), the last state (b, d, n) and the states before each chunk (b, chunks, n, d), none unless `save`."""
+    return in_chunks(selective_reference, x, reverse, save)
+
+
+def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
+    """Gradients of every input from those of y and of the last state; the saved states are not needed."""
+    with torch.enable_grad():
+        leaves = Inputs(*(None if t is None else t.detach().requires_grad_() for t in x))
+        outputs = selective_reference(leaves, reverse)
+    wanted = [t for t in leaves if t is not None]
+    found = iter(torch.autograd.grad(outputs, wanted, (gy, gh)))
+    gu, gdt, gA, gB, gC, gD, gz, gh0 = (None if t is None else next(found) for t in x)
+    assert gu is not None and gdt is not None and gA is not None and gB is not None and gC is not None
+    return gu, gdt, gA, gB, gC, gD, gz, gh0

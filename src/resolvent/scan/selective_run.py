@@ -1,0 +1,115 @@
+"""Runs the selective scan's kernels: picks the backend, casts in and out. Knows nothing of autograd.
+
+A backend is two functions on `Inputs` of one dtype, float32 or float64, with l >= 1:
+    forward(x, reverse, save) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
+    backward(x, saved, gy, gh, reverse) -> one gradient per input
+`saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.selective_inputs import Inputs, accumulator
+from resolvent.scan.selective_reference import selective_reference
+
+FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
+
+
+def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y in the dtype of u, the last state and the saved states in the accumulator's."""
+    dtype = accumulator(x)
+    kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
+    y, h, saved = kernel(_cast(x, dtype), reverse, save)
+    return y.to(x.u.dtype), h, saved
+
+
+def backward(x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool) -> list[Tensor | None]:
+    """Gradients of every input, each in its dtype; None stands for an upstream gradient of zeros."""
+    dtype = accumulator(x)
+    kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
+    wide = _cast(x, dtype)
+    if saved.shape[1] == 0:
+        saved = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)(wide, reverse, True)[2]
+    gy = torch.zeros_like(wide.u) if gy is None else gy.to(dtype)
+    gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape) if gh is None else gh.to(dtype)
+    gradients = kernel(wide, saved, gy, gh, reverse)
+    return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
+
+
+def _cast(x: Inputs, dtype: torch.dtype) -> Inputs:
+    if all(t is None or t.dtype == dtype for t in x):
+        return x
+    return Inputs(*(None if t is None else t.to(dtype) for t in x))
+
+
+# -- the candidates -----------------------------------------------------------------------------------------------------
+
+
+def _load_numba(name: str) -> Callable[..., Any]:
+    from resolvent.scan import selective_numba
+
+    return getattr(selective_numba, name)
+
+
+def _load_torch(name: str) -> Callable[..., Any]:
+    from resolvent.scan import selective_chunked
+
+    return getattr(selective_chunked, name)
+
+
+def _load_reference(name: str) -> Callable[..., Any]:
+    from resolvent.scan import selective_loop
+
+    return getattr(selective_loop, name)
+
+
+def _tiny(device: torch.device, dtype: torch.dtype) -> Inputs:
+    """A fixed input that touches every argument: b 2, l 3, d 2, n 2."""
+    wave = torch.arange(1, 13, device=device, dtype=dtype).sin().reshape(2, 3, 2)
+    return Inputs(
+        wave, wave.abs(), -wave[0, :2].abs(), wave.flip(0), wave.flip(1), wave[0, 0], wave.flip(2), wave[:, :2]
+    )
+
+
+def _near(got: Tensor, want: Tensor) -> bool:
+    return torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def _probe_forward(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    x = _tiny(device, dtype)
+    pairs = zip(kernel(x, False, True), selective_reference(x), strict=False)
+    return all(_near(got, want) for got, want in pairs)
+
+
+def _probe_backward(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    x = _tiny(device, dtype)
+    gy, gh = torch.ones_like(x.u), torch.ones_like(x.h0)
+    saved = x.h0.transpose(1, 2)[:, None].contiguous()  # three steps are one chunk
+    want = _load_reference("backward")(x, saved, gy, gh, False)
+    return all(_near(g, w) for g, w in zip(kernel(x, saved, gy, gh, False), want, strict=True))
+
+
+def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64)
+
+
+def _on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and _anywhere(device, dtype)
+
+
+FORWARD_CANDIDATES = (
+    Candidate("numba", _on_cpu, lambda: _load_numba("forward"), _probe_forward),
+    Candidate("torch", _anywhere, lambda: _load_torch("forward"), _probe_forward),
+    Candidate("reference", _anywhere, lambda: _load_reference("forward"), _probe_forward),
+)
+BACKWARD_CANDIDATES = (
+    Candidate("numba", _on_cpu, lambda: _load_numba("backward"), _probe_backward),
+    Candidate("torch", _anywhere, lambda: _load_torch("backward"), _probe_backward),
+    Candidate("reference", _anywhere, lambda: _load_reference("backward"), _probe_backward),
+)
