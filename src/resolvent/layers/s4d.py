@@ -1,0 +1,124 @@
+"""S4D: d independent diagonal state-space systems, one per channel.
+
+Gu, Gupta, Goel, Ré 2022, "On the parameterization and initialization of diagonal state space models":
+
+    x' = diag(lam) x + B u,    y = 2 Re(C x) + D u                     one of each conjugate pair is kept
+    lam_bar = exp(dt lam),     B_bar = (lam_bar - 1) / lam * B         zero-order hold; bilinear as an option
+    K_l = 2 Re sum_n C_n B_bar_n lam_bar_n^l                           the kernel; `ssm.blocked` never builds it whole
+
+Re(lam) = -exp(log_decay), so |lam_bar| < 1 for any value of the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init import timestep
+from resolvent.init.spectra import SPECTRA
+from resolvent.layers import border, siso
+from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.ssm.block_tables import DiagonalBank, inside, wide
+from resolvent.ssm.discretise import diagonal_step
+from resolvent.ssm.system import Diagonal, System, conjugate_closed
+
+
+class S4D(Layer):
+    """S4D, (b, l, d) -> (b, l, d); the state is complex (b, d, d_state / 2), or real (b, d, d_state) for init="real".
+
+    The state is kept per unit of input: the paper's x is B_bar times it. This spares a product per step.
+
+    d_state         states of the full system of one channel (both members of each conjugate pair counted)
+    init            first spectrum: "legs", "lin", "inv", or "real", which keeps real states and reads y = C x + D u
+    discretisation  "zoh" or "bilinear"
+    dt_min, dt_max  range of the log-uniform first time steps, one per channel
+    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
+                    u_t enters through the forward direction alone
+    lr              learning rate of lam, B and dt in `optim_groups`; None leaves the optimiser's
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        init: str = "legs",
+        discretisation: str = "zoh",
+        dt_min: float = timestep.DT_MIN,
+        dt_max: float = timestep.DT_MAX,
+        bidirectional: bool = False,
+        lr: float | None = 1e-3,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        border.check_choice("S4D", "init", init, tuple(SPECTRA))
+        border.check_choice("S4D", "discretisation", discretisation, ("zoh", "bilinear"))
+        (border.check_positive if init == "real" else border.check_even)("S4D", d_state=d_state)
+        timestep.check_range("S4D", dt_min, dt_max)
+        self.d_state, self.init, self.discretisation, self.lr = d_state, init, discretisation, lr
+        lam, B = (t.expand(d_model, -1) for t in SPECTRA[init](d_state))  # (d, n)
+        self.n = lam.shape[-1]
+        self.log_decay = siso.pairs(torch.log(-lam.real))  # (d, n), log(-Re lam)
+        self.frequency = siso.pairs(lam.imag) if lam.is_complex() else None  # (d, n), Im lam
+        self.log_dt = nn.Parameter(timestep.log_uniform((d_model,), dt_min, dt_max))  # (d,)
+        self.B = siso.pairs(B)  # (d, n, 2) or (d, n)
+        self.C = self._read_out()  # the same
+        self.C_back = self._read_out() if bidirectional else None
+        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.d_model, self.n), self.dtype if self.frequency is None else self.complex_dtype)
+
+    def system(self) -> System:
+        """The discrete systems of all channels as a bank (d,), with both members of each conjugate pair."""
+        siso.check_one_direction(self)
+        lam_bar, B_bar, dt = self._discrete()
+        own = self.dtype if self.frequency is None else self.complex_dtype
+        lam_bar, B_bar, C = (t.to(own) for t in (lam_bar, B_bar[..., None], self._complex(self.C)[:, None]))
+        D, step = self.D[:, None, None], dt[:, 0].to(self.dtype)
+        if self.frequency is None:
+            return System(Diagonal(lam_bar), B_bar, C, D, step)
+        return conjugate_closed(lam_bar, B_bar, C, D, step)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        return grouped(self, siso.optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return siso.sequence(self, self._bank, x, state, lengths)
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return siso.backward_sequence(self, self._bank_back, x, delay=True)
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return siso.step(self, self._bank, x_t, state)
+
+    def _discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """lam_bar (d, n), B_bar (d, n) and dt (d, 1)."""
+        dt = timestep.positive(wide(self.log_dt))[:, None]
+        lam = -timestep.positive(wide(self.log_decay))
+        if self.frequency is not None:
+            lam = torch.complex(lam, wide(self.frequency))
+        lam_bar, gain = diagonal_step(lam, dt, self.discretisation)
+        return inside(lam_bar, self.dtype), gain * self._complex(self.B), dt
+
+    def _bank(self) -> DiagonalBank:
+        lam_bar, B_bar, _ = self._discrete()
+        return DiagonalBank(lam_bar, self._weight(self.C, B_bar), wide(self.D))
+
+    def _bank_back(self) -> DiagonalBank:
+        lam_bar, B_bar, _ = self._discrete()
+        return DiagonalBank(lam_bar, self._weight(self.C_back, B_bar))
+
+    def _weight(self, C: Tensor | None, B_bar: Tensor) -> Tensor:
+        """What reads y from the state per unit of input."""
+        assert C is not None
+        return self._complex(C) * B_bar * (1 if self.frequency is None else 2)
+
+    def _complex(self, p: Tensor) -> Tensor:
+        return wide(p) if self.frequency is None else siso.as_complex(wide(p))
+
+    def _read_out(self) -> nn.Parameter:
+        shape = (self.d_model, self.n)
+        return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))

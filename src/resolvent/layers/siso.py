@@ -1,0 +1,87 @@
+"""What layers of independent single-input channels share: S4D, DSS and EMA run one diagonal bank, S4 a dense one.
+
+A layer hands over a function that makes its bank from its parameters; the tables made from it are kept in `frozen()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.layers.contract import Layer
+from resolvent.ssm import blocked
+from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, reals
+
+Bank = DiagonalBank | DenseBank
+
+
+def sequence(
+    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The causal pass over x (b, l, d) from the state h (b, d, n): y (b, l, d) and the state at each sequence's end."""
+    T = blocked.block_length(x.shape[1])
+    blocks = layer.cached(f"blocks {T}", lambda: tables(bank(), T, layer.dtype))
+    y, end = blocked.run(blocks, x, reals(h), lengths)
+    return y, as_complex(end.unflatten(-1, (-1, 2))) if h.is_complex() else end
+
+
+def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool) -> Tensor:
+    """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
+    T = blocked.block_length(x.shape[1])
+    blocks = layer.cached(f"backward blocks {T}", lambda: tables(bank(), T, layer.dtype, delay))
+    s = blocks.M_in.shape[-1]
+    return blocked.run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], s))[0]
+
+
+def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:
+    make: Any = diagonal_blocks if isinstance(bank, DiagonalBank) else dense_blocks
+    return make(bank, T, dtype, delay)
+
+
+def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """h = lam h + gain u, y = Re(weight h) + D u for x_t (b, d) and h (b, d, n)."""
+    lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
+    drive = x_t[..., None] if gain is None else gain * x_t[..., None]
+    h = lam * h + drive
+    y = (reals(h) * row).sum(-1)
+    return (y if D is None else torch.addcmul(y, D, x_t)), h
+
+
+def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    own = dtype.to_complex() if bank.lam.is_complex() else dtype
+    D = None if bank.D is None else bank.D.to(dtype)
+    gain = None if bank.gain is None else bank.gain.to(own)
+    return bank.lam.to(own), reals(bank.weight.conj()).to(dtype), D, gain
+
+
+def pairs(z: Tensor) -> nn.Parameter:
+    """A parameter from z: complex ones as real pairs (..., 2), in torch's default dtype."""
+    z = torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
+    return nn.Parameter(z.to(torch.get_default_dtype()).contiguous())
+
+
+def as_complex(p: Tensor) -> Tensor:
+    """Real pairs (..., 2) as a complex tensor (...)."""
+    return torch.view_as_complex(p.contiguous())
+
+
+def complex_normal(*shape: int) -> Tensor:
+    """Complex normal numbers of unit variance."""
+    return torch.randn(*shape, dtype=torch.complex128)
+
+
+def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:
+    """The papers' rule for state parameters: an own learning rate and no weight decay."""
+    own: dict[str, Any] = {"weight_decay": 0.0} if lr is None else {"lr": lr, "weight_decay": 0.0}
+    return dict.fromkeys(names, own)
+
+
+def check_one_direction(layer: Layer) -> None:
+    if layer.bidirectional:
+        raise ValueError(
+            f"{type(layer).__name__}.system: a bidirectional layer is not one causal system; "
+            "build it with bidirectional=False to get its system."
+        )
