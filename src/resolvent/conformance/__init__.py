@@ -1,0 +1,8 @@
+"""The conformance suite: what must hold for every layer, measured. `resolvent check` on the command line."""
+
+from resolvent.conformance.cases import check_layers
+from resolvent.conformance.result import Report, Result
+from resolvent.conformance.runner import Settings, check
+from resolvent.conformance.subject import Traits
+
+__all__ = ["Report", "Result", "Settings", "Traits", "check", "check_layers"]

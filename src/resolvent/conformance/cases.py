@@ -1,0 +1,136 @@
+"""The one table of layers and of the settings that each is checked with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from resolvent.conformance.load import UsageError, suggestion
+from resolvent.conformance.properties import PROPERTIES, Property
+from resolvent.conformance.result import Report
+from resolvent.conformance.runner import Listener, Settings, measure
+from resolvent.conformance.subject import Subject, Traits
+
+HOMES = {
+    "S4": "s4",
+    "S4D": "s4d",
+    "DSS": "dss",
+    "S5": "s5",
+    "LRU": "lru",
+    "EMA": "ema",
+    "S6": "s6",
+    "RGLRU": "rglru",
+    "Attention": "attention",
+    "ShortConv": "shortconv",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of constructor arguments of a layer. `bad` lists arguments that the constructor must refuse."""
+
+    layer: str
+    label: str
+    settings: dict[str, Any]
+    traits: Traits = field(default_factory=Traits)
+    bad: tuple[dict[str, Any], ...] = ()
+    length: int = 131
+
+    def subject(self, how: Settings) -> Subject:
+        traits = self.traits
+        if self.settings.get("bidirectional"):
+            one_way = {**self.settings, "bidirectional": False}
+            traits = replace(traits, streams=False, unidirectional=_builder(self.layer, one_way))
+        traits = replace(traits, refuses=tuple(_builder(self.layer, {**self.settings, **bad}) for bad in self.bad))
+        width = self.settings["d_model"]
+        make = _builder(self.layer, self.settings)
+        return Subject(make, width, how.dtype, how.seed, how.full, self.length, traits=traits)
+
+
+STABLE = Traits(stable=True)
+CACHE = Traits(grows=True, additive=False)
+WINDOW = Traits(additive=False)
+ODD_STATE = ({"d_state": 7}, {"d_state": 0}, {"d_model": 0})
+
+CASES: tuple[Case, ...] = (
+    Case("S4", "legs", {"d_model": 5, "d_state": 8}, STABLE, ODD_STATE),
+    Case("S4", "one channel", {"d_model": 1, "d_state": 4}, STABLE),
+    Case("S4", "both directions", {"d_model": 3, "d_state": 6, "bidirectional": True}),
+    Case("S4D", "legs", {"d_model": 5, "d_state": 8}, STABLE, (*ODD_STATE, {"init": "legz"})),
+    Case("S4D", "lin", {"d_model": 3, "d_state": 6, "init": "lin"}, STABLE),
+    Case("S4D", "inv, bilinear", {"d_model": 3, "d_state": 4, "init": "inv", "discretisation": "bilinear"}, STABLE),
+    Case("S4D", "real", {"d_model": 3, "d_state": 4, "init": "real"}, STABLE),
+    Case("S4D", "both directions", {"d_model": 3, "d_state": 6, "bidirectional": True}),
+    Case("DSS", "exp", {"d_model": 5, "d_state": 4}, bad=({"d_state": 0}, {"kernel": "sine"})),
+    Case("DSS", "softmax, length 131", {"d_model": 3, "d_state": 4, "kernel": "softmax", "length": 131}),
+    Case("DSS", "softmax", {"d_model": 3, "d_state": 4, "kernel": "softmax"}, Traits(streams=False)),
+    Case("DSS", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
+    Case("S5", "one block", {"d_model": 5, "d_state": 8}, STABLE, ODD_STATE),
+    Case("S5", "two blocks, bilinear", {"d_model": 3, "d_state": 8, "blocks": 2, "discretisation": "bilinear"}, STABLE),
+    Case("S5", "all states", {"d_model": 3, "d_state": 4, "conjugate": False}, STABLE),
+    Case("S5", "both directions", {"d_model": 3, "d_state": 8, "bidirectional": True}),
+    Case("LRU", "disc", {"d_model": 5, "d_state": 7}, STABLE, ({"d_state": 0}, {"r_min": 0.9, "r_max": 0.5})),
+    Case("LRU", "ring", {"d_model": 3, "d_state": 4, "r_min": 0.9, "r_max": 0.999}, STABLE),
+    Case("LRU", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
+    Case("EMA", "n = 4", {"d_model": 5, "d_state": 4}, STABLE, ({"d_state": 0}, {"d_model": 2.5})),
+    Case("EMA", "n = 1", {"d_model": 3, "d_state": 1}, STABLE),
+    Case("EMA", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
+    Case("S6", "mamba", {"d_model": 5, "d_state": 4}, bad=({"d_state": 0}, {"dt_rank": 0})),
+    Case("S6", "one channel, one state", {"d_model": 1, "d_state": 1}),
+    Case("S6", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
+    Case("RGLRU", "one head", {"d_model": 5}, bad=({"heads": 2}, {"d_model": 0})),
+    Case("RGLRU", "two heads", {"d_model": 4, "heads": 2}),
+    Case("RGLRU", "both directions", {"d_model": 4, "bidirectional": True}),
+    Case("Attention", "full", {"d_model": 6, "heads": 2}, CACHE, ({"heads": 0}, {"kind": "sparse"})),
+    Case("ShortConv", "width 4", {"d_model": 5}, bad=({"width": 0},)),
+    Case("ShortConv", "width 1, no bias", {"d_model": 3, "width": 1, "bias": False}),
+    Case("ShortConv", "both directions", {"d_model": 3, "bidirectional": True}),
+)
+
+
+def layer_names() -> list[str]:
+    return list(HOMES)
+
+
+def layer_class(name: str) -> type[nn.Module]:
+    """The class of a layer, imported when it is asked for."""
+    return getattr(importlib.import_module(f"resolvent.layers.{HOMES[name]}"), name)
+
+
+def select(name: str | None) -> list[Case]:
+    """The cases of one layer, or all."""
+    if name is None:
+        return list(CASES)
+    found = [case for case in CASES if case.layer.lower() == name.lower()]
+    if not found:
+        raise UsageError(f"there is no layer {name!r}; {suggestion(name, layer_names())}")
+    return found
+
+
+def plan(cases: Iterable[Case], full: bool) -> Iterator[tuple[Case, Property]]:
+    """What will be measured: costly properties on each layer's first case alone, unless the check is a full one."""
+    seen: set[str] = set()
+    for case in cases:
+        for prop in PROPERTIES:
+            if full or not prop.costly or case.layer not in seen:
+                yield case, prop
+        seen.add(case.layer)
+
+
+def check_layers(name: str | None = None, settings: Settings | None = None, listener: Listener | None = None) -> Report:
+    """Check one of the library's layers, or all of them."""
+    settings = settings or Settings()
+    results = []
+    for case, prop in plan(select(name), settings.full):
+        results.append(measure(case.layer, case.label, case.subject(settings), prop))
+        if listener is not None:
+            listener(results[-1])
+    return Report(tuple(results), settings.to_json())
+
+
+def _builder(layer: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
+    return lambda: layer_class(layer)(**settings)

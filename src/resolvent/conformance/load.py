@@ -1,0 +1,68 @@
+"""Find somebody else's layer: `package.module:Class` or `path/to/file.py:Class`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot be done; the message says what can."""
+
+
+def load_class(target: str) -> type:
+    """The class behind `package.module:Class` or `path/to/file.py:Class`."""
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name:
+        raise UsageError(f"expected package.module:Class or path/to/file.py:Class, got {target!r}.")
+    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type)]
+        raise UsageError(f"{where} has no class {name!r}; {suggestion(name, classes)}")
+    return found
+
+
+def parse_kwargs(text: str) -> dict[str, Any]:
+    """Constructor arguments from a JSON object."""
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as wrong:
+        raise UsageError(f"--kwargs is not JSON ({wrong}); write e.g. '{{\"d_model\": 8}}'.") from None
+    if not isinstance(given, dict):
+        raise UsageError(f"--kwargs must be a JSON object, got {type(given).__name__}; write e.g. '{{\"d_model\": 8}}'.")
+    return given
+
+
+def suggestion(name: str, known: list[str]) -> str:
+    """The nearest known names, or all of them."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    lower = {k.lower(): k for k in known}
+    near = [lower[name.lower()]] if name.lower() in lower else near
+    return f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known)) or 'none'}."
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {str(path)!r}; give the path from the current folder.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    return _imported(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
+
+
+def _from_name(name: str) -> ModuleType:
+    return _imported(name, lambda: importlib.import_module(name))
+
+
+def _imported(name: str, run: Any) -> ModuleType:
+    try:
+        return run()
+    except Exception as wrong:
+        raise UsageError(f"importing {name} failed with {type(wrong).__name__}: {wrong}") from wrong

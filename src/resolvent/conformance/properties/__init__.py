@@ -1,0 +1,56 @@
+"""What must hold for every layer: one small function per property, listed here in the order of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resolvent.conformance.properties import (
+    derivatives,
+    directions,
+    padding,
+    precision,
+    refusals,
+    stability,
+    streaming,
+    transforms,
+    upkeep,
+)
+from resolvent.conformance.result import Finding, Skip
+from resolvent.conformance.subject import Subject
+
+
+@dataclass(frozen=True)
+class Property:
+    """A name for the table and the function that measures it; `costly` ones run on a layer's first case unless --full."""
+
+    name: str
+    measure: Callable[[Subject], Finding | Skip]
+    costly: bool = False
+
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("chunks", streaming.chunks),
+    Property("steps", streaming.steps),
+    Property("dense truth", streaming.dense),
+    Property("state in, out", streaming.state),
+    Property("causality", streaming.causality),
+    Property("gradients", derivatives.first),
+    Property("gradcheck", derivatives.finite_differences),
+    Property("second gradients", derivatives.second),
+    Property("lengths", padding.values),
+    Property("lengths, gradients", padding.gradients),
+    Property("float32", precision.float32),
+    Property("bfloat16", precision.bfloat16),
+    Property("torch.compile", transforms.compiled, costly=True),
+    Property("vmap", transforms.vectorised),
+    Property("jvp", transforms.tangents),
+    Property("per-sample grads", transforms.per_sample),
+    Property("frozen", upkeep.frozen),
+    Property("determinism", upkeep.determinism),
+    Property("save, load", upkeep.saving),
+    Property("stability", stability.stability),
+    Property("both directions", directions.both_directions),
+    Property("bad input", refusals.refusals),
+    Property("long stream", streaming.long_stream, costly=True),
+)

@@ -1,0 +1,75 @@
+"""A bidirectional layer: sees both ways, adds what looks ahead to its causal part, and refuses to stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.conformance.result import Finding, Skip
+from resolvent.conformance.subject import Subject
+from resolvent.conformance.tolerance import VALUES, distance
+
+
+@torch.no_grad()
+def both_directions(subject: Subject) -> Finding | Skip:
+    """Every clause of the contract on two directions; the note names the one that was furthest off."""
+    layer = subject.build()
+    if not getattr(layer, "bidirectional", False):
+        return Skip("one direction")
+    x = subject.input()
+    complaints = [*_refusals(subject, layer, x), *_blindness(layer, x)]
+    if complaints:
+        return Finding(float("inf"), VALUES[subject.dtype], complaints[0])
+    return Finding(_looks_ahead_only(subject, layer, x), VALUES[subject.dtype], "remainder looks ahead only")
+
+
+def _refusals(subject: Subject, layer: Any, x: Tensor) -> list[str]:
+    attempts: dict[str, Callable[[], Any]] = {
+        "step": lambda: layer.step(x[:, 0]),
+        "initial_state": lambda: layer.initial_state(x.shape[0]),
+        "a state": lambda: layer(x, torch.zeros(x.shape[0], subject.d_model)),
+    }
+    return [f"{name} was accepted by a bidirectional layer" for name, attempt in attempts.items() if not _refused(attempt)]
+
+
+def _refused(attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except (ValueError, TypeError) as wrong:
+        return len(str(wrong)) > 20
+    return False
+
+
+def _blindness(layer: nn.Module, x: Tensor) -> list[str]:
+    """The first output must feel a late input and the last an early one."""
+    y, _ = layer(x)
+    middle = x.shape[1] // 2
+    late, early = x.clone(), x.clone()
+    late[:, 3:6] += 1
+    early[:, -6:-3] += 1
+    found = []
+    if torch.equal(layer(late)[0][:, -1], y[:, -1]) and middle > 6:
+        found.append("the last output does not feel early inputs")
+    if torch.equal(layer(early)[0][:, 0], y[:, 0]) and middle > 6:
+        found.append("the first output does not feel late inputs")
+    return found
+
+
+def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
+    """y minus the one-direction layer with the same weights must not change with the past, padded or not."""
+    if subject.traits.unidirectional is None or not subject.traits.additive:
+        return 0.0
+    causal = subject.traits.unidirectional().to(subject.working).eval()
+    shared = {name: t for name, t in layer.state_dict().items() if name in causal.state_dict()}
+    causal.load_state_dict(shared)
+    cut = x.shape[1] // 2
+    other = torch.cat([3 * subject.input(salt=5)[:, :cut], x[:, cut:]], 1)
+    lengths = torch.full((x.shape[0],), x.shape[1] - 2)
+    worst = 0.0
+    for given in (None, lengths):
+        kept, changed = (layer(v, None, given)[0] - causal(v, None, given)[0] for v in (x, other))
+        worst = max(worst, distance(changed[:, cut:], kept[:, cut:]))
+    return worst

@@ -1,0 +1,42 @@
+"""|lambda| < 1 for any parameter value, where the layer's parametrisation promises it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.conformance.result import Finding, Skip
+from resolvent.conformance.subject import Subject
+
+SCALES = (1.0, 30.0, 1e4)
+
+
+@torch.no_grad()
+def stability(subject: Subject) -> Finding | Skip:
+    """Parameters drawn at random up to 1e4 in size keep every eigenvalue inside the unit circle and free of NaN."""
+    if not subject.traits.stable:
+        return Skip("makes no promise for every parameter value")
+    worst = 0.0
+    for salt, scale in enumerate(SCALES):
+        for dtype in (torch.float64, torch.float32):
+            layer = _scrambled(subject, dtype, scale, salt)
+            radius = float(torch.nan_to_num(_eigenvalues(layer.system()).abs(), nan=float("inf")).max())  # type: ignore[operator]
+            worst = max(worst, radius)
+    # the largest double below one still counts as inside: what is told is the distance past the circle
+    return Finding(0.0 if worst < 1 else max(worst - 1, 1e-300), 0.0, f"largest |lambda| {worst:.6g}")
+
+
+def _scrambled(subject: Subject, dtype: torch.dtype, scale: float, salt: int) -> nn.Module:
+    layer = subject.build(dtype)
+    generator = subject.generator(50 + salt)
+    for p in layer.parameters():
+        p.copy_(scale * torch.randn(p.shape, generator=generator, dtype=torch.float64))
+    return layer
+
+
+def _eigenvalues(system: Any) -> Tensor:
+    lam = getattr(system.A, "lam", None)
+    plain = lam is not None and not hasattr(system.A, "P")
+    return lam if plain else torch.linalg.eigvals(system.A.dense())

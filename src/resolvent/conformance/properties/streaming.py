@@ -1,0 +1,94 @@
+"""Whole sequence = any chunking = step by step = dense simulation; the state goes in and out; the future stays hidden."""
+
+from __future__ import annotations
+
+import torch
+
+from resolvent.conformance import drive
+from resolvent.conformance.result import Finding, Skip
+from resolvent.conformance.subject import Subject, widened
+from resolvent.conformance.tolerance import VALUES, distance, leaves
+
+NO_STREAM = "takes whole sequences only"
+
+
+@torch.no_grad()
+def chunks(subject: Subject) -> Finding | Skip:
+    """Random cuts, empty and single-step pieces among them, give the outputs and the final state of one pass."""
+    if not subject.traits.streams:
+        return Skip(NO_STREAM)
+    layer, x = subject.build(), subject.input()
+    want = layer(x)
+    generator = subject.generator(3)
+    cuts = [drive.random_cuts(x.shape[1], pieces, generator) for pieces in (2, 5, 9)]
+    cuts.append([1, 0, x.shape[1] - 2, 1])
+    return Finding(max(distance(drive.chunked(layer, x, c), want) for c in cuts), VALUES[subject.dtype])
+
+
+@torch.no_grad()
+def steps(subject: Subject) -> Finding | Skip:
+    """Step by step, for the batch and for one sequence alone."""
+    if not subject.traits.streams:
+        return Skip(NO_STREAM)
+    layer, x = subject.build(), subject.input()
+    worst = max(distance(layer(part), drive.stepwise(layer, part)) for part in (x, x[:1], x[:, :1]))
+    return Finding(worst, VALUES[subject.dtype])
+
+
+@torch.no_grad()
+def dense(subject: Subject) -> Finding | Skip:
+    """The System that the layer hands over, stepped densely in float64, gives the layer's outputs."""
+    if not subject.traits.streams:
+        return Skip(NO_STREAM)
+    layer, x = subject.build(), subject.input()
+    want = drive.dense(widened(layer), x)
+    if want is None:
+        return Skip("has neither system() nor linearise()")
+    return Finding(distance(layer(x)[0], want), VALUES[subject.dtype])
+
+
+@torch.no_grad()
+def state(subject: Subject) -> Finding | Skip:
+    """From a state that was reached, a pass equals the steps; no state equals initial_state; an empty pass keeps it."""
+    if not subject.traits.streams:
+        return Skip(NO_STREAM)
+    layer = subject.build()
+    x = subject.input(subject.length - 5)
+    start = drive.reached_state(subject, layer)
+    before = [t.clone() for t in leaves(start)]
+    errors = {
+        "pass and steps from a state": distance(layer(x, start), drive.stepwise(layer, x, start)),
+        "no state and initial_state": distance(layer(x), layer(x, layer.initial_state(x.shape[0]))),  # type: ignore[operator]
+        "an empty sequence": distance(layer(x[:, :0], start), (x[:, :0], start)),
+    }
+    errors["the caller's state was changed"] = distance(leaves(start), before)
+    note = max(errors, key=lambda name: errors[name])
+    return Finding(errors[note], VALUES[subject.dtype], note)
+
+
+@torch.no_grad()
+def causality(subject: Subject) -> Finding | Skip:
+    """Large changes from some time on leave all earlier outputs as they were, to rounding."""
+    if not subject.traits.streams and getattr(subject.build(), "bidirectional", False):
+        return Skip("looks both ways by design")
+    layer, x = subject.build(), subject.input()
+    y, _ = layer(x)
+    worst = 0.0
+    for cut in (1, x.shape[1] // 2, x.shape[1] - 1):
+        other = torch.cat([x[:, :cut], 1 + 3 * subject.input(salt=5)[:, cut:]], 1)
+        worst = max(worst, distance(layer(other)[0][:, :cut], y[:, :cut]))
+    return Finding(worst, VALUES[subject.dtype])
+
+
+@torch.no_grad()
+def long_stream(subject: Subject) -> Finding | Skip:
+    """100,000 single steps in float32 against the float64 whole sequence: within 1e-3, the drift that a user may see."""
+    if not subject.full:
+        return Skip("runs with --full")
+    if not subject.traits.streams or subject.traits.grows:
+        return Skip("does not stream without end")
+    layer = subject.build(torch.float32)
+    x = torch.randn(1, 100_000, subject.d_model, generator=subject.generator(9))
+    want, _ = widened(layer)(x.double())
+    got, _ = drive.stepwise(layer, x)
+    return Finding(distance(got, want), 1e-3)

@@ -1,0 +1,97 @@
+"""Run properties on subjects: a crash is a finding too, never the end of the check."""
+
+from __future__ import annotations
+
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from resolvent.conformance.properties import PROPERTIES, Property
+from resolvent.conformance.result import Finding, Report, Result, Skip
+from resolvent.conformance.subject import Subject, Traits
+
+Listener = Callable[[Result], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How thoroughly, in which dtype and from which seed to check."""
+
+    dtype: torch.dtype = torch.float64
+    seed: int = 0
+    full: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "seed": self.seed,
+            "mode": "full" if self.full else "fast",
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": f"{platform.system()} {platform.machine()}",
+        }
+
+
+def check(
+    factory: Callable[[], nn.Module],
+    *,
+    name: str | None = None,
+    d_model: int | None = None,
+    settings: Settings | None = None,
+    traits: Traits | None = None,
+    listener: Listener | None = None,
+) -> Report:
+    """Check any layer that keeps the contract: `factory` builds it, from torch's global seed.
+
+    The layer needs no base class: forward(x, state, lengths), step(x_t, state) and initial_state(batch) are enough.
+    Its width is read from `layer.d_model` unless given. Properties that it has no means for are "n/a".
+    """
+    settings = settings or Settings()
+    layer = factory()
+    width = d_model if d_model is not None else getattr(layer, "d_model", None)
+    if not isinstance(width, int):
+        raise ValueError(f"check: {type(layer).__name__} has no attribute d_model; pass d_model=... (its channels).")
+    traits = traits or Traits(streams=not getattr(layer, "bidirectional", False))
+    subject = Subject(factory, width, settings.dtype, settings.seed, settings.full, traits=traits)
+    label = name or type(layer).__name__
+    return Report(tuple(run_case(label, "", subject, PROPERTIES, listener)), settings.to_json())
+
+
+def run_case(
+    layer: str, case: str, subject: Subject, properties: Iterable[Property], listener: Listener | None = None
+) -> list[Result]:
+    """All given properties of one subject."""
+    results = []
+    for each in properties:
+        results.append(measure(layer, case, subject, each))
+        if listener is not None:
+            listener(results[-1])
+    return results
+
+
+def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
+    """One cell: what the property found, or how it crashed."""
+    start = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = prop.measure(subject)
+    except Exception as crash:
+        found = Finding(float("inf"), 0.0, _told(crash))
+    blank = Result(layer, case, prop.name, "n/a", seconds=round(time.perf_counter() - start, 3))
+    if isinstance(found, Skip):
+        return replace(blank, note=found.reason)
+    status = "pass" if found.holds else "fail"
+    return replace(blank, status=status, error=found.error, tolerance=found.tolerance, note=found.note)  # type: ignore[arg-type]
+
+
+def _told(crash: BaseException) -> str:
+    """The first lines of a crash, short enough for a table's footnote."""
+    text = " ".join(str(crash).split())
+    return f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__

@@ -1,0 +1,376 @@
+"""A plain leaky average that keeps the contract, a stranger that keeps it without our base, and many that break it.
+
+Each broken layer is wrong in one way: it proves that the property which guards this way can fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.layers.contract import Layer, Spec, at_lengths
+from resolvent.ssm.system import Diagonal, System
+
+
+class Leaky(Layer):
+    """h_t = a h_{t-1} + (1 - a) x_t, y_t = g h_t + x_t, a = sigmoid(w): the smallest honest layer."""
+
+    def __init__(self, d_model: int = 3, **options: Any) -> None:
+        super().__init__(d_model, **options)
+        self.w = nn.Parameter(torch.randn(d_model))
+        self.g = nn.Parameter(torch.randn(d_model))
+        if self.bidirectional:
+            self.g_back = nn.Parameter(torch.randn(d_model))
+
+    def a(self) -> Tensor:
+        return self.cached("a", lambda: 0.999 * torch.sigmoid(self.w))
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.d_model), self.dtype)
+
+    def scan(self, x: Tensor, h: Tensor) -> Tensor:
+        hs = []
+        for x_t in x.unbind(1):
+            h = self.a() * h + (1 - self.a()) * x_t
+            hs.append(h)
+        return torch.stack(hs, 1)
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        h = self.scan(x, state)
+        return self.g * h + x, at_lengths(h, lengths)
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.g_back * self.scan(x, torch.zeros_like(x[:, 0]))
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.a() * state + (1 - self.a()) * x_t
+        return self.g * h + x_t, h
+
+    def system(self) -> System:
+        one = torch.ones(self.d_model, 1, 1, dtype=self.dtype)
+        a = self.a()[:, None]
+        return System(Diagonal(a), (1 - a)[..., None], self.g[:, None, None], one, dt=1.0)
+
+
+class Stranger(nn.Module):
+    """The same average by somebody who never heard of our base class; no system(), no frozen()."""
+
+    def __init__(self, d_model: int = 3) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.inner = nn.Linear(d_model, d_model)
+
+    def initial_state(self, batch: int) -> Tensor:
+        if batch < 1:
+            raise ValueError(f"Stranger: expected at least one sequence, got {batch}.")
+        return self.inner.weight.new_zeros(batch, self.d_model)
+
+    def step(self, x_t: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        self._check(x_t, 2, state)
+        state = self.initial_state(x_t.shape[0]) if state is None else state
+        state = torch.tanh(self.inner(x_t.to(state.dtype)) + 0.5 * state)
+        return state.to(x_t.dtype), state
+
+    def forward(
+        self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        self._check(x, 3, state)
+        if lengths is None:
+            lengths = torch.full((x.shape[0],), x.shape[1])
+        elif not isinstance(lengths, Tensor) or lengths.shape != x.shape[:1] or lengths.is_floating_point():
+            raise TypeError(f"Stranger: expected one whole length per sequence, got {lengths}.")
+        elif not torch.compiler.is_compiling() and (int(lengths.min()) < 1 or int(lengths.max()) > x.shape[1]):
+            raise ValueError(f"Stranger: expected lengths from 1 to {x.shape[1]}, got {lengths}.")
+        state = self.initial_state(x.shape[0]) if state is None else state
+        outputs = [x[:, :0]]
+        for t in range(x.shape[1]):
+            alive = (t < lengths)[:, None]
+            _, new = self.step(torch.where(alive, x[:, t], 0), state)
+            state = torch.where(alive, new, state)
+            outputs.append(torch.where(alive, new, 0).to(x.dtype)[:, None])
+        return torch.cat(outputs, 1), state
+
+    def _check(self, x: Any, rank: int, state: Any) -> None:
+        if not isinstance(x, Tensor) or x.device != self.inner.weight.device:
+            raise TypeError(f"Stranger: expected a tensor on the layer's device, got {type(x).__name__}.")
+        if x.dim() != rank or x.shape[-1] != self.d_model or x.shape[0] == 0:
+            raise ValueError(f"Stranger: expected rank {rank} and {self.d_model} channels, got {tuple(x.shape)}.")
+        if x.dtype not in (self.inner.weight.dtype, torch.bfloat16):
+            raise TypeError(f"Stranger: expected {self.inner.weight.dtype}, got {x.dtype}; convert the input.")
+        if state is None:
+            return
+        if not isinstance(state, Tensor) or state.dtype != self.inner.weight.dtype:
+            raise TypeError(f"Stranger: expected a state in {self.inner.weight.dtype}, got {type(state).__name__}.")
+        if state.shape != (x.shape[0], self.d_model):
+            raise ValueError(f"Stranger: expected a state ({x.shape[0]}, {self.d_model}), got {tuple(state.shape)}.")
+
+
+class ForgetsState(Leaky):
+    """Starts from zero whatever it is handed."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._sequence(x, torch.zeros_like(state), lengths)
+
+
+class WrongFinalState(Leaky):
+    """Hands out the state before the last step."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, _ = super()._sequence(x, state, lengths)
+        return y, torch.cat([state[:, None], self.scan(x, state)], 1)[:, -2]
+
+
+class OtherStep(Leaky):
+    """Its step forgets the direct term."""
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y_t, state = super()._step(x_t, state)
+        return y_t - 1e-6 * x_t, state
+
+
+class OtherSystem(Leaky):
+    """Hands over a delayed output: another convention than the library's."""
+
+    def system(self) -> System:
+        return super().system().delayed().__class__(**{**vars(super().system()), "delay": True})
+
+
+class SpoilsState(Leaky):
+    """Writes into the caller's state."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        if not state.requires_grad:
+            state += 1
+        return y, end
+
+
+class SeesFuture(Leaky):
+    """Centres its input over time."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._sequence(x - x.mean(1, keepdim=True), state, lengths)
+
+
+class LosesGradient(Leaky):
+    """Its parallel pass cuts the graph through the decay."""
+
+    def scan(self, x: Tensor, h: Tensor) -> Tensor:
+        hs = []
+        for x_t in x.unbind(1):
+            h = self.a().detach() * h + (1 - self.a()) * x_t
+            hs.append(h)
+        return torch.stack(hs, 1)
+
+
+class _OnceOnly(torch.autograd.Function):
+    """x^3 / 3 whose gradient is right and cut off: what a hand-written backward often is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3 / 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return g * x.detach() ** 2
+
+
+class NoSecondGradient(Leaky):
+    """Right values and first gradients; the parallel pass has no second ones."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return _OnceOnly.apply(y), end
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y_t, state = super()._step(x_t, state)
+        return y_t**3 / 3, state
+
+
+class WrongGradient(Leaky):
+    """Steps and passes share one wrong backward, so only finite differences can tell."""
+
+    def a(self) -> Tensor:
+        a = 0.999 * torch.sigmoid(self.w)
+        return a.detach() + 2 * (a - a.detach())
+
+
+class IgnoresLengths(Leaky):
+    """Returns the state at the padded end."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._sequence(x, state, None)
+
+
+class LeaksPadding(Stranger):
+    """Multiplies padding by zero: NaN * 0 is NaN."""
+
+    def forward(
+        self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        mask = 1.0 if lengths is None else (torch.arange(x.shape[1]) < lengths[:, None])[..., None].to(x.dtype)
+        y, end = super().forward(x * mask, state)
+        return y * mask, end
+
+
+class LosesDigits(Leaky):
+    """Computes in bfloat16 inside, whatever it is given."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return y if self.dtype == torch.float64 else y.bfloat16().to(y.dtype), end
+
+
+class LosesHalf(Leaky):
+    """Overflows on half inputs: subtracts a large constant in their dtype."""
+
+    def forward(self, x: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+        return super().forward((x + 300) - 300, state, lengths)
+
+
+class BreaksGraph(Leaky):
+    """Looks at a number in Python."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if float(x.detach().abs().max()) > 1e9:
+            x = x.clamp(-1e9, 1e9)
+        return super()._sequence(x, state, lengths)
+
+
+class LeavesTorch(Leaky):
+    """Goes through numpy for the values: no transform of torch.func can follow."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return y + torch.from_numpy(x.detach().numpy() * 0), end
+
+
+class _Doubled(torch.autograd.Function):
+    """2 x, with a wrong tangent."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * g
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:  # type: ignore[override]
+        return t
+
+
+class WrongTangent(Leaky):
+    """Reverse mode is right, forward mode is not."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return _Doubled.apply(y), end
+
+
+class MixesBatch(Leaky):
+    """Normalises over the batch: a sample's gradient is no longer its own."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._sequence(x - x.mean(0, keepdim=True), state, lengths)
+
+
+class KeepsTables(Leaky):
+    """Its table outlives the frozen() context."""
+
+    def a(self) -> Tensor:
+        if self._tables is None:
+            return 0.999 * torch.sigmoid(self.w)
+        if not hasattr(self, "kept"):
+            self.kept = (0.999 * torch.sigmoid(self.w)).detach()
+        return self.kept
+
+
+class NeverFreezes(Leaky):
+    """Its frozen() leaves parameters trainable."""
+
+    def frozen(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext(self)
+
+
+class Rolls(Leaky):
+    """Adds noise that a seed does not fix."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return y + 1e-13 * torch.rand(()), end
+
+
+class HidesNumbers(Leaky):
+    """A number that decides the output and is not saved."""
+
+    def __init__(self, d_model: int = 3, **options: Any) -> None:
+        super().__init__(d_model, **options)
+        self.hidden = float(torch.rand(()))
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return self.hidden * y, end
+
+
+class Explodes(Leaky):
+    """a = w, free to leave the unit circle."""
+
+    def a(self) -> Tensor:
+        return self.w
+
+
+class AcceptsAnything(Leaky):
+    """Casts and reshapes whatever comes."""
+
+    def forward(self, x: Any, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+        x = torch.as_tensor(x, dtype=self.dtype).reshape(1, -1, self.d_model)
+        return super().forward(x, None, None)
+
+
+class HalfBlind(Leaky):
+    """Says that it looks both ways and does not."""
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return torch.zeros_like(x)
+
+
+class WrongWay(Leaky):
+    """Its second direction forgets to turn the padded sequence around."""
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return super()._backward_sequence(x.flip(1), lengths) + super()._backward_sequence(x, lengths)
+
+
+class StreamsBothWays(Leaky):
+    """Takes steps although its second direction cannot."""
+
+    def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        return self._step(x_t, torch.zeros_like(x_t) if state is None else state)
+
+
+class Drifts(Leaky):
+    """Loses a little of its float32 state at every step."""
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return super()._step(x_t, state.half().to(state.dtype) if self.dtype == torch.float32 else state)
+
+
+class Crashes(Leaky):
+    """Raises in the middle."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        raise RuntimeError("the cat sat on the keyboard")

@@ -1,0 +1,38 @@
+"""What tests share: the tolerance table and one comparison.
+
+The numbers live in `resolvent.conformance.tolerance` (float64 1e-10; float32 1e-5 for values and 1e-4 for gradients;
+half types 2e-2), relative to the scale of the expected values. A test that needs another number passes `tolerance=`
+and writes the reason beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance, leaves
+
+__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "random_cuts"]
+
+
+def assert_close(
+    got: Any, want: Any, *, dtype: torch.dtype | None = None, gradient: bool = False, tolerance: float | None = None
+) -> None:
+    """Compare tensors or nests of tensors; `dtype` is the coarsest one involved (that of `got` unless told)."""
+    if tolerance is None:
+        table = GRADIENTS if gradient else VALUES
+        tolerance = table[dtype or _real(leaves(got)[0].dtype)]
+    error = distance(got, want)
+    assert error <= tolerance, f"differs by {error:.2e} of its scale, allowed {tolerance:.0e}"
+
+
+def random_cuts(length: int, pieces: int, generator: torch.Generator) -> list[int]:
+    """`pieces` chunk sizes that sum to `length`; some may be empty."""
+    inner = torch.randint(0, length + 1, (pieces - 1,), generator=generator).sort().values.tolist()
+    edges = [0, *inner, length]
+    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return {torch.complex128: torch.float64, torch.complex64: torch.float32}.get(dtype, dtype)
