@@ -113,13 +113,16 @@ def _check_heads(d_model: int, heads: int, kv_heads: int | None, head_dim: int |
 
 
 def _rotary_dims(position: str, width: int) -> int:
-    dims = {"rotary": width, "half-rotary": width // 2}.get(position, 0)
-    if position.endswith("rotary") and (dims % 2 or dims == 0):
+    """How many entries turn: pairs, so an even number; an odd entry left over stays as it is."""
+    share = {"rotary": width, "half-rotary": width // 2}.get(position)
+    if share is None:
+        return 0
+    if share < 2:
         raise ValueError(
-            f"Attention: position={position!r} turns pairs of entries, so head_dim must be a multiple of "
-            f"{4 if position == 'half-rotary' else 2}, got {width}; choose another head_dim or position."
+            f"Attention: position={position!r} turns pairs of entries, so head_dim must be at least "
+            f"{2 if position == 'rotary' else 4}, got {width}; choose another head_dim or position."
         )
-    return dims
+    return share - share % 2
 
 
 def _relative(reach: Reach, heads: int) -> RelativeBias:
