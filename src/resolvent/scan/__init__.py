@@ -2,5 +2,6 @@
 
 from resolvent.scan.dispatch import use
 from resolvent.scan.linear import linear_scan
+from resolvent.scan.selective import selective_scan
 
-__all__ = ["linear_scan", "use"]
+__all__ = ["linear_scan", "selective_scan", "use"]

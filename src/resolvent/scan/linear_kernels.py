@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resolvent.scan.chunked import chunked_scan
 from resolvent.scan.dispatch import Candidate, Kernel, choose
+from resolvent.scan.linear_rows import sum_to
 from resolvent.scan.reference import reference_scan
 
 TOLERANCE = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float64: 1e-12, torch.complex128: 1e-12}
@@ -32,7 +33,7 @@ def composed(scan: Kernel) -> Kernel:
             after = after.roll(1 if reverse else -1, -2)
         gamma = scan(after, g, None, not reverse)
         ga = gamma * _previous(h, h0, reverse).conj()
-        return ga.sum_to_size(a.shape), gamma
+        return sum_to(ga, a.shape), gamma
 
     return backward
 
@@ -48,6 +49,22 @@ def _previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def _load_numba_scan() -> Kernel:
+    from resolvent.scan.linear_numba import numba_scan
+
+    return numba_scan
+
+
+def _load_numba_backward() -> Kernel:
+    from resolvent.scan.linear_numba import numba_backward
+
+    return numba_backward
+
+
+def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype in TOLERANCE
 
 
 def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
@@ -86,10 +103,12 @@ def _probe_backward(kernel: Kernel, device: torch.device, dtype: torch.dtype) ->
 
 
 FORWARD = (
+    Candidate("numba", _cpu, _load_numba_scan, _probe_forward),
     Candidate("torch", _anywhere, lambda: chunked_scan, _probe_forward),
     Candidate("reference", _anywhere, lambda: reference_scan, _trusted),
 )
 BACKWARD = (
+    Candidate("numba", _cpu, _load_numba_backward, _probe_backward),
     Candidate("torch", _anywhere, lambda: composed(chunked_scan), _probe_backward),
     Candidate("reference", _anywhere, lambda: composed(reference_scan), _trusted),
 )

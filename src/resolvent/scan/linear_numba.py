@@ -1,0 +1,208 @@
+"""The linear scan and its fused backward pass on the CPU, compiled by numba.
+
+Memory is the limit, so each pass reads and writes every array once. A task is one row and a block of the states; the
+inner loop runs over the states and is vectorised, with the running state in a small buffer. Tasks share nothing but
+what they read, so that the number of threads cannot change a bit of the result.
+
+Arrays: b, h, g (r, l, n); a (s, l or 1, n), where row i of b uses row (i // div) % s of a; h0 (r, n), or (0, n) if none.
+
+Imported by the dispatcher only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resolvent.scan.linear_rows import multiplier_rows, sum_to
+from resolvent.scan.threads import team
+
+Array = NDArray[Any]
+PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
+
+
+def _jit(parallel: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """njit with fused multiply-adds (the one liberty that loses no accuracy), cached on disk where that is possible."""
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "parallel": parallel}
+        try:
+            return njit(cache=True, **options)(f)
+        except RuntimeError:  # no folder that could be written to
+            return njit(**options)(f)
+
+    return decorate
+
+
+@_jit()
+def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int, int, int], reverse: bool) -> None:
+    row, source, lo, hi = where
+    l, w, step = b.shape[1], hi - lo, 1 if a.shape[1] > 1 else 0
+    state = np.empty(w, b.dtype)
+    t = l - 1 if reverse else 0
+    for j in range(w):
+        state[j] = b[row, t, lo + j]
+        if h0.shape[0] > 0:
+            state[j] += a[source, t * step, lo + j] * h0[row, lo + j]
+        h[row, t, lo + j] = state[j]
+    for k in range(1, l):
+        t = l - 1 - k if reverse else k
+        a_t, b_t, h_t = a[source, t * step, lo:hi], b[row, t, lo:hi], h[row, t, lo:hi]
+        for j in range(w):
+            value = a_t[j] * state[j] + b_t[j]
+            state[j] = value
+            h_t[j] = value
+
+
+@_jit()
+def _backward_task(
+    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
+) -> None:
+    """Time-varying a: γ_t = g_t + carry, ∂a_t = γ_t ‾h_{t-1}, carry = ‾a_t γ_t; ∂a has a row for every row of b."""
+    ga, gb = out
+    row, source, lo, hi = where
+    l, w = g.shape[1], hi - lo
+    carry = np.zeros(w, g.dtype)
+    first = h0[row, lo:hi] if h0.shape[0] > 0 else np.zeros(w, g.dtype)
+    for k in range(l - 1, -1, -1):
+        t = l - 1 - k if reverse else k
+        before = first if k == 0 else h[row, t + 1 if reverse else t - 1, lo:hi]
+        g_t, a_t, ga_t, gb_t = g[row, t, lo:hi], a[source, t, lo:hi], ga[row, t, lo:hi], gb[row, t, lo:hi]
+        for j in range(w):
+            gamma = g_t[j] + carry[j]
+            gb_t[j] = gamma
+            ga_t[j] = gamma * np.conj(before[j])
+            carry[j] = np.conj(a_t[j]) * gamma
+
+
+@_jit()
+def _backward_task_constant(
+    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
+) -> None:
+    """Time-invariant a: as above, with ∂a summed over time, (r, 1, n)."""
+    ga, gb = out
+    row, source, lo, hi = where
+    l, w = g.shape[1], hi - lo
+    a_t, total = a[source, 0, lo:hi], ga[row, 0, lo:hi]
+    carry, part = np.zeros(w, g.dtype), np.zeros(w, g.dtype)
+    first = h0[row, lo:hi] if h0.shape[0] > 0 else np.zeros(w, g.dtype)
+    total[:] = 0
+    for k in range(l - 1, -1, -1):
+        t = l - 1 - k if reverse else k
+        before = first if k == 0 else h[row, t + 1 if reverse else t - 1, lo:hi]
+        g_t, gb_t = g[row, t, lo:hi], gb[row, t, lo:hi]
+        for j in range(w):
+            gamma = g_t[j] + carry[j]
+            gb_t[j] = gamma
+            part[j] += gamma * np.conj(before[j])
+            carry[j] = np.conj(a_t[j]) * gamma
+        if k % PARTIAL == 0:
+            for j in range(w):
+                total[j] += part[j]
+                part[j] = 0
+
+
+@_jit()
+def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, int, int, int]:
+    """(row of b, row of a, first state, end of the states) of a task."""
+    blocks = (n + width - 1) // width
+    row, lo = task // blocks, (task % blocks) * width
+    return row, (row // div) % sources, lo, min(lo + width, n)
+
+
+# Each driver is written twice, because numba's cache on disk tells functions apart by their place, not by `parallel`.
+
+
+@_jit()
+def _forward_serial(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, int], reverse: bool) -> None:
+    tasks, width, div = plan
+    for i in range(tasks):
+        _forward_task(a, b, h0, h, _where(i, b.shape[2], width, div, a.shape[0]), reverse)
+
+
+@_jit(parallel=True)
+def _forward_parallel(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, int], reverse: bool) -> None:
+    tasks, width, div = plan
+    for i in prange(tasks):
+        _forward_task(a, b, h0, h, _where(i, b.shape[2], width, div, a.shape[0]), reverse)
+
+
+@_jit()
+def _backward_serial(
+    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], plan: tuple[int, int, int], reverse: bool
+) -> None:
+    tasks, width, div = plan
+    for i in range(tasks):
+        where = _where(i, g.shape[2], width, div, a.shape[0])
+        if out[0].shape[1] == g.shape[1]:
+            _backward_task(g, a, h, h0, out, where, reverse)
+        else:
+            _backward_task_constant(g, a, h, h0, out, where, reverse)
+
+
+@_jit(parallel=True)
+def _backward_parallel(
+    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], plan: tuple[int, int, int], reverse: bool
+) -> None:
+    tasks, width, div = plan
+    for i in prange(tasks):
+        where = _where(i, g.shape[2], width, div, a.shape[0])
+        if out[0].shape[1] == g.shape[1]:
+            _backward_task(g, a, h, h0, out, where, reverse)
+        else:
+            _backward_task_constant(g, a, h, h0, out, where, reverse)
+
+
+# -- torch on the outside ----------------------------------------------------------------------------------------------
+
+
+def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n)."""
+    l, n = b.shape[-2:]
+    rows = b.numel() // (l * n)
+    source, div = multiplier_rows(a, b.shape)
+    h = torch.empty(b.shape, dtype=b.dtype)
+    b_ = _array(b, (rows, l, n))
+    arrays = (_array(source, (-1, source.shape[-2], n)), b_, _start(h0, b_), h.numpy().reshape(rows, l, n))
+    with team(numba, b.numel()) as threads:
+        run = _forward_parallel if threads > 1 else _forward_serial
+        run(*arrays, _plan(rows, n, div), reverse)
+    return h
+
+
+def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+    """(∂a, ∂b) in one pass over g, a and h."""
+    l, n = h.shape[-2:]
+    rows = h.numel() // (l * n)
+    source, div = multiplier_rows(a, h.shape)
+    gb = torch.empty(h.shape, dtype=h.dtype)
+    ga = torch.empty((*h.shape[:-2], a.shape[-2], n), dtype=h.dtype)  # summed over the broadcast rows below
+    h_ = _array(h, (rows, l, n))
+    out = ga.numpy().reshape(rows, -1, n), gb.numpy().reshape(rows, l, n)
+    arrays = (_array(g, (rows, l, n)), _array(source, (-1, source.shape[-2], n)), h_, _start(h0, h_), out)
+    with team(numba, h.numel()) as threads:
+        run = _backward_parallel if threads > 1 else _backward_serial
+        run(*arrays, _plan(rows, n, div), reverse)
+    return sum_to(ga, a.shape), gb
+
+
+def _plan(rows: int, n: int, div: int) -> tuple[int, int, int]:
+    """(tasks, states in a block, div): whole rows where there are many, blocks of at least a cache line otherwise."""
+    blocks = max(1, min(-(-16 // rows), n // 16))
+    width = -(-n // blocks)
+    return rows * -(-n // width), width, div
+
+
+def _array(x: Tensor, shape: tuple[int, ...]) -> Array:
+    return x.detach().resolve_conj().resolve_neg().contiguous().numpy().reshape(shape)
+
+
+def _start(h0: Tensor | None, b: Array) -> Array:
+    return b[:0, 0] if h0 is None else _array(h0, (b.shape[0], b.shape[2]))
