@@ -1,0 +1,36 @@
+"""Scaffolds around layers, under the layers' own contract: a block takes and returns (b, l, d) and streams."""
+
+from resolvent.blocks.ads import AdS
+from resolvent.blocks.block import Block, merged_groups
+from resolvent.blocks.h3 import H3
+from resolvent.blocks.hawk import Hawk
+from resolvent.blocks.mamba import Mamba
+from resolvent.blocks.mega import GatedAttention
+from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
+from resolvent.blocks.norm import BatchNorm, LayerNorm, RMSNorm, ScaleNorm, make_norm
+from resolvent.blocks.pointwise import Pointwise
+from resolvent.blocks.projection import Projection
+from resolvent.blocks.residual import Residual
+from resolvent.blocks.stack import Stack
+
+__all__ = [
+    "H3",
+    "MLP",
+    "AdS",
+    "BatchNorm",
+    "Block",
+    "GatedAttention",
+    "GatedMLP",
+    "Hawk",
+    "LayerNorm",
+    "Mamba",
+    "Mixer",
+    "Pointwise",
+    "Projection",
+    "RMSNorm",
+    "Residual",
+    "ScaleNorm",
+    "Stack",
+    "make_norm",
+    "merged_groups",
+]

@@ -1,0 +1,154 @@
+"""From a ModelConfig to a model. A new layer is one row in LAYERS, a new scaffold one case in `make_block`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from resolvent.blocks.ads import AdS
+from resolvent.blocks.block import Layer
+from resolvent.blocks.h3 import H3
+from resolvent.blocks.hawk import Hawk
+from resolvent.blocks.mamba import Mamba
+from resolvent.blocks.mega import GatedAttention
+from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
+from resolvent.blocks.norm import make_norm
+from resolvent.blocks.pointwise import Pointwise
+from resolvent.blocks.residual import Residual
+from resolvent.blocks.stack import Stack
+from resolvent.layers.attention import Attention
+from resolvent.layers.dss import DSS
+from resolvent.layers.ema import EMA
+from resolvent.layers.lru import LRU
+from resolvent.layers.rglru import RGLRU
+from resolvent.layers.s4 import S4
+from resolvent.layers.s4d import S4D
+from resolvent.layers.s5 import S5
+from resolvent.layers.s6 import S6
+from resolvent.layers.scalar_s6 import ScalarS6
+from resolvent.models import config as c
+from resolvent.models import layer_config as lc
+from resolvent.models.head import Match, Readout
+from resolvent.models.model import Model, TwoTower
+from resolvent.models.tower import Tower
+
+LAYERS: dict[type, type[Layer]] = {
+    lc.S4Config: S4,
+    lc.S4DConfig: S4D,
+    lc.DSSConfig: DSS,
+    lc.S5Config: S5,
+    lc.LRUConfig: LRU,
+    lc.EMAConfig: EMA,
+    lc.S6Config: S6,
+    lc.ScalarS6Config: ScalarS6,
+    lc.RGLRUConfig: RGLRU,
+}
+
+
+def build_model(config: c.ModelConfig) -> Model | TwoTower:
+    """A model with fresh weights; seed with torch.manual_seed before."""
+    if not isinstance(config, c.ModelConfig):
+        raise TypeError(f"build_model: expected a ModelConfig, got {type(config).__name__}; see models.presets.")
+    tower = make_tower(config)
+    d, head = config.d_model, config.head
+    if isinstance(head, c.RetrievalConfig):
+        return TwoTower(config, tower, head.pooling, Match(d, head.classes, head.hidden or d))
+    if isinstance(head, c.RegressionConfig):
+        return Model(config, tower, Readout(d, head.outputs, head.pooling, bias=head.bias))
+    readout = Readout(d, head.classes, head.pooling, hidden=head.hidden, bias=head.bias, std=head.std)
+    return Model(config, tower, readout)
+
+
+def make_tower(config: c.ModelConfig) -> Tower:
+    blocks = [block for i in range(config.layers) for block in make_block(config, i)]
+    return Tower(
+        _entry(config),
+        Stack(blocks),
+        input_norm=make_norm(config.input_norm, config.d_model),
+        final_norm=make_norm(config.norm if config.final_norm else "none", config.d_model),
+        dropout=config.dropout,
+    )
+
+
+def make_layer(d_model: int, config: lc.LayerConfig) -> Layer:
+    """The layer that the settings describe: their fields are its keyword arguments."""
+    make: Any = LAYERS[type(config)]
+    return make(d_model, **{f.name: getattr(config, f.name) for f in fields(config)})
+
+
+def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
+    """The residual parts of block number `index`: one for S4's scaffold and Mamba, two where an MLP has its own."""
+    d, block = config.d_model, config.block
+    match block:
+        case c.ResidualConfig():
+            return [_residual(config, make_layer(d, block.layer), _ads(config, d), _mixer(config, block))]
+        case c.MambaConfig():
+            ads = _ads(config, block.expand * d)
+            return [_residual(config, Mamba(d, block.d_state, expand=block.expand, width=block.width, ads=ads))]
+        case c.MegaConfig():
+            return [_mega(config, block), _feed(config, MLP(d, block.ffn, act="silu"))]
+        case c.H3Config():
+            h3 = H3(d, block.d_state, head_dim=block.head_dim, ads=_ads(config, d))
+            return [_residual(config, h3), _feed(config, MLP(d, block.expand * d))]
+        case _:
+            return [_residual(config, _temporal(config, block, index)), _feed(config, GatedMLP(d, block.expand))]
+
+
+def _temporal(config: c.ModelConfig, block: c.HawkConfig | c.GriffinConfig, index: int) -> Layer:
+    d = config.d_model
+    if isinstance(block, c.GriffinConfig) and index % 3 == 2:
+        return Attention(
+            d, heads=block.attention_heads, kv_heads=1, kind="local", size=block.window, position="half-rotary"
+        )
+    ads = _ads(config, block.inner or d)
+    return Hawk(d, inner=block.inner, heads=block.heads, width=block.width, ads=ads)
+
+
+def _mega(config: c.ModelConfig, block: c.MegaConfig) -> Layer:
+    names = ("z", "hidden", "d_state", "attention", "chunk", "max_length", "bidirectional")
+    same = {name: getattr(block, name) for name in names}
+    ads = _ads(config, config.d_model)
+    return GatedAttention(
+        config.d_model, **same, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout, ads=ads
+    )
+
+
+def _residual(
+    config: c.ModelConfig, layer: Layer, ads: nn.Module | None = None, mixer: nn.Module | None = None
+) -> Residual:
+    skip = config.block.skip if isinstance(config.block, c.ResidualConfig) else True
+    return Residual(
+        layer, mixer=mixer, ads=ads, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout, skip=skip
+    )
+
+
+def _feed(config: c.ModelConfig, inner: nn.Module) -> Residual:
+    return _residual(config, Pointwise(config.d_model, inner))
+
+
+def _mixer(config: c.ModelConfig, block: c.ResidualConfig) -> Mixer:
+    return Mixer(
+        config.d_model,
+        block.mixer,
+        act=block.activation,
+        final=block.final_activation,
+        dropout=config.dropout,
+        expand=block.expand,
+    )
+
+
+def _ads(config: c.ModelConfig, width: int) -> AdS | None:
+    return None if config.ads is None else AdS(width, config.ads.kind, shift=config.ads.shift)
+
+
+def _entry(config: c.ModelConfig) -> nn.Embedding | nn.Linear:
+    if isinstance(config.input, c.ChannelsConfig):
+        return nn.Linear(config.input.channels, config.d_model, bias=config.input.bias)
+    embedding = nn.Embedding(config.input.vocab, config.d_model)
+    nn.init.normal_(embedding.weight, std=config.input.std)
+    return embedding
+
+
+__all__ = ["LAYERS", "build_model", "make_block", "make_layer", "make_tower"]

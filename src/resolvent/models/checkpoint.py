@@ -1,0 +1,113 @@
+"""Models on disk: one safetensors file that also carries the settings (no pickle), and a copy of these as JSON.
+
+    folder/model.safetensors    the weights; their header holds the settings, so that the two cannot come apart
+    folder/config.json          the same settings for people and other programs
+
+Both are written beside their place and moved there, so a killed writer leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.models.build import build_model
+from resolvent.models.config import ModelConfig
+from resolvent.models.model import Model, TwoTower
+from resolvent.models.settings import first_difference, from_dict, to_dict
+
+WEIGHTS = "model.safetensors"
+SETTINGS = "config.json"
+
+
+def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
+    """Write weights and settings; returns the folder."""
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = json.dumps(to_dict(model.config), indent=2)
+    weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata={"config": settings}))
+    _replace(folder / SETTINGS, lambda path: path.write_text(settings + "\n"))
+    return folder
+
+
+def load_model(folder: str | Path) -> Model | TwoTower:
+    """Build the saved model and fill it; in the dtype that it was saved in."""
+    settings, weights = _read(Path(folder))
+    model = build_model(from_dict(settings, ModelConfig))
+    wide = {t.dtype for t in weights.values() if t.is_floating_point()}
+    if wide == {torch.float64}:
+        model.double()
+    _fill(model, weights)
+    return model
+
+
+def load_into(model: Model | TwoTower, folder: str | Path) -> None:
+    """Fill an existing model; a checkpoint of another configuration is refused and nothing is changed."""
+    settings, weights = _read(Path(folder))
+    found = first_difference(to_dict(model.config), settings)
+    if found:
+        path, mine, saved = found
+        raise ValueError(
+            f"load_into: the checkpoint is of another configuration: {path} is {_short(saved)} there and "
+            f"{_short(mine)} here; use load_model(folder), or build the model with the saved settings."
+        )
+    _fill(model, weights)
+
+
+def load_config(folder: str | Path) -> ModelConfig:
+    """The settings of a saved model."""
+    config: ModelConfig = from_dict(_read(Path(folder))[0], ModelConfig)
+    return config
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    for name, tensor in own.items():
+        if name not in weights:
+            raise ValueError(f"checkpoint: {name} {tuple(tensor.shape)} is missing; it belongs to another model.")
+        if weights[name].shape != tensor.shape:
+            raise ValueError(
+                f"checkpoint: {name} has shape {tuple(weights[name].shape)}, the model needs {tuple(tensor.shape)}; "
+                "load it into a model of its own configuration."
+            )
+    extra = [name for name in weights if name not in own]
+    if extra:
+        raise ValueError(f"checkpoint: {extra[0]} is not part of this model; it belongs to another configuration.")
+    model.load_state_dict(weights)
+
+
+def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:
+    from safetensors import safe_open
+
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"checkpoint: expected {path}; save one with save_model(model, {str(folder)!r}).")
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if "config" not in metadata:
+            raise ValueError(f"checkpoint: {path} carries no settings; it was not written by save_model.")
+        return json.loads(metadata["config"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _short(value: Any) -> str:
+    return repr(value.get("class", value)) if isinstance(value, dict) else repr(value)

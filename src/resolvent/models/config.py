@@ -1,0 +1,169 @@
+"""What a model is, as one frozen value: input, blocks, head. `build_model(config)` makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from resolvent.blocks.activation import Activation
+from resolvent.blocks.ads import AdSKind
+from resolvent.blocks.mixer import MixerKind
+from resolvent.blocks.norm import NormKind
+from resolvent.models.layer_config import LayerConfig, S4DConfig
+from resolvent.models.settings import Settings
+
+Pooling = Literal["mean", "last", "max"]
+
+
+@dataclass(frozen=True)
+class ChannelsConfig(Settings):
+    """Real input (b, l, channels), entered by one linear map."""
+
+    channels: int = 1
+    bias: bool = True
+
+
+@dataclass(frozen=True)
+class TokensConfig(Settings):
+    """Integer input (b, l) below `vocab`, entered by an embedding that starts normal with deviation `std`."""
+
+    vocab: int
+    std: float = 1.0
+
+
+@dataclass(frozen=True)
+class AdSConfig(Settings):
+    """Adaptive scaling after each state-space layer; `shift` adds the released code's second branch."""
+
+    kind: AdSKind = "relu"
+    shift: bool = False
+
+
+@dataclass(frozen=True)
+class ResidualConfig(Settings):
+    """Any layer in the scaffold norm, layer, [AdS], activation, mixer, skip."""
+
+    layer: LayerConfig = field(default_factory=S4DConfig)
+    mixer: MixerKind = "glu"
+    activation: Activation = "gelu"
+    final_activation: Activation = "none"
+    expand: int = 4
+    skip: bool = True
+
+
+@dataclass(frozen=True)
+class MambaConfig(Settings):
+    d_state: int = 16
+    expand: int = 2
+    width: int = 4
+
+
+@dataclass(frozen=True)
+class MegaConfig(Settings):
+    """z: query and key width; hidden: value width; ffn: width of the feed-forward part; chunk None: no chunking.
+
+    `max_length` is how many positions the relative bias knows when there is no chunk.
+    """
+
+    z: int = 64
+    hidden: int = 256
+    ffn: int = 256
+    d_state: int = 16
+    attention: Literal["softmax", "laplace"] = "softmax"
+    chunk: int | None = None
+    max_length: int = 1024
+    bidirectional: bool = False
+
+
+@dataclass(frozen=True)
+class HawkConfig(Settings):
+    """Recurrent blocks only; `inner` is the recurrence's width (d_model when None)."""
+
+    inner: int | None = None
+    heads: int = 1
+    width: int = 4
+    expand: int = 3
+
+
+@dataclass(frozen=True)
+class GriffinConfig(Settings):
+    """Two recurrent blocks, then local multi-query attention, over and over."""
+
+    inner: int | None = None
+    heads: int = 1
+    width: int = 4
+    expand: int = 3
+    attention_heads: int = 4
+    window: int = 1024
+
+
+@dataclass(frozen=True)
+class H3Config(Settings):
+    d_state: int = 64
+    head_dim: int = 1
+    expand: int = 4
+
+
+BlockConfig = ResidualConfig | MambaConfig | MegaConfig | HawkConfig | GriffinConfig | H3Config
+
+
+@dataclass(frozen=True)
+class ClassifierConfig(Settings):
+    """Logits after pooling over time; `hidden` > 0 puts one GELU layer before. One class: a binary logit.
+
+    `std` starts the output weights normal with that deviation, in place of nn.Linear's uniform start.
+    """
+
+    classes: int = 10
+    pooling: Pooling = "mean"
+    hidden: int = 0
+    bias: bool = True
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class RegressionConfig(Settings):
+    """`outputs` real values after pooling, or at every step when pooling is "none" (system identification)."""
+
+    outputs: int = 1
+    pooling: Literal["mean", "last", "max", "none"] = "none"
+    bias: bool = True
+
+
+@dataclass(frozen=True)
+class RetrievalConfig(Settings):
+    """Two documents (b, 2, l) through one tower; [e1, e2, e1 * e2, e1 - e2] to logits by one hidden layer."""
+
+    classes: int = 2
+    pooling: Pooling = "mean"
+    hidden: int | None = None
+
+
+InputConfig = ChannelsConfig | TokensConfig
+HeadConfig = ClassifierConfig | RegressionConfig | RetrievalConfig
+
+
+@dataclass(frozen=True)
+class ModelConfig(Settings):
+    """input -> [input_norm] -> dropout -> `layers` blocks -> [final norm of the blocks' kind] -> head."""
+
+    input: InputConfig = field(default_factory=ChannelsConfig)
+    block: BlockConfig = field(default_factory=ResidualConfig)
+    head: HeadConfig = field(default_factory=ClassifierConfig)
+    d_model: int = 128
+    layers: int = 4
+    norm: NormKind = "layer"
+    prenorm: bool = True
+    input_norm: NormKind = "none"
+    final_norm: bool = False
+    dropout: float = 0.0
+    ads: AdSConfig | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d_model", "layers"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"ModelConfig: {name} must be a whole number of at least 1, got {value!r}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"ModelConfig: dropout must lie in [0, 1), got {self.dropout}.")

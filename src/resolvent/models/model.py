@@ -1,0 +1,113 @@
+"""Models as users call them: `model(x, lengths) -> logits`, and the same in pieces for attacks and for streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.block import merged_groups
+from resolvent.layers.contract import frozen
+from resolvent.models.config import ModelConfig
+from resolvent.models.head import Match, Readout
+from resolvent.models.pool import PoolKind, pool
+from resolvent.models.tower import Tower
+
+
+class Model(nn.Module):
+    """Tower and readout. x (b, l) tokens or (b, l, c) channels -> (b, outputs), or (b, l, outputs) without pooling."""
+
+    def __init__(self, config: ModelConfig, tower: Tower, head: Readout) -> None:
+        super().__init__()
+        self.config = config
+        self.tower = tower
+        self.head = head
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.from_embedding(self.embed(x), lengths)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.tower.embed(x)
+
+    def from_embedding(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The rest of forward from e = embed(x): what an attack on tokens differentiates."""
+        return self.head(self.tower.features(e, None, lengths)[0], lengths)
+
+    def stream(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """A chunk of a longer sequence: the answer as of each step (b, l, outputs), and the state to go on from.
+
+        At step t it is what `forward` gives for the sequence cut after t.
+        """
+        e = self.embed(x)
+        if state is None:
+            state = self.initial_state(x.shape[0])
+        if x.shape[1] == 0:
+            return self.head.out(self.head.hidden(e)), state
+        features, body = self.tower.features(e, state["body"])
+        y, head = self.head.stream(features, state["head"])
+        return y, {"body": body, "head": head}
+
+    def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs)."""
+        if state is None:
+            state = self.initial_state(x_t.shape[0])
+        features, body = self.tower.step(x_t, state["body"])
+        y, head = self.head.stream(features[:, None], state["head"])
+        return y[:, 0], {"body": body, "head": head}
+
+    def initial_state(self, batch: int) -> Any:
+        body = self.tower.body.initial_state(batch)
+        return {"body": body, "head": self.head.initial_state(batch, like=next(self.head.parameters()))}
+
+    @contextmanager
+    def frozen(self) -> Iterator[Model]:
+        """Tables once, input gradients only: see `layers.contract.frozen`."""
+        with frozen(self):
+            yield self
+
+
+class TwoTower(nn.Module):
+    """Two documents through one tower: x (b, 2, l) or (b, 2, l, c), lengths (b, 2) -> logits (b, classes)."""
+
+    def __init__(self, config: ModelConfig, tower: Tower, pooling: PoolKind, head: Match) -> None:
+        super().__init__()
+        self.config = config
+        self.tower = tower
+        self.pooling = pooling
+        self.head = head
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.from_embedding(self.embed(x), lengths)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """(b, 2, l) -> (b, 2, l, d)."""
+        if x.dim() < 3 or x.shape[1] != 2:
+            raise ValueError(f"TwoTower: expected two documents per row, (batch, 2, length), got {tuple(x.shape)}.")
+        return self.tower.embed(x.flatten(0, 1)).unflatten(0, (-1, 2))
+
+    def from_embedding(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if lengths is not None and lengths.shape != e.shape[:2]:
+            raise ValueError(f"TwoTower: expected lengths of shape {tuple(e.shape[:2])}, got {tuple(lengths.shape)}.")
+        each = None if lengths is None else lengths.flatten()
+        features, _ = self.tower.features(e.flatten(0, 1), None, each)
+        e1, e2 = pool(features, each, self.pooling).unflatten(0, (-1, 2)).unbind(1)  # (b, d) each
+        return self.head(e1, e2)
+
+    @contextmanager
+    def frozen(self) -> Iterator[TwoTower]:
+        with frozen(self):
+            yield self
+
+
+def optim_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Parameter groups for torch.optim: what the layers ask for (an own lr, no weight decay), the rest plain."""
+    return merged_groups(model)
+
+
+def count_parameters(model: nn.Module, trainable: bool = True) -> int:
+    """Real numbers in the parameters (a complex entry counts twice); buffers do not count."""
+    counted = [p for p in model.parameters() if p.requires_grad or not trainable]
+    return sum(p.numel() * (2 if torch.is_complex(p) else 1) for p in counted)

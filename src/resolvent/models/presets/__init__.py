@@ -1,0 +1,21 @@
+"""Published models as functions that return a ModelConfig, with their training settings beside them."""
+
+from resolvent.models.presets.generalisation import selective_block, selective_training
+from resolvent.models.presets.lra import lra, lra_training
+from resolvent.models.presets.lra_mega import mega, mega_training
+from resolvent.models.presets.lru_stack import lru_stack
+from resolvent.models.presets.recipe import TrainConfig
+from resolvent.models.presets.robustness import robustness, robustness_training
+
+__all__ = [
+    "TrainConfig",
+    "lra",
+    "lra_training",
+    "lru_stack",
+    "mega",
+    "mega_training",
+    "robustness",
+    "robustness_training",
+    "selective_block",
+    "selective_training",
+]

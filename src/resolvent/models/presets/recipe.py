@@ -1,0 +1,30 @@
+"""How a published model was trained, as data beside its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resolvent.models.settings import Settings
+
+
+@dataclass(frozen=True)
+class TrainConfig(Settings):
+    """Length in `epochs`, or in `steps` where the paper counts updates; warm-up in the same unit.
+
+    ssm_lr   learning rate of the state-space parameters; None: the same as the rest
+    groups   whether the layers' own groups (no weight decay on dynamics) are kept; False: one group for all
+    """
+
+    lr: float
+    weight_decay: float
+    batch: int
+    epochs: int | None = None
+    steps: int | None = None
+    warmup: int = 0
+    ssm_lr: float | None = None
+    groups: bool = True
+    optimiser: Literal["adamw", "adam"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: Literal["cosine", "linear", "plateau", "none"] = "cosine"
+    clip: float | None = None

@@ -1,0 +1,101 @@
+"""Settings as frozen dataclasses: choices are checked with the nearest name offered, and they travel as plain JSON."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import types
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+class Settings:
+    """Abstract parent of every settings dataclass: a field typed Literal[...] is checked when the value is made."""
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints(type(self)).items():
+            choices = _choices(hint)
+            value = getattr(self, name)
+            if choices and value not in choices and not _other_type_fits(hint, value):
+                check_name(type(self).__name__, name, value, choices)
+
+
+def nearest(got: Any, choices: Iterable[Any]) -> str:
+    """`got 'bach'; did you mean 'batch'?`"""
+    close = difflib.get_close_matches(str(got), [str(c) for c in choices], n=1, cutoff=0.5)
+    return f"got {got!r}" + (f"; did you mean {close[0]!r}?" if close else ".")
+
+
+def check_name(where: str, name: str, value: Any, choices: Iterable[Any]) -> None:
+    """A name typed by a user: one of `choices`, or an error with the nearest one."""
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{where}: {name} must be one of {_listed(known)}; {nearest(value, known)}")
+
+
+def to_dict(settings: Any) -> Any:
+    """Plain values for JSON; every settings object carries its class's name under "class"."""
+    if is_dataclass(settings):
+        own = {f.name: to_dict(getattr(settings, f.name)) for f in fields(settings)}
+        return {"class": type(settings).__name__} | own
+    if isinstance(settings, tuple | list):
+        return [to_dict(item) for item in settings]
+    return settings
+
+
+def from_dict(data: Any, hint: Any) -> Any:
+    """The inverse of `to_dict`: `hint` is the dataclass, or the union of dataclasses, that is expected."""
+    if not isinstance(data, dict):
+        return tuple(data) if isinstance(data, list) else data
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in _members(hint) if isinstance(kind, type)}
+    check_name("settings", "class", data.get("class"), kinds)
+    kind = kinds[data["class"]]
+    values = {name: value for name, value in data.items() if name != "class"}
+    _check_fields(kind, values)
+    hints = _hints(kind)
+    return kind(**{name: from_dict(value, hints[name]) for name, value in values.items()})
+
+
+def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """The first field in which two dicts of settings differ: (dotted path, value in a, value in b)."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in [*a, *(name for name in b if name not in a)]:
+            found = first_difference(a.get(name), b.get(name), f"{path}.{name}" if path else name)
+            if found:
+                return found
+        return None
+    return None if a == b else (path, a, b)
+
+
+def _check_fields(kind: type, values: dict[str, Any]) -> None:
+    known = [f.name for f in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{kind.__name__}: a field must be one of {_listed(known)}; {nearest(name, known)}")
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ValueError(f"{kind.__name__}: the fields {_listed(missing)} have no default and are missing; add them.")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return tuple(c for member in _members(hint) if get_origin(member) is Literal for c in get_args(member))
+
+
+def _other_type_fits(hint: Any, value: Any) -> bool:
+    plain = tuple(m for m in _members(hint) if isinstance(m, type))
+    return isinstance(value, plain) and not isinstance(value, str)
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(repr(name) for name in names)
