@@ -7,6 +7,7 @@ and writes the reason beside it.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def random_cuts(length: int, pieces: int, generator: torch.Generator) -> list[in
     """`pieces` chunk sizes that sum to `length`; some may be empty."""
     inner = torch.randint(0, length + 1, (pieces - 1,), generator=generator).sort().values.tolist()
     edges = [0, *inner, length]
-    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    return [b - a for a, b in pairwise(edges)]
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

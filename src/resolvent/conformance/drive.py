@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def random_cuts(length: int, pieces: int, generator: torch.Generator) -> list[in
     """Chunk sizes that sum to `length`; some may be one or zero."""
     inner = torch.randint(0, length + 1, (pieces - 1,), generator=generator).sort().values.tolist()
     edges = [0, *inner, length]
-    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    return [b - a for a, b in pairwise(edges)]
 
 
 def reached_state(subject: Subject, layer: nn.Module, steps: int = 5) -> Any:

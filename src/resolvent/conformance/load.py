@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,7 +36,7 @@ def parse_kwargs(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as wrong:
         raise UsageError(f"--kwargs is not JSON ({wrong}); write e.g. '{{\"d_model\": 8}}'.") from None
     if not isinstance(given, dict):
-        raise UsageError(f"--kwargs must be a JSON object, got {type(given).__name__}; write e.g. '{{\"d_model\": 8}}'.")
+        raise UsageError(f"--kwargs must be a JSON object such as '{{\"d_model\": 8}}', got {type(given).__name__}.")
     return given
 
 
@@ -50,18 +51,23 @@ def suggestion(name: str, known: list[str]) -> str:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}; give the path from the current folder.")
+    return _imported(str(path), lambda: _executed(path))
+
+
+def _executed(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    return _imported(str(path), lambda: spec.loader.exec_module(module) or module)  # type: ignore[union-attr]
+    spec.loader.exec_module(module)
+    return module
 
 
 def _from_name(name: str) -> ModuleType:
     return _imported(name, lambda: importlib.import_module(name))
 
 
-def _imported(name: str, run: Any) -> ModuleType:
+def _imported(name: str, run: Callable[[], ModuleType]) -> ModuleType:
     try:
         return run()
     except Exception as wrong:

@@ -43,6 +43,7 @@ def check(
     *,
     name: str | None = None,
     d_model: int | None = None,
+    length: int = 131,
     settings: Settings | None = None,
     traits: Traits | None = None,
     listener: Listener | None = None,
@@ -50,7 +51,8 @@ def check(
     """Check any layer that keeps the contract: `factory` builds it, from torch's global seed.
 
     The layer needs no base class: forward(x, state, lengths), step(x_t, state) and initial_state(batch) are enough.
-    Its width is read from `layer.d_model` unless given. Properties that it has no means for are "n/a".
+    Its width is read from `layer.d_model` unless given; no sequence is longer than `length`. Properties that it has no
+    means for are "n/a".
     """
     settings = settings or Settings()
     layer = factory()
@@ -58,7 +60,7 @@ def check(
     if not isinstance(width, int):
         raise ValueError(f"check: {type(layer).__name__} has no attribute d_model; pass d_model=... (its channels).")
     traits = traits or Traits(streams=not getattr(layer, "bidirectional", False))
-    subject = Subject(factory, width, settings.dtype, settings.seed, settings.full, traits=traits)
+    subject = Subject(factory, width, settings.dtype, settings.seed, settings.full, length, traits=traits)
     label = name or type(layer).__name__
     return Report(tuple(run_case(label, "", subject, PROPERTIES, listener)), settings.to_json())
 

@@ -64,7 +64,7 @@ class Subject:
         with torch.no_grad():
             for p in layer.parameters():
                 if p.is_floating_point():
-                    p += JITTER * torch.randn(p.shape, generator=generator).to(p.dtype)
+                    p.add_(JITTER * torch.randn(p.shape, generator=generator).to(p.dtype))
         return layer.to(dtype or self.working)
 
     def generator(self, salt: int = 0) -> torch.Generator:
@@ -79,7 +79,8 @@ class Subject:
         """Numbers of t's shape and dtype without pattern: a formula, since vmap forbids drawing at random inside."""
         k = torch.arange(t.numel(), dtype=torch.float64, device=t.device).reshape(t.shape)
         real = 1.4 * torch.cos(0.37 * k * (k + salt) + salt + self.seed)
-        return torch.complex(real, 1.4 * torch.sin(0.53 * k * (k + salt))).to(t.dtype) if t.is_complex() else real.to(t.dtype)
+        imaginary = 1.4 * torch.sin(0.53 * k * (k + salt))
+        return torch.complex(real, imaginary).to(t.dtype) if t.is_complex() else real.to(t.dtype)
 
 
 def widened(layer: nn.Module) -> nn.Module:

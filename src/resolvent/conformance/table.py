@@ -63,5 +63,6 @@ def _summary(report: Report) -> Text:
     passed = sum(r.status == "pass" for r in report.results)
     failed = len(report.failures)
     seconds = sum(r.seconds for r in report.results)
-    told = f"{passed} hold, {failed} fail, {len(report.layers)} layers, {report.settings.get('dtype', '')}, {seconds:.0f} s"
+    dtype = report.settings.get("dtype", "")
+    told = f"{passed} hold, {failed} fail, {len(report.layers)} layers, {dtype}, {seconds:.0f} s"
     return Text(told, style="bold green" if report.ok else "bold red")

@@ -22,7 +22,7 @@ from resolvent.conformance.subject import Subject
 
 @dataclass(frozen=True)
 class Property:
-    """A name for the table and the function that measures it; `costly` ones run on a layer's first case unless --full."""
+    """A name for the table and the function that measures it; a `costly` one runs on first cases, or with --full."""
 
     name: str
     measure: Callable[[Subject], Finding | Skip]

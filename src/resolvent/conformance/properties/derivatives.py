@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -49,8 +50,8 @@ def finite_differences(subject: Subject) -> Finding | Skip:
     start = drive.reached_state(subject, layer) if subject.traits.streams else None
     x, start, inputs = _sources(layer, x, start)
     try:
-        torch.autograd.gradcheck(_as_function(layer, start), inputs, fast_mode=True, eps=1e-6, atol=1e-6, rtol=1e-4)
-    except torch.autograd.gradcheck.GradcheckError as wrong:
+        gradcheck(_as_function(layer, start), inputs, fast_mode=True, eps=1e-6, atol=1e-6, rtol=1e-4)
+    except GradcheckError as wrong:
         return Finding(float("inf"), 0.0, str(wrong).strip().splitlines()[0])
     return Finding(0.0, 0.0)
 
@@ -62,7 +63,8 @@ def _as_function(layer: nn.Module, start: Any) -> Callable[..., tuple[Tensor, ..
 
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         given = iter(rest)
-        state = tree_unflatten([next(given) if isinstance(t, Tensor) and is_inexact(t) else t for t in parts], structure)
+        swapped = [next(given) if isinstance(t, Tensor) and is_inexact(t) else t for t in parts]
+        state = tree_unflatten(swapped, structure)
         y, end = functional_call(layer, dict(zip(names, given, strict=True)), (x, state))
         return (y, *(t for t in leaves(end) if is_inexact(t)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def _lengths(layer: nn.Module, x: Tensor) -> Iterator[Attempt]:
         "lengths as a list": [l] * b,
     }
     for name, lengths in wrong.items():
-        yield name, lambda lengths=lengths: layer(x, None, lengths)
+        yield name, partial(layer, x, None, lengths)
 
 
 def _steps(layer: Any, x: Tensor) -> Iterator[Attempt]:
@@ -75,7 +76,7 @@ def _steps(layer: Any, x: Tensor) -> Iterator[Attempt]:
     yield "initial_state of no sequences", lambda: layer.initial_state(0)
 
 
-def _states(subject: Subject, layer: nn.Module, x: Tensor) -> Iterator[Attempt]:
+def _states(subject: Subject, layer: Any, x: Tensor) -> Iterator[Attempt]:
     good = drive.reached_state(subject, layer)
     fewer = map_tensors(lambda t: t[:-1], good)
     wrong: dict[str, Any] = {
@@ -83,25 +84,29 @@ def _states(subject: Subject, layer: nn.Module, x: Tensor) -> Iterator[Attempt]:
         "a state that is no tensor": "warm",
         "a state with a part too many": (good, torch.zeros(1)),
         "a state of another layer": torch.zeros(x.shape[0], 1, 2, 3, 5, 7, dtype=subject.working),
-        "a state of another dtype": map_tensors(lambda t: t.to(torch.float16) if t.is_floating_point() else t.int(), good),
+        "a state of another dtype": map_tensors(_recast, good),
     }
     for name, state in wrong.items():
-        yield name, lambda state=state: layer(x, state)
-        yield f"{name}, in a step", lambda state=state: layer.step(x[:, 0], state)  # type: ignore[operator]
+        yield name, partial(layer, x, state)
+        yield f"{name}, in a step", partial(layer.step, x[:, 0], state)
+
+
+def _recast(t: Tensor) -> Tensor:
+    return t.to(torch.float16) if t.is_floating_point() else t.real.to(torch.int32)
 
 
 def _not_finite(layer: Any, x: Tensor) -> Iterator[Attempt]:
     for name, value in {"NaN": float("nan"), "infinity": float("inf")}.items():
         bad = x.clone()
         bad[0, 1, 0] = value
-        yield f"{name} with check_finite", lambda bad=bad: _checking_finite(layer, lambda: layer(bad))
+        yield f"{name} with check_finite", partial(_checking_finite, layer, bad)
 
 
-def _checking_finite(layer: Any, call: Callable[[], Any]) -> None:
+def _checking_finite(layer: Any, x: Tensor) -> None:
     before = layer.check_finite
     layer.check_finite = True
     try:
-        call()
+        layer(x)
     finally:
         layer.check_finite = before
 

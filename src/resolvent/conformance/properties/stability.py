@@ -37,6 +37,5 @@ def _scrambled(subject: Subject, dtype: torch.dtype, scale: float, salt: int) ->
 
 
 def _eigenvalues(system: Any) -> Tensor:
-    lam = getattr(system.A, "lam", None)
-    plain = lam is not None and not hasattr(system.A, "P")
-    return lam if plain else torch.linalg.eigvals(system.A.dense())
+    diagonal = hasattr(system.A, "lam") and not hasattr(system.A, "P")
+    return system.A.lam if diagonal else torch.linalg.eigvals(system.A.dense())

@@ -1,4 +1,4 @@
-"""Whole sequence = any chunking = step by step = dense simulation; the state goes in and out; the future stays hidden."""
+"""Whole sequence = any chunking = step by step = dense simulation; states go in and out; the future stays hidden."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def causality(subject: Subject) -> Finding | Skip:
 
 @torch.no_grad()
 def long_stream(subject: Subject) -> Finding | Skip:
-    """100,000 single steps in float32 against the float64 whole sequence: within 1e-3, the drift that a user may see."""
+    """100,000 single steps in float32 against the float64 whole sequence: within 1e-3, a drift that nobody notices."""
     if not subject.full:
         return Skip("runs with --full")
     if not subject.traits.streams or subject.traits.grows:

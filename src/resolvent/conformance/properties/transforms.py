@@ -57,11 +57,11 @@ def tangents(subject: Subject) -> Finding | Skip:
     def run(x_in: Tensor, given: dict[str, Tensor]) -> Tensor:
         return functional_call(layer, given, (x_in,))[0]
 
-    _, forward = jvp(run, point, along)
+    forward = jvp(run, point, along)[1]
     primals, tangent = [x, *point[1].values()], [along[0], *along[1].values()]
-    _, reverse = torch.autograd.functional.jvp(
+    reverse = torch.autograd.functional.jvp(
         lambda x_in, *rest: run(x_in, dict(zip(point[1], rest, strict=True))), tuple(primals), tuple(tangent)
-    )
+    )[1]
     return Finding(distance(forward, reverse), GRADIENTS[subject.dtype])
 
 

@@ -66,7 +66,7 @@ def _after_update(subject: Subject, layer: nn.Module, x: Tensor) -> float:
     """Parameters that change after a frozen() context must be seen by the next one: no table may outlive it."""
     with torch.no_grad():
         for p in layer.parameters():
-            p += 0.01
+            p.add_(0.01)
     want = _pass(subject, layer, x)
     with layer.frozen():  # type: ignore[operator]
         return distance(_pass(subject, layer, x), want)
