@@ -1,7 +1,16 @@
 """Linear state-space maths on tensors: systems, HiPPO matrices, discretisation, kernels, causal convolution."""
 
+from resolvent.ssm.convolution import causal_conv, direct_conv, fft_conv, toeplitz_conv
 from resolvent.ssm.discretise import diagonal_step, discretise, expm1_over
 from resolvent.ssm.hippo import dplr, hippo, nplr
+from resolvent.ssm.kernel import (
+    cauchy_kernel,
+    cauchy_kernel_continuous,
+    dense_kernel,
+    kernel,
+    krylov_kernel,
+    vandermonde_kernel,
+)
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System, conjugate_closed
 
 __all__ = [
@@ -9,11 +18,21 @@ __all__ = [
     "Dense",
     "Diagonal",
     "System",
+    "cauchy_kernel",
+    "cauchy_kernel_continuous",
+    "causal_conv",
     "conjugate_closed",
+    "dense_kernel",
     "diagonal_step",
+    "direct_conv",
     "discretise",
     "dplr",
     "expm1_over",
+    "fft_conv",
     "hippo",
+    "kernel",
+    "krylov_kernel",
     "nplr",
+    "toeplitz_conv",
+    "vandermonde_kernel",
 ]

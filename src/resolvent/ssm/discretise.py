@@ -30,6 +30,7 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
     _check(system, dt, method)
     step = torch.as_tensor(dt, dtype=system.D.real.dtype, device=system.B.device)
     bank = torch.broadcast_shapes(system.bank, step.shape)
+    A: Dense | Diagonal | DPLR
     if isinstance(system.A, Diagonal):
         A, B = _diagonal(system.A, system.B, step, method)
     elif isinstance(system.A, DPLR) and method == "bilinear":

@@ -1,0 +1,64 @@
+"""Where Toeplitz products overtake the FFT, and where a few taps beat both: the table behind `crossover` in ssm.
+
+    python benchmarks/crossover.py [--threads 1] [--device cpu] [--backward]
+
+Prints milliseconds, best of many, for u (rows, channels, length) with one kernel per channel. Needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.ssm.convolution import causal_conv, crossover, direct_conv, fft_conv, toeplitz_conv
+
+SAMPLES = 65_536  # rows x channels x length is kept near this
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--backward", action="store_true", help="time the gradients of u and k as well")
+    settings = options.parse_args()
+    torch.set_num_threads(settings.threads)
+    print(f"{'rows':>5} {'length':>6} {'taps':>6} {'fft':>8} {'toeplitz':>8} {'direct':>8}  chosen, limit")
+    for rows in (1, 8, 32, 128):
+        for length in (16, 32, 64, 128, 256, 512):
+            _row(rows, length, length, settings)
+    for taps in (2, 4, 8, 16, 32):
+        _row(16, 512, taps, settings)
+
+
+def _row(rows: int, length: int, taps: int, settings: argparse.Namespace) -> None:
+    channels = max(1, SAMPLES // (rows * length))
+    u = torch.randn(rows, channels, length, device=settings.device, requires_grad=settings.backward)
+    k = torch.randn(channels, taps, device=settings.device, requires_grad=settings.backward)
+    methods: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"fft": fft_conv, "toeplitz": toeplitz_conv}
+    if taps <= 32:
+        methods["direct"] = direct_conv
+    times = {name: _best(conv, u, k) for name, conv in methods.items()}
+    chosen = _best(causal_conv, u, k)
+    cells = " ".join(f"{times.get(name, float('nan')):8.3f}" for name in ("fft", "toeplitz", "direct"))
+    print(f"{rows:5d} {length:6d} {taps:6d} {cells}  {chosen:8.3f} {crossover(rows):5d}", flush=True)
+
+
+def _best(conv: Callable[[Tensor, Tensor], Tensor], u: Tensor, k: Tensor, repeats: int = 30) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        y = conv(u, k)
+        if y.requires_grad:
+            torch.autograd.grad(y.sum(), (u, k))
+        if u.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e3
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Convolution kernels of discrete systems: K_l = C A^l B, so that y = K * u + D u.
+
+dense        one step after the other: the truth
+krylov       the same for any A with doubled strides: log2(l) products of matrices
+vandermonde  diagonal A, K_l = sum_n C_n B_n lam_n^l, as a product of two thin tables of powers
+cauchy       A = diag - P Q^*, through the generating function at the roots of unity (S4, Gu et al. 2022)
+
+Every kernel has the shape (..., p, m, l) for p outputs, m inputs and the bank `...`, in the system's dtype: a system
+closed under conjugation gives a kernel whose imaginary part is rounding. The direct term D is not part of it. For a
+delayed system K_0 = 0 and K_l = C A^(l-1) B.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resolvent.ssm.discretise import discretise
+from resolvent.ssm.system import DPLR, Diagonal, System
+
+METHODS = ("dense", "krylov", "vandermonde", "cauchy")
+SHRINK = 0.5  # r^l of the circle that the cauchy nodes lie on: away from poles on the unit circle, at a loss of one bit
+
+
+def kernel(system: System, length: int, method: str | None = None) -> Tensor:
+    """K (..., p, m, length) of a discrete time-invariant system; without `method` the form of A decides."""
+    _check(system, length, method)
+    if system.delay:
+        shifted = kernel(replace(system, delay=False), max(length - 1, 0), method)
+        return torch.nn.functional.pad(shifted, (min(length, 1), 0))
+    if method is None:
+        method = {Diagonal: "vandermonde", DPLR: "cauchy"}.get(type(system.A), "krylov")
+    if length == 0:
+        return system.B.new_zeros(*system.bank, system.outputs, system.inputs, 0)
+    if method == "dense":
+        return dense_kernel(system, length)
+    if method == "krylov":
+        return krylov_kernel(system, length)
+    if method == "cauchy":
+        return cauchy_kernel(system, length)
+    assert isinstance(system.A, Diagonal)
+    weight = system.C[..., :, None, :] * system.B.mT[..., None, :, :]  # (..., p, m, n)
+    return vandermonde_kernel(system.A.lam[..., None, None, :], weight, length)
+
+
+def dense_kernel(system: System, length: int) -> Tensor:
+    """The truth: x_0 = B, x_l = A x_(l-1), K_l = C x_l."""
+    A, x, K = system.A.dense(), system.B, []
+    for _ in range(length):
+        K.append(system.C @ x)  # (..., p, m)
+        x = A @ x
+    return torch.stack(K, -1)
+
+
+def krylov_kernel(system: System, length: int) -> Tensor:
+    """X = [B, A B, A^2 B, ...] doubled with A^k X, A^2k, ... until it is long enough; then C X."""
+    X, power = system.B[..., None, :], system.A.dense()  # (..., n, 1, m)
+    while X.shape[-2] < length:
+        flat = X.flatten(-2)  # (..., n, k m)
+        X = torch.cat(torch.broadcast_tensors(X, (power @ flat).unflatten(-1, X.shape[-2:])), -2)
+        power = power @ power
+    K = system.C @ X[..., :length, :].flatten(-2)  # (..., p, l m)
+    return K.unflatten(-1, (length, system.inputs)).transpose(-1, -2)
+
+
+def vandermonde_kernel(lam: Tensor, weight: Tensor, length: int, halves: bool = False) -> Tensor:
+    """K_l = sum_n weight_n lam_n^l for l < length: lam and weight (..., n) -> (..., length).
+
+    With l = i T + j the sum is a product of (weight lam^(i T)) and (lam^j), T ~ sqrt(length): no table of l x n.
+    halves=True returns the real 2 Re(K), what conjugate pairs sum to, with real products only.
+    """
+    T = max(1, math.isqrt(length))
+    blocks = -(-length // T)
+    fine, stride = powers(lam, T)  # (..., n, T)
+    coarse = weight[..., None] * powers(stride, blocks)[0]  # (..., n, blocks)
+    if halves:
+        left = torch.cat([coarse.real, -coarse.imag], -2)
+        K = 2 * (left.mT @ torch.cat([fine.real, fine.imag], -2))
+    else:
+        K = coarse.mT @ fine  # (..., blocks, T)
+    return K.flatten(-2)[..., :length]
+
+
+def powers(lam: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """lam^0, ..., lam^(count-1) on a new last axis, and lam^count; products only, so lam = 0 is an ordinary value."""
+    table, factor = torch.ones_like(lam)[..., None], lam[..., None]
+    while table.shape[-1] < count:
+        table = torch.cat([table, table * factor], -1)
+        factor = factor * factor
+    table = table[..., :count]
+    return table, table[..., -1] * lam
+
+
+def cauchy_kernel(system: System, length: int) -> Tensor:
+    """The kernel of a discrete DPLR system in O((n + l) n) plus one inverse transform.
+
+    At the nodes om_j = r exp(-2 pi i j / l) the generating function sum_l K_l om^l is
+        K_hat(om) = C (I - r^l A^l) (I - om A)^-1 B,
+    and Woodbury's identity leaves sums over 1 / (1 - om lam). A radius r < 1 (r^l = 1/2) keeps every node regular, also
+    for lam on the unit circle (legt, lagt, fout), where the textbook r = 1 would divide by zero.
+    """
+    A = system.A
+    assert isinstance(A, DPLR)
+    size, angle = _circle(length, system.B)
+    r = SHRINK ** (1 / length)
+    om = torch.polar(r * size, angle)  # (l,)
+    last = system.C - SHRINK * (system.C @ torch.linalg.matrix_power(A.dense(), length))  # (..., p, n)
+    G = _cauchy(1 / (1 - om[:, None] * A.lam[..., None, :]), last, system.B, A)  # (..., l, p + r, m + r)
+    p, m = system.outputs, system.inputs
+    om = om[:, None, None]
+    k00, k01, k10, k11 = G[..., :p, :m], G[..., :p, m:], G[..., p:, :m], G[..., p:, m:]
+    eye = torch.eye(k11.shape[-1], dtype=k11.dtype, device=k11.device)
+    K_hat = k00 - om * k01 @ torch.linalg.solve(eye + om * k11, k10)
+    K = torch.fft.ifft(K_hat.movedim(-3, -1)) / r ** torch.arange(length, dtype=size.dtype, device=size.device)
+    return K if system.dtype.is_complex else K.real  # (..., p, m, l)
+
+
+def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: float | Tensor, length: int) -> Tensor:
+    """S4's classical form: the bilinear kernel of A = diag(lam) - P P^* straight from the continuous system.
+
+    lam, B, C (..., n), P (..., n, r), dt a number or (...); complex (..., length). With g = (2/dt)(1 - om)/(1 + om) and
+    k = sum_n x_n y_n / (g - lam_n),
+        K_hat = 2/(1 + om) (k00 - k01 (1 + k11)^-1 k10).
+    The factor 2/(1 + om) is moved into the sums, s = 2/(1 + om) k, which removes the singularity of the node om = -1.
+    lam on the imaginary axis can meet a node g; `cauchy_kernel` has no such case.
+    """
+    step = torch.as_tensor(dt, dtype=B.real.dtype, device=B.device)
+    continuous = System(DPLR(lam, P, P), B[..., None], C[..., None, :], B.new_zeros(1, 1))
+    A_bar = discretise(continuous, step, "bilinear").A.dense()
+    Ct = C[..., None, :] - C[..., None, :] @ torch.linalg.matrix_power(A_bar, length)  # (..., 1, n)
+    om = torch.polar(*_circle(length, B))
+    step = step[..., None, None]
+    inverse = step / (1 - om[:, None] - step / 2 * (1 + om[:, None]) * lam[..., None, :])  # (..., l, n)
+    S = _cauchy(inverse, Ct, B[..., None], DPLR(lam, P, P))  # (..., l, 1 + r, 1 + r)
+    half = (1 + om[:, None, None]) / 2
+    eye = torch.eye(P.shape[-1], dtype=S.dtype, device=S.device)
+    low = torch.linalg.solve(eye + half * S[..., 1:, 1:], S[..., 1:, :1])
+    return torch.fft.ifft((S[..., :1, :1] - half * S[..., :1, 1:] @ low)[..., 0, 0])
+
+
+def _cauchy(inverse: Tensor, C: Tensor, B: Tensor, A: DPLR) -> Tensor:
+    """[C; Q^*] diag(inverse_j) [B, P] for each node j: inverse (..., l, n) -> (..., l, p + r, m + r)."""
+    left = _stack([C, A.Q.mH], -2)
+    right = _stack([B, A.P], -1)
+    pairs = left.mT[..., :, :, None] * right[..., :, None, :]  # (..., n, p + r, m + r)
+    return (inverse @ pairs.flatten(-2).to(inverse.dtype)).unflatten(-1, pairs.shape[-2:])
+
+
+def _stack(parts: list[Tensor], axis: int) -> Tensor:
+    lead = torch.broadcast_shapes(*(t.shape[:-2] for t in parts))
+    return torch.cat([t.expand(*lead, *t.shape[-2:]) for t in parts], axis)
+
+
+def _circle(length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Radius 1 and angle -2 pi j / length of the nodes, in the real dtype and on the device of `like`."""
+    j = torch.arange(length, dtype=like.real.dtype, device=like.device)
+    return torch.ones_like(j), -2 * math.pi / length * j
+
+
+def _check(system: System, length: int, method: str | None) -> None:
+    if not isinstance(system, System):
+        raise TypeError(f"kernel: expected a System, got {type(system).__name__}; build System(A, B, C, D, dt).")
+    if system.dt is None:
+        raise ValueError("kernel: the system is continuous; call discretise(system, dt) first.")
+    if system.time_varying:
+        raise ValueError("kernel: a time-varying system has no single kernel; use system.simulate(u).")
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise TypeError(f"kernel: length must be a whole number, got {length!r} of type {type(length).__name__}.")
+    if length < 0:
+        raise ValueError(f"kernel: length must not be negative, got {length}.")
+    if method is not None and method not in METHODS:
+        near = difflib.get_close_matches(str(method).lower(), METHODS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"kernel: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}")
+    needs = {"vandermonde": Diagonal, "cauchy": DPLR}.get(str(method))
+    if needs is not None and not isinstance(system.A, needs):
+        raise ValueError(
+            f"kernel: method {method!r} needs a {needs.__name__} A, got {type(system.A).__name__}; "
+            "leave method out, or use 'krylov'."
+        )
