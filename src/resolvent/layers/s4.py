@@ -1,0 +1,184 @@
+"""S4: d independent state-space systems whose matrix is diagonal minus low rank (DPLR), one system per channel.
+
+Gu, Goel, Ré 2022, "Efficiently modeling long sequences with structured state spaces", with A = diag(lam) - P P^* as in
+Goel et al. 2022 ("It's raw!"), which cannot leave the stable half-plane:
+
+    x' = A x + B u,    y = 2 Re(C x) + D u                             one of each conjugate pair is kept
+    A_bar = (I - dt/2 A)^-1 (I + dt/2 A),  B_bar = (I - dt/2 A)^-1 dt B     bilinear, in closed form by Woodbury
+
+Re(lam) = -exp(log_decay), so A is dissipative and A_bar a contraction for any value of the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init import timestep
+from resolvent.layers import border, siso
+from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.ssm import half_dplr
+from resolvent.ssm.block_tables import DenseBank, reals, wide
+from resolvent.ssm.discretise import discretise
+from resolvent.ssm.half_dplr import HalfDPLR
+from resolvent.ssm.hippo import NAMES, dplr
+from resolvent.ssm.system import DPLR, Dense, System
+
+LEAST_DECAY = 1e-4  # legt, lagt and fout have Re(lam) = 0, whose logarithm could never be trained
+EXTRA_COLUMN = 1e-2  # size of low-rank columns beyond the HiPPO matrix's own: at zero they would have no gradient
+
+
+class S4(Layer):
+    """S4, (b, l, d) -> (b, l, d); the state is complex (b, d, d_state / 2).
+
+    d_state         states of the full system of one channel (both members of each conjugate pair counted)
+    init            the HiPPO matrix to start from: "legs", "legt" (needs rank=2), "lagt" or "fout"
+    rank            columns of P
+    n_ssm           how many different (A, B) the channels share in equal groups: 1, d_model, or a divisor of d_model
+    discretisation  "bilinear", or "zoh" by a matrix exponential (slower, and only for moderate dt A: the promise of a
+                    contraction for any parameter value is the bilinear rule's)
+    dt_min, dt_max  range of the log-uniform first time steps, one per channel
+    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
+                    u_t enters through the forward direction alone
+    lr              learning rate of A, B and dt in `optim_groups`; None leaves the optimiser's
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        init: str = "legs",
+        rank: int = 1,
+        n_ssm: int = 1,
+        discretisation: str = "bilinear",
+        dt_min: float = timestep.DT_MIN,
+        dt_max: float = timestep.DT_MAX,
+        bidirectional: bool = False,
+        lr: float | None = 1e-3,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        border.check_even("S4", d_state)
+        border.check_choice("S4", "init", init, NAMES)
+        border.check_choice("S4", "discretisation", discretisation, ("bilinear", "zoh"))
+        timestep.check_range("S4", dt_min, dt_max)
+        _check_sharing(d_model, n_ssm)
+        self.d_state, self.n, self.lr = d_state, d_state // 2, lr
+        self.init, self.rank, self.n_ssm, self.discretisation = init, rank, n_ssm, discretisation
+        lam, P, B, _ = dplr(init, d_state)  # (n,), (n, r), (n,)
+        self.log_decay = siso.pairs(torch.log((-lam.real).clamp(min=LEAST_DECAY)).repeat(n_ssm, 1))  # (n_ssm, n)
+        self.frequency = siso.pairs(lam.imag.repeat(n_ssm, 1))  # (n_ssm, n)
+        self.P = siso.pairs(_widened(P, rank).repeat(n_ssm, 1, 1))  # (n_ssm, n, rank, 2)
+        self.B = siso.pairs(B.repeat(n_ssm, 1))  # (n_ssm, n, 2)
+        self.log_dt = nn.Parameter(timestep.log_uniform((d_model,), dt_min, dt_max))  # (d,)
+        self.C = siso.pairs(siso.complex_normal(d_model, self.n))  # (d, n, 2)
+        self.C_back = siso.pairs(siso.complex_normal(d_model, self.n)) if bidirectional else None
+        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.d_model, self.n), self.complex_dtype)
+
+    def system(self) -> System:
+        """The discrete systems of all channels as a bank (d,): DPLR over both conjugate halves, or dense for "zoh"."""
+        siso.check_one_direction(self)
+        D, dt = self.D[:, None, None], timestep.positive(self.log_dt)
+        if self.discretisation == "zoh":
+            bank = self._bank()
+            A, B, C = (t.to(self.dtype) for t in (bank.A, bank.B[..., None], bank.C[:, None]))
+            return System(Dense(A), B, C, D, dt)
+        half, C = self._half(), siso.as_complex(wide(self.C))[:, None]
+        lam, P, Q, B = (
+            _closed(t).to(self.complex_dtype) for t in (half.lam_bar[..., None], half.U, half.Q, half.B_bar[..., None])
+        )
+        both = torch.cat([C, C.conj()], -1).to(self.complex_dtype)
+        return System(DPLR(lam[..., 0], P, Q), B, both, D.to(self.complex_dtype), dt)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        return grouped(self, siso.optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return siso.sequence(self, self._bank, x, state, lengths)
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return siso.backward_sequence(self, self._bank_back, x, delay=True)
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if self.discretisation == "zoh":
+            return self._dense_step(x_t, state)
+        lam, U, row, B, C = self.cached("step", self._step_tables)
+        seen = (reals(state)[:, :, None] * row).sum(-1)  # (b, d, r): 2 Re(Q^* x)
+        x = lam * state + B * x_t[..., None] - (U * seen[:, :, None]).sum(-1)
+        return torch.addcmul((reals(x) * C).sum(-1), self.D, x_t), x
+
+    def _dense_step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        A, B, C = self.cached("step", lambda: [t.to(self.dtype) for t in self._real_tables()])
+        x = torch.einsum("dij,bdj->bdi", A, reals(state)) + B * x_t[..., None]
+        return torch.addcmul((x * C).sum(-1), self.D, x_t), siso.as_complex(x.unflatten(-1, (-1, 2)))
+
+    def _step_tables(self) -> tuple[Tensor, ...]:
+        half = self._half()
+        row = 2 * half_dplr.real_rows(half.Q).mT  # (d, r, 2n)
+        C = reals(2 * siso.as_complex(wide(self.C)).conj())
+        return (
+            half.lam_bar.to(self.complex_dtype),
+            half.U.to(self.complex_dtype),
+            row.to(self.dtype),
+            half.B_bar.to(self.complex_dtype),
+            C.to(self.dtype),
+        )
+
+    def _real_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        bank = self._bank()
+        return bank.A, bank.B, bank.C
+
+    def _continuous(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
+        decay, frequency = timestep.positive(wide(self.log_decay)), wide(self.frequency)
+        lam, P, B = torch.complex(-decay, frequency), siso.as_complex(wide(self.P)), siso.as_complex(wide(self.B))
+        lam, P, B = (t.repeat_interleave(self.d_model // self.n_ssm, 0) for t in (lam, P, B))
+        return lam, P, B, timestep.positive(wide(self.log_dt))
+
+    def _half(self) -> HalfDPLR:
+        lam, P, B, dt = self._continuous()
+        half = half_dplr.bilinear(lam, P, B, dt)
+        return half_dplr.contracted(half, lam, P, dt, 8 * torch.finfo(self.dtype).eps)
+
+    def _bank(self) -> DenseBank:
+        return self._dense_bank(self.C, wide(self.D))
+
+    def _bank_back(self) -> DenseBank:
+        assert self.C_back is not None
+        return self._dense_bank(self.C_back, None)
+
+    def _dense_bank(self, C: Tensor, D: Tensor | None) -> DenseBank:
+        row = reals(2 * siso.as_complex(wide(C)).conj())  # (d, 2n)
+        if self.discretisation == "bilinear":
+            half = self._half()
+            return DenseBank(half.dense(), reals(half.B_bar), row, D)
+        lam, P, B, dt = self._continuous()
+        A = half_dplr.real_matrix(lam, P, P)
+        held = discretise(System(Dense(A), reals(B)[..., None], row[:, None], torch.zeros_like(row[:, :1, None])), dt)
+        return DenseBank(held.A.dense(), held.B[..., 0], row, D)
+
+
+def _closed(half: Tensor) -> Tensor:
+    """Both members of each conjugate pair, from (d, n, r) to (d, 2n, r)."""
+    return torch.cat([half, half.conj()], 1)
+
+
+def _widened(P: Tensor, rank: int) -> Tensor:
+    """P (n, r) with small random columns added up to `rank`."""
+    border.check_positive("S4", rank=rank)
+    n, own = P.shape
+    if rank < own:
+        raise ValueError(f"S4: this HiPPO matrix has a low-rank part of rank {own}, got rank={rank}; use rank={own}.")
+    return torch.cat([P, EXTRA_COLUMN * siso.complex_normal(n, rank - own)], 1)
+
+
+def _check_sharing(d_model: int, n_ssm: int) -> None:
+    border.check_positive("S4", n_ssm=n_ssm)
+    if d_model % n_ssm:
+        raise ValueError(f"S4: expected n_ssm to divide d_model={d_model}, got {n_ssm}; use 1 or {d_model}.")

@@ -1,0 +1,74 @@
+"""Diagonal minus low rank on one half of the conjugate pairs, as S4 keeps it.
+
+The full A = diag([lam, conj lam]) - [P; conj P] [P; conj P]^* acts on [x; conj x], so on the half it reads
+
+    A x = lam x - P 2 Re(P^* x)
+
+which is linear over the reals only. Vectors are thus written in real form (n complex as 2n reals, real and imaginary
+part in turn), where A is a rotation-and-decay of each pair minus a symmetric term: dissipative when Re(lam) < 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HalfDPLR:
+    """x_k = A_bar x_{k-1} + B_bar u_k with A_bar x = lam_bar x - U 2 Re(Q^* x), for a bank of d systems."""
+
+    lam_bar: Tensor  # (d, n)
+    U: Tensor  # (d, n, r)
+    Q: Tensor  # (d, n, r)
+    B_bar: Tensor  # (d, n)
+
+    def dense(self) -> Tensor:
+        """A_bar as a real matrix (d, 2n, 2n)."""
+        return real_matrix(self.lam_bar, self.U, self.Q)
+
+
+def bilinear(lam: Tensor, P: Tensor, B: Tensor, dt: Tensor) -> HalfDPLR:
+    """A_bar = 2 (I - dt/2 A)^-1 - I and B_bar = (I - dt/2 A)^-1 dt B; lam (d, n), P (d, n, r), B (d, n), dt (d,).
+
+    With F = 1/(1 - dt/2 lam), Woodbury's identity gives (I - dt/2 A)^-1 x = F x - F P G Re(P^* F x) dt, where
+    G = (I + dt Re(P^* F P))^-1 is real, r x r, and bounded because Re F > 0.
+    """
+    dt = dt[:, None]
+    F = 1 / (1 - dt / 2 * lam)  # (d, n)
+    FP = F[..., None] * P  # (d, n, r)
+    eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
+    G = torch.linalg.inv(eye + dt[..., None] * (P.mH @ FP).real)  # (d, r, r)
+    U = dt[..., None] * FP @ G.to(FP.dtype)  # (d, n, r)
+    Q = F.conj()[..., None] * P  # (d, n, r)
+    seen = (Q.mH @ B[..., None]).real  # (d, r, 1): Re(P^* F B)
+    B_bar = dt * (F * B - (U @ seen.to(U.dtype))[..., 0])
+    return HalfDPLR(2 * F - 1, U, Q, B_bar)
+
+
+def contracted(half: HalfDPLR, lam: Tensor, P: Tensor, dt: Tensor, margin: float) -> HalfDPLR:
+    """The same with ||A_bar|| held below 1 - margin.
+
+    ||A_bar||^2 <= 1 - 2 dt mu / (1 + dt/2 ||A||)^2 with mu = min |Re lam|. Where this bound leaves less than
+    `margin`, too little to survive rounding, A_bar is scaled down by what is missing: nothing where dt resolves A.
+    """
+    size = lam.abs().amax(-1) + 2 * (P.abs() ** 2).sum((-1, -2))  # (d,), at least ||A||
+    left = dt * (-lam.real).amin(-1) / (1 + dt / 2 * size) ** 2
+    scale = (1 - (margin - left).clamp(min=0))[:, None]  # (d, 1)
+    return HalfDPLR(half.lam_bar * scale, half.U * scale[..., None], half.Q, half.B_bar)
+
+
+def real_matrix(lam: Tensor, U: Tensor, Q: Tensor) -> Tensor:
+    """The real matrix (d, 2n, 2n) of x -> lam x - U 2 Re(Q^* x)."""
+    n = lam.shape[-1]
+    turn = torch.stack([lam.real, -lam.imag, lam.imag, lam.real], -1).unflatten(-1, (2, 2))  # (d, n, 2, 2)
+    eye = torch.eye(n, dtype=turn.dtype, device=turn.device)
+    diagonal = torch.einsum("dnij,nm->dnimj", turn, eye).flatten(3).flatten(1, 2)  # (d, 2n, 2n)
+    return diagonal - 2 * real_rows(U) @ real_rows(Q).mT
+
+
+def real_rows(z: Tensor) -> Tensor:
+    """Complex (..., n, r) as real (..., 2n, r)."""
+    return torch.view_as_real(z.resolve_conj().contiguous()).transpose(-1, -2).flatten(-3, -2)
