@@ -19,21 +19,32 @@ Bank = DiagonalBank | DenseBank
 
 
 def sequence(
-    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor, lengths: Tensor | None = None
+    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor, lengths: Tensor | None = None, key: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """The causal pass over x (b, l, d) from the state h (b, d, n): y (b, l, d) and the state at each sequence's end."""
+    """The causal pass over x (b, l, d) from the state h (b, d, n): y (b, l, d) and the state at each sequence's end.
+
+    `key` names the bank where a layer has more than one.
+    """
     T = blocked.block_length(x.shape[1])
-    blocks = layer.cached(f"blocks {T}", lambda: tables(bank(), T, layer.dtype))
+    blocks = layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype))
     y, end = blocked.run(blocks, x, reals(h), lengths)
     return y, as_complex(end.unflatten(-1, (-1, 2))) if h.is_complex() else end
 
 
-def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool) -> Tensor:
+def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
     T = blocked.block_length(x.shape[1])
-    blocks = layer.cached(f"backward blocks {T}", lambda: tables(bank(), T, layer.dtype, delay))
-    s = blocks.M_in.shape[-1]
-    return blocked.run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], s))[0]
+    blocks = layer.cached(f"backward blocks {T} {key}", lambda: tables(bank(), T, layer.dtype, delay))
+    return _from_zero(blocks, x)
+
+
+def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
+    """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
+    return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), x)
+
+
+def _from_zero(blocks: blocked.Blocks, x: Tensor) -> Tensor:
+    return blocked.run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], blocks.M_in.shape[-1]))[0]
 
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:

@@ -1,0 +1,192 @@
+"""DSS: diagonal state spaces, d channels that share one complex spectrum.
+
+Gupta, Gu, Berant 2022, "Diagonal state spaces are as effective as structured state spaces". With z = dt lam:
+
+    exp       K_l = Re sum_n W_n (e^z - 1) / lam  e^{l z},        Re(lam) = -exp(.): zero-order hold with B = 1
+    softmax   K_l = Re sum_n W_n / lam  e^{l z} / sum_{r<L} e^{r z},      Re(lam) free; L is the length of the sequence
+
+There is no factor 2: d_state counts N complex states, which do the work of 2N real ones. Softmax kernels of different
+lengths are not prefixes of one another, so only with a declared `length` does such a layer stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init import timestep
+from resolvent.layers import border, siso
+from resolvent.layers.contract import Layer, Spec, State, grouped
+from resolvent.ssm.block_tables import DiagonalBank, inside, wide
+from resolvent.ssm.discretise import expm1_over
+from resolvent.ssm.hippo import dplr
+from resolvent.ssm.system import System, conjugate_closed
+
+REGULARISER = 1e-7  # of the softmax's reciprocal, as published
+LARGEST_GROWTH = 80.0  # e^80 over the whole length is as far apart as two float32 numbers can usefully be
+
+
+class DSS(Layer):
+    """DSS, (b, l, d) -> (b, l, d); the state is complex (b, d, d_state).
+
+    A softmax layer's state is the pair (h, position): how many steps each sequence has run, (b,).
+
+    d_state        complex states N of each channel (the paper's "2N real"); the first spectrum is LegS's of size 2N
+    kernel         "exp" or "softmax"
+    length         for "softmax": the L of the kernel. None takes the length of each sequence, and then refuses chunks,
+                   steps and states. A growth Re(dt lam) beyond 80 / L is held there
+    separate_dt    one time step for the real and one for the imaginary part of lam (the paper's default)
+    bidirectional  a second read-out W_back of the same recurrence run backwards in time. It sees the strict future:
+                   u_t enters through the forward direction alone
+    lr             learning rate of dt, lam and W in `optim_groups`; None leaves the optimiser's
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        kernel: str = "exp",
+        length: int | None = None,
+        separate_dt: bool = True,
+        dt_min: float = timestep.DT_MIN,
+        dt_max: float = timestep.DT_MAX,
+        bidirectional: bool = False,
+        lr: float | None = 1e-3,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
+        border.check_positive("DSS", d_state=d_state)
+        border.check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
+        timestep.check_range("DSS", dt_min, dt_max)
+        _check_length(kernel, length)
+        self.d_state, self.kernel, self.length, self.lr = d_state, kernel, length, lr
+        lam = dplr("legs", 2 * d_state)[0]  # (n,)
+        self.decay = siso.pairs(torch.log(-lam.real) if kernel == "exp" else lam.real)  # (n,): log(-Re lam), or Re lam
+        self.frequency = siso.pairs(lam.imag)  # (n,)
+        self.log_dt = nn.Parameter(timestep.log_uniform((d_model, 2 if separate_dt else 1), dt_min, dt_max))
+        self.W = siso.pairs(siso.complex_normal(d_model, d_state))  # (d, n, 2)
+        self.W_back = siso.pairs(siso.complex_normal(d_model, d_state)) if bidirectional else None
+        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+
+    def state_spec(self, batch: int) -> Spec | tuple[Spec, ...]:
+        h = Spec((batch, self.d_model, self.d_state), self.complex_dtype)
+        return h if self.kernel == "exp" else (h, Spec((batch,), torch.int64))
+
+    def system(self) -> System:
+        """The discrete systems of all channels as a bank (d,); for "softmax" that of the declared length."""
+        siso.check_one_direction(self)
+        bank = self._bank(self._declared("system()"))
+        gain = torch.ones_like(bank.lam) if bank.gain is None else bank.gain
+        lam, B, C = (t.to(self.complex_dtype) for t in (bank.lam, gain[..., None], bank.weight[:, None] / 2))
+        return conjugate_closed(lam, B, C, self.D[:, None, None], timestep.positive(self.log_dt[:, 0]))
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        names = ("log_dt", "decay", "frequency", "W", "W_back")
+        return grouped(self, siso.optim_overrides(names, self.lr))
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        if self.kernel == "exp":
+            return siso.sequence(self, lambda: self._bank(0), x, state, lengths)
+        h, position = state
+        steps = torch.full_like(position, x.shape[1]) if lengths is None else lengths.to(position.dtype)
+        self._check_position(position, steps)
+        if self.length is None and lengths is not None:
+            y, h = self._ragged(x, lengths, back=False), torch.zeros_like(h)  # h cannot be used: no length is declared
+        else:
+            L = self.length or x.shape[1]
+            y, h = siso.sequence(self, lambda: self._bank(L), x, h, lengths, key=f"of {L}")
+        return y, (h, position + steps)
+
+    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if self.kernel == "softmax" and self.length is None and lengths is not None:
+            return self._ragged(x, lengths, back=True)
+        L = self.length or x.shape[1]
+        key = f"of {L}" if self.kernel == "softmax" else ""
+        return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=key)
+
+    def _ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
+        """Each sequence with the kernel of its own length: one set of tables per sequence."""
+
+        def one(x: Tensor, L: Tensor) -> Tensor:
+            return siso.output(self._bank(L, back), x[None], self.dtype, delay=back)[0]
+
+        return torch.vmap(one)(x, lengths.to(x.device))
+
+    def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        L = self._declared("step")
+        if self.kernel == "exp":
+            return siso.step(self, lambda: self._bank(L), x_t, state)
+        h, position = state
+        self._check_position(position, torch.ones_like(position))
+        y_t, h = siso.step(self, lambda: self._bank(L), x_t, h)
+        return y_t, (h, position + 1)
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    def _bank(self, L: int | Tensor, back: bool = False) -> DiagonalBank:
+        """The system whose kernel is that of length L (which "exp" does not need)."""
+        dt = timestep.positive(wide(self.log_dt))  # (d, 2) or (d, 1)
+        decay = wide(self.decay)
+        re = -timestep.positive(decay) if self.kernel == "exp" else decay
+        lam = torch.complex(re, wide(self.frequency))  # (n,)
+        growth, angle = dt[:, :1] * re, dt[:, -1:] * lam.imag  # (d, n)
+        W = siso.as_complex(wide(self.W_back if back and self.W_back is not None else self.W))
+        D = None if back else wide(self.D)
+        if self.kernel == "exp":
+            z = torch.complex(growth, angle)
+            return DiagonalBank(inside(torch.exp(z), self.dtype), W * expm1_over(z) * z / lam, D)
+        z = torch.complex(growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype)), angle)
+        total, gain = _softmax_sum(z, L)
+        return DiagonalBank(torch.exp(z), W * _reciprocal(lam * total), D, gain)
+
+    def _declared(self, what: str) -> int:
+        if self.kernel == "softmax" and self.length is None:
+            raise ValueError(
+                f"DSS: a softmax kernel depends on the whole length, so {what!r} needs it beforehand; build the layer "
+                'with length=..., or use kernel="exp".'
+            )
+        return self.length or 0
+
+    def _check_position(self, position: Tensor, steps: Tensor) -> None:
+        if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(position):
+            return  # values cannot be read while tracing
+        if self.length is None and int(position.max()) > 0:
+            self._declared("state")
+        end = int((position + steps).max())
+        if self.length is not None and end > self.length:
+            raise ValueError(
+                f"DSS: the softmax kernel was declared for {self.length} steps, got {end} with those in the state; "
+                "start from a fresh state, or build the layer with a larger length."
+            )
+
+
+def _softmax_sum(z: Tensor, L: int | Tensor) -> tuple[Tensor, Tensor]:
+    """sum_{r<L} e^{r z} / m and the gain 1 / m, m = max_r |e^{r z}| up to a phase: 1, or e^{(L-1) z} where it grows.
+
+    The shift by the largest term keeps both finite: a growing state is fed in small and reaches order one at the end.
+    """
+    grows = z.real > 0
+    w = torch.where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} read from its largest term
+    total = L * expm1_over(L * w) / expm1_over(w)
+    gain = torch.where(grows, torch.exp((1 - L) * torch.where(grows, z, 0)), 1)
+    return total, gain
+
+
+def _reciprocal(x: Tensor) -> Tensor:
+    """conj(x) / (|x|^2 + 1e-7): 1/x where x is not small, and finite everywhere."""
+    return x.conj() / (x.real**2 + x.imag**2 + REGULARISER)
+
+
+def _check_length(kernel: str, length: int | None) -> None:
+    if length is None:
+        return
+    border.check_positive("DSS", length=length)
+    if kernel == "exp":
+        raise ValueError(
+            f'DSS: length={length} has no meaning for kernel="exp", whose kernels are prefixes; leave it out.'
+        )
