@@ -84,8 +84,7 @@ def attend(
     """
     border.check_choice("attend", "activation", activation, ("softmax", "laplace"))
     if fused is None:
-        recorded = any(t is not None and t.requires_grad for t in (q, k, v, bias))
-        fused = activation == "softmax" and not recorded and forward_ad._current_level < 0
+        fused = activation == "softmax" and not _derived([t for t in (q, k, v, bias) if t is not None])
     if not fused:
         return attend_reference(q, k, v, mask, bias, activation)
     if activation != "softmax":
@@ -111,6 +110,15 @@ def attend_reference(
         weights = laplace(scores / count if bias is None else scores / count + bias)
         weights = weights if mask is None else weights.masked_fill(~mask, 0)
     return (weights.reshape(b, g, h // g * i, j) @ v).reshape(b, h, i, v.shape[-1])
+
+
+def _derived(tensors: list[Tensor]) -> bool:
+    """Whether a derivative may be asked of these: by autograd, in forward mode, or by a transform of torch.func."""
+    if any(t.requires_grad for t in tensors) or forward_ad._current_level >= 0:
+        return True
+    if torch.compiler.is_compiling():  # the tracer shows no wrappers; it records what autograd needs by itself
+        return False
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
 
 def laplace(x: Tensor) -> Tensor:
