@@ -23,6 +23,7 @@ HOMES = {
     "LRU": "lru",
     "EMA": "ema",
     "S6": "s6",
+    "ScalarS6": "scalar_s6",
     "RGLRU": "rglru",
     "Attention": "attention",
     "ShortConv": "shortconv",
@@ -54,6 +55,8 @@ class Case:
 STABLE = Traits(stable=True)
 CACHE = Traits(grows=True, additive=False)
 WINDOW = Traits(additive=False)
+MEGA = {"d_model": 3, "position": "relative", "activation": "laplace"}
+GRIFFIN = {"d_model": 8, "heads": 2, "kv_heads": 1, "position": "half-rotary"}
 ODD_STATE = ({"d_state": 7}, {"d_state": 0}, {"d_model": 0})
 
 CASES: tuple[Case, ...] = (
@@ -79,13 +82,19 @@ CASES: tuple[Case, ...] = (
     Case("EMA", "n = 4", {"d_model": 5, "d_state": 4}, STABLE, ({"d_state": 0}, {"d_model": 2.5})),
     Case("EMA", "n = 1", {"d_model": 3, "d_state": 1}, STABLE),
     Case("EMA", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
-    Case("S6", "mamba", {"d_model": 5, "d_state": 4}, bad=({"d_state": 0}, {"dt_rank": 0})),
-    Case("S6", "one channel, one state", {"d_model": 1, "d_state": 1}),
+    Case("S6", "mamba", {"d_model": 5, "d_state": 4}, STABLE, ({"d_state": 0}, {"dt_rank": 0})),
+    Case("S6", "one channel, one state", {"d_model": 1, "d_state": 1}, STABLE),
     Case("S6", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
-    Case("RGLRU", "one head", {"d_model": 5}, bad=({"heads": 2}, {"d_model": 0})),
-    Case("RGLRU", "two heads", {"d_model": 4, "heads": 2}),
+    Case("ScalarS6", "free A", {"d_model": 3, "d_state": 4, "abscissa": -0.1}, bad=({"d_state": 0},)),
+    Case("ScalarS6", "fixed A", {"d_model": 3, "d_state": 2, "fixed_A": True}),
+    Case("ScalarS6", "both directions", {"d_model": 3, "d_state": 2, "abscissa": -0.1, "bidirectional": True}),
+    Case("RGLRU", "one head", {"d_model": 5}, STABLE, ({"heads": 2}, {"d_model": 0})),
+    Case("RGLRU", "two heads", {"d_model": 4, "heads": 2}, STABLE),
     Case("RGLRU", "both directions", {"d_model": 4, "bidirectional": True}),
-    Case("Attention", "full", {"d_model": 6, "heads": 2}, CACHE, ({"heads": 0}, {"kind": "sparse"})),
+    Case("Attention", "full", {"d_model": 6, "heads": 3}, CACHE, ({"heads": 0}, {"kind": "sparse"}, {"heads": 4})),
+    Case("Attention", "chunked, relative, laplace", {**MEGA, "kind": "chunked", "size": 8}, WINDOW),
+    Case("Attention", "local, one key head", {**GRIFFIN, "kind": "local", "size": 7}, WINDOW),
+    Case("Attention", "both directions", {"d_model": 4, "heads": 2, "bidirectional": True}, CACHE),
     Case("ShortConv", "width 4", {"d_model": 5}, bad=({"width": 0},)),
     Case("ShortConv", "width 1, no bias", {"d_model": 3, "width": 1, "bias": False}),
     Case("ShortConv", "both directions", {"d_model": 3, "bidirectional": True}),

@@ -42,9 +42,8 @@ def parse_kwargs(text: str) -> dict[str, Any]:
 
 def suggestion(name: str, known: list[str]) -> str:
     """The nearest known names, or all of them."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    lower = {k.lower(): k for k in known}
-    near = [lower[name.lower()]] if name.lower() in lower else near
+    spelt = {k.lower(): k for k in known}
+    near = [spelt[k] for k in difflib.get_close_matches(name.lower(), list(spelt), n=3, cutoff=0.5)]
     return f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known)) or 'none'}."
 
 

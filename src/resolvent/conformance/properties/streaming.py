@@ -44,7 +44,8 @@ def dense(subject: Subject) -> Finding | Skip:
     want = drive.dense(widened(layer), x)
     if want is None:
         return Skip("has neither system() nor linearise()")
-    return Finding(distance(layer(x)[0], want), VALUES[subject.dtype])
+    offset = layer(torch.zeros_like(x))[0]  # a bias adds its response to nothing, which no linear system holds
+    return Finding(distance(layer(x)[0], want + offset.double()), VALUES[subject.dtype])
 
 
 @torch.no_grad()

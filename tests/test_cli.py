@@ -1,0 +1,120 @@
+"""The command line: exit status, one clear line for each mistake, tables and JSON that tell the truth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from resolvent import cli
+
+SAMPLES = Path(__file__).parent / "conformance" / "sample_layers.py"
+LAYER = f"{SAMPLES}:"
+
+
+@pytest.fixture
+def few_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line is under test here, not the suite: three properties are enough."""
+    from resolvent.conformance import cases, command, properties, runner
+
+    chosen = tuple(p for p in properties.PROPERTIES if p.name in ("chunks", "steps", "frozen"))
+    for module in (cases, command, runner):
+        monkeypatch.setattr(module, "PROPERTIES", chosen)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("resolvent 0.")
+
+
+def test_help_tells_commands_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for word in ("check", "list", "demo", "Exit status"):
+        assert word in text
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from resolvent.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert time.perf_counter() - start < 10  # generous for a busy machine; what must not be there is torch
+
+
+@pytest.mark.usefixtures("few_properties")
+def test_a_foreign_layer_that_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "report.json"
+    status = cli.main(["check", "--module", LAYER + "Stranger", "--kwargs", '{"d_model": 2}', "--json", str(out)])
+    assert status == 0
+    told = json.loads(out.read_text())
+    assert told["ok"] is True
+    assert {r["property"]: r["status"] for r in told["results"]} == {"chunks": "pass", "steps": "pass", "frozen": "n/a"}
+    assert "Stranger" in capsys.readouterr().out
+    assert list(out.parent.iterdir()) == [out]  # no partial file stays
+
+
+@pytest.mark.usefixtures("few_properties")
+def test_a_foreign_layer_that_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    assert cli.main(["check", "--module", LAYER + "Crashes", "--json", str(out)]) == 1
+    text = capsys.readouterr().out
+    assert "FAIL" in text
+    assert "the cat sat on the keyboard" in text
+    assert "Traceback" not in text
+    assert json.loads(out.read_text())["results"][0]["error"] == "inf"
+
+
+@pytest.mark.usefixtures("few_properties")
+def test_one_layer_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--layer", "shortconv", "--dtype", "float32", "--seed", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "ShortConv" in text
+    assert "float32" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--layer", "S4E"], "did you mean S4"),
+        (["--layer", "S4", "--module", "a:B"], "not both"),
+        (["--module", "no_colon"], "package.module:Class"),
+        (["--module", "missing.py:Layer"], "no file 'missing.py'"),
+        (["--module", "no_such_package:Layer"], "no_such_package"),
+        (["--module", LAYER + "Leeky"], "did you mean Leaky"),
+        (["--module", LAYER + "Leaky", "--kwargs", "{"], "not JSON"),
+        (["--module", LAYER + "Leaky", "--kwargs", "[1]"], "JSON object"),
+        (["--module", LAYER + "Leaky", "--kwargs", '{"width": 3}'], "width"),
+        (["--module", "torch.nn:ReLU"], "d_model"),
+        (["--layer", "S4", "--kwargs", '{"d_model": 3}'], "--kwargs goes with --module"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_two(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.startswith("resolvent check: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["bogus"], ["check", "--dtype", "int8"], ["check", "--fast", "--full"]])
+def test_bad_usage_is_status_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err
+
+
+def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    text = capsys.readouterr().out
+    for word in ("S4D", "RGLRU", "HiPPO legs", "ring", "robustness", "lru_stack"):
+        assert word in text
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run([sys.executable, "-m", "resolvent", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("resolvent ")

@@ -1,0 +1,120 @@
+"""Imports point downward only, cost little, and need no optional package."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resolvent
+
+SOURCE = Path(resolvent.__file__).parent
+
+# Each part may import itself and what stands before it. `conformance` checks layers, so it stands above them.
+# The scan is the lowest: it knows tensors alone, and the blocked pass of ssm carries its state with it.
+ORDER = ("scan", "ssm", "init", "layers", "blocks", "models", "data", "attacks", "training", "analysis", "conformance",
+         "experiments", "report")  # fmt: skip
+FORBIDDEN = {
+    "analysis": {"layers", "blocks", "models"},  # it is handed a System
+    "attacks": {"models", "blocks", "layers"},  # it is handed a callable
+    "training": {"models"},
+    "models": {"data"},
+    "report": set(ORDER) - {"report"},  # it is handed records
+}
+TOP = {"cli", "demo", "catalogue", "__main__", "__init__"}  # may import everything
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of everything that a file imports, wherever in the file (type checking apart)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = {id(n) for block in ast.walk(tree) if _type_checking(block) for n in ast.walk(block)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the whole name"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def parts(path: Path) -> set[str]:
+    """Which parts of the library a file imports."""
+    names = [name.split(".") for name in imports(path) if name.split(".")[0] == "resolvent"]
+    return {name[1] for name in names if len(name) > 1}
+
+
+FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_downward(path: Path) -> None:
+    part = path.relative_to(SOURCE).parts[0]
+    assert part in ORDER, f"{part} has no place in the order of parts; give it one here"
+    allowed = set(ORDER[: ORDER.index(part) + 1]) - FORBIDDEN.get(part, set())
+    assert parts(path) <= allowed, f"{part} may not import {sorted(parts(path) - allowed)}"
+
+
+def test_files_at_the_top_are_known() -> None:
+    assert {p.stem for p in SOURCE.glob("*.py")} <= TOP
+
+
+def test_report_imports_no_torch() -> None:
+    for path in (SOURCE / "report").rglob("*.py"):
+        assert not {n for n in imports(path) if n.split(".")[0] == "torch"}, path
+
+
+def test_the_direction_test_can_fail(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f():\n    from resolvent.models import build_model\n")
+    assert parts(wrong) == {"models"}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_import_is_quick() -> None:
+    """`import resolvent` beyond `import torch`, and then every layer: CPU time, which other processes do not move."""
+    code = (
+        "import time, torch; t = time.process_time(); import resolvent; a = time.process_time(); "
+        "resolvent.S4D; resolvent.S6; print(a - t, time.process_time() - t)"
+    )
+    spent = [[float(v) for v in run(code).split()] for _ in range(3)]
+    assert statistics.median(s[0] for s in spent) < 0.3
+    assert statistics.median(s[1] for s in spent) < 0.3
+
+
+def test_optional_packages_may_be_absent() -> None:
+    """With numba, matplotlib, jinja2 and triton blocked: import, a pass with gradients, and the check of one layer."""
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'matplotlib', 'jinja2', 'triton', 'control', 'transformers'): sys.modules[name] = None\n"
+        "import torch, resolvent as rv\n"
+        "for make in (rv.S4D, rv.S5, rv.S6):\n"
+        "    y, _ = make(4)(torch.randn(2, 9, 4)); y.sum().backward()\n"
+        "print(rv.conformance.check_layers('ShortConv').ok)\n"
+    )
+    assert run(code).strip() == "True"
+
+
+def test_nothing_heavy_comes_with_the_import() -> None:
+    code = "import sys, resolvent; print([m for m in ('torch', 'numba', 'scipy', 'matplotlib') if m in sys.modules])"
+    assert run(code).strip() == "[]"
+
+
+def test_layers_bring_no_numba_or_scipy() -> None:
+    code = "import sys, resolvent; resolvent.S4D; print([m for m in ('numba', 'scipy') if m in sys.modules])"
+    assert run(code).strip() == "[]"
