@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from resolvent.blocks.block import Block, State
 from resolvent.layers.border import check_positive
+from resolvent.layers.contract import Spec
 from resolvent.layers.s4d import S4D
 from resolvent.layers.shortconv import ShortConv
 
@@ -40,27 +41,29 @@ class H3(Block):
         self.out = nn.Linear(d_model, d_model)
 
     def state_spec(self, batch: int) -> dict[str, Any]:
-        return {"shift": self.shift.state_spec(batch), "ssm": self.ssm.state_spec(batch * self.head_dim**2)}
+        one = self.ssm.state_spec(batch)  # (b, h, n) for each entry of the outer product
+        inner = Spec((batch, self.head_dim**2, *one.shape[1:]), one.dtype)
+        return {"shift": self.shift.state_spec(batch), "ssm": inner}
 
     def initial_state(self, batch: int) -> State:
         check_positive("H3.initial_state", batch=batch)
-        entries = batch * self.head_dim**2
-        return {"shift": self.shift.initial_state(batch), "ssm": self.ssm.initial_state(entries)}
+        entries = self.ssm.initial_state(batch * self.head_dim**2)
+        return {"shift": self.shift.initial_state(batch), "ssm": entries.unflatten(0, (batch, -1))}
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         k = self.key(x)
-        shifted, shift = self.shift(k, state.get("shift"), lengths)
+        shifted, shift = self.shift(k, state["shift"], lengths)
         kv = self._outer(shifted + self.shift_D * k, self.value(x))
         each = None if lengths is None else lengths.repeat_interleave(self.head_dim**2)
-        s, ssm = self.ssm(kv, state.get("ssm"), each)
-        return self._read(x, s), {"shift": shift, "ssm": ssm}
+        s, ssm = self.ssm(kv, state["ssm"].flatten(0, 1), each)
+        return self._read(x, s), {"shift": shift, "ssm": ssm.unflatten(0, (x.shape[0], -1))}
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         k = self.key(x_t)
         shifted, shift = self.shift._step(k, state["shift"])
         kv = self._outer((shifted + self.shift_D * k)[:, None], self.value(x_t)[:, None])
-        s, ssm = self.ssm._step(kv[:, 0], state["ssm"])
-        return self._read(x_t[:, None], s[:, None])[:, 0], {"shift": shift, "ssm": ssm}
+        s, ssm = self.ssm._step(kv[:, 0], state["ssm"].flatten(0, 1))
+        return self._read(x_t[:, None], s[:, None])[:, 0], {"shift": shift, "ssm": ssm.unflatten(0, (x_t.shape[0], -1))}
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))  # (b, l, h, p)

@@ -14,6 +14,7 @@ Discretisation = Literal["zoh", "bilinear"]
 @dataclass(frozen=True)
 class S4Config(Settings):
     d_state: int = 64
+    init: Literal["legs", "lagt", "fout"] = "legs"
     n_ssm: int = 1
     dt_min: float = 1e-3
     dt_max: float = 1e-1
@@ -36,6 +37,7 @@ class DSSConfig(Settings):
     d_state: int = 64
     kernel: Literal["exp", "softmax"] = "exp"
     length: int | None = None
+    separate_dt: bool = True
     dt_min: float = 1e-3
     dt_max: float = 1e-1
     bidirectional: bool = False

@@ -80,7 +80,7 @@ def _check_fields(kind: type, values: dict[str, Any]) -> None:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
 
 

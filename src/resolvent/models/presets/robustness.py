@@ -73,5 +73,5 @@ def _block(structure: Structure, colour: bool, activation: Version) -> BlockConf
     if structure == "s5":  # the table lists no activation and no linear map after S5
         return ResidualConfig(S5Config(128, conjugate=False), mixer="none", activation="none")
     states = 64 if colour else 32
-    layer: LayerConfig = S4Config(states) if structure == "s4" else DSSConfig(states // 2, kernel="softmax")
+    layer: LayerConfig = S4Config(states) if structure == "s4" else DSSConfig(states // 2, "softmax", separate_dt=False)
     return ResidualConfig(layer, mixer="linear", activation=activation, final_activation=activation)
