@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_KNOWN = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128, *HALF))
 
 
 def check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
     """Refuse what is no tensor, of a wrong kind or shape, or on another device."""
-    for name, x in (("a", a), ("b", b), ("h0", h0)):
-        if x is not None:
-            _check_kind(name, x, b)
+    _check_kind("b", b, b)
+    _check_kind("a", a, b)
+    if h0 is not None:
+        _check_kind("h0", h0, b)
     if b.dim() < 2:
         raise ValueError(f"linear_scan: expected b of shape (..., l, n), got {tuple(b.shape)}; add the missing axis.")
     if a.shape != b.shape and not _fits(a.shape, b.shape):
@@ -31,11 +32,11 @@ def check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
 def _check_kind(name: str, x: Tensor, b: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"linear_scan: expected {name} to be a tensor, got {type(x).__name__}; use torch.as_tensor.")
-    if x.dtype not in FULL and x.dtype not in HALF:
+    if x.dtype not in _KNOWN:
         raise TypeError(
             f"linear_scan: expected {name} in a floating-point or complex dtype, got {x.dtype}; convert with .float()."
         )
-    if isinstance(b, Tensor) and x.device != b.device:
+    if x is not b and x.device != b.device:
         raise ValueError(
             f"linear_scan: expected {name} on {b.device} where b is, got {x.device}; use {name}.to({str(b.device)!r})."
         )
@@ -50,8 +51,9 @@ def _fits(shape: torch.Size, wanted: torch.Size) -> bool:
 
 def align(a: Tensor, b: Tensor) -> Tensor:
     """a with the rank and the last axis of b; its other size-1 axes stay, and with them the time-invariant path."""
-    a = a.reshape((1,) * (b.dim() - a.dim()) + a.shape)
-    return a.expand(*a.shape[:-1], b.shape[-1])
+    if a.dim() != b.dim():
+        a = a.reshape((1,) * (b.dim() - a.dim()) + a.shape)
+    return a if a.shape[-1] == b.shape[-1] else a.expand(*a.shape[:-1], b.shape[-1])
 
 
 def dtypes(a: Tensor, b: Tensor, h0: Tensor | None) -> tuple[torch.dtype, torch.dtype]:

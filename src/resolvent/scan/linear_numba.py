@@ -4,7 +4,7 @@ Memory is the limit, so each pass reads and writes every array once. A task is o
 inner loop runs over the states and is vectorised, with the running state in a small buffer. Tasks share nothing but
 what they read, so that the number of threads cannot change a bit of the result.
 
-Arrays: b, h, g (r, l, n); a (s, l or 1, n), where row i of b uses row (i // div) % s of a; h0 (r, n), or (0, n) if none.
+Arrays: b, h, g (r, l, n); a (s, l or 1, n), where row i of b uses row (i // div) % s of a; h0 (r, n), or (0, n).
 
 Imported by the dispatcher only, because numba is an extra.
 """
@@ -168,7 +168,7 @@ def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = F
     l, n = b.shape[-2:]
     rows = b.numel() // (l * n)
     source, div = multiplier_rows(a, b.shape)
-    h = torch.empty(b.shape, dtype=b.dtype)
+    h = torch.empty_like(b, memory_format=torch.contiguous_format)
     b_ = _array(b, (rows, l, n))
     arrays = (_array(source, (-1, source.shape[-2], n)), b_, _start(h0, b_), h.numpy().reshape(rows, l, n))
     with team(numba, b.numel()) as threads:
@@ -182,7 +182,7 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     l, n = h.shape[-2:]
     rows = h.numel() // (l * n)
     source, div = multiplier_rows(a, h.shape)
-    gb = torch.empty(h.shape, dtype=h.dtype)
+    gb = torch.empty_like(h, memory_format=torch.contiguous_format)
     ga = torch.empty((*h.shape[:-2], a.shape[-2], n), dtype=h.dtype)  # summed over the broadcast rows below
     h_ = _array(h, (rows, l, n))
     out = ga.numpy().reshape(rows, -1, n), gb.numpy().reshape(rows, l, n)
@@ -201,7 +201,9 @@ def _plan(rows: int, n: int, div: int) -> tuple[int, int, int]:
 
 
 def _array(x: Tensor, shape: tuple[int, ...]) -> Array:
-    return x.detach().resolve_conj().resolve_neg().contiguous().numpy().reshape(shape)
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    return x.detach().contiguous().numpy().reshape(shape)
 
 
 def _start(h0: Tensor | None, b: Array) -> Array:
