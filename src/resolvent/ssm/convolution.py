@@ -47,7 +47,7 @@ def fft_conv(u: Tensor, k: Tensor) -> Tensor:
     if 0 in (u.numel(), k.numel()):
         return _empty_sum(u, k)
     dtype = torch.promote_types(u.dtype, k.dtype)
-    u, k = _not_half(u), _not_half(k)
+    u, k = (_not_half(t.to(dtype)) for t in (u, k))
     n = fast_length(l + k.shape[-1] - 1)
     if dtype.is_complex:
         return torch.fft.ifft(torch.fft.fft(u, n) * torch.fft.fft(k, n), n)[..., :l]
@@ -70,7 +70,7 @@ def toeplitz_conv(u: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     lead = torch.broadcast_shapes(u.shape[:-1], k.shape[:-1])
     shared, own = _split_axes(lead, k)
     rows = u.expand(*lead, l).permute(*own, *shared, len(lead))  # (own..., shared..., l)
-    x = F.pad(rows.reshape(math.prod(lead[i] for i in own), -1, l), (0, blocks * T - l)).unflatten(-1, (blocks, T))
+    x = F.pad(rows.reshape(math.prod([lead[i] for i in own]), -1, l), (0, blocks * T - l)).unflatten(-1, (blocks, T))
     taps = k.expand(*(1 if i in shared else lead[i] for i in range(len(lead))), k.shape[-1])
     y = _block_products(x, taps.reshape(x.shape[0], -1), spans)  # (own, shared, blocks, T)
     y = y.flatten(-2)[..., :l].reshape(rows.shape)
