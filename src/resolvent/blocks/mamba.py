@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ from resolvent.layers.shortconv import ShortConv
 class Mamba(Block):
     """(x', z) = W_in x;   y = S6(silu(conv(x')));   out = W_out (y * silu(z)).
 
-    The inner width is expand * d_model. `ads` (a module on the inner width) scales y before the gate.
+    The inner width is expand * d_model, the rank of dt ceil(d_model / 16). `ads` (a module on the inner width) scales y before the gate.
     """
 
     def __init__(
@@ -25,7 +27,7 @@ class Mamba(Block):
         inner = expand * d_model
         self.in_proj = nn.Linear(d_model, 2 * inner, bias=False)
         self.conv = ShortConv(inner, width)
-        self.ssm = S6(inner, d_state)
+        self.ssm = S6(inner, d_state, dt_rank=math.ceil(d_model / 16))
         self.ads = ads
         self.out_proj = nn.Linear(inner, d_model, bias=False)
 

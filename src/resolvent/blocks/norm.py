@@ -101,7 +101,7 @@ class BatchNorm(nn.Module):
         if mask is None or lengths is None:
             var, mean = torch.var_mean(x, dim=(0, 1), correction=0)
             return mean, var, x.shape[0] * x.shape[1]
-        count = lengths.sum()
+        count = lengths.sum().to(x.dtype)  # whole numbers would divide in the default dtype
         mean = x.masked_fill(mask, 0).sum((0, 1)) / count
         var = (x - mean).masked_fill(mask, 0).square().sum((0, 1)) / count
         return mean, var, count

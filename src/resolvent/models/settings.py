@@ -14,11 +14,12 @@ class Settings:
     """Abstract parent of every settings dataclass: a field typed Literal[...] is checked when the value is made."""
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():
+        kind: Any = type(self)
+        for name, hint in _hints(kind).items():
             choices = _choices(hint)
             value = getattr(self, name)
             if choices and value not in choices and not _other_type_fits(hint, value):
-                check_name(type(self).__name__, name, value, choices)
+                check_name(kind.__name__, name, value, choices)
 
 
 def nearest(got: Any, choices: Iterable[Any]) -> str:
