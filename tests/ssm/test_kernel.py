@@ -267,8 +267,10 @@ def test_bad_input() -> None:
         kernel(s, 4.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="did you mean 'cauchy'"):
         kernel(s, 4, "Cauchy")
-    with pytest.raises(ValueError, match="'cauchy' needs a DPLR A, got Dense; leave method out"):
+    with pytest.raises(ValueError, match="needs a DPLR A, got Dense; call kernel"):
         kernel(s, 4, "cauchy")
+    with pytest.raises(ValueError, match="needs a Diagonal A, got Dense; call kernel"):
+        kernel(s, 4, "vandermonde")
     with pytest.raises(TypeError, match="expected a System"):
         kernel(A, 4)  # type: ignore[arg-type]
     varying = System(A[None], B[None, :, None], B[None, None], torch.zeros(1, 1, 1), 1.0, time_varying=True)

@@ -7,7 +7,8 @@ cauchy       A = diag - P Q^*, through the generating function at the roots of u
 
 Every kernel has the shape (..., p, m, l) for p outputs, m inputs and the bank `...`, in the system's dtype: a system
 closed under conjugation gives a kernel whose imaginary part is rounding. The direct term D is not part of it. For a
-delayed system K_0 = 0 and K_l = C A^(l-1) B.
+delayed system K_0 = 0 and K_l = C A^(l-1) B. `kernel` checks what it is given and takes a length of 0; the functions
+for one method, which it calls, start at length 1.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from torch import Tensor
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.system import DPLR, Diagonal, System
 
+Form = TypeVar("Form", Diagonal, DPLR)
 METHODS = ("dense", "krylov", "vandermonde", "cauchy")
 SHRINK = 0.5  # r^l of the circle that the cauchy nodes lie on: away from poles on the unit circle, at a loss of one bit
 
@@ -42,9 +45,9 @@ def kernel(system: System, length: int, method: str | None = None) -> Tensor:
         return krylov_kernel(system, length)
     if method == "cauchy":
         return cauchy_kernel(system, length)
-    assert isinstance(system.A, Diagonal)
+    lam = _form(system, Diagonal).lam
     weight = system.C[..., :, None, :] * system.B.mT[..., None, :, :]  # (..., p, m, n)
-    return vandermonde_kernel(system.A.lam[..., None, None, :], weight, length)
+    return vandermonde_kernel(lam[..., None, None, :], weight, length)
 
 
 def dense_kernel(system: System, length: int) -> Tensor:
@@ -103,8 +106,7 @@ def cauchy_kernel(system: System, length: int) -> Tensor:
     and Woodbury's identity leaves sums over 1 / (1 - om lam). A radius r < 1 (r^l = 1/2) keeps every node regular, also
     for lam on the unit circle (legt, lagt, fout), where the textbook r = 1 would divide by zero.
     """
-    A = system.A
-    assert isinstance(A, DPLR)
+    A = _form(system, DPLR)
     size, angle = _circle(length, system.B)
     r = SHRINK ** (1 / length)
     om = torch.polar(r * size, angle)  # (l,)
@@ -142,6 +144,15 @@ def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: f
     return torch.fft.ifft((S[..., :1, :1] - half * S[..., :1, 1:] @ low)[..., 0, 0])
 
 
+def _form(system: System, form: type[Form]) -> Form:
+    if not isinstance(system.A, form):
+        raise ValueError(
+            f"kernel: this method needs a {form.__name__} A, got {type(system.A).__name__}; "
+            "call kernel(system, length) without a method, or with 'krylov'."
+        )
+    return system.A
+
+
 def _cauchy(inverse: Tensor, C: Tensor, B: Tensor, A: DPLR) -> Tensor:
     """[C; Q^*] diag(inverse_j) [B, P] for each node j: inverse (..., l, n) -> (..., l, p + r, m + r)."""
     left = _stack([C, A.Q.mH], -2)
@@ -176,9 +187,3 @@ def _check(system: System, length: int, method: str | None) -> None:
         near = difflib.get_close_matches(str(method).lower(), METHODS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"kernel: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}")
-    needs = {"vandermonde": Diagonal, "cauchy": DPLR}.get(str(method))
-    if needs is not None and not isinstance(system.A, needs):
-        raise ValueError(
-            f"kernel: method {method!r} needs a {needs.__name__} A, got {type(system.A).__name__}; "
-            "leave method out, or use 'krylov'."
-        )
