@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
 from resolvent.ssm import blocked
-from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, reals
+from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
 
 Bank = DiagonalBank | DenseBank
 
@@ -62,10 +62,8 @@ def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor)
 
 
 def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    own = dtype.to_complex() if bank.lam.is_complex() else dtype
-    D = None if bank.D is None else bank.D.to(dtype)
-    gain = None if bank.gain is None else bank.gain.to(own)
-    return bank.lam.to(own), reals(bank.weight.conj()).to(dtype), D, gain
+    D, gain = (None if t is None else narrow(t, dtype) for t in (bank.D, bank.gain))
+    return narrow(bank.lam, dtype), narrow(reals(bank.weight.conj()), dtype), D, gain
 
 
 def pairs(z: Tensor) -> nn.Parameter:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry
 
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
+
 
 @dataclass(frozen=True)
 class DiagonalBank:
@@ -43,6 +45,11 @@ def wide(x: Tensor) -> Tensor:
     return x if x.device.type == "mps" else x.double()
 
 
+def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the real `dtype`, or in the complex one of that precision."""
+    return x.to(COMPLEX[dtype] if x.is_complex() else dtype)
+
+
 def inside(lam_bar: Tensor, dtype: torch.dtype) -> Tensor:
     """lam_bar with its modulus held below one by a margin that survives rounding to `dtype`."""
     largest = 1 - 4 * torch.finfo(dtype).eps
@@ -57,7 +64,7 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
     kernel = (reals(lower) @ _read_out(weight)[..., None])[..., 0]  # (d, T)
     M_in = lower.flip(1) if bank.gain is None else lower.flip(1) * bank.gain[:, None]
     M_out = _read_out(bank.weight[:, None] * (lower if delay else powers))
-    carry = DiagonalCarry(powers.to(dtype.to_complex() if powers.is_complex() else dtype))
+    carry = DiagonalCarry(narrow(powers, dtype))
     toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
     return Blocks(toeplitz, reals(M_in).to(dtype), M_out.to(dtype), carry)
 
