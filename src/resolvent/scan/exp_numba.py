@@ -83,7 +83,7 @@ def _clamp(typingctx: Any, x: Any, low: Any, high: Any) -> Any:
     return x(x, x, x), codegen
 
 
-@njit(fastmath={"contract"}, cache=True)
+@njit(fastmath={"contract"})
 def _exp32(x: Any) -> Any:
     x = _clamp(x, _LOW32, _HIGH32)
     shifted = x * _LOG2E32 + _SHIFT32
@@ -93,7 +93,7 @@ def _exp32(x: Any) -> Any:
     return (_ONE32 + (_ONE32 * r + r * r * q)) * _power_of_two(shifted)
 
 
-@njit(fastmath={"contract"}, cache=True)
+@njit(fastmath={"contract"})
 def _exp64(x: Any) -> Any:
     x = _clamp(x, _LOW64, _HIGH64)
     shifted = x * _LOG2E64 + _SHIFT64

@@ -20,6 +20,11 @@ from resolvent.scan.exp_numba import exp
 from resolvent.scan.selective_inputs import CHUNK
 
 Array = np.ndarray[Any, Any]
+_entry = njit(nogil=True, cache=True)
+# Helpers are compiled into their callers: no entry from Python, and no test for division by zero in the inner loops.
+_inside = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_inner = njit(fastmath={"contract"}, **_inside)
+_inner_sum = njit(fastmath={"contract", "reassoc"}, **_inside)  # sums over lanes vectorise in another, fixed, order
 DT, DRIVE, U, G, READ, GDRIVE, GDT = range(7)  # rows of a task's scratch: dt, dt u, u, gradient of y, C.h, and two sums
 
 
@@ -88,7 +93,7 @@ class Scratch(NamedTuple):
 # -- forward -----------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@_entry
 def forward_tasks(tasks: Any, lanes: int, x: Arrays, out: Results, reverse: bool) -> None:
     """Run the tasks numbered tasks[0] to tasks[1] - 1."""
     l, n = x.u.shape[1], x.A.shape[0]
@@ -109,7 +114,7 @@ def forward_tasks(tasks: Any, lanes: int, x: Arrays, out: Results, reverse: bool
         _store_turned(h, at, out.h_last)
 
 
-@njit(cache=True)
+@_inner
 def _place(task: int, lanes: int, d: int) -> Place:
     blocks = (d + lanes - 1) // lanes
     i, block = task // blocks, task % blocks
@@ -119,7 +124,7 @@ def _place(task: int, lanes: int, d: int) -> Place:
 # Explicit loops below: assignments between slices take numba seconds to compile.
 
 
-@njit(cache=True)
+@_inner
 def _load(source: Array, at: Place, block: Array) -> None:
     """(n, d) -> (n, lanes), zeros beyond the last channel."""
     block.fill(0)
@@ -128,7 +133,7 @@ def _load(source: Array, at: Place, block: Array) -> None:
             block[k, j] = source[k, at.start + j]
 
 
-@njit(cache=True)
+@_inner
 def _load_turned(source: Array, at: Place, block: Array) -> None:
     """(b, d, n) -> (n, lanes), zeros where the source is absent."""
     block.fill(0)
@@ -138,7 +143,7 @@ def _load_turned(source: Array, at: Place, block: Array) -> None:
                 block[k, j] = source[at.i, at.start + j, k]
 
 
-@njit(cache=True)
+@_inner
 def _store(block: Array, at: Place, target: Array) -> None:
     """(n, lanes) -> (n, d)."""
     for k in range(block.shape[0]):
@@ -146,7 +151,7 @@ def _store(block: Array, at: Place, target: Array) -> None:
             target[k, at.start + j] = block[k, j]
 
 
-@njit(cache=True)
+@_inner
 def _store_turned(block: Array, at: Place, target: Array) -> None:
     """(n, lanes) -> (b, d, n)."""
     for k in range(block.shape[0]):
@@ -154,24 +159,25 @@ def _store_turned(block: Array, at: Place, target: Array) -> None:
             target[at.i, at.start + j, k] = block[k, j]
 
 
-@njit(cache=True)
+@_inner
 def _vectors(width: int) -> int:
     """The width rounded up to whole vectors."""
     return (width + 7) // 8 * 8
 
 
-@njit(cache=True)
+@_inner
 def _load_row(x: Arrays, at: Place, t: int, row: Array) -> None:
     stop = at.start + at.width
     u, dt, D = x.u[at.i, t, at.start : stop], x.dt[at.i, t, at.start : stop], x.D[at.start : stop]
-    for j in range(at.width):
+    for j in range(at.width):  # two loops: with fewer arrays each, the compiler sees that none overlap
         row[DT, j] = dt[j]
         row[DRIVE, j] = dt[j] * u[j]
+    for j in range(at.width):
         row[U, j] = u[j]
         row[READ, j] = D[j] * u[j]
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _advance(h: Array, a: Array, row: Array, B: Array, C: Array, width: int) -> None:
     """One step of every state, and its read-out."""
     for k in range(h.shape[0]):
@@ -182,7 +188,7 @@ def _advance(h: Array, a: Array, row: Array, B: Array, C: Array, width: int) -> 
             row[READ, j] += state * c
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _write_output(x: Arrays, at: Place, t: int, row: Array, y: Array) -> None:
     stop = at.start + at.width
     target = y[at.i, t, at.start : stop]
@@ -195,7 +201,7 @@ def _write_output(x: Arrays, at: Place, t: int, row: Array, y: Array) -> None:
         target[j] = row[READ, j] * (z[j] * _sigmoid(z[j]))
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _sigmoid(z: Any) -> Any:
     one = type(z)(1)  # a plain 1 would widen float32
     return one / (one + exp(-z))
@@ -204,7 +210,7 @@ def _sigmoid(z: Any) -> Any:
 # -- backward ----------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@_entry
 def backward_tasks(tasks: Any, lanes: int, x: Arrays, up: Upstream, out: Gradients, reverse: bool) -> None:
     """Run the tasks numbered tasks[0] to tasks[1] - 1."""
     n, dtype = x.A.shape[0], x.u.dtype
@@ -233,7 +239,7 @@ def backward_tasks(tasks: Any, lanes: int, x: Arrays, up: Upstream, out: Gradien
         _store_turned(w.lam, at, out.h0)
 
 
-@njit(cache=True)
+@_inner
 def _recompute_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool) -> None:
     l = x.u.shape[1]
     for s in range(chunk * CHUNK, min(l, (chunk + 1) * CHUNK)):
@@ -242,7 +248,7 @@ def _recompute_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool
         _recompute(w, s - chunk * CHUNK, x.B[at.i, t], _vectors(at.width))
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _recompute(w: Scratch, m: int, B: Array, width: int) -> None:
     """Step m of a chunk once more, keeping its multiplier and its state."""
     before, after, a_bar, a, row = w.h[m], w.h[m + 1], w.a_bar[m], w.a, w.row
@@ -254,7 +260,7 @@ def _recompute(w: Scratch, m: int, B: Array, width: int) -> None:
             after[k, j] = multiplier * before[k, j] + row[DRIVE, j] * b
 
 
-@njit(cache=True)
+@_inner
 def _retreat_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool, gy: Array, out: Gradients) -> None:
     l = x.u.shape[1]
     for s in range(min(l, (chunk + 1) * CHUNK) - 1, chunk * CHUNK - 1, -1):
@@ -264,14 +270,12 @@ def _retreat_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool, 
         _enter(gy[at.i, t], at, w.row)
         if x.z.size > 0:
             _ungate(x, w, at, t, m, out.z)
-        for k in range(w.a.shape[0]):
-            gb, gc = _retreat(w, m, k, x.B[at.i, t, k], x.C[at.i, t, k], _vectors(at.width))
-            out.B[at.block, at.i, t, k] = gb
-            out.C[at.block, at.i, t, k] = gc
+        sums = out.B[at.block, at.i, t], out.C[at.block, at.i, t]
+        _retreat(w, m, x.B[at.i, t], x.C[at.i, t], sums, _vectors(at.width))
         _write_gradients(x, w.row, at, t, out)
 
 
-@njit(cache=True)
+@_inner
 def _enter(gy: Array, at: Place, row: Array) -> None:
     for j in range(at.width):
         row[G, j] = gy[at.start + j]
@@ -279,7 +283,7 @@ def _enter(gy: Array, at: Place, row: Array) -> None:
         row[GDT, j] = 0
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _ungate(x: Arrays, w: Scratch, at: Place, t: int, m: int, gz: Array) -> None:
     """Gradient of z, and that of the ungated output into row G; row READ is completed to the ungated output."""
     row, h, C = w.row, w.h[m + 1], x.C[at.i, t]
@@ -295,30 +299,34 @@ def _ungate(x: Arrays, w: Scratch, at: Place, t: int, m: int, gz: Array) -> None
         row[G, j] *= z[j] * sigma
 
 
-@njit(fastmath={"contract", "reassoc"}, cache=True)
-def _retreat(w: Scratch, m: int, k: int, b: Any, c: Any, width: int) -> tuple[Any, Any]:
-    """One step back for state k: lam_t = C_t g_t + a_bar_{t+1} lam_{t+1}. Returns the block's gradients of B and C."""
+@_inner_sum
+def _retreat(w: Scratch, m: int, B: Array, C: Array, sums: tuple[Array, Array], width: int) -> None:
+    """One step back: lam_t = C_t g_t + a_bar_{t+1} lam_{t+1}. The block's gradients of B_t and C_t go to `sums`."""
     before, after, a_bar, a, row, lam, gA = w.h[m], w.h[m + 1], w.a_bar[m], w.a, w.row, w.lam, w.gA
-    gb, gc = row[G, 0] * 0, row[G, 0] * 0
-    for j in range(width):
-        gc += row[G, j] * after[k, j]
-        now = lam[k, j] + row[G, j] * c
-        gb += now * row[DRIVE, j]
-        row[GDRIVE, j] += now * b
-        now = now * a_bar[k, j]
-        lam[k, j] = now
-        q = now * before[k, j]  # gradient of dt_t A
-        row[GDT, j] += q * a[k, j]
-        gA[k, j] += q * row[DT, j]
-    return gb, gc
+    for k in range(a.shape[0]):
+        b, c = B[k], C[k]
+        gb, gc = type(b)(0), type(b)(0)
+        for j in range(width):
+            gc += row[G, j] * after[k, j]
+            now = lam[k, j] + row[G, j] * c
+            gb += now * row[DRIVE, j]
+            row[GDRIVE, j] += now * b
+            now = now * a_bar[k, j]
+            lam[k, j] = now
+            q = now * before[k, j]  # gradient of dt_t A
+            row[GDT, j] += q * a[k, j]
+            gA[k, j] += q * row[DT, j]
+        sums[0][k], sums[1][k] = gb, gc
 
 
-@njit(fastmath={"contract"}, cache=True)
+@_inner
 def _write_gradients(x: Arrays, row: Array, at: Place, t: int, out: Gradients) -> None:
     stop = at.start + at.width
     gu, gdt = out.u[at.i, t, at.start : stop], out.dt[at.i, t, at.start : stop]
     D, gD = x.D[at.start : stop], out.D[at.i, at.start : stop]
     for j in range(at.width):
         gu[j] = row[GDRIVE, j] * row[DT, j] + D[j] * row[G, j]
+    for j in range(at.width):
         gdt[j] = row[GDT, j] + row[GDRIVE, j] * row[U, j]
+    for j in range(at.width):
         gD[j] += row[G, j] * row[U, j]
