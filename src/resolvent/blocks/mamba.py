@@ -16,7 +16,8 @@ from resolvent.layers.shortconv import ShortConv
 class Mamba(Block):
     """(x', z) = W_in x;   y = S6(silu(conv(x')));   out = W_out (y * silu(z)).
 
-    The inner width is expand * d_model, the rank of dt ceil(d_model / 16). `ads` (a module on the inner width) scales y before the gate.
+    The inner width is expand * d_model, the rank of dt ceil(d_model / 16). `ads` (a module on the inner width) scales y
+    before the gate.
     """
 
     def __init__(

@@ -42,8 +42,7 @@ class Model(nn.Module):
         At step t it is what `forward` gives for the sequence cut after t.
         """
         e = self.embed(x)
-        if state is None:
-            state = self.initial_state(x.shape[0])
+        state = self._started(state, x.shape[0])
         if x.shape[1] == 0:
             return self.head.out(self.head.hidden(e)), state
         features, body = self.tower.features(e, state["body"])
@@ -52,11 +51,17 @@ class Model(nn.Module):
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs)."""
-        if state is None:
-            state = self.initial_state(x_t.shape[0])
+        state = self._started(state, x_t.shape[0])
         features, body = self.tower.step(x_t, state["body"])
         y, head = self.head.stream(features[:, None], state["head"])
         return y[:, 0], {"body": body, "head": head}
+
+    def _started(self, state: Any, batch: int) -> Any:
+        if state is None:
+            return self.initial_state(batch)
+        if not isinstance(state, dict) or state.keys() != {"body", "head"}:
+            raise ValueError("Model: expected the state that stream or step returned last, or None to start anew.")
+        return state
 
     def initial_state(self, batch: int) -> Any:
         body = self.tower.body.initial_state(batch)

@@ -35,7 +35,8 @@ def pool(x: Tensor, lengths: Tensor | None, kind: PoolKind) -> Tensor:
 def initial(batch: int, d: int, kind: PoolKind, like: Tensor) -> dict[str, Any]:
     """The running value before the first step."""
     if kind == "mean":
-        return {"sum": like.new_zeros(batch, d, dtype=_wide(like.dtype)), "count": like.new_zeros(1, dtype=torch.int64)}
+        count = torch.zeros(batch, 1, dtype=torch.int64, device=like.device)
+        return {"sum": like.new_zeros(batch, d, dtype=_wide(like.dtype)), "count": count}
     return {"max": like.new_full((batch, d), -torch.inf)} if kind == "max" else {}
 
 
@@ -43,8 +44,8 @@ def running(x: Tensor, state: dict[str, Any], kind: PoolKind) -> tuple[Tensor, d
     """x (b, l, d) continues the sequence: the pooled value at each of its steps (b, l, d), and what to carry on."""
     if kind == "mean":
         total = state["sum"][:, None] + x.cumsum(1, dtype=_wide(x.dtype))  # (b, l, d)
-        count = state["count"] + torch.arange(1, x.shape[1] + 1, device=x.device)  # (l,)
-        return (total / count[:, None]).to(x.dtype), {"sum": total[:, -1], "count": count[-1:]}
+        count = state["count"] + torch.arange(1, x.shape[1] + 1, device=x.device)  # (b, l)
+        return (total / count[..., None]).to(x.dtype), {"sum": total[:, -1], "count": count[:, -1:]}
     if kind == "max":
         best = torch.maximum(x.cummax(1).values, state["max"][:, None])
         return best, {"max": best[:, -1]}

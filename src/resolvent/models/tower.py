@@ -44,6 +44,7 @@ class Tower(nn.Module):
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step: tokens (b,) or channels (b, c) -> features (b, d)."""
+        self._check(x_t[:, None] if isinstance(x_t, Tensor) and x_t.dim() else x_t)
         h, state = self.body.step(self.dropout(self.input_norm(self.entry(x_t))), state)
         return self.final_norm(h), state
 
