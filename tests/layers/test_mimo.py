@@ -185,11 +185,12 @@ def test_first_and_second_gradients(name: str, bidirectional: bool) -> None:
     assert torch.autograd.gradgradcheck(run, (x, *values), fast_mode=True)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["s5", "lru"])
-def test_compiles_without_graph_breaks(name: str) -> None:
+def test_compiles_without_graph_breaks(name: str, backend: str) -> None:
     torch._dynamo.reset()
     layer, x = make(name), sample(13).requires_grad_()
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
     y, state = layer(x)
     y_c, state_c = compiled(x)
     assert_close((y_c, state_c), (y, state))

@@ -159,7 +159,7 @@ def _input_matrix(V: Tensor, blocks: int, d: int) -> Tensor:
 
 
 def _output_matrix(V: Tensor, blocks: int, d: int, c_init: str) -> Tensor:
-    """C as real pairs (d, p, 2)."""
+    """C as real pairs (d, p, 2): C_0 V with complex C_0, both parts of variance 1 / d_state, or plain normal."""
     size, k = V.shape
     if c_init == "complex_normal":
         return torch.randn(d, blocks * k, 2) * math.sqrt(0.5)
