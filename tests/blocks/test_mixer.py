@@ -54,6 +54,13 @@ def test_exact_gelu_and_final_activation() -> None:
     assert_close(mixer(y), gelu(gelu(y) @ mixer.linear.weight.T + mixer.linear.bias))
 
 
+def test_dropout_falls_between_activation_and_map_only() -> None:
+    y = torch.randn(50, D, dtype=F64)
+    assert_close(Mixer(D, "none", dropout=0.9).train()(y), gelu(y))
+    dropped = Mixer(D, "half_glu1", dropout=0.9).double().train()(y)
+    assert 0.6 < (dropped == 0).double().mean() < 1
+
+
 def test_gated_mlp_is_its_formula() -> None:
     mlp, x = GatedMLP(D, 2).double(), torch.randn(3, D, dtype=F64)
     U1, U2 = mlp.up.weight.split(2 * D)

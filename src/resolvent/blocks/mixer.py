@@ -55,8 +55,11 @@ class Mixer(nn.Module):
         return {"glu": 2 * d_model, "mlp": expand * d_model}.get(self.kind, d_model)
 
     def forward(self, y: Tensor) -> Tensor:
-        g = self.dropout(self.act(y))
-        return g if self.linear is None else self.final(self._mapped(y, g, self.linear(g)))
+        g = self.act(y)
+        if self.linear is None:  # the scaffold's own dropout follows at once
+            return g
+        g = self.dropout(g)
+        return self.final(self._mapped(y, g, self.linear(g)))
 
     def _mapped(self, y: Tensor, g: Tensor, w: Tensor) -> Tensor:
         if self.kind == "glu":
