@@ -1,0 +1,6 @@
+"""Records in, one self-contained HTML page out. Knows plain numbers only: no tensors, no layers."""
+
+from resolvent.report.page import MissingPackage, require_packages, write_page
+from resolvent.report.record import Curve, Panel, Record, Spectrum
+
+__all__ = ["Curve", "MissingPackage", "Panel", "Record", "Spectrum", "require_packages", "write_page"]

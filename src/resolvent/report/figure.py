@@ -1,0 +1,129 @@
+"""Figures as inline SVG whose colours are the page's own: they follow its light and dark themes, and its font."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from resolvent.report.record import Panel, Spectrum
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# colours that matplotlib writes out and that are then replaced by the page's variables
+INK, MUTED, GRID = "#010101", "#020202", "#030303"
+SERIES = ("#040404", "#050505", "#060606", "#070707")
+VARIABLES = {
+    INK: "currentColor",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    **{colour: f"var(--s{i + 1})" for i, colour in enumerate(SERIES)},
+}
+SIZE = (3.5, 2.5)  # inches; the page scales it
+
+
+def spectrum_svg(spectrum: Spectrum) -> str:
+    """Eigenvalues, coloured by group."""
+    figure, axes = _blank()
+    if spectrum.plane == "discrete":
+        _unit_disc(axes)
+    else:
+        _half_plane(axes, spectrum)
+    for k in sorted(set(spectrum.group), reverse=True):
+        at = [i for i, g in enumerate(spectrum.group) if g == k]
+        re_part, im_part = ([part[i] for i in at] for part in (spectrum.re, spectrum.im))
+        label = spectrum.groups[k] if spectrum.groups else None
+        axes.plot(re_part, im_part, "o", ms=3.2, mew=0, alpha=0.85, color=SERIES[k % len(SERIES)], label=label)
+    if len(spectrum.groups) > 1:
+        _legend(axes)
+    return _svg(figure, spectrum.name + spectrum.plane)
+
+
+def panel_svg(panel: Panel) -> str:
+    """Impulse responses over a logarithmic time axis, which starts at the first step."""
+    figure, axes = _blank()
+    axes.set_xscale("log")
+    axes.axhline(0, color=MUTED, lw=0.6)
+    for k, curve in enumerate(panel.curves):
+        steps = range(1, len(curve.values) + 1)
+        axes.plot(steps, curve.values, lw=1.3, color=SERIES[k % len(SERIES)], label=curve.label)
+    axes.set_xlim(1, max(len(curve.values) for curve in panel.curves))
+    axes.set_ylim(-1.12, 1.12)
+    axes.set_yticks([-1, 0, 1])
+    axes.set_xlabel("step")
+    _legend(axes)
+    return _svg(figure, panel.name)
+
+
+def _blank() -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    axes.grid(color=GRID, lw=0.6)
+    axes.tick_params(colors=MUTED, labelsize=8, length=0)
+    axes.xaxis.label.set(color=MUTED, size=8)
+    axes.yaxis.label.set(color=MUTED, size=8)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return figure, axes
+
+
+def _unit_disc(axes: Axes) -> None:
+    turn = [2 * math.pi * k / 240 for k in range(241)]
+    axes.plot([math.cos(t) for t in turn], [math.sin(t) for t in turn], color=MUTED, lw=0.9)
+    axes.set_aspect("equal")
+    axes.set(xlim=(-1.6, 1.6), ylim=(-1.08, 1.08), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+
+
+def _half_plane(axes: Axes, spectrum: Spectrum) -> None:
+    """The left half plane; frequencies over a symmetric logarithm, since they span from below one to N^2 / pi."""
+    axes.axvline(0, color=MUTED, lw=0.9)
+    axes.set(xlabel="Re λ", ylabel="Im λ")
+    low, high = min(spectrum.re), max(max(spectrum.re), 0.0)
+    room = 0.08 * max(high - low, 1.0)
+    axes.set_xlim(low - room, high + room)
+    reach = max(abs(v) for v in spectrum.im)
+    if reach < 1e-9:
+        axes.set(ylim=(-1, 1), yticks=[0])
+        return
+    axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
+    decades = range(math.ceil(math.log10(reach)) + 1)
+    ticks = [10.0**k for k in decades][:: 1 + len(decades) // 4]
+    axes.set_yticks([-t for t in reversed(ticks)] + [0.0] + ticks)
+    axes.set_ylim(-2 * reach, 2 * reach)
+    axes.yaxis.set_minor_locator(_nothing())
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}".replace("-", "−"))
+
+
+def _nothing() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(fontsize=7.5, labelcolor=INK, frameon=False, handlelength=1.1, handletextpad=0.5, borderaxespad=0.2)
+
+
+def _svg(figure: Figure, salt: str) -> str:
+    """The figure as text: own ids (several share a page), the page's colours and font, no fixed size."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    figure.patch.set_alpha(0)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
+    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
+    text = re.sub(r' id="[^"#]*_\d+"', "", text)  # group names that repeat in every figure and that nothing refers to
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, variable)
+    return text

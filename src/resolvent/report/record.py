@@ -1,0 +1,60 @@
+"""What a report is made from: numbers and names that survive JSON unchanged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues in the complex plane; a group is a colour (a block, a time step)."""
+
+    name: str
+    caption: str
+    plane: Literal["continuous", "discrete"]
+    re: list[float]
+    im: list[float]
+    group: list[int]
+    groups: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One impulse response, values at steps 0, 1, 2, ..."""
+
+    label: str
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The impulse responses of one initialisation."""
+
+    name: str
+    caption: str
+    curves: list[Curve]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that the demo's page shows. `check` is a conformance report as JSON."""
+
+    version: str
+    created: str
+    check: dict[str, Any]
+    spectra: list[Spectrum]
+    panels: list[Panel]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
