@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from resolvent.scan import selective_compose as compose
 from resolvent.scan import selective_run as run
-from resolvent.scan.selective_inputs import Inputs, accumulator, check, chunks
+from resolvent.scan.selective_inputs import Inputs, accumulator, cast, check, chunks
 
 Outputs = tuple[Tensor, Tensor, Tensor]  # y, the last state, the saved states
 _PLAIN = (Tensor, torch.nn.Parameter)  # fake tensors and other subclasses need an operator to dispatch on
@@ -90,13 +90,14 @@ class _SelectiveScan(Function):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, None]:
         x = Inputs(*ctx.saved_tensors[:8])
         dtype = accumulator(x)
-        dy, dh = compose.tangent(_cast(x, dtype), _cast(Inputs(*tangents[:8]), dtype), ctx.reverse)
+        dy, dh = compose.tangent(cast(x, dtype), cast(Inputs(*tangents[:8]), dtype), ctx.reverse)
         return dy.to(x.u.dtype), dh, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Outputs, tuple[int, int, int]]:
         *tensors, reverse, _ = args
-        x, dims = Inputs(*tensors), Inputs(*in_dims[:8])
+        x = Inputs(*tensors)
+        dims: Any = Inputs(*in_dims[:8])
         if dims.A is None and dims.D is None:
             return _fold(x, dims, info.batch_size, reverse), (0, 0, 0)
         each = [_scan_all(_pick(x, dims, i), reverse) for i in range(info.batch_size)]
@@ -115,10 +116,10 @@ def _scan_all(x: Inputs, reverse: bool) -> Outputs:
     return _SelectiveScan.apply(*x, reverse, _wants_gradient(x))
 
 
-def _fold(x: Inputs, dims: Inputs, size: int, reverse: bool) -> Outputs:
+def _fold(x: Inputs, dims: Any, size: int, reverse: bool) -> Outputs:
     """A further axis over all but A and D is more batch."""
 
-    def fold(tensor: Tensor | None, dim: Any) -> Tensor | None:
+    def fold(tensor: Any, dim: Any) -> Any:
         if tensor is None:
             return None
         front = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -129,16 +130,13 @@ def _fold(x: Inputs, dims: Inputs, size: int, reverse: bool) -> Outputs:
     return y, h, saved
 
 
-def _pick(x: Inputs, dims: Inputs, i: int) -> Inputs:
-    return Inputs(*(t if dim is None else t.select(dim, i) for t, dim in zip(x, dims, strict=True)))
-
-
-def _cast(x: Inputs, dtype: torch.dtype) -> Inputs:
-    return Inputs(*(None if t is None else t.to(dtype) for t in x))
+def _pick(x: Inputs, dims: Any, i: int) -> Inputs:
+    values: list[Any] = [t if dim is None or t is None else t.select(dim, i) for t, dim in zip(x, dims, strict=True)]
+    return Inputs(*values)
 
 
 def _differentiable_adjoint(x: Inputs, gy: Tensor | None, gh: Tensor | None, reverse: bool) -> list[Tensor | None]:
-    wide = _cast(x, accumulator(x))
+    wide = cast(x, accumulator(x))
     gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
     gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape) if gh is None else gh
     gradients = compose.adjoint(wide, gy, gh, reverse)
@@ -184,16 +182,15 @@ def _operator_backward(
 
 
 @_operator_backward.register_fake
-def _(
-    inputs: list[Tensor], present: list[bool], saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool
-) -> list[Tensor]:
+def _(inputs: list[Tensor], present: list[bool], saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in inputs]
 
 
 def _unpack(tensors: list[Tensor], present: list[bool]) -> Inputs:
     """The inverse of leaving the absent ones out, which an operator's list cannot hold."""
     rest = iter(tensors)
-    return Inputs(*(next(rest) if there else None for there in present))
+    values: list[Any] = [next(rest) if there else None for there in present]
+    return Inputs(*values)
 
 
 def _operator_setup(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:

@@ -7,13 +7,13 @@ walks the chunks from the last to the first and computes each one's states again
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.scan.selective_compose import Gradients, adjoint, scan
-from resolvent.scan.selective_inputs import CHUNK, Inputs
-
+from resolvent.scan.selective_inputs import CHUNK, Inputs, each
 
 Scan = Callable[[Inputs, bool], tuple[Tensor, Tensor]]
 
@@ -37,11 +37,12 @@ def in_chunks(scan_chunk: Scan, x: Inputs, reverse: bool, save: bool) -> tuple[T
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
     """Gradients of every input from those of y and of the last state."""
-    whole = Inputs(*(None if t is None else t.new_zeros(t.shape) for t in x[:7]), h0=x.h0)
+    whole = each(lambda t: t.new_zeros(t.shape), x)
     parts = _parts(x.u.shape[1], reverse)
     for i in reversed(range(len(parts))):
         h = saved[:, i].transpose(1, 2)  # (b, d, n)
-        g = Inputs(*adjoint(_cut(x, parts[i], h), gy[:, parts[i]], gh, reverse))
+        values: tuple[Any, ...] = adjoint(_cut(x, parts[i], h), gy[:, parts[i]], gh, reverse)
+        g = Inputs(*values)
         _add(whole, g, parts[i])
         gh = gh if g.h0 is None else g.h0  # a chunk always starts from a state
     return *whole[:7], (None if x.h0 is None else gh)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.scan.linear import linear_scan
-from resolvent.scan.selective_inputs import Inputs
+from resolvent.scan.selective_inputs import Inputs, each
 
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor | None, ...]  # one per input, in their order
 
 
 def scan(x: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
     a_bar, h = _states(x, reverse)
     g, gz = _gate_adjoint(x, h, gy)
     drive = g[..., None] * x.C[:, :, None, :]  # (b, l, d, n)
-    a_next = _shift(a_bar, torch.ones_like(gh), not reverse)  # one beyond the end: the last state's gradient enters there
+    a_next = _shift(a_bar, torch.ones_like(gh), not reverse)  # 1 at the end, where the last state's gradient enters
     lam = _linear(a_next, drive, gh, not reverse)
     q = lam * a_bar * _before(x, h, reverse)  # gradient of dt_t A
     r = _over_states(lam, x.B)  # gradient of dt_t u_t
@@ -47,7 +47,7 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
 
 def tangent(x: Inputs, dx: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
     """Directional derivatives of y and of the last state; a member of dx that is None stands still."""
-    v = Inputs(*(t if t is not None or p is None else torch.zeros_like(p) for p, t in zip(x, dx, strict=True)))
+    v = each(torch.zeros_like, x)._replace(**{k: t for k, t in dx._asdict().items() if t is not None})
     a_bar, h = _states(x, reverse)
     rate = v.dt[..., None] * x.A + x.dt[..., None] * v.A  # d(dt_t A), (b, l, d, n)
     drive = _outer(v.dt * x.u + x.dt * v.u, x.B) + _outer(x.dt * x.u, v.B)

@@ -5,7 +5,8 @@ Shape letters: b batch, l length, d channels, n states.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,19 @@ class Inputs(NamedTuple):
     D: Tensor | None = None  # (d,) skip
     z: Tensor | None = None  # (b, l, d) gate
     h0: Tensor | None = None  # (b, d, n) state before the first step
+
+
+def each(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
+    """The same inputs, each one changed; absent ones stay absent."""
+    values: list[Any] = [None if tensor is None else change(tensor) for tensor in x]
+    return Inputs(*values)
+
+
+def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
+    """The inputs in one dtype; themselves where they are already."""
+    if all(tensor is None or tensor.dtype == dtype for tensor in x):
+        return x
+    return each(lambda tensor: tensor.to(dtype), x)
 
 
 def chunks(length: int) -> int:
@@ -45,9 +59,9 @@ def check(x: Inputs) -> None:
     for name, tensor in zip(Inputs._fields, x, strict=True):
         _check_tensor(name, tensor, x.u)
     if x.u.ndim != 3:
-        raise ValueError(f"selective_scan: expected u of shape (b, l, d), got {tuple(x.u.shape)}; add the missing axis.")
+        raise ValueError(f"selective_scan: expected u of shape (b, l, d), got {tuple(x.u.shape)}; add an axis.")
     if x.A.ndim != 2:
-        raise ValueError(f"selective_scan: expected A of shape (d, n), got {tuple(x.A.shape)}; A does not vary in time.")
+        raise ValueError(f"selective_scan: expected A of shape (d, n), got {tuple(x.A.shape)}; it is fixed in time.")
     b, l, d = x.u.shape
     n = x.A.shape[1]
     shapes = ((b, l, d), (b, l, d), (d, n), (b, l, n), (b, l, n), (d,), (b, l, d), (b, d, n))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from resolvent.scan.selective_chunked import in_chunks
 from resolvent.scan.selective_compose import Gradients
-from resolvent.scan.selective_inputs import Inputs
+from resolvent.scan.selective_inputs import Inputs, each
 from resolvent.scan.selective_reference import selective_reference
 
 
@@ -19,10 +19,8 @@ def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tenso
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
     """Gradients of every input from those of y and of the last state; the saved states are not needed."""
     with torch.enable_grad():
-        leaves = Inputs(*(None if t is None else t.detach().requires_grad_() for t in x))
+        leaves = each(lambda t: t.detach().requires_grad_(), x)
         outputs = selective_reference(leaves, reverse)
     wanted = [t for t in leaves if t is not None]
     found = iter(torch.autograd.grad(outputs, wanted, (gy, gh)))
-    gu, gdt, gA, gB, gC, gD, gz, gh0 = (None if t is None else next(found) for t in x)
-    assert gu is not None and gdt is not None and gA is not None and gB is not None and gC is not None
-    return gu, gdt, gA, gB, gC, gD, gz, gh0
+    return tuple(None if t is None else next(found) for t in x)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,11 @@ def _share(work: Callable[[Any], None], x: Inputs, lanes: int) -> None:
         return
     cuts = [total * i // threads for i in range(threads + 1)]
     pool = _pools.get(threads) or _pools.setdefault(threads, ThreadPoolExecutor(threads - 1, "resolvent-scan"))
-    others = [pool.submit(work, share) for share in zip(cuts[:-2], cuts[1:-1], strict=True)]
-    work((cuts[-2], cuts[-1]))
-    for other in others:
-        other.result()
+    *others, mine = pairwise(cuts)
+    running = [pool.submit(work, share) for share in others]
+    work(mine)
+    for share in running:
+        share.result()
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

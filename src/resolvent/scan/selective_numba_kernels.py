@@ -1,7 +1,7 @@
 """The fused selective scan for one core: discretise, step, read out and gate without ever holding (b, l, d, n).
 
-The work is cut into tasks: one sequence times one block of channels. A task keeps its state as (n, lanes) in a buffer of
-its own, so that the inner loop runs over channels and vectorises. The backward takes the saved state before each chunk,
+The work is cut into tasks: one sequence times one block of channels. A task keeps its state as (n, lanes) in its own
+buffer, so that the inner loop runs over channels and vectorises. The backward takes the saved state before each chunk,
 computes that chunk's states again and walks it in the other direction. Tasks share no sum: what must be added over
 sequences or blocks leaves in separate rows and is added by the caller in a fixed order.
 
@@ -22,7 +22,7 @@ from resolvent.scan.selective_inputs import CHUNK
 Array = np.ndarray[Any, Any]
 _entry = njit(nogil=True, cache=True)
 # Helpers are compiled into their callers: no entry from Python, and no test for division by zero in the inner loops.
-_inside = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_inside: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _inner = njit(fastmath={"contract"}, **_inside)
 _inner_sum = njit(fastmath={"contract", "reassoc"}, **_inside)  # sums over lanes vectorise in another, fixed, order
 DT, DRIVE, U, G, READ, GDRIVE, GDT = range(7)  # rows of a task's scratch: dt, dt u, u, gradient of y, C.h, and two sums
