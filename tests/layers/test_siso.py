@@ -33,13 +33,13 @@ CASES: dict[str, Callable[..., Layer]] = {
 }
 COMPILED = ("S4D-legs", "S4-legs", "DSS-softmax", "EMA")
 case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-LENGTHS = (1, 2, 63, 64, 65, 150)
+LENGTHS = (1, 2, 63, 64, 65, 112, 150)
 
 
 @pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of at most four steps: a short sequence then has several, and slow oracles stay quick."""
-    monkeypatch.setattr(blocked, "LONGEST_BLOCK", 4)
+    monkeypatch.setattr(blocked, "BLOCK", 4)
 
 
 def stepped(layer: Layer, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
+FINE = 8  # powers are products of one of the first eight and a power of the eighth
 
 
 @dataclass(frozen=True)
@@ -58,38 +59,71 @@ def inside(lam_bar: Tensor, dtype: torch.dtype) -> Tensor:
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
-    powers = geometric(bank.lam, T)  # (d, T, n): lam^1 .. lam^T
+    powers, whole = geometric(bank.lam, T, dtype)  # (d, T, n): lam^1 .. lam^T, and (d, n): lam^T
     lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
+    M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
     weight = bank.weight if bank.gain is None else bank.weight * bank.gain
-    kernel = (reals(lower) @ _read_out(weight)[..., None])[..., 0]  # (d, T)
-    M_in = lower.flip(1) if bank.gain is None else lower.flip(1) * bank.gain[:, None]
-    M_out = _read_out(bank.weight[:, None] * (lower if delay else powers))
-    carry = DiagonalCarry(narrow(powers, dtype))
-    toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
-    return Blocks(toeplitz, reals(M_in).to(dtype), M_out.to(dtype), carry)
+    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
+    now = torch.zeros_like(past[:, :1]) if delay else weight.real.sum(-1, keepdim=True)
+    if bank.D is not None and not delay:
+        now = now + bank.D[:, None]
+    M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
+    toeplitz = _toeplitz(torch.cat([now.to(dtype), past], 1))
+    return Blocks(toeplitz, reals(M_in), M_out, DiagonalCarry(powers, whole))
 
 
 def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
-    """The same for dense banks, by doubling: A^{2k} = A^k A^k reaches T in log2(T) products. T is a power of two."""
+    """The same for dense banks, by doubling: A^{2k} = A^k A^k reaches T in log2(T) products."""
     doublings = [bank.A.mT]  # transposed: states are rows
     into, out = bank.B[:, None], bank.C[:, None]  # (d, k, s): rows A^i B and C A^i, i = 0 .. k-1
-    while into.shape[1] < T:
+    while (k := into.shape[1]) < T:
         P = doublings[-1]
-        into, out = torch.cat([into, into @ P], 1), torch.cat([out, out @ P.mT], 1)
+        into = torch.cat([into, into[:, : T - k] @ P], 1)
+        out = torch.cat([out, out[:, : T - k] @ P.mT], 1)
         doublings.append(P @ P)
     kernel = (into @ bank.C[..., None])[..., 0]  # (d, T)
     M_out = out if delay else out @ bank.A
-    carry = DenseCarry(tuple(P.to(dtype) for P in doublings))
+    carry = DenseCarry(tuple(P.to(dtype) for P in doublings), _power(doublings, T).to(dtype))
     toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
     return Blocks(toeplitz, into.flip(1).to(dtype), M_out.to(dtype), carry)
 
 
-def geometric(lam: Tensor, count: int) -> Tensor:
-    """lam^1, ..., lam^count of lam (d, n) along a new axis 1, by doubling."""
+def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:
+    """What each row of M_out (d, T, s) reads from the state that a unit input leaves, (d, T)."""
+    if bank.gain is not None:
+        return (M_out @ reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
+    return (M_out[..., ::2] if bank.lam.is_complex() else M_out).sum(-1)  # the state is 1 + 0i
+
+
+def _power(doublings: list[Tensor], T: int) -> Tensor:
+    """P^T from P, P^2, P^4, ..."""
+    factors = [P for k, P in enumerate(doublings) if (T >> k) & 1]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product @ factor
+    return product
+
+
+def geometric(lam: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """lam^1, ..., lam^count of lam (d, n) along a new axis 1, in the precision of `dtype`, and lam^count.
+
+    Each power is one product of two exact ones, lam^i lam^(8j), so the large table is made and differentiated once. The
+    last power is rounded from the exact one: it is the only one that is applied again and again.
+    """
+    fine = _chain(lam, min(count, FINE))  # (d, 8, n)
+    rows = -(-count // FINE)
+    if rows == 1:
+        return narrow(fine, dtype), narrow(fine[:, -1], dtype)
+    coarse = torch.cat([torch.ones_like(fine[:, :1]), _chain(fine[:, -1], rows - 1)], 1)  # (d, rows, n)
+    table = (narrow(coarse, dtype)[:, :, None] * narrow(fine, dtype)[:, None]).flatten(1, 2)[:, :count]
+    return table, narrow(coarse[:, -1] * fine[:, (count - 1) % FINE], dtype)
+
+
+def _chain(lam: Tensor, count: int) -> Tensor:
+    """lam^1, ..., lam^count by doubling."""
     powers = lam[:, None]
     while powers.shape[1] < count:
-        more = powers[:, : count - powers.shape[1]] * powers[:, -1:]
-        powers = torch.cat([powers, more], 1)
+        powers = torch.cat([powers, powers[:, : count - powers.shape[1]] * powers[:, -1:]], 1)
     return powers
 
 

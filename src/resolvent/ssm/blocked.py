@@ -9,7 +9,7 @@ so all blocks of all sequences share three matrices per channel (Toeplitz, M_out
 The cost is linear in the length, no kernel of full length exists, and the states in and out come free. States travel in
 real form: s = 2n reals for n complex states (real and imaginary part in turn), s = n for real ones.
 
-Shape letters: b batch, l length, d channels, m whole blocks, T steps of a block, s reals of a state.
+Shape letters: b batch, l length, d channels, m blocks of a sequence, T steps of a block, s reals of a state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from resolvent.scan import linear_scan
 
-LONGEST_BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
+BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,12 @@ class DiagonalCarry:
     """A = diag(lam): its powers lam^1, ..., lam^T, real or complex."""
 
     powers: Tensor  # (d, T, n)
+    whole: Tensor  # (d, n), lam^T
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
-        """h_k = A^T h_{k-1} + z_k for z (d, m, b, s) and h0 (d, b, s): the states after each block, (d, m, b, s)."""
-        b = z.shape[2]
-        a = self.powers[:, -1:].repeat(1, 1, b)  # (d, 1, b n): one long row of states scans faster than b short ones
-        h = linear_scan(a, self._own(z).flatten(2), self._own(h0).flatten(1))
-        return self._reals(h.unflatten(2, (b, -1)))
+        """h_k = A^T h_{k-1} + z_k for z (d, b, m, s) and h0 (d, b, s): the states after each block, (d, b, m, s)."""
+        a = self.whole[:, None, None]  # (d, 1, 1, n)
+        return self._reals(linear_scan(a, self._own(z), self._own(h0)))
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """A^steps h for h (d, b, s), 1 <= steps <= T: one number for all or one per sequence (b,)."""
@@ -54,16 +53,17 @@ class DiagonalCarry:
 
 @dataclass(frozen=True)
 class DenseCarry:
-    """A dense and real, as the transposes of A^1, A^2, A^4, ..., A^T; T is a power of two."""
+    """A dense and real: the transposes of A^1, A^2, A^4, ... up to the largest such power within T, and of A^T."""
 
     doublings: tuple[Tensor, ...]  # each (d, s, s)
+    whole: Tensor  # (d, s, s)
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
         h, states = h0, []
-        for k in range(z.shape[1]):
-            h = torch.baddbmm(z[:, k], h, self.doublings[-1])
+        for z_k in z.unbind(2):
+            h = torch.baddbmm(z_k, h, self.whole)
             states.append(h)
-        return torch.stack(states, 1)
+        return torch.stack(states, 2)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """Binary powers: one product per bit of `steps`."""
@@ -87,49 +87,55 @@ class Blocks:
 
 
 def block_length(length: int) -> int:
-    """Steps of a block for a sequence of `length`: a power of two, so that few different tables are ever made."""
-    steps = 1
-    while steps < length and steps < LONGEST_BLOCK:
-        steps *= 2
-    return steps
+    """Steps of a block for a sequence of `length`.
+
+    Up to BLOCK one block does, sized to a power of two so that few different tables are made. Beyond it a length near
+    BLOCK that divides the sequence spares the padding; where there is none, BLOCK itself.
+    """
+    if length <= BLOCK:
+        return next(T for T in (1 << k for k in range(BLOCK.bit_length() + 1)) if T >= length)
+    near = sorted(range(3 * BLOCK // 4, 5 * BLOCK // 4 + 1), key=lambda T: abs(T - BLOCK))
+    return next((T for T in near if length % T == 0), BLOCK)
 
 
 def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """u (b, l, d), l >= 1, from h0 (b, d, s): y (b, l, d) and the state (b, d, s) after each sequence's last step."""
-    l, T = u.shape[1], blocks.toeplitz.shape[-1]
-    m = (l - 1) // T  # whole blocks before the last one, which has 1 to T steps
-    h = h0.transpose(0, 1)[:, None]  # (d, 1, b, s); later (d, m + 1, b, s), the state before each block
-    pieces = []
-    if m:
-        head = u[:, : m * T].unflatten(1, (m, T)).permute(3, 1, 0, 2).contiguous()  # (d, m, b, T)
-        flat = head.flatten(1, 2)  # (d, m b, T)
-        z = torch.bmm(flat, blocks.M_in).unflatten(1, (m, -1))
-        h = torch.cat([h, blocks.carry.along(z, h[:, 0])], 1)
-        y = _outputs(blocks, flat, h[:, :-1].flatten(1, 2)).unflatten(1, (m, -1))
-        pieces.append(y.permute(2, 1, 3, 0).flatten(1, 2))  # (b, m T, d)
-    tail = u[:, m * T :].permute(2, 0, 1).contiguous()  # (d, b, r)
-    pieces.append(_outputs(blocks, tail, h[:, -1]).permute(1, 2, 0))
-    end = _last_state(blocks, tail, h[:, -1]) if lengths is None else _state_at(blocks, u, h, lengths)
-    return torch.cat(pieces, 1), end.transpose(0, 1)
+    b, l, d = u.shape
+    T = blocks.toeplitz.shape[-1]
+    m = -(-l // T)  # blocks
+    t = min(l, T)  # steps of each; a single block may be shorter than the tables
+    padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
+    flat = padded.reshape(b * m * t, d).t().contiguous().view(d, b * m, t)
+    z = torch.bmm(flat, blocks.M_in[:, T - t :]).view(d, b, m, -1)
+    before, end = _states(blocks, z, h0.transpose(0, 1), t)  # (d, b, m, s), (d, b, s)
+    y = _outputs(blocks, flat, before.flatten(1, 2))
+    y = _contiguous_gradient(y.view(d, b * m * t)).t().contiguous().view(b, m * t, d)[:, :l]
+    if lengths is not None:
+        end = _state_at(blocks, u, before, lengths)
+    elif m * t > l:
+        end = _state_after(blocks, u[:, (m - 1) * t :].permute(2, 0, 1), before[:, :, -1])
+    return y, end.transpose(0, 1)
+
+
+def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """The states before each block (d, b, m, s) and after the last (d, b, s), from what each block adds, z."""
+    m = z.shape[2]
+    if m == 1:
+        return h0[:, :, None], blocks.carry.by(h0, t) + z[:, :, 0]
+    head, last = blocks.carry.along(z, h0).split([m - 1, 1], 2)
+    return torch.cat([h0[:, :, None], head], 2), last[:, :, 0]
 
 
 def _outputs(blocks: Blocks, u: Tensor, h: Tensor) -> Tensor:
-    """y (d, r, t) of blocks u (d, r, t), t <= T, that start from h (d, r, s)."""
+    """y (d, r, t) of r blocks u (d, r, t), t <= T, that start from h (d, r, s)."""
     t = u.shape[-1]
-    inside = torch.bmm(u, blocks.toeplitz[:, :t, :t])
-    return _contiguous_gradient(torch.baddbmm(inside, h, blocks.M_out[:, :t].mT))
+    return torch.baddbmm(torch.bmm(u, blocks.toeplitz[:, :t, :t]), h, blocks.M_out[:, :t].mT)
 
 
-def _last_state(blocks: Blocks, u: Tensor, h: Tensor) -> Tensor:
-    """The state (d, b, s) after a block u (d, b, t), t <= T, that starts from h (d, b, s)."""
-    t = u.shape[-1]
-    return torch.baddbmm(blocks.carry.by(h, t), u, blocks.M_in[:, blocks.M_in.shape[1] - t :])
+def _state_at(blocks: Blocks, u: Tensor, before: Tensor, lengths: Tensor) -> Tensor:
+    """The state (d, b, s) after lengths[i] steps of sequence i, from the states before each block (d, b, m, s).
 
-
-def _state_at(blocks: Blocks, u: Tensor, h: Tensor, lengths: Tensor) -> Tensor:
-    """The state (d, b, s) after lengths[i] steps of sequence i, from the states h (d, m + 1, b, s) before each block.
-
-    What the sequence has of its last block is moved to that block's end, so one M_in serves every length.
+    What a sequence has of its last block is moved to the end of that block, so that one M_in serves every length.
     """
     T = blocks.M_in.shape[1]
     block = (lengths - 1) // T
@@ -138,8 +144,13 @@ def _state_at(blocks: Blocks, u: Tensor, h: Tensor, lengths: Tensor) -> Tensor:
     row = torch.arange(u.shape[0], device=u.device)
     last = u[row[:, None], (block * T)[:, None] + slot.clamp(min=0)]  # (b, T, d)
     last = last.masked_fill((slot < 0)[..., None], 0)
-    start = blocks.carry.by(h[:, block, row], left)
-    return torch.baddbmm(start, last.permute(2, 0, 1), blocks.M_in)
+    return torch.baddbmm(blocks.carry.by(before[:, row, block], left), last.permute(2, 0, 1), blocks.M_in)
+
+
+def _state_after(blocks: Blocks, u: Tensor, before: Tensor) -> Tensor:
+    """The state (d, b, s) after the last, shorter block: its steps u (d, b, left), the state before it (d, b, s)."""
+    T, left = blocks.M_in.shape[1], u.shape[-1]
+    return torch.baddbmm(blocks.carry.by(before, left), u, blocks.M_in[:, T - left :])
 
 
 def _contiguous_gradient(y: Tensor) -> Tensor:
