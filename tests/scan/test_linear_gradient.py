@@ -33,9 +33,7 @@ def test_gradcheck(backend: str, dtype: torch.dtype, time: int | None, reverse: 
         return linear_scan(a, b, h0, reverse)
 
     with use(backend):
-        assert gradcheck(
-            scan, inputs(4, dtype, time), check_forward_ad=True, check_batched_grad=True, fast_mode=True
-        )
+        assert gradcheck(scan, inputs(4, dtype, time), check_forward_ad=True, check_batched_grad=True, fast_mode=True)
         assert gradgradcheck(scan, inputs(3, dtype, time, rows=1), check_fwd_over_rev=True, fast_mode=True)
 
 

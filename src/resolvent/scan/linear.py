@@ -9,7 +9,8 @@ and so is the tangent, dh_t = a_t dh_{t-1} + (da_t h_{t-1} + db_t). Both are wri
 every derivative exists. A first-order backward pass runs one fused kernel in place of this.
 
 Eager calls go through an `autograd.Function`; compiled ones through the custom operator `resolvent::linear_scan`,
-because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call.
+because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call. (torch
+does not differentiate a custom operator by `torch.func.grad` inside compiled code; `backward` and `vmap` work there.)
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def _promoted(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     h0 = None if h0 is None else h0.to(inner)
     if inner.is_complex and not a.is_complex():
         # a real multiplier acts on the real and imaginary parts alike: half the work of a complex one
-        pairs = a.to(inner.to_real()).unsqueeze(-1).expand(*a.shape, 2).flatten(-2)  # (..., l or 1, 2n)
-        h = _scan(pairs, _split(b), None if h0 is None else _split(h0), reverse)
+        parts = _split(b)  # (..., l, 2n)
+        twice = a.to(parts.dtype).unsqueeze(-1).expand(*a.shape, 2).flatten(-2)  # (..., l or 1, 2n)
+        h = _scan(twice, parts, None if h0 is None else _split(h0), reverse)
         return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
     return _scan(a.to(inner), b, h0, reverse).to(result)
 
