@@ -1,0 +1,134 @@
+"""The model as attacks see it: a callable in evaluation mode, fed in bounded batches, differentiated in x alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks.objective import Objective
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Victim:
+    """`Victim(f, batch_size=128)`: at most that many samples pass through f at once, with or without gradient.
+
+    f is any callable from (b, ...) to outputs (b, ...). For an nn.Module, `with victim.attacked():` sets evaluation
+    mode, stops parameter gradients and enters `f.frozen()` where the module offers it (or the context that `freeze`
+    makes), and puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor],
+        batch_size: int | None = None,
+        freeze: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> None:
+        if not callable(f):
+            raise TypeError(f"Victim: expected a model, a callable from x to logits, got {type(f).__name__}.")
+        if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+            raise TypeError(f"Victim: batch_size must be None or a whole number, got {batch_size!r}.")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"Victim: batch_size must be at least 1, got {batch_size}.")
+        self.f = f
+        self.batch_size = batch_size
+        self.freeze = freeze
+        self.forwards = 0
+        self.backwards = 0
+        self._inside = False
+
+    @staticmethod
+    def of(f: Callable[[Tensor], Tensor] | Victim) -> Victim:
+        return f if isinstance(f, Victim) else Victim(f)
+
+    @contextmanager
+    def attacked(self) -> Iterator[Victim]:
+        """Evaluation mode, no parameter gradients; nested uses change nothing."""
+        if self._inside:
+            yield self
+            return
+        module = self.f if isinstance(self.f, nn.Module) else None
+        self._inside = True
+        try:
+            with _still(module), self._frozen():
+                yield self
+        finally:
+            self._inside = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs without gradient: (b, classes), at least float32."""
+        with torch.no_grad():
+            return torch.cat([self._call(part) for part in self._parts(x)])
+
+    def value_and_grad(
+        self, x: Tensor, objective: Objective, *labels: Tensor, passes: int = 1
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """objective(f(x), *labels) (b,), its gradient in x, and the outputs, from one pass.
+
+        `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
+        """
+        size = self.batch_size or x.shape[0]
+        pieces = []
+        for i in range(0, x.shape[0], max(size, 1)):
+            part = [label[i : i + size] for label in labels]
+            runs = [self._differentiate(x[i : i + size], objective, part) for _ in range(passes)]
+            pieces.append([sum(values[1:], values[0]) / passes for values in zip(*runs, strict=True)])
+        losses, grads, outputs = (torch.cat(values) for values in zip(*pieces, strict=True))
+        return losses, grads, outputs
+
+    def _differentiate(self, x: Tensor, objective: Objective, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        self.backwards += x.shape[0]
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            output = self._call(x)
+            losses = objective(output, *labels)
+            if not losses.requires_grad:  # the output does not depend on x at all
+                return losses, torch.zeros_like(x.detach()), output
+            (grad,) = torch.autograd.grad(losses.sum(), [x], allow_unused=True)
+        return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
+
+    def _call(self, x: Tensor) -> Tensor:
+        self.forwards += x.shape[0]
+        output = self.f(x.to(self._dtype(x)))
+        if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
+            got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(
+                f"the model must map x {tuple(x.shape)} to real outputs ({x.shape[0]}, classes), got {got}."
+            )
+        return output.float() if output.dtype in _HALF else output
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split(self.batch_size) if self.batch_size else (x,)
+
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """Attacks step in float32 at least; a half-precision module is handed its own type."""
+        parameters = self.f.parameters() if isinstance(self.f, nn.Module) else iter(())
+        own = next((p.dtype for p in parameters if p.is_floating_point()), None)
+        return own if own in _HALF and own is not None else x.dtype
+
+    def _frozen(self) -> AbstractContextManager[Any]:
+        offered = self.freeze or (getattr(self.f, "frozen", None) if isinstance(self.f, nn.Module) else None)
+        return offered() if callable(offered) else nullcontext()
+
+
+@contextmanager
+def _still(module: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients; every submodule gets back the mode that it had."""
+    modules = [] if module is None else list(module.modules())
+    modes = [m.training for m in modules]
+    trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+    try:
+        if module is not None:
+            module.eval()
+        for p in trainable:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in trainable:
+            p.requires_grad_(True)
+        for m, mode in zip(modules, modes, strict=True):
+            m.training = mode

@@ -1,0 +1,112 @@
+"""Checks of a threat, alone and against a batch: each error says what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TOLERANCE = 1e-6  # how far rounding may have put x outside its bounds
+
+
+def check_norm(norm: Any) -> None:
+    if norm not in ("linf", "l2", "l1"):
+        raise ValueError(f"Threat: norm must be 'linf', 'l2' or 'l1'; got {norm!r}.")
+
+
+def check_eps(eps: Any) -> None:
+    _check_number("eps", eps)
+    values = torch.as_tensor(eps)
+    if values.dim() > 1:
+        raise ValueError(
+            f"Threat: eps must be a number or a tensor (b,), one per sample, got shape {tuple(values.shape)}."
+        )
+    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+        raise ValueError(f"Threat: eps must be finite and not negative, got {_worst(values)}.")
+
+
+def check_bounds(bounds: Any) -> None:
+    if bounds is None:
+        return
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise TypeError(f"Threat: bounds must be None or a pair (low, high), got {bounds!r}.")
+    for name, value in zip(("low", "high"), bounds, strict=True):
+        _check_number(name, value)
+        if bool(torch.isnan(torch.as_tensor(value)).any()):
+            raise ValueError(f"Threat: the {name} bound holds NaN; use -inf or inf for an open side.")
+    low, high = (torch.as_tensor(v) for v in bounds)
+    try:
+        crossed = bool((low.to(high.device) > high).any())
+    except RuntimeError as error:
+        raise ValueError(
+            f"Threat: bounds of shapes {tuple(low.shape)} and {tuple(high.shape)} do not fit together."
+        ) from error
+    if crossed:
+        raise ValueError("Threat: the low bound lies above the high bound; give them as (low, high).")
+
+
+def check_mask(mask: Any) -> None:
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool):
+        got = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"Threat: mask must be a bool tensor, True where the attacker may act; got {got}.")
+
+
+def check_input(x: Any, eps: Any, bounds: Any, mask: Tensor | None) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"Threat: x must be a tensor of real numbers, got {got}; attack a token model after its embedding."
+        )
+    if x.dim() < 2 or x.shape[0] == 0:
+        raise ValueError(f"Threat: x must be (batch, ...) with at least one sample, got shape {tuple(x.shape)}.")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("Threat: x holds NaN or infinity; clean the input first.")
+    if isinstance(eps, Tensor) and eps.dim() == 1 and eps.shape[0] not in (1, x.shape[0]):
+        raise ValueError(f"Threat: eps must have one entry per sample ({x.shape[0]}), got {eps.shape[0]}.")
+    _check_mask_fits(x, mask)
+    _check_inside(x, bounds)
+
+
+def _check_mask_fits(x: Tensor, mask: Tensor | None) -> None:
+    if mask is None:
+        return
+    fits = mask.dim() <= x.dim() and all(m in (1, n) for m, n in zip(mask.shape, x.shape, strict=False))
+    if not fits:
+        raise ValueError(f"Threat: the mask must match x's leading axes {tuple(x.shape)}, got {tuple(mask.shape)}.")
+
+
+def _check_inside(x: Tensor, bounds: Any) -> None:
+    if bounds is None:
+        return
+    low, high = (torch.as_tensor(v, device=x.device) for v in bounds)
+    for bound in (low, high):
+        _check_broadcast(x, bound)
+    slack = _TOLERANCE * x.abs().clamp_min(1.0)
+    if bool((x < low - slack).any()) or bool((x > high + slack).any()):
+        raise ValueError(
+            f"Threat: the bounds exclude the input: x reaches from {float(x.min()):.6g} to {float(x.max()):.6g}, the "
+            f"bounds from {float(low.min()):.6g} to {float(high.max()):.6g}; scale x, or pass bounds that hold for it."
+        )
+
+
+def _check_broadcast(x: Tensor, bound: Tensor) -> None:
+    try:
+        shape = torch.broadcast_shapes(x.shape, bound.shape)
+    except RuntimeError:
+        shape = torch.Size()
+    if shape != x.shape:
+        raise ValueError(f"Threat: bounds must broadcast to x {tuple(x.shape)}, got a tensor {tuple(bound.shape)}.")
+
+
+def _check_number(name: str, value: Any) -> None:
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    tensor = isinstance(value, Tensor) and not value.is_complex() and value.dtype != torch.bool
+    if not (real or tensor):
+        raise TypeError(f"Threat: {name} must be a number or a tensor, got {value!r} of type {type(value).__name__}.")
+
+
+def _worst(values: Tensor) -> float:
+    flat = values.flatten().float()
+    bad = flat[~torch.isfinite(flat)]
+    return float(bad[0]) if bad.numel() else float(flat.min())
