@@ -1,0 +1,34 @@
+"""Shuffles that depend on a seed alone: the same on every machine and with every version of numpy or torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+
+
+def mixed(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on uint64: every bit of the input reaches every bit of the output."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+        z = values + _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * _MIX1
+        z = (z ^ (z >> np.uint64(27))) * _MIX2
+        return z ^ (z >> np.uint64(31))
+
+
+def fold(*numbers: int) -> int:
+    """One 63-bit seed from several whole numbers, order included: (seed, epoch), (seed, step), ..."""
+    state = np.zeros(1, dtype=np.uint64)
+    for number in numbers:
+        state = mixed(state ^ mixed(np.array([number % 2**64], dtype=np.uint64)))
+    return int(state[0] >> np.uint64(1))
+
+
+def shuffled(n: int, *seed: int) -> np.ndarray:
+    """A permutation of 0 .. n-1 (n,) int64 for the seed: sample ids sorted by their hash."""
+    start = np.uint64(fold(*seed))
+    with np.errstate(over="ignore"):
+        keys = mixed(mixed(np.arange(n, dtype=np.uint64)) + start)
+    return np.argsort(keys, kind="stable")
