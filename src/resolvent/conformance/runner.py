@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +82,7 @@ def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
     """One cell: what the property found, or how it crashed."""
     start = time.perf_counter()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _one_thread():
             warnings.simplefilter("ignore")
             found = prop.measure(subject)
     except Exception as crash:
@@ -91,6 +92,17 @@ def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
         return replace(blank, note=found.reason)
     status = "pass" if found.holds else "fail"
     return replace(blank, status=status, error=found.error, tolerance=found.tolerance, note=found.note)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Subjects are tiny: waking a second thread takes longer than the work, tenfold on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _told(crash: BaseException) -> str:

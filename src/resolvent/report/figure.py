@@ -65,7 +65,7 @@ def _blank() -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.6)
-    axes.tick_params(colors=MUTED, labelsize=8, length=0)
+    axes.tick_params(which="both", colors=MUTED, labelsize=8, length=0)
     axes.xaxis.label.set(color=MUTED, size=8)
     axes.yaxis.label.set(color=MUTED, size=8)
     for side in axes.spines.values():
@@ -85,8 +85,9 @@ def _half_plane(axes: Axes, spectrum: Spectrum) -> None:
     axes.axvline(0, color=MUTED, lw=0.9)
     axes.set(xlabel="Re λ", ylabel="Im λ")
     low, high = min(spectrum.re), max(max(spectrum.re), 0.0)
-    room = 0.08 * max(high - low, 1.0)
-    axes.set_xlim(low - room, high + room)
+    width = max(high - low, 0.5)
+    axes.set_xlim(high - 1.08 * width, high + 0.08 * width)
+    axes.locator_params(axis="x", nbins=6)
     reach = max(abs(v) for v in spectrum.im)
     if reach < 1e-9:
         axes.set(ylim=(-1, 1), yticks=[0])

@@ -62,8 +62,8 @@ def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
     if subject.traits.unidirectional is None or not subject.traits.additive:
         return 0.0
     causal = subject.traits.unidirectional().to(subject.working).eval()
-    shared = {name: t for name, t in layer.state_dict().items() if name in causal.state_dict()}
-    causal.load_state_dict(shared)
+    weights = layer.state_dict()
+    causal.load_state_dict({name: _forward_part(weights[name], t) for name, t in causal.state_dict().items()})
     cut = x.shape[1] // 2
     other = torch.cat([3 * subject.input(salt=5)[:, :cut], x[:, cut:]], 1)
     lengths = torch.full((x.shape[0],), x.shape[1] - 2)
@@ -72,3 +72,8 @@ def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
         kept, changed = (layer(v, None, given)[0] - causal(v, None, given)[0] for v in (x, other))
         worst = max(worst, distance(changed[:, cut:], kept[:, cut:]))
     return worst
+
+
+def _forward_part(weight: Tensor, like: Tensor) -> Tensor:
+    """Where one tensor holds both directions along its first axis, the forward one comes first."""
+    return weight if weight.shape == like.shape else weight[: like.shape[0]]
