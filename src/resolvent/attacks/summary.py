@@ -1,0 +1,38 @@
+"""A result of AutoAttack as a few lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resolvent.attacks.autoattack import AutoAttackResult
+
+
+def summary(result: AutoAttackResult) -> str:
+    """Accuracy after each attack with its settings, the cost, the flags."""
+    threat = result.threat
+    bounds = "no bounds" if threat["bounds"] is None else "bounds {} to {}".format(*threat["bounds"])
+    lines = [
+        f"AutoAttack {result.preset}: {threat['norm']}, eps {_short(threat['eps'])}, {bounds}, "
+        f"{len(result)} samples, seed {result.seed}"
+    ]
+    told = ["", *(_settings(attack) for attack in result.attacks)]
+    width = max(len(name) for name in result.stages)
+    for (name, accuracy), more in zip(result.table.items(), told, strict=True):
+        lines.append(f"  {name:<{width}}  {100 * accuracy:6.2f} %   {more}".rstrip())
+    lines.append(f"robust accuracy {100 * result.accuracy:.2f} % (standard error {100 * result.deviation:.2f})")
+    lines.append(
+        f"{int(result.queries.sum()):,} forward and {int(result.gradients.sum()):,} backward passes of one sample; "
+        f"largest perturbation {_short(float(result.norm.max()))}"
+    )
+    lines += [f"flag {flag}" for flag in result.flags] or ["no flags"]
+    return "\n".join(lines)
+
+
+def _settings(attack: dict[str, Any]) -> str:
+    shown = {k: v for k, v in attack.items() if k not in ("name", "class") and v is not None}
+    return ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
