@@ -16,12 +16,12 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.scan.linear_rows import multiplier_rows, sum_to
+from resolvent.scan.memory import fresh
 from resolvent.scan.threads import team
 
 Array = NDArray[Any]
@@ -168,12 +168,12 @@ def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = F
     l, n = b.shape[-2:]
     rows = b.numel() // (l * n)
     source, div = multiplier_rows(a, b.shape)
-    h = torch.empty_like(b, memory_format=torch.contiguous_format)
+    h = fresh(b.shape, b)
     b_ = _array(b, (rows, l, n))
     arrays = (_array(source, (-1, source.shape[-2], n)), b_, _start(h0, b_), h.numpy().reshape(rows, l, n))
     with team(numba, b.numel()) as threads:
         run = _forward_parallel if threads > 1 else _forward_serial
-        run(*arrays, _plan(rows, n, div), reverse)
+        run(*arrays, _plan(rows, n, div, threads), reverse)
     return h
 
 
@@ -182,20 +182,24 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     l, n = h.shape[-2:]
     rows = h.numel() // (l * n)
     source, div = multiplier_rows(a, h.shape)
-    gb = torch.empty_like(h, memory_format=torch.contiguous_format)
-    ga = torch.empty((*h.shape[:-2], a.shape[-2], n), dtype=h.dtype)  # summed over the broadcast rows below
+    gb = fresh(h.shape, h)
+    ga = fresh((*h.shape[:-2], a.shape[-2], n), h)  # summed over the broadcast rows below
     h_ = _array(h, (rows, l, n))
     out = ga.numpy().reshape(rows, -1, n), gb.numpy().reshape(rows, l, n)
     arrays = (_array(g, (rows, l, n)), _array(source, (-1, source.shape[-2], n)), h_, _start(h0, h_), out)
     with team(numba, h.numel()) as threads:
         run = _backward_parallel if threads > 1 else _backward_serial
-        run(*arrays, _plan(rows, n, div), reverse)
+        run(*arrays, _plan(rows, n, div, threads), reverse)
     return sum_to(ga, a.shape), gb
 
 
-def _plan(rows: int, n: int, div: int) -> tuple[int, int, int]:
-    """(tasks, states in a block, div): whole rows where there are many, blocks of at least a cache line otherwise."""
-    blocks = max(1, min(-(-16 // rows), n // 16))
+def _plan(rows: int, n: int, div: int, threads: int) -> tuple[int, int, int]:
+    """(tasks, states in a block, div).
+
+    Whole rows run through memory in order, several times as fast as blocks of them do; blocks are for rows too few to
+    go round, and for states too many for the cache.
+    """
+    blocks = max(min(-(-threads // rows), n // 64), -(-n // 4096), 1)
     width = -(-n // blocks)
     return rows * -(-n // width), width, div
 

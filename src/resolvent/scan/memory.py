@@ -1,0 +1,39 @@
+"""Output arrays for CPU kernels. A large one is fresh memory each time: its page faults can cost more than the scan."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+LARGE = 8 << 20  # bytes; below this the allocator hands out memory that it has used before
+_PAGE = 4096
+_MADV_HUGEPAGE = 14
+
+
+def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A contiguous tensor with the dtype and device of `like`, not initialised; in huge pages where Linux has them."""
+    x = torch.empty(shape, dtype=like.dtype, device=like.device)
+    if x.nbytes >= LARGE:
+        advise = _madvise()
+        if advise is not None:
+            start = -(-x.data_ptr() // _PAGE) * _PAGE
+            advise(start, (x.data_ptr() + x.nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
+    return x
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    """The C library's call: advice, so that a refusal (an older kernel, a restricted container) changes nothing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        advise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    advise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+    return advise
