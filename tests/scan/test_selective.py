@@ -73,6 +73,17 @@ def test_half_inputs_with_wide_parameters_keep_each_dtype() -> None:
 
 
 @every_backend
+def test_autocast_changes_nothing_inside(backend: str) -> None:
+    x = draw(2, 40, 4, 3, dtype=torch.float32)
+
+    with use(backend):
+        want = with_gradients(fast, x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = with_gradients(fast, x)
+    assert_close(got, want, tolerance=1e-6)  # the same operations in the same dtype; bfloat16 would be off by 1e-3
+
+
+@every_backend
 @both_ways
 def test_pieces_with_the_carried_state_equal_the_whole(backend: str, reverse: bool) -> None:
     x = draw(2, 75, 3, 4)

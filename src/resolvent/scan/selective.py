@@ -7,11 +7,12 @@ itself be differentiated is written with `linear_scan` instead, whose derivative
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from resolvent.scan import selective_compose as compose
 from resolvent.scan import selective_run as run
@@ -44,11 +45,12 @@ def selective_scan(
     check(x)
     if u.shape[1] == 0:
         return u.clone(), _empty_last(x)
+    save = _wants_gradient(x)
     if torch.compiler.is_compiling() or type(u) not in _PLAIN:
-        y, h, _ = _operator(*x, reverse, _wants_gradient(x))
-    else:
-        y, h, _ = _SelectiveScan.apply(*x, reverse, _wants_gradient(x))
-    return y, h
+        return _operator(*x, reverse, save)[:2]
+    if save or _transformed(*x) or forward_ad._current_level >= 0:
+        return _SelectiveScan.apply(*x, reverse, save)[:2]
+    return run.forward(x, reverse, False)[:2]
 
 
 def _empty_last(x: Inputs) -> Tensor:
@@ -105,11 +107,15 @@ class _SelectiveScan(Function):
         return (y, h, saved), (0, 0, 0)
 
 
-def _transformed(*gradients: Tensor | None) -> bool:
+# `apply` binds its arguments to this signature on every call, and finds it out anew unless it is kept.
+_SelectiveScan.forward.__signature__ = inspect.signature(_SelectiveScan.forward)  # type: ignore[attr-defined]
+
+
+def _transformed(*tensors: Tensor | None) -> bool:
     """Whether `torch.func`, or the older vmap of `torch.autograd.grad(is_grads_batched=True)`, is at work."""
     if torch._C._are_functorch_transforms_active():
         return True
-    return any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in gradients)
+    return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
 
 
 def _scan_all(x: Inputs, reverse: bool) -> Outputs:

@@ -5,6 +5,10 @@ They hold all states (b, l, d, n) at once. Every order of derivative, `torch.fun
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,6 +19,18 @@ from resolvent.scan.selective_inputs import Inputs, each
 Gradients = tuple[Tensor | None, ...]  # one per input, in their order
 
 
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the products inside in the dtype that they are given; autocast would make them bfloat16."""
+
+    @wraps(function)
+    def run(x: Inputs, *args: Any) -> Any:
+        with torch.autocast(x.u.device.type, enabled=False):
+            return function(x, *args)
+
+    return run
+
+
+@_without_autocast
 def scan(x: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
     """y (b, l, d) and the last state (b, d, n), for l >= 1."""
     _, h = _states(x, reverse)
@@ -22,6 +38,7 @@ def scan(x: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
     return (y if x.z is None else y * F.silu(x.z)), h[:, 0 if reverse else -1]
 
 
+@_without_autocast
 def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
     """Gradients of every input from those of y and of the last state.
 
@@ -45,6 +62,7 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
     return gu, gdt, gA, gB, gC, gD, gz, gh0
 
 
+@_without_autocast
 def tangent(x: Inputs, dx: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
     """Directional derivatives of y and of the last state; a member of dx that is None stands still."""
     v = each(torch.zeros_like, x)._replace(**{k: t for k, t in dx._asdict().items() if t is not None})
