@@ -109,8 +109,9 @@ class S4(Layer):
         if self.discretisation == "zoh":
             return self._dense_step(x_t, state)
         lam, U, row, B, C = self.cached("step", self._step_tables)
-        seen = (reals(state)[:, :, None] * row).sum(-1)  # (b, d, r): 2 Re(Q^* x)
-        x = lam * state + B * x_t[..., None] - (U * seen[:, :, None]).sum(-1)
+        x = lam * state + B * x_t[..., None]
+        for column, read in zip(U, row, strict=True):  # (d, n), (d, 2n), one of each per rank
+            x = x - column * (reals(state) * read).sum(-1, keepdim=True)
         return torch.addcmul((reals(x) * C).sum(-1), self.D, x_t), x
 
     def _dense_step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,11 +121,11 @@ class S4(Layer):
 
     def _step_tables(self) -> tuple[Tensor, ...]:
         half = self._half()
-        row = 2 * half_dplr.real_rows(half.Q).mT  # (d, r, 2n)
+        row = 2 * reals(half.Q.movedim(-1, 0).contiguous())  # (r, d, 2n): 2 Re(Q^* x)
         C = reals(2 * siso.as_complex(wide(self.C)).conj())
         return (
             half.lam_bar.to(self.complex_dtype),
-            half.U.to(self.complex_dtype),
+            half.U.movedim(-1, 0).to(self.complex_dtype).contiguous(),  # (r, d, n)
             row.to(self.dtype),
             half.B_bar.to(self.complex_dtype),
             C.to(self.dtype),

@@ -64,7 +64,7 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
     M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
     weight = bank.weight if bank.gain is None else bank.weight * bank.gain
     past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
-    now = torch.zeros_like(past[:, :1]) if delay else weight.real.sum(-1, keepdim=True)
+    now = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
     if bank.D is not None and not delay:
         now = now + bank.D[:, None]
     M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)

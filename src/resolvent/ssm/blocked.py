@@ -93,7 +93,7 @@ def block_length(length: int) -> int:
     BLOCK that divides the sequence spares the padding; where there is none, BLOCK itself.
     """
     if length <= BLOCK:
-        return next(T for T in (1 << k for k in range(BLOCK.bit_length() + 1)) if T >= length)
+        return next(T for T in (1 << k for k in range(BLOCK.bit_length() + 1)) if length <= T)
     near = sorted(range(3 * BLOCK // 4, 5 * BLOCK // 4 + 1), key=lambda T: abs(T - BLOCK))
     return next((T for T in near if length % T == 0), BLOCK)
 
