@@ -17,14 +17,15 @@ def check_data(where: str, x: Any, y: Any) -> None:
         )
     if not x.is_floating_point():
         raise TypeError(
-            f"{where}: x must be real, got {x.dtype}; scale integers yourself, and attack a token model in embedding space: "
-            "hand over model.from_embedding and x = model.embed(tokens)."
+            f"{where}: x must be real, got {x.dtype}; scale integers yourself, and attack a token model in embedding "
+            "space: hand over model.from_embedding and x = model.embed(tokens)."
         )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"{where}: y must hold class numbers (int64), got {y.dtype}.")
     if x.dim() < 2 or y.shape != x.shape[:1]:
         raise ValueError(
-            f"{where}: expected x (b, ...) and y (b,), got {tuple(x.shape)} and {tuple(y.shape)}; one sample is x[None]."
+            f"{where}: expected x (b, ...) and y (b,), got {tuple(x.shape)} and {tuple(y.shape)}; "
+            "one sample is x[None]."
         )
     if x.shape[0] == 0:
         raise ValueError(f"{where}: there is no sample; x has shape {tuple(x.shape)}.")

@@ -31,7 +31,7 @@ RANDOM_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class Flag:
-    """One reason for doubt. `value` is what was measured; `samples` how many of them it concerns, where that makes sense."""
+    """One reason for doubt: `value` is what was measured, `samples` how many it concerns where that makes sense."""
 
     kind: Kind
     explanation: str
@@ -58,8 +58,8 @@ def random_outputs(outputs: list[Tensor]) -> Flag | None:
         return None
     return Flag(
         "random_outputs",
-        f"the same input gives outputs that differ by up to {float(worst.max()):.1e} of their size: the model is random "
-        "(or depends on the batch). Evaluate with preset='rand', which averages gradients over many passes.",
+        f"the same input gives outputs that differ by up to {float(worst.max()):.1e} of their size: the model is "
+        "random (or depends on the batch). Evaluate with preset='rand', which averages gradients over many passes.",
         float(worst.max()),
         count,
     )
@@ -74,8 +74,8 @@ def softmax_outputs(logits: Tensor) -> Flag | None:
         return None
     return Flag(
         "softmax_outputs",
-        "the outputs are probabilities: cross-entropy then takes a softmax of a softmax and its gradients vanish. Hand over "
-        "logits, e.g. the model without its last softmax, or lambda x: model(x).clamp_min(1e-30).log().",
+        "the outputs are probabilities: cross-entropy then takes a softmax of a softmax and its gradients vanish. "
+        "Hand over logits, e.g. the model without its last softmax, or lambda x: model(x).clamp_min(1e-30).log().",
         float(logits.max()),
         logits.shape[0],
     )
@@ -88,8 +88,8 @@ def zero_gradients(where: Tensor) -> Flag | None:
         return None
     return Flag(
         "zero_gradients",
-        f"{count} of {where.numel()} attacked samples have a gradient of exactly zero: white-box attacks cannot move them. "
-        "Look for saturated activations, rounding, argmax or detach() in the model.",
+        f"{count} of {where.numel()} attacked samples have a gradient of exactly zero: white-box attacks cannot move "
+        "them. Look for saturated activations, rounding, argmax or detach() in the model.",
         count / where.numel(),
         count,
     )
@@ -102,15 +102,15 @@ def non_finite(where: Tensor) -> Flag | None:
         return None
     return Flag(
         "non_finite",
-        f"near {count} of {where.numel()} attacked samples the model gave NaN or infinite outputs or gradients. Such points "
-        "are never counted as adversarial, so the accuracy may be too high.",
+        f"near {count} of {where.numel()} attacked samples the model gave NaN or infinite outputs or gradients. Such "
+        "points are never counted as adversarial, so the accuracy may be too high.",
         count / where.numel(),
         count,
     )
 
 
 def square_wins(table: Mapping[str, float]) -> Flag | None:
-    """`table`: accuracy after each attack in order of running ("clean" first). Square goes last or the check is void."""
+    """`table`: accuracy after each attack in the order of running, "clean" first."""
     names = list(table)
     at = next((i for i, name in enumerate(names) if name.startswith("square")), 0)
     if at < 2:  # no gradient attack ran before it
@@ -120,8 +120,8 @@ def square_wins(table: Mapping[str, float]) -> Flag | None:
         return None
     return Flag(
         "square_wins",
-        f"Square, which sees no gradient, lowers the accuracy by another {100 * gain:.2f} points after the white-box attacks: "
-        "gradients may be masked. Run more of Square (queries, restarts) or an attack adapted to this model.",
+        f"Square, which sees no gradient, lowers the accuracy by another {100 * gain:.2f} points after the white-box "
+        "attacks: gradients may be masked. Run more of Square (queries, restarts) or an attack adapted to this model.",
         gain,
     )
 
@@ -159,5 +159,5 @@ def borderline(count: int) -> Flag | None:
     """Samples whose verdict hangs on the last bits of the logits."""
     if not count:
         return None
-    told = f"{count} perturbed samples lie so near the decision boundary that rounding moves them; they count as broken."
+    told = f"{count} perturbed samples lie within rounding of the decision boundary; they count as broken."
     return Flag("borderline", told, samples=count)

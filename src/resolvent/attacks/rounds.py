@@ -1,13 +1,13 @@
 """Attacks one after the other, each on the samples that still stand, with every finished batch kept on disk if wanted.
 
-Survivors are packed into full batches before each attack. A sample's random numbers hang on its global id alone, so neither
-the batch size nor the number of processes that share the samples changes what is found.
+Survivors are packed into full batches before each attack. A sample's random numbers hang on its global id alone, so
+neither the batch size nor the number of processes that share the samples changes what is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,16 @@ class Job:
         """Where the model lives; batches are moved there one at a time."""
         parameters = self.victim.f.parameters() if isinstance(self.victim.f, nn.Module) else iter(())
         return next((p.device for p in parameters), self.x.device)
+
+    def select(self, rows: Tensor) -> Job:
+        """The same for some of the samples."""
+        kept = {
+            "x": self.x[rows],
+            "y": self.y[rows],
+            "threat": self.threat.select(rows),
+            "draws": self.draws.select(rows),
+        }
+        return replace(self, **kept)
 
     def tell(self, name: str, done: int, total: int) -> None:
         if self.listener is not None:
@@ -189,8 +199,8 @@ def _run(job: Job, board: Board, name: str, attack: Attack, rows: Tensor) -> Att
     outside = ~job.threat.select(rows).contains(found.x_adv, x)
     if bool(outside.any()):
         raise RuntimeError(
-            f"{name} returned {int(outside.sum())} points that break the threat (ball, bounds or mask), first for sample "
-            f"{int(job.draws.index[rows][outside][0])}; an attack must return points of threat.project."
+            f"{name} returned {int(outside.sum())} points that break the threat (ball, bounds or mask), first for "
+            f"sample {int(job.draws.index[rows][outside][0])}; an attack must return points of threat.project."
         )
     return found
 

@@ -1,0 +1,48 @@
+"""Two short experiments that show masked gradients (Carlini et al. 2019): a larger ball, and points from a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from resolvent.attacks.flags import Flag, larger_eps, present, transfer_wins
+from resolvent.attacks.model import Victim
+from resolvent.attacks.pgd import PGD
+from resolvent.attacks.rounds import Job, outputs
+from resolvent.attacks.threat import Threat
+
+TIMES = 8.0  # of the radius: far enough that a model whose gradients work gives way
+STEPS = 20
+
+
+def probes(
+    job: Job, right: Tensor, surrogate: Callable[[Tensor], Tensor] | None = None, samples: int = 256
+) -> tuple[Flag, ...]:
+    """Flags from at most `samples` samples that the model has right: (n,) bool."""
+    rows = right.nonzero().squeeze(1)[:samples]
+    if not len(rows):
+        return ()
+    part = job.select(rows)
+    near = broken(part, part.victim, part.threat)
+    standing = 1.0 - near
+    far = (
+        None
+        if standing == 0
+        else larger_eps(standing, 1.0 - broken(part, part.victim, part.threat.scaled(TIMES)), TIMES)
+    )
+    if surrogate is None:
+        return present([far])
+    found = broken(part, Victim(surrogate, part.victim.batch_size), part.threat)
+    return present([far, transfer_wins(found, near)])
+
+
+def broken(job: Job, source: Victim, threat: Threat) -> float:
+    """Share of the samples that points found on `source` by PGD break on the job's own model."""
+    device = job.device
+    found = PGD(steps=STEPS)(source, job.x.to(device), job.y.to(device), threat, draws=job.draws.to(device)).to(
+        job.x.device
+    )
+    logits = outputs(replace(job, x=found.x_adv), found.x_adv)
+    return float((logits.argmax(1) != job.y).double().mean())

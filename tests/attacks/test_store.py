@@ -1,0 +1,113 @@
+"""Pieces on disk: whole or absent, bound to their configuration, never pickled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from resolvent.attacks.store import Store, digest, fingerprint, first_difference, plain, replace
+
+CONFIG = {"attacks": [{"name": "pgd", "steps": 10}], "threat": {"eps": 0.1}, "seed": 0}
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a" / "b", CONFIG)
+    tensors = {"x": torch.randn(3, 2), "ok": torch.tensor([True, False, True]), "n": torch.arange(3)}
+    store.save(1, "pgd", 7, tensors, ["a note"])
+    held = Store(tmp_path / "a" / "b", CONFIG).load(1, "pgd", 7)
+    assert held is not None
+    assert held[1] == ["a note"]
+    assert all(torch.equal(held[0][name], tensors[name]) for name in tensors)
+    assert store.load(1, "pgd", 8) is None
+    assert store.load(2, "pgd", 7) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"attacks": [{"name": "pgd", "steps": 11}]}, "attacks[0].steps"),
+        ({"threat": {"eps": 0.2}}, "threat.eps"),
+        ({"seed": 1}, "seed"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_another_configuration_is_refused_by_field(tmp_path: Path, changed: dict[str, object], field: str) -> None:
+    Store(tmp_path, CONFIG)
+    with pytest.raises(ValueError, match="another configuration") as caught:
+        Store(tmp_path, {**CONFIG, **changed})
+    assert f": {field} was " in str(caught.value)
+
+
+def test_the_order_of_fields_does_not_matter(tmp_path: Path) -> None:
+    Store(tmp_path, CONFIG)
+    Store(tmp_path, dict(reversed(CONFIG.items())))
+
+
+def test_a_truncated_piece_is_done_again(tmp_path: Path) -> None:
+    store = Store(tmp_path, CONFIG)
+    store.save(1, "pgd", 0, {"x": torch.randn(100)}, [])
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-17])
+    assert store.load(1, "pgd", 0) is None
+
+
+def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
+    Store(tmp_path, CONFIG)
+    (tmp_path / ".01-pgd-0000.safetensors.77.part").write_bytes(b"half")
+    Store(tmp_path, CONFIG)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "held.json"
+    path.write_text("old")
+
+    def fails(part: Path) -> None:
+        part.write_text("new and half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        replace(path, fails)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_foreign_places_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file"):
+        Store(tmp_path / "file", CONFIG)
+    (tmp_path / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(ValueError, match="no configuration"):
+        Store(tmp_path, CONFIG)
+
+
+def test_digests_tell_content_shape_and_type_apart() -> None:
+    x = torch.arange(6.0)
+    told = [digest(v) for v in (x, x.view(2, 3), x.double(), x + 1, x[:0], x.bool())]
+    assert len(set(told)) == len(told)
+    assert digest(x) == digest(x.clone())
+    assert digest(x.view(2, 3).T) == digest(x.view(2, 3).T.contiguous())
+
+
+@dataclass(frozen=True)
+class Sample:
+    loss: object
+    eps: object = 0.1
+
+
+def test_settings_become_plain_values() -> None:
+    told = plain(Sample(torch.nn.functional.relu, torch.ones(3)))
+    assert told["class"] == "Sample"
+    assert told["loss"] == "relu"
+    assert told["eps"].startswith("tensor (3,) ")
+    json.dumps(told)
+    assert fingerprint(plain(Sample(1))) != fingerprint(plain(Sample(2)))
+
+
+def test_first_difference_of_lists_of_other_length() -> None:
+    assert first_difference({"a": [1]}, {"a": [1, 2]}) == ("a", [1], [1, 2])
+    assert first_difference({"a": [1]}, {"a": [1]}) is None
