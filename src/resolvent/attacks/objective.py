@@ -27,7 +27,7 @@ def targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """max_{j != y} z_j - z_y: positive exactly when the sample is misclassified."""
+    """max_{j != y} z_j - z_y: positive when the sample is misclassified, negative when it is not."""
     own = F.one_hot(y, logits.shape[1]).bool()
     return logits.masked_fill(own, -torch.inf).amax(1) - _at(logits, y)
 
@@ -38,13 +38,13 @@ def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """Difference of logits ratio (Croce & Hein 2020, eq. 6): -(z_y - max_{j != y} z_j) / (z_(1) - z_(3)), z_(1) largest."""
+    """Difference of logits ratio (Croce & Hein 2020): -(z_y - max_{j != y} z_j) / (z_(1) - z_(3)), z_(1) largest."""
     top = logits.topk(3, dim=1).values  # (b, 3)
     return margin(logits, y) / (top[:, 0] - top[:, 2] + _TINY)
 
 
 def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """Targeted DLR (Croce & Hein 2020, eq. 7): -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2)."""
+    """Targeted DLR (Croce & Hein 2020): -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2)."""
     top = logits.topk(4, dim=1).values  # (b, 4)
     return targeted_margin(logits, y, target) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + _TINY)
 

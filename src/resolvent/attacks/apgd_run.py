@@ -1,0 +1,117 @@
+"""One run of APGD from given starts: momentum, best point kept, step by rule, broken samples dropped on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.apgd_rule import StepRule, halving, sparsity
+from resolvent.attacks.gradient_probe import Probe, where_rows
+from resolvent.attacks.rows import Rows
+
+
+@dataclass(eq=False)
+class Search:
+    """The moving part: current and previous iterate, and the point of highest loss with its gradient."""
+
+    rows: Rows
+    at: Tensor  # (b,) places in what was found
+    x_adv: Tensor
+    x_old: Tensor
+    grad: Tensor
+    x_best: Tensor
+    grad_best: Tensor
+    loss: Tensor  # (b,) at x_adv
+    loss_best: Tensor  # (b,)
+
+    def advance(self, rule: StepRule, momentum: float) -> None:
+        """z = P(x + step * direction);  x <- P(x + a (z - x) + (1 - a)(x - x_old))   (Croce & Hein 2020, alg. 1)."""
+        x, threat = self.rows.x, self.rows.threat
+        new = threat.project(self.x_adv + rule.step * rule.direction(self.rows, self.grad), x)
+        if momentum < 1:
+            pull = momentum * (new - self.x_adv) + (1 - momentum) * (self.x_adv - self.x_old)
+            new = threat.project(self.x_adv + pull, x)
+        self.x_old, self.x_adv = self.x_adv, new
+
+    def absorb(self, loss: Tensor, grad: Tensor) -> Tensor:
+        """Take the values at x_adv; returns where the loss rose."""
+        rose, better = loss > self.loss, loss > self.loss_best
+        self.loss, self.grad = loss, grad
+        self.x_best = where_rows(better, self.x_adv, self.x_best)
+        self.grad_best = where_rows(better, grad, self.grad_best)
+        self.loss_best = torch.where(better, loss, self.loss_best)
+        return rose
+
+    def go_back(self, where: Tensor) -> None:
+        self.x_adv = where_rows(where, self.x_best, self.x_adv)
+        self.grad = where_rows(where, self.grad_best, self.grad)
+
+    def select(self, keep: Tensor) -> None:
+        self.rows = self.rows.select(keep)
+        for name in ("at", "x_adv", "x_old", "grad", "x_best", "grad_best", "loss", "loss_best"):
+            setattr(self, name, getattr(self, name)[keep])
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one run goes: `warm` starts at an earlier stage's points; `judge` is off in a larger ball, whose points do
+    not count; `stop` drops what is broken.
+    """
+
+    steps: int
+    rho: float
+    momentum: float
+    warm: bool = False
+    judge: bool = True
+    stop: bool = True
+
+
+def run(settings: Run, probe: Probe, rows: Rows, start: Tensor, group: Tensor) -> Tensor:
+    """Search from `start`; what is found lands in probe.found. Returns the points of highest loss (b, ...).
+
+    `group` (b,) names the sample behind each row: when one row breaks it, all of its rows leave.
+    """
+    at = torch.arange(len(rows), device=start.device)
+    loss, grad, logits = probe.slope(rows, start, at)
+    search = Search(rows, at, start, start, grad, start, grad, loss, loss)
+    rule = _rule(settings, rows, start, loss)
+    best = start.clone()
+    _thin(search, rule, _broken(settings, probe, search, logits), group)
+    for i in range(settings.steps):
+        if not search.at.numel():
+            return best
+        search.advance(rule, rule.momentum if i else 1.0)
+        loss, grad, logits = probe.slope(search.rows, search.x_adv, search.at)
+        rose = search.absorb(loss, grad)
+        broken = _broken(settings, probe, search, logits)
+        back = rule.update(rose, search.loss_best, search.x_best - search.rows.x)
+        if back is not None:
+            search.go_back(back)
+        _thin(search, rule, broken, group)
+    best[search.at] = search.x_best
+    return best
+
+
+def _rule(settings: Run, rows: Rows, start: Tensor, loss: Tensor) -> StepRule:
+    if rows.threat.norm == "l1":
+        return sparsity(rows, start, settings.steps, settings.warm)
+    return halving(rows, loss, settings.steps, settings.rho, settings.momentum)
+
+
+def _broken(settings: Run, probe: Probe, search: Search, logits: Tensor) -> Tensor | None:
+    """Offer the current points; which rows are done, if any."""
+    if not settings.judge:
+        return None
+    wrong = probe.found.offer(search.at, search.x_adv, search.loss, logits)
+    return wrong if settings.stop and bool(wrong.any()) else None
+
+
+def _thin(search: Search, rule: StepRule, broken: Tensor | None, group: Tensor) -> None:
+    if broken is None:
+        return
+    mine = group[search.at]
+    keep = ~torch.isin(mine, mine[broken])
+    search.select(keep)
+    rule.select(keep)

@@ -1,0 +1,75 @@
+"""One look at the model: objective, gradient and outputs at a point, cleaned of NaN, counted and marked per sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.model import Victim
+from resolvent.attacks.objective import Objective, fallback
+from resolvent.attacks.rows import Rows, check_logits
+from resolvent.attacks.strongest import Strongest
+
+
+class Fitted:
+    """An objective that looks at the first logits it gets: labels must fit them, and few classes need a fallback."""
+
+    def __init__(self, objective: Objective, y: Tensor) -> None:
+        self.objective = objective
+        self.y = y
+        self.notes: tuple[str, ...] = ()
+        self._fresh = True
+
+    def __call__(self, logits: Tensor, *labels: Tensor) -> Tensor:
+        if self._fresh:
+            self._fit(logits)
+        return self.objective(logits, *labels)
+
+    def _fit(self, logits: Tensor) -> None:
+        check_logits(logits, self.y)
+        self.objective, note = fallback(self.objective, logits.shape[-1])
+        self.notes = () if note is None else (note,)
+        self._fresh = False
+
+
+class Probe:
+    """Looks at points of the samples `at` (their places in `found`), `passes` times each."""
+
+    def __init__(self, victim: Victim, objective: Objective, found: Strongest, passes: int = 1) -> None:
+        self.victim = victim
+        self.objective = objective
+        self.found = found
+        self.passes = passes
+        self._fresh = True
+
+    def slope(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(loss, gradient, logits); the first call decides which samples have no gradient at all."""
+        loss, grad, logits = self.victim.value_and_grad(x_adv, self.objective, *rows.labels, passes=self.passes)
+        good, loss, grad = finite(loss, grad, logits)
+        self.found.non_finite[at] |= ~good
+        if self._fresh:
+            self.found.zero_gradient[at] |= good & (rows.threat.masked(grad).flatten(1) == 0).all(1)
+            self._fresh = False
+        self.found.count(at, self.passes)
+        return loss, grad, logits
+
+    def value(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss, logits), without a gradient."""
+        outputs = [self.victim.forward(x_adv) for _ in range(self.passes)]
+        logits = torch.stack(outputs).mean(0) if self.passes > 1 else outputs[0]
+        good, loss, _ = finite(self.objective(logits, *rows.labels), torch.zeros_like(x_adv), logits)
+        self.found.non_finite[at] |= ~good
+        self.found.count(at, self.passes, backward=False)
+        return loss, logits
+
+
+def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it."""
+    sound = torch.isfinite(loss) & torch.isfinite(logits).flatten(1).all(1)
+    good = sound & torch.isfinite(grad).flatten(1).all(1)
+    return good, torch.where(sound, loss, -torch.inf), where_rows(good, grad, torch.zeros_like(grad))
+
+
+def where_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """new for the samples in the mask (b,), old for the others."""
+    return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)

@@ -1,0 +1,129 @@
+"""Projected gradient ascent (Madry et al. 2018): x' <- project(x' + step * steepest(gradient))."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.gradient_probe import Fitted, Probe, finite
+from resolvent.attacks.model import Victim
+from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows, prepare
+from resolvent.attacks.setting import check_count, check_positive
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat import Threat
+
+
+@dataclass(frozen=True)
+class PGD:
+    """Settings; call them to attack: `PGD(steps=20)(f, x, y, threat)`.
+
+    step_size     length of a step in the threat's norm; None is 2.5 * eps / steps
+    random_start  begin at a uniform point of the ball (at x itself otherwise)
+    keep          "best": the strongest point on the way (misclassified first, then by loss); "last": the final iterate,
+                  the strongest of them over restarts
+    stop          drop a sample as soon as it is misclassified
+    passes        gradients averaged per step (expectation over transformations)
+    """
+
+    steps: int = 10
+    step_size: float | None = None
+    restarts: int = 1
+    random_start: bool = True
+    keep: Literal["best", "last"] = "best"
+    objective: Objective = cross_entropy
+    stop: bool = False
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("PGD", 0, steps=self.steps)
+        check_count("PGD", 1, restarts=self.restarts, passes=self.passes)
+        if self.step_size is not None:
+            check_positive("PGD", step_size=self.step_size)
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"PGD: keep must be 'best' or 'last', got {self.keep!r}.")
+
+    @property
+    def name(self) -> str:
+        return f"pgd-{self.steps}"
+
+    def __call__(
+        self,
+        f: Callable[[Tensor], Tensor] | Victim,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        *,
+        draws: Draws | None = None,
+        clean_logits: Tensor | None = None,
+        labels: tuple[Tensor, ...] | None = None,
+    ) -> AttackResult:
+        """`labels` replaces (y,) behind the logits in the objective, e.g. (clean_logits,) for `kl`."""
+        victim, rows = prepare(f, x, y, threat, draws)
+        rows = rows if labels is None else rows.against(*labels)
+        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
+        with victim.attacked():
+            for restart in range(self.restarts if self.steps else 1):
+                at = torch.arange(len(rows), device=x.device)
+                at = at[~found.wrong] if self.stop else at
+                if at.numel():
+                    probe = Probe(victim, objective, found, self.passes)
+                    _run(self, probe, rows.select(at), at, restart)
+        return found.result(self.name, objective.notes)
+
+
+def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
+    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`."""
+    labels = settings.pop("labels", None)
+    return PGD(**settings)(f, x, y, threat, draws=draws, labels=labels)
+
+
+def ascend(
+    victim: Victim, rows: Rows, x_adv: Tensor, steps: int, step: Tensor | float, objective: Objective = cross_entropy
+) -> Tensor:
+    """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs."""
+    for _ in range(steps):
+        loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels)
+        _, _, grad = finite(loss, grad, logits)
+        x_adv = rows.threat.project(x_adv + step * rows.threat.steepest(grad), rows.x)
+    return x_adv
+
+
+def _run(settings: PGD, probe: Probe, rows: Rows, at: Tensor, restart: int) -> None:
+    """One run from one start. `at` are the samples' places in what was found; both shrink as samples break."""
+    x_adv, step = _start(settings, rows, restart), _step(settings, rows)
+    last = settings.keep == "last"
+    for _ in range(settings.steps):
+        loss, grad, logits = probe.slope(rows, x_adv, at)
+        if settings.stop or not last:
+            broken = probe.found.offer(at, x_adv, loss, logits)
+            if settings.stop and bool(broken.any()):
+                rows, x_adv, step, grad, at = _drop(~broken, rows, x_adv, step, grad, at)
+        if not at.numel():
+            return
+        x_adv = rows.threat.project(x_adv + step * rows.threat.steepest(grad), rows.x)
+    loss, logits = probe.value(rows, x_adv, at)
+    probe.found.offer(at, x_adv, loss, logits, latest=last and restart == 0)
+
+
+def _drop(keep: Tensor, rows: Rows, *tensors: Tensor) -> tuple[Any, ...]:
+    return rows.select(keep), *(t[keep] for t in tensors)
+
+
+def _start(settings: PGD, rows: Rows, restart: int) -> Tensor:
+    if not settings.random_start or not settings.steps:
+        return rows.x
+    return rows.threat.random_start(rows.x, rows.draws.fold("pgd").fold(restart))
+
+
+def _step(settings: PGD, rows: Rows) -> Tensor:
+    eps = rows.threat.radius(rows.x)
+    if settings.step_size is not None:
+        return torch.full_like(eps, settings.step_size)
+    return eps * (2.5 / max(settings.steps, 1))

@@ -1,0 +1,70 @@
+"""The strongest point seen for each sample, what it cost, and what went wrong on the way."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective import margin
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows, is_label
+
+
+class Strongest:
+    """Per sample the strongest point seen: a misclassified one before any other, then the one of highest loss."""
+
+    def __init__(self, rows: Rows) -> None:
+        b, x = len(rows), rows.x
+        self.rows = rows
+        self.x_adv = x.clone()
+        self.wrong = torch.zeros(b, dtype=torch.bool, device=x.device)
+        self.loss = torch.full((b,), -torch.inf, dtype=x.dtype, device=x.device)
+        self.margin = self.loss.clone()
+        self.queries = torch.zeros(b, dtype=torch.int64, device=x.device)
+        self.gradients = self.queries.clone()
+        self.zero_gradient = self.wrong.clone()
+        self.non_finite = self.wrong.clone()
+
+    def offer(self, at: Tensor, x_adv: Tensor, loss: Tensor, logits: Tensor, latest: bool = False) -> Tensor:
+        """Points for the samples `at` (distinct); a loss of -inf is never taken. Returns which are misclassified.
+
+        `latest` takes the point whatever came before.
+        """
+        y, sound = self.rows.y[at], loss > -torch.inf
+        wrong, gap = judge(logits, y, loss)
+        wrong &= sound
+        better = torch.where(wrong == self.wrong[at], loss > self.loss[at], wrong)
+        take = sound if latest else better
+        where = at[take]
+        self.x_adv[where], self.wrong[where] = x_adv[take], wrong[take]
+        self.loss[where], self.margin[where] = loss[take].to(self.loss.dtype), gap[take].to(self.loss.dtype)
+        return wrong
+
+    def count(self, at: Tensor, passes: int, backward: bool = True) -> None:
+        self.queries[at] += passes
+        self.gradients[at] += passes * backward
+
+    def merge(self, other: Strongest, part: slice, at: Tensor) -> None:
+        """What another search found in `part` of its samples, which are the distinct `at` here; with its costs."""
+        wrong, loss = other.wrong[part], other.loss[part]
+        better = torch.where(wrong == self.wrong[at], loss > self.loss[at], wrong)
+        for name in ("x_adv", "wrong", "loss", "margin"):
+            getattr(self, name)[at[better]] = getattr(other, name)[part][better]
+        self.queries[at] += other.queries[part]
+        self.gradients[at] += other.gradients[part]
+        self.zero_gradient[at] |= other.zero_gradient[part]
+        self.non_finite[at] |= other.non_finite[part]
+
+    def result(self, name: str, notes: tuple[str, ...] = ()) -> AttackResult:
+        norm = self.rows.threat.norm_of(self.x_adv - self.rows.x)
+        return AttackResult(
+            self.x_adv, self.wrong, self.loss, self.margin, norm, self.queries, self.gradients, self.zero_gradient,
+            self.non_finite, name, notes,
+        )  # fmt: skip
+
+
+def judge(logits: Tensor, y: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    """(misclassified, margin); without classes nothing is misclassified and the margin is the negative loss."""
+    if not is_label(y):
+        return torch.zeros(y.shape[0], dtype=torch.bool, device=y.device), -loss
+    return logits.argmax(1) != y, margin(logits, y)
