@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.model import Victim
-from resolvent.attacks.objective import Objective, fallback
+from resolvent.attacks.objective import Objective, dlr, fallback, targeted_dlr
 from resolvent.attacks.rows import Rows, check_logits
 from resolvent.attacks.strongest import Strongest
 
@@ -25,6 +25,10 @@ class Fitted:
             self._fit(logits)
         return self.objective(logits, *labels)
 
+    def saturated(self, loss: Tensor) -> Tensor:
+        """Where a zero gradient is no sign of trouble: DLR stays constant once y is the third of the sorted logits."""
+        return (loss > 0) & (self.objective in (dlr, targeted_dlr))
+
     def _fit(self, logits: Tensor) -> None:
         check_logits(logits, self.y)
         self.objective, note = fallback(self.objective, logits.shape[-1])
@@ -35,7 +39,7 @@ class Fitted:
 class Probe:
     """Looks at points of the samples `at` (their places in `found`), `passes` times each."""
 
-    def __init__(self, victim: Victim, objective: Objective, found: Strongest, passes: int = 1) -> None:
+    def __init__(self, victim: Victim, objective: Fitted, found: Strongest, passes: int = 1) -> None:
         self.victim = victim
         self.objective = objective
         self.found = found
@@ -48,7 +52,8 @@ class Probe:
         good, loss, grad = finite(loss, grad, logits)
         self.found.non_finite[at] |= ~good
         if self._fresh:
-            self.found.zero_gradient[at] |= good & (rows.threat.masked(grad).flatten(1) == 0).all(1)
+            flat = (rows.threat.masked(grad).flatten(1) == 0).all(1)
+            self.found.zero_gradient[at] |= good & flat & ~self.objective.saturated(loss)
             self._fresh = False
         self.found.count(at, self.passes)
         return loss, grad, logits
