@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers import assert_close
 from resolvent.scan import linear_scan, use
 from resolvent.scan.linear_rows import sum_to
-from resolvent.scan.threads import team
+from resolvent.scan.workers import spread
 
 SHAPES = {"varying": (4, 3000, 24), "constant": (24,), "shared": (3000, 24), "one number": (1, 1, 1)}
 
@@ -68,11 +68,34 @@ def test_callers_at_the_same_time() -> None:
     assert all(torch.equal(h, want) for h in results)
 
 
+@pytest.mark.parametrize(("tasks", "threads"), [(1, 1), (7, 3), (2, 5), (16, 4)])
+def test_every_task_runs_once(tasks: int, threads: int) -> None:
+    counts = [0] * tasks
+
+    def kernel(lo: int, hi: int) -> None:
+        for i in range(lo, hi):
+            counts[i] += 1
+
+    spread(kernel, tasks, threads)
+    assert counts == [1] * tasks
+
+
+@pytest.mark.parametrize("where", [0, 3])
+def test_an_error_in_any_thread_reaches_the_caller(where: int) -> None:
+    def kernel(lo: int, hi: int) -> None:
+        if lo <= where < hi:
+            raise ArithmeticError(f"task {where}")
+
+    with pytest.raises(ArithmeticError, match=f"task {where}"):
+        spread(kernel, 4, 2)
+    spread(lambda lo, hi: None, 4, 2)  # and the threads live on
+
+
 def _in_child(a: Tensor, b: Tensor, queue: multiprocessing.SimpleQueue[Any]) -> None:
-    with team(pytest.importorskip("numba"), 1 << 30) as threads:
-        queue.put(threads)
+    done = [0] * 8
+    spread(lambda lo, hi: done.__setitem__(slice(lo, hi), [1] * (hi - lo)), 8, 2)  # by threads of its own
     torch.set_num_threads(1)  # as a DataLoader's worker does: torch's own threads do not survive a fork either
-    queue.put(linear_scan(a, b)[-1, -1].tolist())
+    queue.put((done, linear_scan(a, b)[-1, -1].tolist()))
 
 
 @without_numba
@@ -90,5 +113,4 @@ def test_after_a_fork() -> None:
     child.join(timeout=60)
     child.kill()
     assert child.exitcode == 0
-    assert queue.get() == 1
-    assert queue.get() == want
+    assert queue.get() == ([1] * 8, want)

@@ -14,34 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.scan.linear_rows import multiplier_rows, sum_to
 from resolvent.scan.memory import fresh
-from resolvent.scan.threads import team
+from resolvent.scan.workers import spread, threads_for
 
 Array = NDArray[Any]
 PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
 
 
-def _jit(parallel: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _jit(f: Callable[..., Any]) -> Callable[..., Any]:
     """njit with fused multiply-adds (the one liberty that loses no accuracy), cached on disk where that is possible."""
-
-    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
-        options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "parallel": parallel}
-        try:
-            return njit(cache=True, **options)(f)
-        except RuntimeError:  # no folder that could be written to
-            return njit(**options)(f)
-
-    return decorate
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
+    try:
+        return njit(cache=True, **options)(f)
+    except RuntimeError:  # no folder that could be written to
+        return njit(**options)(f)
 
 
-@_jit()
+@_jit
 def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int, int, int], reverse: bool) -> None:
     row, source, lo, hi = where
     l, w, step = b.shape[1], hi - lo, 1 if a.shape[1] > 1 else 0
@@ -61,7 +56,7 @@ def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int
             h_t[j] = value
 
 
-@_jit()
+@_jit
 def _backward_task(
     g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
 ) -> None:
@@ -82,7 +77,7 @@ def _backward_task(
             carry[j] = np.conj(a_t[j]) * gamma
 
 
-@_jit()
+@_jit
 def _backward_task_constant(
     g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
 ) -> None:
@@ -109,7 +104,7 @@ def _backward_task_constant(
                 part[j] = 0
 
 
-@_jit()
+@_jit
 def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, int, int, int]:
     """(row of b, row of a, first state, end of the states) of a task."""
     blocks = (n + width - 1) // width
@@ -117,42 +112,25 @@ def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, 
     return row, (row // div) % sources, lo, min(lo + width, n)
 
 
-# Each driver is written twice, because numba's cache on disk tells functions apart by their place, not by `parallel`.
-
-
-@_jit()
-def _forward_serial(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, int], reverse: bool) -> None:
-    tasks, width, div = plan
-    for i in range(tasks):
+@_jit
+def _forward_tasks(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, bool], part: tuple[int, int]) -> None:
+    width, div, reverse = plan
+    for i in range(part[0], part[1]):
         _forward_task(a, b, h0, h, _where(i, b.shape[2], width, div, a.shape[0]), reverse)
 
 
-@_jit(parallel=True)
-def _forward_parallel(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, int], reverse: bool) -> None:
-    tasks, width, div = plan
-    for i in prange(tasks):
-        _forward_task(a, b, h0, h, _where(i, b.shape[2], width, div, a.shape[0]), reverse)
-
-
-@_jit()
-def _backward_serial(
-    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], plan: tuple[int, int, int], reverse: bool
+@_jit
+def _backward_tasks(
+    g: Array,
+    a: Array,
+    h: Array,
+    h0: Array,
+    out: tuple[Array, Array],
+    plan: tuple[int, int, bool],
+    part: tuple[int, int],
 ) -> None:
-    tasks, width, div = plan
-    for i in range(tasks):
-        where = _where(i, g.shape[2], width, div, a.shape[0])
-        if out[0].shape[1] == g.shape[1]:
-            _backward_task(g, a, h, h0, out, where, reverse)
-        else:
-            _backward_task_constant(g, a, h, h0, out, where, reverse)
-
-
-@_jit(parallel=True)
-def _backward_parallel(
-    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], plan: tuple[int, int, int], reverse: bool
-) -> None:
-    tasks, width, div = plan
-    for i in prange(tasks):
+    width, div, reverse = plan
+    for i in range(part[0], part[1]):
         where = _where(i, g.shape[2], width, div, a.shape[0])
         if out[0].shape[1] == g.shape[1]:
             _backward_task(g, a, h, h0, out, where, reverse)
@@ -171,9 +149,9 @@ def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = F
     h = fresh(b.shape, b)
     b_ = _array(b, (rows, l, n))
     arrays = (_array(source, (-1, source.shape[-2], n)), b_, _start(h0, b_), h.numpy().reshape(rows, l, n))
-    with team(numba, b.numel()) as threads:
-        run = _forward_parallel if threads > 1 else _forward_serial
-        run(*arrays, _plan(rows, n, div, threads), reverse)
+    threads = threads_for(b.numel())
+    tasks, width = _plan(rows, n, threads)
+    spread(lambda lo, hi: _forward_tasks(*arrays, (width, div, reverse), (lo, hi)), tasks, threads)
     return h
 
 
@@ -187,21 +165,21 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     h_ = _array(h, (rows, l, n))
     out = ga.numpy().reshape(rows, -1, n), gb.numpy().reshape(rows, l, n)
     arrays = (_array(g, (rows, l, n)), _array(source, (-1, source.shape[-2], n)), h_, _start(h0, h_), out)
-    with team(numba, h.numel()) as threads:
-        run = _backward_parallel if threads > 1 else _backward_serial
-        run(*arrays, _plan(rows, n, div, threads), reverse)
+    threads = threads_for(h.numel())
+    tasks, width = _plan(rows, n, threads)
+    spread(lambda lo, hi: _backward_tasks(*arrays, (width, div, reverse), (lo, hi)), tasks, threads)
     return sum_to(ga, a.shape), gb
 
 
-def _plan(rows: int, n: int, div: int, threads: int) -> tuple[int, int, int]:
-    """(tasks, states in a block, div).
+def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
+    """(tasks, states in a block).
 
     Whole rows run through memory in order, several times as fast as blocks of them do; blocks are for rows too few to
     go round, and for states too many for the cache.
     """
     blocks = max(min(-(-threads // rows), n // 64), -(-n // 4096), 1)
     width = -(-n // blocks)
-    return rows * -(-n // width), width, div
+    return rows * -(-n // width), width
 
 
 def _array(x: Tensor, shape: tuple[int, ...]) -> Array:
