@@ -1,0 +1,175 @@
+"""The training loop: one for every objective; killed at any moment it goes on to the same numbers.
+
+    history = fit(model, task, trades(Threat("linf", 0.1, (0, 1)), beta=6.0), FitSettings(epochs=30), "runs/one")
+    history.load(model, "best")
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.data.order import fold
+from resolvent.data.task import Task
+from resolvent.training.batch import Batch
+from resolvent.training.criterion import score
+from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
+from resolvent.training.history import History, Row, best_rows, gaps
+from resolvent.training.measure import measure
+from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.optimiser import rate, set_rate
+from resolvent.training.progress import Reporter, reporter
+from resolvent.training.run import Run, begin
+from resolvent.training.settings import FitSettings
+from resolvent.training.state import Save
+
+Final = Callable[[nn.Module], dict[str, float]]
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    objective: Objective = standard,
+    settings: FitSettings | None = None,
+    folder: str | Path | None = None,
+    *,
+    save: Save | None = None,
+    final: Final | None = None,
+) -> History:
+    """Train `model` in place; it is left with the last weights, and `history.load(model)` puts the best ones in.
+
+    folder  where the run is kept; given again it goes on from there, or returns at once when the run is complete
+    save    writes the best weights as save(model, folder), e.g. `models.save_model`, which adds the settings
+    final   measured once on the best and on the last weights, e.g. {"autoattack": accuracy}; its gap is recorded too
+    """
+    run = begin(model, task, objective, settings or FitSettings(), folder, save)
+    done = run.files.summary() if run.files is not None else None
+    if done is not None:
+        return History(tuple(run.ledger.rows), done, run.weights)
+    devices = [run.device] if run.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), reporter(task.name, run.steps) as told:
+        _train(run, told)
+    return _closed(run, final)
+
+
+def _train(run: Run, told: Reporter) -> None:
+    run.model.train()
+    started = time.perf_counter()
+    while run.ledger.step < run.steps:
+        _step(run)
+        told.step(run.ledger.step)
+        every = run.settings.save_every
+        if run.ledger.step % len(run.batches) == 0:
+            row = _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
+            _enter(run, row)
+            told.row(row)
+            started = time.perf_counter()
+        elif every is not None and run.ledger.step % every == 0:
+            run.store()
+
+
+def _step(run: Run) -> None:
+    """One update; a loss or gradient that is not finite stops the run before the weights change."""
+    step = run.ledger.step
+    batch = run.batches.at(step)
+    set_rate(run.optimiser, rate(step, len(run.batches), run.settings))
+    run.optimiser.zero_grad(set_to_none=True)
+    loss = _loss(run, batch, step)
+    loss.value.backward()
+    size = _clipped(run)
+    right = score(loss.output.detach(), batch.y).sum()
+    value, norm, hits = torch.stack([v.detach().double() for v in (loss.value, size, right)]).tolist()  # one wait
+    if not (math.isfinite(value) and math.isfinite(norm)):
+        _stop(run, batch, step)
+    run.optimiser.step()
+    new = (value * len(batch), hits, len(batch))
+    run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
+    run.ledger.step += 1
+
+
+def _loss(run: Run, batch: Batch, step: int) -> Loss:
+    """The objective with the random numbers of this step, whatever was drawn before."""
+    torch.manual_seed(fold(run.settings.seed, step))
+    with run.autocast():
+        return run.objective(run.model, batch)
+
+
+def _clipped(run: Run) -> Tensor:
+    """The norm of the whole gradient, which is cut to `clip` where that is set."""
+    if run.settings.clip is not None:
+        return nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip)
+    return nn.utils.get_total_norm([p.grad for p in run.model.parameters() if p.grad is not None])
+
+
+def _row(run: Run) -> Row:
+    """What the epoch that just ended has to tell."""
+    epoch, (loss, right, seen) = run.ledger.step // len(run.batches), run.ledger.tally
+    row: Row = {"epoch": epoch, "step": run.ledger.step, "lr": run.optimiser.param_groups[0]["lr"]}
+    row |= {"train_loss": loss / seen, "train_score": right / seen}
+    if epoch % run.settings.evaluate_every == 0 or epoch == run.settings.epochs:
+        row |= _measured(run, ("validation", "test") if run.settings.track_test else ("validation",))
+    return row
+
+
+def _measured(run: Run, names: tuple[str, ...]) -> Row:
+    row: Row = {}
+    for name in names:
+        split = run.task.splits()[name]
+        if len(split):
+            with run.autocast():
+                found = measure(run.model, split, run.probe, run.settings.batch_size)
+            row |= {f"{name}_{what}": value for what, value in found.items()}
+    return row
+
+
+def _enter(run: Run, row: Row) -> None:
+    """Best weights first, then the state, then the line: whatever a kill leaves out is done again."""
+    ledger = run.ledger
+    ledger.rows.append(row)
+    ledger.tally = [0.0, 0.0, 0.0]
+    for name, best in best_rows(ledger.rows).items():
+        if best is row:
+            run.weights[name] = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
+            if run.files is not None:
+                run.files.keep(name, run.model)
+    run.store()
+    if run.files is not None:
+        run.files.append(row)
+
+
+def _closed(run: Run, final: Final | None) -> History:
+    """Measure what is still missing on the last and the best weights, and write the summary."""
+    last = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
+    chosen = {"last": (run.ledger.rows[-1], last)}
+    chosen |= {name: (row, run.weights[name]) for name, row in best_rows(run.ledger.rows).items()}
+    summary: dict[str, Any] = {name: _account(run, row, weights, final) for name, (row, weights) in chosen.items()}
+    run.model.load_state_dict(last)
+    summary["gap"] = gaps(summary)
+
+    if run.files is not None:
+        run.files.summarise(summary)
+    return History(tuple(run.ledger.rows), summary, run.weights)
+
+
+def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None) -> Row:
+    run.model.load_state_dict(weights)
+    found = {key: row[key] for key in row if key == "epoch" or key.startswith(("validation_", "test_"))}
+    if not run.settings.track_test:
+        found |= _measured(run, ("test",))
+    return found if final is None else found | dict(final(run.model))
+
+
+def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
+    gradient = non_finite_gradient(run.model)
+    reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or "no layer returned it"
+    kept = "" if run.files is None else f"; the last stored state is {run.files.last}"
+    raise Diverged(
+        f"fit: loss or gradient is not finite at step {step + 1} (epoch {run.epoch + 1}): {reason}. The model holds "
+        f"the weights from before that step{kept}. Lower lr, set clip, or look for values in the data that are too large."
+    )

@@ -1,0 +1,96 @@
+"""What training minimises: `objective(model, batch) -> Loss`. The loop does not know which one runs.
+
+    standard                  E[ l(f(x), y) ]
+    pgd_at(threat)            E[ l(f(x'), y) ],                        x' = argmax l       Madry et al. 2018, eq. 2.1
+    trades(threat, beta)      E[ l(f(x), y) + beta KL(f(x) || f(x')) ],  x' = argmax KL    Zhang et al. 2019, eq. 5
+
+l is the cross-entropy, or for real targets the squared error; in TRADES, KL then becomes the squared deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from resolvent.attacks import Threat, kl, squared_deviation
+from resolvent.training.batch import Batch
+from resolvent.training.criterion import criterion, wide
+from resolvent.training.inner import Inner
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The mean to minimise, and the outputs (b, ...) by which training accuracy is counted."""
+
+    value: Tensor
+    output: Tensor
+
+
+Objective = Callable[[nn.Module, Batch], Loss]
+
+
+def standard(model: nn.Module, batch: Batch) -> Loss:
+    """The mean loss on clean samples."""
+    output = wide(batch.call(model)(batch.x))
+    return Loss(criterion(output, batch.y).mean(), output)
+
+
+@dataclass(frozen=True)
+class PGDAT:
+    """The mean loss on adversarial samples only; see `pgd_at`."""
+
+    inner: Inner
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        x_adv = self.inner.ascend(
+            model, batch, lambda threat: threat.random_start(batch.x, batch.draws), criterion, lambda _: batch.y
+        )
+        output = wide(batch.call(model)(x_adv))
+        return Loss(criterion(output, batch.y).mean(), output)
+
+
+@dataclass(frozen=True)
+class TRADES:
+    """Clean loss plus beta times the deviation that the attack finds; see `trades`."""
+
+    inner: Inner
+    beta: float = 6.0
+    noise: float = 1e-3
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        if self.beta == 0:  # no term, no attack: the standard loss to the last bit
+            return standard(model, batch)
+        apart = squared_deviation if batch.y.is_floating_point() else kl
+        x_adv = self.inner.ascend(
+            model, batch, lambda threat: self._start(threat, batch), apart, lambda victim: victim.forward(batch.x)
+        )
+        f = batch.call(model)
+        output = wide(f(batch.x))
+        robust = apart(wide(f(x_adv)), output).mean()
+        return Loss(criterion(output, batch.y).mean() + self.beta * robust, output)
+
+    def _start(self, threat: Threat, batch: Batch) -> Tensor:
+        x = batch.x
+        return threat.project(x + self.noise * batch.draws.normal(0, 0, x.shape[1:], x.dtype), x)
+
+
+def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:
+    """Adversarial training on PGD from a uniform start in the ball; a step is 2.5 eps / steps unless told."""
+    return PGDAT(Inner(threat, steps, step_size))
+
+
+def trades(
+    threat: Threat, beta: float = 6.0, *, steps: int = 10, step_size: float | None = None, noise: float = 1e-3
+) -> TRADES:
+    """TRADES from a start at x + `noise` N(0, 1). The KL stays in logarithms, so its gradient is finite at any logits.
+
+    The clean outputs in the KL are not detached, as in the authors' code.
+    """
+    for name, value in {"beta": beta, "noise": noise}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"trades: {name} must be a number, got {value!r} of type {type(value).__name__}.")
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"trades: {name} must be finite and not negative, got {value}.")
+    return TRADES(Inner(threat, steps, step_size), beta, noise)

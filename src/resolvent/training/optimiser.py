@@ -1,0 +1,62 @@
+"""AdamW on the groups that the model asks for, and the learning rate as a function of the step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from resolvent.training.settings import FitSettings
+
+
+def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.AdamW:
+    """Each group remembers its own full rate as `base_lr`; `set_rate` scales it."""
+    groups = parameter_groups(model) if settings.groups else [{"params": list(model.parameters())}]
+    made = []
+    for group in groups:
+        params = [p for p in group["params"] if p.requires_grad]
+        own = {name: value for name, value in group.items() if name != "params"}
+        lr = settings.ssm_lr if own and settings.ssm_lr is not None else own.get("lr", settings.lr)
+        if params:
+            made.append({"weight_decay": settings.weight_decay, **own, "params": params, "lr": lr, "base_lr": lr})
+    if not made:
+        raise ValueError("fit: the model has no parameter to train; is requires_grad off throughout?")
+    return torch.optim.AdamW(made, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+
+
+def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain."""
+    groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
+    seen: set[int] = set()
+    for group in _offered(module):
+        key = tuple(sorted((name, value) for name, value in group.items() if name != "params"))
+        new = [p for p in group["params"] if id(p) not in seen]
+        seen.update(map(id, new))
+        groups.setdefault(key, []).extend(new)
+    groups[()] += [p for p in module.parameters() if id(p) not in seen]
+    return [{"params": params, **dict(key)} for key, params in groups.items() if params]
+
+
+def rate(step: int, per_epoch: int, settings: FitSettings) -> float:
+    """Factor of the learning rate at `step`: a linear rise over the warm-up, then a half cosine to zero."""
+    warmup = round(settings.warmup * per_epoch)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if settings.schedule == "constant":
+        return 1.0
+    rest = max(settings.epochs * per_epoch - warmup, 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / rest))
+
+
+def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def _offered(module: nn.Module) -> list[dict[str, Any]]:
+    own = getattr(module, "optim_groups", None)
+    if callable(own):
+        return list(own())
+    return [group for child in module.children() for group in _offered(child)]

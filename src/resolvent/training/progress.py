@@ -1,0 +1,63 @@
+"""A bar with rate and time left on a terminal; elsewhere one log line for each measured epoch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+log = logging.getLogger("resolvent.training")
+
+
+class Reporter(Protocol):
+    def step(self, done: int) -> None: ...
+
+    def row(self, row: dict[str, Any]) -> None: ...
+
+
+class _Lines:
+    def step(self, done: int) -> None:
+        return
+
+    def row(self, row: dict[str, Any]) -> None:
+        log.info(told(row))
+
+
+@contextmanager
+def reporter(name: str, total: int) -> Iterator[Reporter]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(name, total=total)
+
+        class Bar:
+            def step(self, done: int) -> None:
+                progress.update(task, completed=done)
+
+            def row(self, row: dict[str, Any]) -> None:
+                progress.update(task, description=f"{name}: {told(row)}")
+
+        yield Bar()
+
+
+def told(row: dict[str, Any]) -> str:
+    """`epoch 3, loss 0.412, validation clean 91.2 %, robust 40.1 %`."""
+    words = [f"epoch {row['epoch']}", f"loss {row['train_loss']:.3f}"]
+    names = [n for n in row if n.endswith(("_clean", "_robust"))]
+    words += [f"{n.replace('_', ' ')} {row[n]:.1%}" if 0 <= row[n] <= 1 else f"{n} {row[n]:.4g}" for n in names]
+    return ", ".join(words)

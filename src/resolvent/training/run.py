@@ -1,0 +1,160 @@
+"""A run in memory: what it is made of, its border checks, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks import Threat, Victim
+from resolvent.attacks.store import digest, fingerprint, plain
+from resolvent.data.task import Split, Task
+from resolvent.training.batch import Batches, take
+from resolvent.training.history import best_rows
+from resolvent.training.objective import Objective
+from resolvent.training.optimiser import make_optimiser
+from resolvent.training.settings import FitSettings, Probe
+from resolvent.training.state import Ledger, RunFolder, Save
+
+FORMAT = 1
+
+
+@dataclass(eq=False)
+class Run:
+    model: nn.Module
+    task: Task  # on the model's device
+    objective: Objective
+    settings: FitSettings
+    probe: Probe | None
+    batches: Batches
+    optimiser: torch.optim.Optimizer
+    files: RunFolder | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def steps(self) -> int:
+        return self.settings.epochs * len(self.batches)
+
+    @property
+    def epoch(self) -> int:
+        """Of the next step, counted from 0."""
+        return self.ledger.step // len(self.batches)
+
+    def autocast(self) -> torch.autocast:
+        half = self.settings.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+    def store(self) -> None:
+        if self.files is not None:
+            self.files.store(self.model, self.optimiser, self.ledger)
+
+
+def begin(
+    model: nn.Module,
+    task: Task,
+    objective: Objective,
+    settings: FitSettings,
+    folder: str | Path | None,
+    save: Save | None,
+) -> Run:
+    """Check everything, then start anew or go on from what the folder holds."""
+    own = inner_threat(objective)
+    probe = settings.probe or (None if own is None else Probe(own))
+    check(model, task, settings, [] if probe is None else [probe.threat, own or probe.threat])
+    parameter = next(p for p in model.parameters() if p.is_floating_point() or p.is_complex())
+    task = task.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
+    batches = Batches(task.train, settings.batch_size, settings.seed)
+    run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings))
+    check_outputs(run)
+    if folder is not None:
+        run.files = RunFolder(folder, describe(run), save)
+        resume(run, run.files)
+    return run
+
+
+def resume(run: Run, files: RunFolder) -> None:
+    """The stored state, or a first one: a run goes on from its own start even if the next model starts elsewhere."""
+    ledger = files.restore(run.model, run.optimiser)
+    if ledger is None:
+        run.store()
+        return
+    run.ledger = ledger
+    run.weights = {name: files.kept(name) for name in best_rows(ledger.rows)}
+
+
+def inner_threat(objective: Objective) -> Threat | None:
+    """The threat that an adversarial objective trains against, if it tells."""
+    return getattr(getattr(objective, "inner", None), "threat", None)
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Everything that the numbers depend on, as JSON values; the initial weights are in the first stored state."""
+    shapes = {name: [str(t.dtype), *t.shape] for name, t in run.model.state_dict().items()}
+    splits = {name: _described(split) for name, split in run.task.splits().items()}
+    return {
+        "format": FORMAT,
+        "task": {"name": run.task.name, **splits},
+        "model": {"class": type(run.model).__name__, "shapes": fingerprint(shapes)[:16]},
+        "model_config": plain(getattr(run.model, "config", None)),
+        "objective": plain(run.objective),
+        "settings": plain(run.settings),
+        "probe": plain(run.probe),
+    }
+
+
+def check(model: nn.Module, task: Task, settings: FitSettings, threats: list[Threat]) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fit: expected an nn.Module, got {type(model).__name__}; build one with build_model(config).")
+    if not any(p.is_floating_point() or p.is_complex() for p in model.parameters()):
+        raise ValueError("fit: the model has no parameter to train.")
+    if not isinstance(task, Task):
+        raise TypeError(f"fit: expected a Task, got {type(task).__name__}; use load_task(name) or from_arrays(x, y).")
+    if not isinstance(settings, FitSettings):
+        raise TypeError(f"fit: expected FitSettings, got {type(settings).__name__}.")
+    if not len(task.train):
+        raise ValueError(f"fit: task {task.name!r} has no training samples.")
+    if not len(task.validation) and not (settings.track_test and len(task.test)):
+        raise ValueError(
+            f"fit: task {task.name!r} has no validation samples to choose the best checkpoint by; split some off, or "
+            "set track_test=True to choose by the test split."
+        )
+    if threats and task.vocabulary is not None:
+        raise ValueError(
+            f"fit: task {task.name!r} has tokens, which no norm ball surrounds; train adversarially on the part of the "
+            "model after the embedding."
+        )
+    for threat in threats:
+        for split in task.splits().values():
+            if len(split):
+                threat.check(split.x)
+
+
+def check_outputs(run: Run) -> None:
+    """One small pass, so that a model of the wrong width is told before any work."""
+    first = torch.arange(min(2, len(run.task.train)), device=run.device)
+    batch = take(run.task.train, first, 0)
+    with Victim(run.model).attacked(), torch.no_grad(), run.autocast():
+        output = batch.call(run.model)(batch.x)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"fit: expected the model to return a tensor of outputs, got {type(output).__name__}.")
+    classes = run.task.classes
+    if classes is not None and output.shape != (len(first), classes):
+        raise ValueError(
+            f"fit: expected logits of shape (b, {classes}) for task {run.task.name!r}, got {tuple(output.shape)} for "
+            f"b = {len(first)}; give the model {classes} outputs."
+        )
+    if classes is None and output.numel() != batch.y.numel():
+        raise ValueError(f"fit: expected outputs like the targets {tuple(batch.y.shape)}, got {tuple(output.shape)}.")
+
+
+def _described(split: Split) -> dict[str, Any]:
+    lengths = None if split.lengths is None else digest(split.lengths)
+    return {"samples": len(split), "x": digest(split.x), "y": digest(split.y), "lengths": lengths}

@@ -1,0 +1,86 @@
+"""How a model is trained, as one frozen value that a run records and a resumed run must repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from resolvent.attacks import Attack, Threat
+from resolvent.attacks.pgd import PGD
+from resolvent.attacks.setting import check_count
+from resolvent.training.criterion import criterion
+
+Precision = Literal["float32", "bf16"]
+Schedule = Literal["cosine", "constant"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told.
+
+    On padded sequences it must keep its batches whole (no `stop`): lengths belong to places in the batch.
+    """
+
+    threat: Threat
+    attack: Attack = field(default_factory=lambda: PGD(steps=10, objective=criterion))
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """The defaults are those of the study of deep SSMs under adversarial training, its 180 epochs apart.
+
+    warmup         epochs of linear rise before the cosine; may be a fraction
+    clip           largest norm of the whole gradient; None: as it comes
+    groups         keep the layers' own optimiser groups (no weight decay on dynamics); False: one group for all
+    ssm_lr         learning rate of the groups that layers set apart; None: what they ask for, or lr
+    precision      "bf16" runs the model under autocast; parameters, losses and attack steps stay in float32
+    evaluate_every epochs between measurements; the last epoch is always measured
+    save_every     steps between saved states besides the one after every epoch; None: none
+    track_test     measure the test split with the validation split, and keep the best by it under its own name
+    probe          attack of the measurements; None: the objective's own threat, or none at all
+    """
+
+    epochs: int = 30
+    batch_size: int = 256
+    lr: float = 1e-3
+    weight_decay: float = 2e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: Schedule = "cosine"
+    warmup: float = 0.0
+    clip: float | None = None
+    groups: bool = True
+    ssm_lr: float | None = None
+    precision: Precision = "float32"
+    seed: int = 0
+    evaluate_every: int = 1
+    save_every: int | None = None
+    track_test: bool = False
+    probe: Probe | None = None
+
+    def __post_init__(self) -> None:
+        check_count("FitSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
+        check_count("FitSettings", 1, evaluate_every=self.evaluate_every)
+        if self.save_every is not None:
+            check_count("FitSettings", 1, save_every=self.save_every)
+        _number("FitSettings", lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
+        optional = {"clip": self.clip, "ssm_lr": self.ssm_lr}
+        _number("FitSettings", **{name: value for name, value in optional.items() if value is not None})
+        _choice("schedule", self.schedule, get_args(Schedule))
+        _choice("precision", self.precision, get_args(Precision))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"FitSettings: seed must be a whole number, got {self.seed!r}.")
+        if self.warmup > self.epochs:
+            raise ValueError(f"FitSettings: warmup must end within the {self.epochs} epochs, got {self.warmup}.")
+
+
+def _number(where: str, **values: Any) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}.")
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{where}: {name} must be finite and not negative, got {value}.")
+
+
+def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"FitSettings: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
