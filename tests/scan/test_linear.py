@@ -218,3 +218,14 @@ def test_long_and_nearly_undamped() -> None:
     want = (1 - lam**l) / (1 - lam)
     assert_close(h[-1], want)
     assert_close(chunked[-1], want)
+
+
+@pytest.mark.parametrize("l", [1, 8, 37])
+def test_equals_mambapys_parallel_scan(l: int) -> None:
+    pscan = pytest.importorskip("mambapy.pscan", reason="mambapy is in the `parity` extra").pscan
+    a, b = multiplier(2, l, 4, 3).requires_grad_(), torch.randn(2, l, 4, 3, dtype=torch.float64, requires_grad=True)
+    want = pscan(a, b)  # (b, l, d, n)
+    got = linear_scan(a.transpose(1, 2), b.transpose(1, 2)).transpose(1, 2)
+    assert_close(got, want)
+    g = torch.randn_like(got)
+    assert_close(torch.autograd.grad(got, (a, b), g), torch.autograd.grad(want, (a, b), g))
