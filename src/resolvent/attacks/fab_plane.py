@@ -1,0 +1,88 @@
+"""The shortest way from a point onto a hyperplane without leaving a box (Croce & Hein 2020, FAB), in three norms.
+
+Given w, c = <w, t> - b and the box low <= t + d <= high, each coordinate can only help in the direction that brings
+<w, t + d> to b. With v_i >= 0 the distance moved that way and r_i the room left in the box, what remains is
+
+    min ||v||  subject to  sum_i |w_i| v_i = |c|,  0 <= v_i <= r_i,
+
+a knapsack that fills in the order of the norm: Linf and L2 raise one common level, L1 takes the steepest coordinates
+first. Where the plane cannot be reached the answer is the corner of the box nearest to it: v = r wherever w is
+not 0. All tensors are (b, n) and `gap` is c, (b,).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ROUNDS = 24  # Newton's method needs three to eight; rows that need more go to the sorted solution
+
+
+def plane_step(norm: str, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """d (b, n) of least norm with <w, d> = -gap and -down <= d <= up, where down, up >= 0 may be infinite."""
+    against = w * torch.where(gap < 0, -1.0, 1.0)[:, None]  # flipped so that the step always goes down against it
+    slope = w.abs()
+    room = torch.where(against > 0, down, up)
+    room = torch.where(slope > 0, room, 0.0)
+    moved = {"linf": _fill_linf, "l2": _fill_l2, "l1": _fill_l1}[norm](slope, gap.abs()[:, None], room)
+    return -against.sign() * moved
+
+
+def _fill_linf(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
+    """v_i = min(level, r_i)."""
+    return torch.minimum(level(slope, room, slope * room, gap), room)
+
+
+def _fill_l2(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
+    """v_i = min(level |w_i|, r_i): coordinate i is full at the level r_i / |w_i|."""
+    peak = slope.amax(1, keepdim=True)
+    slope = slope / torch.where(peak > 0, peak, 1.0)  # squares of tiny slopes must not vanish
+    gap = gap / torch.where(peak > 0, peak, 1.0)
+    full = torch.where(slope > 0, room / slope, 0.0)
+    found = level(slope.square(), full, slope * room, gap)
+    return torch.where(found < full, found * slope, room)
+
+
+def _fill_l1(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
+    """The steepest coordinate first, each to its room, until the gap is closed."""
+    steep, order = slope.sort(1, descending=True)
+    free = room.gather(1, order)
+    gain = steep * free
+    gain = torch.where(free > 0, gain, 0.0)
+    before = torch.cat([torch.zeros_like(gap), gain[:, :-1].cumsum(1)], 1)  # what the steeper ones have closed
+    take = torch.where(steep > 0, (gap - before) / steep, 0.0).clamp_min(0.0)
+    return torch.zeros_like(slope).scatter(1, order, torch.minimum(take, free))
+
+
+def level(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Tensor:
+    """The lambda (b, 1) with sum_i weight_i min(lambda, full_i) = gap; infinite when even full coordinates fall short.
+
+    `gain` is weight_i full_i, free of overflow. The left side is concave and piecewise linear, so Newton's method from
+    0 rises to the root and ends on it after finitely many steps.
+    """
+    found = torch.zeros_like(gap)
+    for _ in range(_ROUNDS):
+        free = full > found
+        rest = gap - torch.where(free, 0.0, gain).sum(1, keepdim=True)  # what the free coordinates must close
+        pull = torch.where(free, weight, 0.0).sum(1, keepdim=True)
+        raised = torch.where(pull > 0, rest.clamp_min(0.0) / pull, torch.where(rest > 0, torch.inf, found))
+        rising = (raised > found)[:, 0]
+        if not bool(rising.any()):
+            return found
+        found = torch.maximum(raised, found)
+    found[rising] = level_sorted(weight[rising], full[rising], gain[rising], gap[rising])
+    return found
+
+
+def level_sorted(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Tensor:
+    """The same by sorting the kinks: the reference, and the way out when Newton's steps are too many."""
+    kinks, order = full.sort(1)
+    weight, gain = weight.gather(1, order), gain.gather(1, order)
+    zero = torch.zeros_like(gap)
+    closed = torch.cat([zero, gain.cumsum(1)], 1)  # (b, n + 1) by the first k coordinates, full
+    pull = torch.cat([weight.flip(1).cumsum(1).flip(1), zero], 1)  # (b, n + 1) of all the others
+    at_kink = closed[:, :-1] + torch.where(pull[:, :-1] > 0, kinks * pull[:, :-1], 0.0)
+    passed = (at_kink < gap).sum(1, keepdim=True)  # kinks below the root
+    rest = (gap - closed.gather(1, passed)).clamp_min(0.0)
+    pull = pull.gather(1, passed)
+    return torch.where(pull > 0, rest / pull, torch.where(rest > 0, torch.inf, zero))

@@ -1,0 +1,44 @@
+"""Random numbers for Square, many queries at a time: one by one they would cost more than the windows they place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+
+# What the columns of a query's numbers decide; the signs of the channels follow, then what ranks the channels.
+TOP, LEFT, TOP_2, LEFT_2, TURN, SIGNS = range(6)
+
+_STREAM = 1
+_AT_ONCE = 64  # queries, fewer where each needs very many numbers
+_NUMBERS = 4096  # per sample
+
+
+class Deck:
+    """`deck.deal(query)` is (b, width), uniform in [0, 1); it hangs on the sample and the query alone."""
+
+    def __init__(self, draws: Draws, width: int) -> None:
+        self.draws = draws
+        self.width = width
+        self.size = max(min(_AT_ONCE, _NUMBERS // width), 1)
+        self._block: Tensor | None = None
+        self._number = -1
+
+    def deal(self, query: int) -> Tensor:
+        number, place = divmod(query, self.size)
+        if self._block is None or number != self._number:
+            self._block = self.draws.uniform(_STREAM, number, (self.size, self.width))
+            self._number = number
+        return self._block[:, place]
+
+    def select(self, index: Tensor) -> Deck:
+        chosen = Deck(self.draws.select(index), self.width)
+        if self._block is not None:
+            chosen._block, chosen._number = self._block[index], self._number
+        return chosen
+
+
+def whole(u: Tensor, limit: int | Tensor) -> Tensor:
+    """0 .. limit - 1 from uniform numbers."""
+    return (u * limit).to(torch.int64)

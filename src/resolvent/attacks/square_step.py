@@ -1,0 +1,147 @@
+"""Square's proposals (Andriushchenko et al. 2020, algorithms 2 and 3): a first point, then one window at a time.
+
+Everything is flat: x and best are (b, n), a window is places (b, g, a) in n, u (b, width) are a query's random numbers.
+The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.square_deck import SIGNS, TURN
+from resolvent.attacks.square_layout import Layout
+from resolvent.attacks.threat import Threat
+
+_UPSCALE = 3.0  # L1: the window overshoots before the projection (the published code: by the 3 channels of an image)
+_TINY = 1e-12
+_TILT, _SIDE = 10, 11  # streams of the first point
+
+
+class Step(Protocol):
+    @property
+    def layout(self) -> Layout: ...
+
+    def first(self, draws: Draws) -> Tensor: ...
+
+    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor: ...
+
+    def select(self, index: Tensor) -> Step: ...
+
+
+def step_for(x: Tensor, threat: Threat, layout: Layout, thrifty: bool = True) -> Step:
+    """x (b, ...) unflattened, threat fitted to it."""
+    if threat.norm == "linf":
+        reach = 2 * threat.radius(x) + 1
+        low, high = threat.project(x - reach, x), threat.project(x + reach, x)
+        return Corner(layout, low.flatten(1), high.flatten(1), thrifty)
+    return Bump(layout, threat, x, threat.masked(torch.ones_like(x)).flatten(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Corner:
+    """Linf: every value sits at one end of what is allowed, `low` or `high` (b, n)."""
+
+    layout: Layout
+    low: Tensor
+    high: Tensor
+    thrifty: bool = True  # False: draw as the published code does, changes or not
+
+    def first(self, draws: Draws) -> Tensor:
+        stripe = self.layout.stripes()  # (n,)
+        up = draws.bits(_SIDE, 0, (int(stripe[-1]) + 1,)) < 0
+        return torch.where(up[:, stripe], self.high, self.low)
+
+    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
+        """One window, one side per channel. A draw that would change nothing is turned round: no query is wasted."""
+        at = self.layout.window(self.layout.extent(share, 1), u)  # (b, g, a)
+        up = _signs(u, at) < 0
+        flat = at.flatten(1)
+        low, high = _take(self.low, at), _take(self.high, at)
+        if self.thrifty:
+            wasted = (torch.where(up, high, low) == _take(best, at)).flatten(1).all(1)
+            up = up ^ wasted[:, None, None]
+        return best.scatter(1, flat, torch.where(up, high, low).flatten(1))
+
+    def select(self, index: Tensor) -> Corner:
+        return Corner(self.layout.select(index), self.low[index], self.high[index], self.thrifty)
+
+
+@dataclass(frozen=True, eq=False)
+class Bump:
+    """L2 and L1: the norm that one window holds moves into another, in the shape of a bump."""
+
+    layout: Layout
+    threat: Threat
+    x: Tensor  # (b, ...)
+    free: Tensor  # (b, n) 1 where the threat may act, else 0
+
+    def first(self, draws: Draws) -> Tensor:
+        drawn, tile = self.layout.tiles(self.threat.norm)  # (2, n), (n,)
+        count = int(tile.max()) + 1
+        turned = (draws.bits(_TILT, 0, (count,)) < 0)[:, tile]
+        delta = torch.where(turned, drawn[1], drawn[0]) * draws.sign(_SIDE, 0, (count,))[:, tile]
+        return self._inside(delta.to(self.x.dtype) * self.free)
+
+    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
+        delta = best - self.x.flatten(1)
+        extent = self.layout.extent(share, 3)
+        gain = self.layout.window(extent, u)  # (b, g, a) receives
+        give = self.layout.window(extent, u, second=True)  # (b, g, a) is emptied
+        emptied = delta.scatter(1, give.flatten(1), 0.0)
+        held = self._size(_take(delta, give)) + self._size(_take(emptied, gain))  # (b, g, 1) in both windows together
+        unused = (self._budget() - self._size(delta)[:, :, None]).clamp_min(0.0) / gain.shape[1]  # (b, 1, 1)
+        new = self._unit(self._bump(extent, gain, u) + self._unit(_take(delta, gain)))
+        moved = emptied.scatter(1, gain.flatten(1), (new * self._length(held + unused)).flatten(1))
+        return self._inside(moved)
+
+    def select(self, index: Tensor) -> Bump:
+        return Bump(self.layout.select(index), self.threat.select(index), self.x[index], self.free[index])
+
+    def _bump(self, extent: tuple[int, ...], at: Tensor, u: Tensor) -> Tensor:
+        shape = self.layout.bump(extent, self.threat.norm).to(self.x.dtype)  # (2, a)
+        turned = (u[:, TURN] < 0.5)[:, None, None]
+        return torch.where(turned, shape[1], shape[0]) * _signs(u, at) * _take(self.free, at)
+
+    def _size(self, part: Tensor) -> Tensor:
+        """What adds up over disjoint parts: the L1 norm, or the square of the L2 norm."""
+        return (part.square() if self.threat.norm == "l2" else part.abs()).sum(-1, keepdim=True)
+
+    def _length(self, size: Tensor) -> Tensor:
+        return size.sqrt() if self.threat.norm == "l2" else size * _UPSCALE
+
+    def _unit(self, part: Tensor) -> Tensor:
+        size = self._size(part)
+        return part / ((size.sqrt() if self.threat.norm == "l2" else size) + _TINY)
+
+    def _budget(self) -> Tensor:
+        eps = self.threat.radius(self.free)[:, :, None]  # (b, 1, 1)
+        return eps.square() if self.threat.norm == "l2" else eps
+
+    def _inside(self, delta: Tensor) -> Tensor:
+        """L2: to the sphere, then cut at the bounds. L1: the nearest point of ball and bounds."""
+        if self.threat.norm == "l2":
+            delta = self._unit(delta) * self.threat.radius(delta)
+            return _cut(self.x + delta.view(self.x.shape), self.threat).flatten(1)
+        return self.threat.project(self.x + delta.view(self.x.shape), self.x).flatten(1)
+
+
+def _signs(u: Tensor, at: Tensor) -> Tensor:
+    """-1 or 1 for each channel of a window: (b, g, 1)."""
+    return torch.where(u[:, SIGNS : SIGNS + at.shape[1], None] < 0.5, -1.0, 1.0)
+
+
+def _take(values: Tensor, at: Tensor) -> Tensor:
+    return values.gather(1, at.flatten(1)).view(at.shape)
+
+
+def _cut(x: Tensor, threat: Threat) -> Tensor:
+    """Towards x, which lies inside the bounds: the norm can only fall."""
+    if threat.bounds is None:
+        return x
+    low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in threat.bounds)
+    return x.clamp(low, high)
