@@ -22,7 +22,7 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = x.new_zeros(x.shape[0], self.decay.shape[0])
         for u in x.unbind(1):
-            h = torch.tanh(self.decay * h + u @ self.into)
+            h = torch.tanh(self.decay * h + (2 * u - 1) @ self.into / 2)
         return self.noise(h) @ self.out
 
 

@@ -13,7 +13,7 @@ from resolvent.attacks.pgd import PGD
 from resolvent.attacks.rounds import Job, outputs
 from resolvent.attacks.threat import Threat
 
-TIMES = 8.0  # of the radius: far enough that a model whose gradients work gives way
+TIMES = (8.0, 64.0)  # of the radius; the second only when the first breaks nothing more
 STEPS = 20
 
 
@@ -26,23 +26,28 @@ def probes(
         return ()
     part = job.select(rows)
     near = broken(part, part.victim, part.threat)
-    standing = 1.0 - near
-    far = (
-        None
-        if standing == 0
-        else larger_eps(standing, 1.0 - broken(part, part.victim, part.threat.scaled(TIMES)), TIMES)
-    )
+    far = _larger(part, 1.0 - near)
     if surrogate is None:
         return present([far])
     found = broken(part, Victim(surrogate, part.victim.batch_size), part.threat)
     return present([far, transfer_wins(found, near)])
 
 
+def _larger(job: Job, standing: float) -> Flag | None:
+    """Raised when no larger ball lets the same attack break more."""
+    flag = None
+    if standing == 0:
+        return None
+    for times in TIMES:
+        flag = larger_eps(standing, 1.0 - broken(job, job.victim, job.threat.scaled(times)), times)
+        if flag is None:
+            return None
+    return flag
+
+
 def broken(job: Job, source: Victim, threat: Threat) -> float:
     """Share of the samples that points found on `source` by PGD break on the job's own model."""
-    device = job.device
-    found = PGD(steps=STEPS)(source, job.x.to(device), job.y.to(device), threat, draws=job.draws.to(device)).to(
-        job.x.device
-    )
+    x, y, draws = (value.to(job.device) for value in (job.x, job.y, job.draws))
+    found = PGD(steps=STEPS)(source, x, y, threat, draws=draws).to(job.x.device)
     logits = outputs(replace(job, x=found.x_adv), found.x_adv)
     return float((logits.argmax(1) != job.y).double().mean())

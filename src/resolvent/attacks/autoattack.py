@@ -1,0 +1,240 @@
+"""AutoAttack (Croce & Hein 2020) on inputs of any shape, and its outcome per sample.
+
+result = autoattack(model, x, y, Threat("linf", 8 / 255, bounds=(0, 1)))
+print(result)                                   # accuracy after each attack, settings, flags
+result.robust, result.x_adv, result.broken_by   # one entry per sample
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks import flags as doubt
+from resolvent.attacks.border import check_count, check_data, check_logits
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.flags import Flag
+from resolvent.attacks.model import Victim
+from resolvent.attacks.objective import margin
+from resolvent.attacks.presets import Preset, chosen
+from resolvent.attacks.result import Attack
+from resolvent.attacks.rounds import CLEAN, STANDS, Board, Job, Listener, outputs, play, rounding
+from resolvent.attacks.store import Store, digest, plain
+from resolvent.attacks.threat import Threat
+
+_SEEN = 64  # samples that are passed through the model before any work, to see what it returns
+_AGAIN = 3  # passes over them, to see whether it always returns the same
+
+
+@dataclass(frozen=True, eq=False)
+class AutoAttackResult:
+    """Per sample (n,), in the order given. `stages` is ("clean", first attack, ...); `broken_by` counts in it."""
+
+    robust: Tensor  # bool: right on the clean input and after every attack
+    x_adv: Tensor  # (n, ...): what broke the sample, or the strongest attempt; x where x itself is misclassified
+    broken_by: Tensor  # int64: index into stages; -1 for samples that stand
+    clean_prediction: Tensor  # int64
+    prediction: Tensor  # int64, at x_adv, recomputed
+    margin: Tensor  # max_{j != y} z_j - z_y at x_adv, recomputed
+    norm: Tensor  # of x_adv - x
+    queries: Tensor  # int64 forward passes
+    gradients: Tensor  # int64 backward passes
+    index: Tensor  # int64 global ids: with the seed they fix the sample's random numbers
+    stages: tuple[str, ...]
+    attacks: tuple[dict[str, Any], ...]  # every setting of every attack, as plain values
+    threat: dict[str, Any]
+    preset: str
+    seed: int
+    flags: tuple[Flag, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.robust.double().mean())
+
+    @property
+    def clean_accuracy(self) -> float:
+        return self.table["clean"]
+
+    @property
+    def table(self) -> dict[str, float]:
+        """Accuracy after each stage; the worst case over all attacks so far."""
+        stands = self.broken_by == STANDS
+        return {n: float((stands | (self.broken_by > k)).double().mean()) for k, n in enumerate(self.stages)}
+
+    @property
+    def deviation(self) -> float:
+        """Standard error of the accuracy as an estimate for the whole distribution."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / len(self))
+
+    def broken_by_name(self, sample: int) -> str | None:
+        """The name "clean", that of the attack, or None for a sample that stands."""
+        stage = int(self.broken_by[sample])
+        return None if stage == STANDS else self.stages[stage]
+
+    def __len__(self) -> int:
+        return self.robust.shape[0]
+
+    def __str__(self) -> str:
+        from resolvent.attacks.summary import summary
+
+        return summary(self)
+
+    @staticmethod
+    def joined(parts: list[AutoAttackResult]) -> AutoAttackResult:
+        """The parts of several processes as one, in the order of the global ids."""
+        if not parts:
+            raise ValueError("AutoAttackResult.joined: expected at least one part, got none.")
+        first = parts[0]
+        if any((p.seed, p.attacks, p.stages) != (first.seed, first.attacks, first.stages) for p in parts):
+            raise ValueError("AutoAttackResult.joined: the parts come from different attacks or seeds; run them alike.")
+        order = torch.cat([p.index for p in parts]).argsort()
+        tensors = [f.name for f in fields(first) if isinstance(getattr(first, f.name), Tensor)]
+        flags = tuple(dict.fromkeys(flag for p in parts for flag in p.flags))
+        return replace(first, **{n: torch.cat([getattr(p, n) for p in parts])[order] for n in tensors}, flags=flags)
+
+
+def autoattack(
+    f: Callable[[Tensor], Tensor] | Victim,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    preset: Preset = "standard",
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    folder: str | Path | None = None,
+) -> AutoAttackResult:
+    """Robust accuracy of f: every attack of the preset in turn, each on the samples that still stand.
+
+    f           any callable from x (b, ...) to logits (b, classes); an nn.Module is attacked in evaluation mode
+    x, y        (n, ...) and (n,); (n, c, h, w) is taken for images, anything else for sequences (n, l, d) or vectors
+    preset      "standard", "qi2024", "plus", "rand", "fast", or a tuple of attacks
+    batch_size  at most so many samples pass through f at once; None: all
+    folder      keeps each finished batch, so that a killed run goes on with the same result
+
+    Probabilities instead of logits are refused; a doubtful outcome is told by `result.flags`.
+    """
+    victim = f if isinstance(f, Victim) else Victim(f, batch_size)
+    job, flags = prepare(victim, x, y, threat, preset, seed=seed)
+    return judged(replace(job, store=None if folder is None else Store(folder, config(job))), preset, flags)
+
+
+def prepare(
+    victim: Victim, x: Tensor, y: Tensor, threat: Threat, preset: Preset, *, seed: int = 0
+) -> tuple[Job, tuple[Flag, ...]]:
+    """Check everything that can be checked before any work; a job ready to run, and what was seen on the way."""
+    where = "autoattack"
+    check_data(where, x, y)
+    if not isinstance(threat, Threat):
+        raise TypeError(f"{where}: threat must be a Threat, e.g. Threat('linf', 8 / 255), got {type(threat).__name__}.")
+    check_count(where, "seed", seed, least=0)
+    fitted = threat.check(x)
+    attacks = chosen(preset, threat.norm)
+    job = Job(victim, x.detach(), y.detach().to(torch.int64), fitted, Draws.of(x, seed), attacks)
+    seen = [outputs(job, job.x[:_SEEN]) for _ in range(_AGAIN)]
+    check_logits(where, seen[0], job.y)
+    softmax = doubt.softmax_outputs(seen[0])
+    if softmax is not None:
+        raise ValueError(f"{where}: {softmax.explanation}")
+    random = doubt.random_outputs(seen)
+    return replace(job, random=random is not None), doubt.present([random])
+
+
+def judged(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult:
+    """Run the job, compute the verdict again from the stored points, and gather the flags."""
+    board = play(job)
+    logits = outputs(job, board.x_adv)
+    moved = _settle(job, board, logits)
+    tried = board.queries > 1
+    result = AutoAttackResult(
+        robust=board.broken_by == STANDS,
+        x_adv=board.x_adv,
+        broken_by=board.broken_by,
+        clean_prediction=board.logits.argmax(1),
+        prediction=logits.argmax(1),
+        margin=margin(logits, job.y),
+        norm=job.threat.norm_of(board.x_adv - job.x),
+        queries=board.queries,
+        gradients=board.gradients,
+        index=job.draws.index,
+        stages=("clean", *job.names),
+        attacks=settings(job.attacks),
+        threat=described(job.threat),
+        preset=preset if isinstance(preset, str) else "custom",
+        seed=job.draws.seed,
+    )
+    raised = [
+        *seen,
+        doubt.zero_gradients(board.zero_gradient[tried]),
+        doubt.non_finite(board.non_finite[tried]),
+        doubt.square_wins(result.table),
+        *(doubt.replaced_loss(note) for note in board.notes),
+        doubt.borderline(moved),
+    ]
+    return replace(result, flags=doubt.present(raised))
+
+
+def _settle(job: Job, board: Board, logits: Tensor) -> int:
+    """Compare the verdicts with outputs computed again; how many of them rounding has moved.
+
+    Beyond rounding a difference is an error: the model's answer depends on the batch, or on chance. Within it the
+    attacker gets the sample, as from a model that is known to be random.
+    """
+    stands = board.broken_by == STANDS
+    wrong = logits.argmax(1) != job.y
+    disagree = wrong == stands
+    if not job.random:
+        clear = disagree & (margin(logits, job.y).abs() > rounding(logits))
+        _refuse(job, clear)
+    board.broken_by = torch.where(stands & wrong, board.tried_by, board.broken_by)
+    return int(disagree.sum())
+
+
+def _refuse(job: Job, clear: Tensor) -> None:
+    if bool(clear.any()):
+        raise RuntimeError(
+            f"autoattack: computed again from the stored inputs, the verdict changes for {int(clear.sum())} of "
+            f"{len(clear)} samples (first: {int(job.draws.index[clear][0])}). The model's answer depends on the batch "
+            "or on chance: look for batch statistics or sampling in evaluation mode; preset='rand' is for random models."
+        )
+
+
+def settings(attacks: tuple[Attack, ...]) -> tuple[dict[str, Any], ...]:
+    """Every setting of every attack as plain values, under its name."""
+    return tuple({"name": attack.name, **plain(attack)} for attack in attacks)
+
+
+def described(threat: Threat) -> dict[str, Any]:
+    """Norm, eps (one number where all samples share it), bounds and mask as plain values."""
+    bounds = None if threat.bounds is None else [_one(bound) for bound in threat.bounds]
+    return {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": plain(threat.mask)}
+
+
+def config(job: Job) -> dict[str, Any]:
+    """What a folder is bound to: another value of any field is another evaluation."""
+    return {
+        "attacks": list(settings(job.attacks)),
+        "threat": described(job.threat),
+        "seed": job.draws.seed,
+        "batch_size": job.victim.batch_size,
+        "samples": job.x.shape[0],
+        "x": digest(job.x),
+        "y": digest(job.y),
+        "index": digest(job.draws.index),
+    }
+
+
+def _one(value: Any) -> Any:
+    """A tensor with one value throughout as a number."""
+    if isinstance(value, Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
+        return float(value.flatten()[0])
+    return plain(value)
+
+
+__all__ = ["CLEAN", "STANDS", "AutoAttackResult", "Listener", "autoattack"]

@@ -1,0 +1,157 @@
+"""Reasons for doubt: each is raised by what it names and by nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks import PGD, Threat, flags
+from resolvent.attacks.autoattack import autoattack
+from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.square import Square
+from victims import BOX, Recurrent, labelled, sequences
+
+QUICK = (PGD(steps=5, stop=True), Square(n_queries=20))
+
+
+def kinds(raised: tuple[flags.Flag, ...]) -> set[str]:
+    return {flag.kind for flag in raised}
+
+
+class Constant(nn.Module):
+    """Says class 0, whatever comes, without any gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0, -1.0]).expand(x.shape[0], 3)
+
+
+class Quantised(nn.Module):
+    """Gradients are zero almost everywhere, but the model is not robust at all: the classic masked defence."""
+
+    def __init__(self, inner: nn.Module, levels: int = 40) -> None:
+        super().__init__()
+        self.inner, self.levels = inner, levels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner((x * self.levels).round() / self.levels)
+
+
+class Noisy(nn.Module):
+    def __init__(self, inner: nn.Module, size: float = 0.05) -> None:
+        super().__init__()
+        self.inner, self.size = inner, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.inner(x)
+        return logits + self.size * torch.randn_like(logits)
+
+
+class Chasm(nn.Module):
+    """NaN as soon as the input leaves the data."""
+
+    def __init__(self, inner: nn.Module, x: Tensor) -> None:
+        super().__init__()
+        self.inner, self.total = inner, x.flatten(1).sum(1).max()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.inner(x)
+        return torch.where(x.flatten(1).sum(1, keepdim=True) > self.total, torch.nan, logits)
+
+
+def case(n: int = 16) -> tuple[Recurrent, Tensor, Tensor]:
+    model = Recurrent()
+    x = sequences(n)
+    return model, x, labelled(model, x, wrong=0)
+
+
+def test_an_honest_model_raises_none() -> None:
+    model, x, y = case()
+    assert evaluate(model, (x, y), BOX, QUICK).flags == ()
+
+
+def test_a_constant_model_has_zero_gradients_and_no_nan() -> None:
+    x = sequences(6)
+    result = autoattack(Constant(), x, torch.zeros(6, dtype=torch.int64), BOX, (PGD(steps=3), Square(n_queries=5)))
+    assert result.accuracy == 1.0
+    (flag,) = result.flags
+    assert (flag.kind, flag.samples, flag.value) == ("zero_gradients", 6, 1.0)
+    assert torch.isfinite(result.x_adv).all()
+    assert torch.isfinite(result.margin).all()
+
+
+def test_a_quantised_model_is_seen_through() -> None:
+    """Square breaks what PGD cannot move; a larger ball does not help PGD; points of the bare model do."""
+    model, x, y = case()
+    threat = Threat("linf", 0.2, bounds=(0.0, 1.0))
+    told = evaluate(Quantised(model), (x, y), threat, (PGD(steps=5, stop=True), Square(n_queries=200)), surrogate=model)
+    assert {"zero_gradients", "square_wins", "transfer_wins"} <= kinds(told.flags)
+    square = next(flag for flag in told.flags if flag.kind == "square_wins")
+    table = told.result.table
+    assert square.value == pytest.approx(table["pgd-5"] - table["square"])
+
+
+def test_a_larger_ball_that_does_not_help() -> None:
+    x = sequences(6)
+    told = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),))
+    assert "larger_eps" in kinds(told.flags)
+    off = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),), settings=Settings(probe=0))
+    assert "larger_eps" not in kinds(off.flags)
+
+
+def test_a_random_model_is_named_and_does_not_stop_the_run() -> None:
+    model, x, y = case()
+    result = autoattack(Noisy(model), x, y, BOX, QUICK)
+    assert "random_outputs" in kinds(result.flags)
+    assert "preset='rand'" in next(f.explanation for f in result.flags if f.kind == "random_outputs")
+
+
+def test_nan_nearby_is_a_flag_and_never_a_success() -> None:
+    model, x, y = case()
+    result = autoattack(Chasm(model, x), x, y, BOX, QUICK)
+    assert "non_finite" in kinds(result.flags)
+    assert torch.isfinite(result.margin).all()
+
+
+def test_too_few_classes_for_dlr_are_told() -> None:
+    from resolvent.attacks import APGD, dlr, targeted_dlr
+
+    model = Recurrent(classes=2)
+    x = sequences(8)
+    y = labelled(model, x, wrong=0)
+    result = autoattack(model, x, y, BOX, (APGD(dlr, steps=3), APGD(targeted_dlr, steps=3, targets=9)))
+    told = [flag.explanation for flag in result.flags if flag.kind == "replaced_loss"]
+    assert len(told) == 2
+    assert all("2" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("table", "raised"),
+    [
+        ({"clean": 1.0, "apgd-ce": 0.5, "square": 0.497}, True),
+        ({"clean": 1.0, "apgd-ce": 0.5, "square": 0.4985}, False),
+        ({"clean": 1.0, "square": 0.1}, False),  # nothing white-box to compare with
+        ({"clean": 1.0, "apgd-ce": 0.5}, False),
+        ({"clean": 1.0, "apgd-ce": 0.5, "square": 0.4, "apgd-t": 0.3}, True),
+    ],
+)
+def test_square_against_white_box(table: dict[str, float], raised: bool) -> None:
+    assert (flags.square_wins(table) is not None) == raised
+
+
+def test_larger_eps_needs_something_standing() -> None:
+    assert flags.larger_eps(0.0, 0.0, 8) is None
+    assert flags.larger_eps(0.5, 0.4, 8) is None
+    assert flags.larger_eps(0.5, 0.5, 8) is not None
+
+
+def test_softmax_is_told_from_logits() -> None:
+    logits = torch.randn(5, 4)
+    assert flags.softmax_outputs(logits.softmax(1)) is not None
+    assert flags.softmax_outputs(logits) is None
+    assert flags.softmax_outputs(logits.log_softmax(1)) is None
+
+
+def test_transfer_by_a_hair_is_none() -> None:
+    assert flags.transfer_wins(0.501, 0.5) is None
+    assert flags.transfer_wins(0.51, 0.5) is not None
