@@ -1,4 +1,4 @@
-"""The fused CPU kernels called from torch: memory in and out, and one Python thread per share of the tasks.
+"""The fused CPU kernels called from torch: memory in and out, and Python threads that work through the tasks.
 
 The kernels release the interpreter's lock, so plain threads run them side by side: no OpenMP, nothing to break after a
 fork. The work is cut by the shapes alone and no two tasks add to the same number, so the bits do not depend on the
@@ -8,9 +8,9 @@ number of threads.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,20 +60,34 @@ def _lanes(b: int, d: int) -> int:
 
 
 def _share(work: Callable[[Any], None], x: Inputs, lanes: int) -> None:
-    """Run all tasks, the last share in this thread."""
+    """Run all tasks in this thread and its helpers; each takes the next few until none is left.
+
+    Taking beats dealing out: torch's own threads keep spinning on the cores for a while after its last operation, and a
+    helper that shares a core with one of them then simply takes less.
+    """
     b, l, d = x.u.shape
     total = b * -(-d // lanes)
     threads = min(total, torch.get_num_threads()) if b * l * x.A.numel() >= _SERIAL else 1
     if threads <= 1:
         work((0, total))
         return
-    cuts = [total * i // threads for i in range(threads + 1)]
+    few = -(-total // (4 * threads))
+    pending = deque((first, min(first + few, total)) for first in range(0, total, few))
     pool = _pools.get(threads) or _pools.setdefault(threads, ThreadPoolExecutor(threads - 1, "resolvent-scan"))
-    *others, mine = pairwise(cuts)
-    running = [pool.submit(work, share) for share in others]
-    work(mine)
-    for share in running:
-        share.result()
+    helpers = [pool.submit(_drain, work, pending) for _ in range(threads - 1)]
+    _drain(work, pending)
+    for helper in helpers:
+        if not helper.cancel():  # one that has not begun has nothing left to do
+            helper.result()
+
+
+def _drain(work: Callable[[Any], None], pending: deque[tuple[int, int]]) -> None:
+    while True:
+        try:
+            tasks = pending.popleft()
+        except IndexError:
+            return
+        work(tasks)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
