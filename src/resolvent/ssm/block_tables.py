@@ -75,14 +75,15 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
 def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The same for dense banks, by doubling: A^{2k} = A^k A^k reaches T in log2(T) products."""
     doublings = [bank.A.mT]  # transposed: states are rows
-    into, out = bank.B[:, None], bank.C[:, None]  # (d, k, s): rows A^i B and C A^i, i = 0 .. k-1
+    into = bank.B[:, None]  # (d, k, s): rows A^i B, i = 0 .. k-1
+    M_out = bank.C[:, None] if delay else bank.C[:, None] @ bank.A  # (d, k, s): rows C A^i, or C A^{i+1}
     while (k := into.shape[1]) < T:
         P = doublings[-1]
         into = torch.cat([into, into[:, : T - k] @ P], 1)
-        out = torch.cat([out, out[:, : T - k] @ P.mT], 1)
-        doublings.append(P @ P)
+        M_out = torch.cat([M_out, M_out[:, : T - k] @ P.mT], 1)
+        if 2 * k <= T:
+            doublings.append(P @ P)
     kernel = (into @ bank.C[..., None])[..., 0]  # (d, T)
-    M_out = out if delay else out @ bank.A
     carry = DenseCarry(tuple(P.to(dtype) for P in doublings), _power(doublings, T).to(dtype))
     toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
     return Blocks(toeplitz, into.flip(1).to(dtype), M_out.to(dtype), carry)
