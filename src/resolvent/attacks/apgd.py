@@ -43,7 +43,7 @@ class APGD:
 
     targets     0, or how many wrong classes to aim at (with a targeted objective), likeliest first
     at_once     after the first target alone, which breaks most samples, this many are tried side by side
-    stop        drop a sample as soon as it is misclassified; False keeps pushing for the highest loss
+    stop        drop a sample as soon as it is misclassified; False runs on and keeps the point of highest loss
     larger_eps  L1: 0.3 of the steps in a ball of 3 eps, 0.3 in 2 eps, the rest in eps
     passes      gradients averaged per step (expectation over transformations)
     """
@@ -86,7 +86,7 @@ class APGD:
         victim, rows = prepare(f, x, y, threat, draws)
         if self.targets and not is_label(rows.y):
             raise TypeError(f"APGD: targets need class labels (whole numbers), got y of {y.dtype}.")
-        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
+        found, objective = Strongest(rows, not self.stop), Fitted(self.objective, rows.y)
         with victim.attacked():
             clean_logits = _look(victim, rows, found, clean_logits)
             _offer_clean(self, objective, found, clean_logits)
@@ -126,7 +126,7 @@ def _attack(settings: APGD, victim: Victim, objective: Fitted, found: Strongest,
     """All stages of one restart for these pairs; the last one counts."""
     rows, start = pairs.rows, None
     draws = rows.draws.fold("apgd").fold(restart).fold(pairs.rank)
-    local = Strongest(rows)
+    local = Strongest(rows, not settings.stop)
     probe = Probe(victim, objective, local, settings.passes)
     stages = _stages(settings, rows.threat)
     for number, (factor, steps) in enumerate(stages):

@@ -11,11 +11,15 @@ from resolvent.attacks.rows import Rows, is_label
 
 
 class Strongest:
-    """Per sample the strongest point seen: a misclassified one before any other, then the one of highest loss."""
+    """Per sample the strongest point seen: a misclassified one before any other, then the one of highest loss.
 
-    def __init__(self, rows: Rows) -> None:
+    `by_loss` asks for the highest loss alone: cross-entropy can be higher at a point that is still classified rightly.
+    """
+
+    def __init__(self, rows: Rows, by_loss: bool = False) -> None:
         b, x = len(rows), rows.x
         self.rows = rows
+        self.by_loss = by_loss
         self.x_adv = x.clone()
         self.wrong = torch.zeros(b, dtype=torch.bool, device=x.device)
         self.loss = torch.full((b,), -torch.inf, dtype=x.dtype, device=x.device)
@@ -33,7 +37,7 @@ class Strongest:
         y, sound = self.rows.y[at], loss > -torch.inf
         wrong, gap = judge(logits, y, loss)
         wrong &= sound
-        better = torch.where(wrong == self.wrong[at], loss > self.loss[at], wrong)
+        better = self._better(at, wrong, loss)
         take = sound if latest else better
         where = at[take]
         self.x_adv[where], self.wrong[where] = x_adv[take], wrong[take]
@@ -47,13 +51,17 @@ class Strongest:
     def merge(self, other: Strongest, part: slice, at: Tensor) -> None:
         """What another search found in `part` of its samples, which are the distinct `at` here; with its costs."""
         wrong, loss = other.wrong[part], other.loss[part]
-        better = torch.where(wrong == self.wrong[at], loss > self.loss[at], wrong)
+        better = self._better(at, wrong, loss)
         for name in ("x_adv", "wrong", "loss", "margin"):
             getattr(self, name)[at[better]] = getattr(other, name)[part][better]
         self.queries[at] += other.queries[part]
         self.gradients[at] += other.gradients[part]
         self.zero_gradient[at] |= other.zero_gradient[part]
         self.non_finite[at] |= other.non_finite[part]
+
+    def _better(self, at: Tensor, wrong: Tensor, loss: Tensor) -> Tensor:
+        higher = loss > self.loss[at]
+        return higher if self.by_loss else torch.where(wrong == self.wrong[at], higher, wrong)
 
     def result(self, name: str, notes: tuple[str, ...] = ()) -> AttackResult:
         norm = self.rows.threat.norm_of(self.x_adv - self.rows.x)
