@@ -19,6 +19,7 @@ from resolvent.attacks.threat import Threat
 
 _UPSCALE = 3.0  # L1: the window overshoots before the projection (the published code: by the 3 channels of an image)
 _TINY = 1e-12
+_SHY = 1 - 1e-5  # L1: rounding x + delta in many entries adds up to more than the tolerance
 _TILT, _SIDE = 10, 11  # streams of the first point
 
 
@@ -127,7 +128,7 @@ class Bump:
         if self.threat.norm == "l2":
             delta = self._unit(delta) * self.threat.radius(delta)
             return _cut(self.x + delta.view(self.x.shape), self.threat).flatten(1)
-        return self.threat.project(self.x + delta.view(self.x.shape), self.x).flatten(1)
+        return self.threat.scaled(_SHY).project(self.x + delta.view(self.x.shape), self.x).flatten(1)
 
 
 def _signs(u: Tensor, at: Tensor) -> Tensor:
