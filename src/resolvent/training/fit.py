@@ -171,5 +171,5 @@ def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
     kept = "" if run.files is None else f"; the last stored state is {run.files.last}"
     raise Diverged(
         f"fit: loss or gradient is not finite at step {step + 1} (epoch {run.epoch + 1}): {reason}. The model holds "
-        f"the weights from before that step{kept}. Lower lr, set clip, or look for values in the data that are too large."
+        f"the weights from before that step{kept}. Lower lr, set clip, or look for huge values in the data."
     )
