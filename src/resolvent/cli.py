@@ -34,7 +34,7 @@ class Check:
     fast: Annotated[bool, PACE] = False
     """Costly properties on each layer's first case only (the default)."""
     full: Annotated[bool, PACE] = False
-    """Everything on every case, the compiler's own backend, and 100,000 steps of streaming: many minutes."""
+    """Every case compiled, by the compiler's own backend, and 100,000 steps of streaming: half an hour."""
     json: Path | None = None
     """Also write all results to this file."""
 

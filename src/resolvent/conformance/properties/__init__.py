@@ -22,11 +22,15 @@ from resolvent.conformance.subject import Subject
 
 @dataclass(frozen=True)
 class Property:
-    """A name for the table and the function that measures it; a `costly` one runs on first cases, or with --full."""
+    """A name for the table and the function that measures it.
+
+    A `costly` one runs on each layer's first case, and on all with --full; a `single` one never beyond the first.
+    """
 
     name: str
     measure: Callable[[Subject], Finding | Skip]
     costly: bool = False
+    single: bool = False
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -52,5 +56,5 @@ PROPERTIES: tuple[Property, ...] = (
     Property("stability", stability.stability),
     Property("both directions", directions.both_directions),
     Property("bad input", refusals.refusals),
-    Property("long stream", streaming.long_stream, costly=True),
+    Property("long stream", streaming.long_stream, single=True),
 )

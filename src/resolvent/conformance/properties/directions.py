@@ -69,8 +69,9 @@ def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
     lengths = torch.full((x.shape[0],), x.shape[1] - 2)
     worst = 0.0
     for given in (None, lengths):
-        kept, changed = (layer(v, None, given)[0] - causal(v, None, given)[0] for v in (x, other))
-        worst = max(worst, distance(changed[:, cut:], kept[:, cut:]))
+        ahead = layer(x, None, given)[0] - causal(x, None, given)[0]
+        want = causal(other, None, given)[0] + ahead  # measured as a whole output, since that is what rounds
+        worst = max(worst, distance(layer(other, None, given)[0][:, cut:], want[:, cut:]))
     return worst
 
 
