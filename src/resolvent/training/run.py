@@ -101,12 +101,12 @@ def describe(run: Run) -> dict[str, Any]:
     splits = {name: _described(split) for name, split in run.task.splits().items()}
     return {
         "format": FORMAT,
-        "task": {"name": run.task.name, **splits},
         "model": {"class": type(run.model).__name__, "shapes": fingerprint(shapes)[:16]},
         "model_config": plain(getattr(run.model, "config", None)),
         "objective": plain(run.objective),
         "settings": plain(run.settings),
         "probe": plain(run.probe),
+        "task": {"name": run.task.name, **splits},
     }
 
 
