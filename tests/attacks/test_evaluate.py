@@ -109,6 +109,18 @@ def test_a_folder_holds_the_whole_story(tmp_path: Path) -> None:
     assert again.records == told.records
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 4])
+def test_whatever_a_kill_left_is_built_upon(tmp_path: Path, kept: int) -> None:
+    """Every prefix of the pieces is what some kill leaves behind: the rest is done again, to the same bits."""
+    model, x, y = case()
+    whole = evaluate(model, (x, y), BOX, QUICK, settings=SMALL, folder=tmp_path)
+    for path in sorted(tmp_path.glob("*.safetensors"))[kept:]:
+        path.unlink()
+    again = evaluate(model, (x, y), BOX, QUICK, settings=SMALL, folder=tmp_path)
+    assert torch.equal(again.result.x_adv, whole.result.x_adv)
+    assert again.to_dict() == whole.to_dict()
+
+
 class Counting(Recurrent):
     calls = 0
 

@@ -10,6 +10,7 @@ import difflib
 from typing import Any, Literal, get_args
 
 from resolvent.attacks.apgd import APGD
+from resolvent.attacks.fab import FAB
 from resolvent.attacks.objective import cross_entropy, dlr, targeted_dlr
 from resolvent.attacks.result import Attack
 from resolvent.attacks.square import Square
@@ -21,8 +22,6 @@ Preset = PresetName | str | tuple[Attack, ...]
 
 def standard(norm: Norm = "linf") -> tuple[Attack, ...]:
     """AutoAttack as released: 100 iterations, 9 targets, 5000 queries; L1: APGD-CE 5 restarts, APGD-T 5 targets."""
-    from resolvent.attacks.fab import FAB
-
     restarts, targets = (5, 5) if norm == "l1" else (1, 9)
     return (
         APGD(cross_entropy, restarts=restarts),
@@ -34,8 +33,6 @@ def standard(norm: Norm = "linf") -> tuple[Attack, ...]:
 
 def qi2024(norm: Norm = "linf") -> tuple[Attack, ...]:
     """The untargeted list of Croce & Hein 2020, which Qi et al. 2024 name: APGD-CE, APGD-DLR, FAB, Square."""
-    from resolvent.attacks.fab import FAB
-
     restarts = 5 if norm == "l1" else 1
     return (
         APGD(cross_entropy, restarts=restarts),
@@ -47,8 +44,6 @@ def qi2024(norm: Norm = "linf") -> tuple[Attack, ...]:
 
 def plus(norm: Norm = "linf") -> tuple[Attack, ...]:
     """AutoAttack+: untargeted attacks with 5 restarts, then Square, then the targeted ones; the same for every norm."""
-    from resolvent.attacks.fab import FAB
-
     return (
         APGD(cross_entropy, restarts=5),
         APGD(dlr, restarts=5),
