@@ -9,7 +9,8 @@ from resolvent.conformance.cases import CASES, Case, plan
 from resolvent.conformance.properties import Property
 from resolvent.conformance.runner import Settings, measure
 
-PLAN = list(plan(CASES, full=False))
+# compiling takes most of the time and each layer's own tests do it too: it waits for the slow run
+PLAN = [pair for pair in plan(CASES, full=False) if not (pair[1].costly or pair[1].single)]
 FULL_PLAN = [pair for pair in plan(CASES, full=True) if pair[1].costly or pair[1].single]
 
 
