@@ -62,9 +62,9 @@ def selective_loop(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Te
     Bu = (dt * u)[..., None] * B[:, :, None, :]
     h = torch.zeros_like(Bu[:, 0])
     ys = []
-    for t in range(u.shape[1]):
-        h = A_bar[:, t] * h + Bu[:, t]
-        ys.append((h @ C[:, t, :, None])[..., 0])
+    for A_t, Bu_t, C_t in zip(A_bar.unbind(1), Bu.unbind(1), C.unbind(1), strict=True):  # indexing would be slower still
+        h = A_t * h + Bu_t
+        ys.append((h @ C_t[..., None])[..., 0])
     return torch.stack(ys, 1) + D * u
 
 

@@ -12,16 +12,19 @@ Imported by the dispatcher only, because numba is an extra.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
+import torch
+from numba import carray, njit, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.scan.linear_rows import multiplier_rows, sum_to
 from resolvent.scan.memory import fresh
-from resolvent.scan.workers import spread, threads_for
+from resolvent.scan.team import HEAD, kernel, pointer, run, share
+from resolvent.scan.workers import threads_for
 
 Array = NDArray[Any]
 PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
@@ -112,30 +115,55 @@ def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, 
     return row, (row // div) % sources, lo, min(lo + width, n)
 
 
-@_jit
-def _forward_tasks(a: Array, b: Array, h0: Array, h: Array, plan: tuple[int, int, bool], part: tuple[int, int]) -> None:
-    width, div, reverse = plan
-    for i in range(part[0], part[1]):
-        _forward_task(a, b, h0, h, _where(i, b.shape[2], width, div, a.shape[0]), reverse)
+# -- as kernels of a team: the table holds sizes, addresses and settings ----------------------------------------------
 
 
-@_jit
-def _backward_tasks(
-    g: Array,
-    a: Array,
-    h: Array,
-    h0: Array,
-    out: tuple[Array, Array],
-    plan: tuple[int, int, bool],
-    part: tuple[int, int],
-) -> None:
-    width, div, reverse = plan
-    for i in range(part[0], part[1]):
-        where = _where(i, g.shape[2], width, div, a.shape[0])
-        if out[0].shape[1] == g.shape[1]:
-            _backward_task(g, a, h, h0, out, where, reverse)
-        else:
-            _backward_task_constant(g, a, h, h0, out, where, reverse)
+def _forward_kernel(dtype: Any) -> Any:
+    def body(p: Any) -> None:
+        w = carray(p, HEAD + 13)
+        first, end = share(w)
+        width, div, reverse, s, la, r, l, n, r0, at_a, at_b, at_h0, at_h = w[HEAD:]
+        a = carray(pointer(at_a, dtype), (s, la, n))
+        b = carray(pointer(at_b, dtype), (r, l, n))
+        h0 = carray(pointer(at_h0, dtype), (r0, n))
+        h = carray(pointer(at_h, dtype), (r, l, n))
+        for i in range(first, end):
+            _forward_task(a, b, h0, h, _where(i, n, width, div, s), reverse != 0)
+
+    return kernel(body)
+
+
+def _backward_kernel(dtype: Any) -> Any:
+    def body(p: Any) -> None:
+        w = carray(p, HEAD + 16)
+        first, end = share(w)
+        width, div, reverse, s, la, r, l, n, r0, lga, at_g, at_a, at_h, at_h0, at_ga, at_gb = w[HEAD:]
+        g = carray(pointer(at_g, dtype), (r, l, n))
+        a = carray(pointer(at_a, dtype), (s, la, n))
+        h = carray(pointer(at_h, dtype), (r, l, n))
+        h0 = carray(pointer(at_h0, dtype), (r0, n))
+        out = carray(pointer(at_ga, dtype), (r, lga, n)), carray(pointer(at_gb, dtype), (r, l, n))
+        for i in range(first, end):
+            where = _where(i, n, width, div, s)
+            if lga == l:
+                _backward_task(g, a, h, h0, out, where, reverse != 0)
+            else:
+                _backward_task_constant(g, a, h, h0, out, where, reverse != 0)
+
+    return kernel(body)
+
+
+_TYPES = {
+    torch.float32: types.float32,
+    torch.float64: types.float64,
+    torch.complex64: types.complex64,
+    torch.complex128: types.complex128,
+}
+
+
+@cache
+def _compiled(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    return make(_TYPES[dtype])
 
 
 # -- torch on the outside ----------------------------------------------------------------------------------------------
@@ -147,11 +175,12 @@ def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = F
     rows = b.numel() // (l * n)
     source, div = multiplier_rows(a, b.shape)
     h = fresh(b.shape, b)
-    b_ = _array(b, (rows, l, n))
-    arrays = (_array(source, (-1, source.shape[-2], n)), b_, _start(h0, b_), h.numpy().reshape(rows, l, n))
+    source, b, start = _plain(source), _plain(b), b if h0 is None else _plain(h0)
     threads = threads_for(b.numel())
     tasks, width = _plan(rows, n, threads)
-    spread(lambda lo, hi: _forward_tasks(*arrays, (width, div, reverse), (lo, hi)), tasks, threads)
+    sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
+    at = [x.data_ptr() for x in (source, b, start, h)]
+    run(_compiled(_forward_kernel, b.dtype), [width, div, reverse, *sizes, *at], tasks, threads)
     return h
 
 
@@ -162,12 +191,12 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     source, div = multiplier_rows(a, h.shape)
     gb = fresh(h.shape, h)
     ga = fresh((*h.shape[:-2], a.shape[-2], n), h)  # summed over the broadcast rows below
-    h_ = _array(h, (rows, l, n))
-    out = ga.numpy().reshape(rows, -1, n), gb.numpy().reshape(rows, l, n)
-    arrays = (_array(g, (rows, l, n)), _array(source, (-1, source.shape[-2], n)), h_, _start(h0, h_), out)
+    g, source, h, start = _plain(g), _plain(source), _plain(h), h if h0 is None else _plain(h0)
     threads = threads_for(h.numel())
     tasks, width = _plan(rows, n, threads)
-    spread(lambda lo, hi: _backward_tasks(*arrays, (width, div, reverse), (lo, hi)), tasks, threads)
+    sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
+    at = [x.data_ptr() for x in (g, source, h, start, ga, gb)]
+    run(_compiled(_backward_kernel, h.dtype), [width, div, reverse, *sizes, a.shape[-2], *at], tasks, threads)
     return sum_to(ga, a.shape), gb
 
 
@@ -182,11 +211,8 @@ def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
     return rows * -(-n // width), width
 
 
-def _array(x: Tensor, shape: tuple[int, ...]) -> Array:
+def _plain(x: Tensor) -> Tensor:
+    """x as its memory holds it: contiguous, no pending conjugation."""
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
-    return x.detach().contiguous().numpy().reshape(shape)
-
-
-def _start(h0: Tensor | None, b: Array) -> Array:
-    return b[:0, 0] if h0 is None else _array(h0, (b.shape[0], b.shape[2]))
+    return x.detach().contiguous()

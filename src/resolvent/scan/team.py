@@ -1,0 +1,129 @@
+"""Compiled kernels on torch's own team of threads.
+
+torch's OpenMP threads spin for about a millisecond after each of its operations. Threads of any other pool meet them on
+the same cores and lose half of their time; threads of torch's pool are awake and take up work within microseconds. So
+where torch runs on GNU OpenMP (its Linux builds), kernels are handed to that very library; elsewhere to `workers`.
+
+A kernel is a C function of one table of 64-bit numbers: addresses and sizes of its arrays and its settings. It asks
+`share` which of its tasks are its own. Imported by compiled backends only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+from resolvent.scan.workers import spread
+
+# The table's head, filled in by `run`: the tasks of a part and their end, or (0, tasks) for a team that deals them out.
+FIRST, END, DEALT, HEAD = 0, 1, 2, 3
+_KERNEL = types.void(types.CPointer(types.int64))
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """The GNU OpenMP library that torch has loaded, if it has."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        found = {line.split()[-1] for line in maps if "libgomp" in line}
+    inside = sorted(found, key=lambda path: "torch" not in path)  # its own copy, where there are two
+    try:
+        library = ctypes.CDLL(inside[0])
+        library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    except (IndexError, OSError, AttributeError):
+        return None
+    return library if hasattr(library, "omp_get_thread_num") and hasattr(library, "omp_get_num_threads") else None
+
+
+@cfunc("int32()")
+def _alone_number() -> int:
+    return 0
+
+
+@cfunc("int32()")
+def _alone_size() -> int:
+    return 1
+
+
+def _link() -> None:
+    """Bind the two names that kernels call: to OpenMP, or to a team of one."""
+    library = _openmp()
+    number = _alone_number.address if library is None else _address(library.omp_get_thread_num)
+    size = _alone_size.address if library is None else _address(library.omp_get_num_threads)
+    llvm.add_symbol("resolvent_team_number", number)
+    llvm.add_symbol("resolvent_team_size", size)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+_forked = False  # a child has torch's pool but not its threads
+
+
+def _left_the_team() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left_the_team)
+
+_link()
+_number = types.ExternalFunction("resolvent_team_number", types.int32())
+_size = types.ExternalFunction("resolvent_team_size", types.int32())
+
+
+@njit
+def share(table: Any) -> tuple[int, int]:
+    """The tasks (first, end) of the calling thread."""
+    first, end = table[FIRST], table[END]
+    if table[DEALT] == 0:
+        return first, end
+    me, team = _number(), _size()
+    return end * me // team, end * (me + 1) // team
+
+
+@intrinsic
+def pointer(context: Any, address: Any, dtype: Any) -> Any:
+    """A 64-bit address as a pointer to numbers of `dtype`."""
+    kind = types.CPointer(dtype.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(kind))
+
+    return kind(address, dtype), generate
+
+
+def kernel(body: Callable[[Any], None], cached: bool = True) -> Any:
+    """Compile `body(table)` to a C function."""
+    try:
+        return cfunc(_KERNEL, cache=cached, nopython=True)(body)
+    except RuntimeError:  # no folder that a cache could be written to
+        return cfunc(_KERNEL, nopython=True)(body)
+
+
+def run(compiled: Any, settings: list[int], tasks: int, threads: int) -> None:
+    """The kernel over all its tasks by at most `threads` threads. `settings` is the table after its head."""
+    threads = min(threads, tasks)
+    library = _openmp()
+    if threads > 1 and library is not None and not _forked:
+        table = np.array([0, tasks, 1, *settings], np.int64)
+        library.GOMP_parallel(compiled.address, table.ctypes.data, threads, 0)
+        return
+
+    def part(lo: int, hi: int) -> None:
+        table = np.array([lo, hi, 0, *settings], np.int64)
+        compiled.ctypes(table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
+
+    spread(part, tasks, threads)
