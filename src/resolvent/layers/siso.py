@@ -56,7 +56,9 @@ def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor)
     """h = lam h + gain u, y = Re(weight h) + D u for x_t (b, d) and h (b, d, n)."""
     lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
     drive = x_t[..., None] if gain is None else gain * x_t[..., None]
-    h = lam * h + drive
+    h = lam * h
+    # in place where nobody watches: one buffer less per step, and large ones cost page faults rather than arithmetic
+    h = h + drive if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() else h.add_(drive)
     y = (reals(h) * row).sum(-1)
     return (y if D is None else torch.addcmul(y, D, x_t)), h
 
