@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import torch
+from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, targeted_dlr
 from resolvent.attacks.evaluate import Settings, evaluate
 from resolvent.attacks.square import Square
-from victims import BOX, Recurrent, labelled, sequences
 
 
 def main(folder: str, out: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import PGD, Threat
 from resolvent.attacks.evaluate import Settings, evaluate
 from resolvent.attacks.square import Square
-from victims import BOX, Recurrent, labelled, sequences
 
 QUICK = (PGD(steps=4, stop=True), Square(n_queries=12))
 SMALL = Settings(batch_size=5, probe=0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import PGD, Threat, flags
 from resolvent.attacks.autoattack import autoattack
 from resolvent.attacks.evaluate import Settings, evaluate
 from resolvent.attacks.square import Square
-from victims import BOX, Recurrent, labelled, sequences
 
 QUICK = (PGD(steps=5, stop=True), Square(n_queries=20))
 

@@ -96,7 +96,8 @@ class AutoAttackResult:
         order = torch.cat([p.index for p in parts]).argsort()
         tensors = [f.name for f in fields(first) if isinstance(getattr(first, f.name), Tensor)]
         flags = tuple(dict.fromkeys(flag for p in parts for flag in p.flags))
-        return replace(first, **{n: torch.cat([getattr(p, n) for p in parts])[order] for n in tensors}, flags=flags)
+        joined: dict[str, Any] = {n: torch.cat([getattr(p, n) for p in parts])[order] for n in tensors}
+        return replace(first, **joined, flags=flags)
 
 
 def autoattack(
@@ -136,7 +137,8 @@ def prepare(
     check_count(where, "seed", seed, least=0)
     fitted = threat.check(x)
     attacks = chosen(preset, threat.norm)
-    job = Job(victim, x.detach(), y.detach().to(torch.int64), fitted, Draws.of(x, seed), attacks)
+    draws, told = Draws.of(x, seed), described(threat)
+    job = Job(victim, x.detach(), y.detach().to(torch.int64), fitted, draws, attacks, told=told)
     seen = [outputs(job, job.x[:_SEEN]) for _ in range(_AGAIN)]
     check_logits(where, seen[0], job.y)
     softmax = doubt.softmax_outputs(seen[0])
@@ -165,7 +167,7 @@ def judged(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult
         index=job.draws.index,
         stages=("clean", *job.names),
         attacks=settings(job.attacks),
-        threat=described(job.threat),
+        threat=job.told or described(job.threat),
         preset=preset if isinstance(preset, str) else "custom",
         seed=job.draws.seed,
     )
@@ -201,7 +203,7 @@ def _refuse(job: Job, clear: Tensor) -> None:
         raise RuntimeError(
             f"autoattack: computed again from the stored inputs, the verdict changes for {int(clear.sum())} of "
             f"{len(clear)} samples (first: {int(job.draws.index[clear][0])}). The model's answer depends on the batch "
-            "or on chance: look for batch statistics or sampling in evaluation mode; preset='rand' is for random models."
+            "or on chance: look for batch statistics or sampling in evaluation mode; preset='rand' suits random models."
         )
 
 
@@ -220,7 +222,7 @@ def config(job: Job) -> dict[str, Any]:
     """What a folder is bound to: another value of any field is another evaluation."""
     return {
         "attacks": list(settings(job.attacks)),
-        "threat": described(job.threat),
+        "threat": job.told or described(job.threat),
         "seed": job.draws.seed,
         "batch_size": job.victim.batch_size,
         "samples": job.x.shape[0],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ class Job:
     attacks: tuple[Attack, ...]
     store: Store | None = None
     listener: Listener | None = None
+    told: dict[str, Any] | None = None  # the threat as plain values, in the caller's own numbers
     random: bool = False  # the model's outputs change from call to call
 
     @property

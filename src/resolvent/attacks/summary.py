@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ def summary(result: AutoAttackResult) -> str:
     threat = result.threat
     bounds = "no bounds" if threat["bounds"] is None else "bounds {} to {}".format(*threat["bounds"])
     lines = [
-        f"AutoAttack {result.preset}: {threat['norm']}, eps {_short(threat['eps'])}, {bounds}, "
+        f"AutoAttack {result.preset}: {threat['norm']}, eps {_fraction(threat['eps'])}, {bounds}, "
         f"{len(result)} samples, seed {result.seed}"
     ]
     told = ["", *(_settings(attack) for attack in result.attacks)]
@@ -32,6 +33,12 @@ def summary(result: AutoAttackResult) -> str:
 def _settings(attack: dict[str, Any]) -> str:
     shown = {k: v for k, v in attack.items() if k not in ("name", "class") and v is not None}
     return ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
+
+
+def _fraction(eps: Any) -> str:
+    """0.0313725 as "8/255", which is what was meant."""
+    near = Fraction(eps).limit_denominator(255) if isinstance(eps, float) else Fraction(0)
+    return f"{near} ({_short(eps)})" if near.denominator == 255 and float(near) == eps else _short(eps)
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,101 @@
+"""`resolvent attack`: a saved model and a stranger's class, data by name or file, mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from victims import Recurrent, labelled, sequences
+
+from resolvent import cli
+from resolvent.models import (
+    ChannelsConfig,
+    ClassifierConfig,
+    ModelConfig,
+    ResidualConfig,
+    S4DConfig,
+    build_model,
+    save_model,
+)
+
+STRANGER = f"{Path(__file__).parent / 'victims.py'}:Recurrent"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    x = sequences(8)
+    save_file({"x": x, "y": labelled(Recurrent(), x)}, tmp_path / "data.safetensors")
+    return tmp_path / "data.safetensors"
+
+
+def quick(*arguments: str) -> int:
+    return cli.main(["attack", *arguments, "--preset", "fast", "--bounds", "0", "1"])
+
+
+def test_a_strangers_class(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    told = quick(STRANGER, "--data", str(data), "--eps", "8/255", "--samples", "6", "--out", str(out))
+    text = capsys.readouterr().out
+    assert told == 0
+    for word in ("robust accuracy", "apgd-ce", "square", "6 samples", "eps 8/255 (0.0313725)", "record.json"):
+        assert word in text
+    record = json.loads((out / "record.json").read_text())
+    assert record["samples"] == 6
+    assert record["threat"]["eps"] == pytest.approx(8 / 255)
+    assert record["clean_accuracy"] == pytest.approx(4 / 6)
+
+
+def test_a_saved_model_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig()), ClassifierConfig(10), d_model=4, layers=1)
+    save_model(build_model(config), tmp_path / "checkpoint")
+    assert quick(str(tmp_path), "--samples", "2", "--eps", "0.01") == 0
+    assert "2 samples" in capsys.readouterr().out
+
+
+def test_npz_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = sequences(4)
+    np.savez(tmp_path / "d.npz", x=x.numpy(), y=labelled(Recurrent(), x).numpy())
+    assert quick(STRANGER, "--data", str(tmp_path / "d.npz")) == 0
+    assert "4 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "no folder 'nowhere'"),
+        ([STRANGER, "--eps", "eight"], "--eps must be a number"),
+        ([STRANGER, "--eps", "1/0"], "--eps must be a number"),
+        ([STRANGER, "--eps=-0.1"], "eps"),
+        ([STRANGER, "--preset", "standrad"], "did you mean 'standard'"),
+        ([STRANGER, "--data", "digitz"], "digits"),
+        ([STRANGER, "--data", "missing.npz"], "no file"),
+        ([STRANGER, "--kwargs", '{"width": 3}'], "width"),
+        ([STRANGER, "--samples", "0"], "samples"),
+        ([STRANGER, "--device", "warp"], "--device"),
+        (["torch.nn:ReLU"], "outputs"),
+        ([str(Path(__file__).parent)], "model.safetensors"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["attack", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.startswith("resolvent attack: ")
+    assert error.count("\n") == 1
+
+
+def test_a_changed_configuration_is_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = (STRANGER, "--data", str(data), "--out", str(tmp_path / "out"))
+    assert quick(*shared, "--eps", "0.01") == 0
+    assert quick(*shared, "--eps", "0.02") == 2
+    assert "threat.eps was 0.01" in capsys.readouterr().err
+
+
+def test_the_file_must_hold_x_and_y(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({"inputs": torch.zeros(1)}, tmp_path / "d.safetensors")
+    assert cli.main(["attack", STRANGER, "--data", str(tmp_path / "d.safetensors")]) == 2
+    assert "it has inputs" in capsys.readouterr().err
