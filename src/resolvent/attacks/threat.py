@@ -18,6 +18,7 @@ from resolvent.attacks.threat_border import check_bounds, check_eps, check_input
 Norm = Literal["linf", "l2", "l1"]
 Number = float | Tensor
 
+_EXCESS = 5e-7  # over eps that rounding may cause before a projection is corrected
 _SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
 
 
@@ -93,7 +94,7 @@ class Threat:
         nearest = project_l2 if self.norm == "l2" else project_l1
         delta = self.masked(x_adv - x).flatten(1)  # (b, n)
         room = (None, None) if low is None or high is None else (_room(low - x, -1), _room(high - x, 1))
-        moved = x + nearest(delta, self.radius(delta), *room).view(x.shape)
+        moved = self._rounded(x, nearest(delta, self.radius(delta), *room).view(x.shape))
         return self._restore(moved if low is None else moved.clamp(low, high), x)
 
     def steepest(self, grad: Tensor, share: Number = _SPARSE) -> Tensor:
@@ -141,10 +142,11 @@ class Threat:
         return torch.linalg.vector_norm(delta.flatten(1).float() if _is_half(delta) else delta.flatten(1), order, dim=1)
 
     def contains(self, x_adv: Tensor, x: Tensor, tol: float = 1e-6) -> Tensor:
-        """Whether each x_adv keeps to ball, bounds and mask: (b,). `tol` is relative to max(1, |x|), as rounding is."""
+        """Whether each x_adv keeps to ball, bounds and mask: (b,). `tol` is relative to max(1, |x|, eps)."""
         x_adv, x = x_adv.to(_working(x_adv)), x.to(_working(x))
-        slack = tol * x.flatten(1).abs().amax(1).clamp_min(1.0)  # (b,)
-        inside = self.norm_of(x_adv - x) <= self.radius(x).flatten() + slack
+        eps = self.radius(x).flatten()
+        slack = tol * torch.maximum(x.flatten(1).abs().amax(1), eps).clamp_min(1.0)  # (b,)
+        inside = self.norm_of(x_adv - x) <= eps + slack
         low, high = self._box(x)
         if low is not None and high is not None:
             over = torch.maximum(low - x_adv, x_adv - high).expand(x.shape).flatten(1).amax(1)
@@ -164,6 +166,14 @@ class Threat:
 
     def _restore(self, x_adv: Tensor, x: Tensor) -> Tensor:
         return x_adv if self.mask is None else torch.where(self._free(x), x_adv, x)
+
+    def _rounded(self, x: Tensor, delta: Tensor) -> Tensor:
+        """x + delta, drawn back by twice the excess where many small roundings add up to more than the radius."""
+        moved, eps = x + delta, self.radius(x)
+        length = self.norm_of(moved - x).view(eps.shape)
+        if not bool((length > eps + _EXCESS).any()):
+            return moved
+        return torch.where(length > eps, x + delta * (2 * eps / _safe(length) - 1).clamp_min(0.0), moved)
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
         if self.bounds is None:

@@ -1,0 +1,220 @@
+"""The threat: every point obeys ball, bounds and mask; projections are nearest points; directions are steepest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers import assert_close
+from resolvent.attacks import Draws, Threat
+
+NORMS = ("linf", "l2", "l1")
+QUICK = settings(max_examples=40, deadline=None)
+
+
+@st.composite
+def situations(draw: Any) -> tuple[Tensor, Threat, torch.Generator]:
+    """x of any rank, a threat with any norm, radius (zero, tiny, huge, per sample), bounds and mask."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=2, max_size=4)))
+    x = torch.rand(shape, generator=generator, dtype=draw(st.sampled_from([torch.float32, torch.float64])))
+    eps: Any = draw(st.sampled_from([0.0, 1e-4, 0.1, 0.7, 3.0]))
+    if draw(st.booleans()):
+        eps = eps * torch.rand(shape[0], generator=generator)
+    low, high = torch.zeros(shape[-1]), torch.ones(shape[-1]) + torch.rand(shape[-1], generator=generator)
+    tight = (x - 0.1 * torch.rand(shape, generator=generator), x.clone())  # no room above: the box touches x
+    bounds: Any = draw(st.sampled_from([None, (0.0, 1.0), (low, high), tight, (-torch.inf, 1.0)]))
+    mask = torch.rand(shape[: draw(st.integers(1, len(shape)))], generator=generator) < 0.6
+    threat = Threat(draw(st.sampled_from(NORMS)), eps, bounds, mask if draw(st.booleans()) else None)
+    return x, threat, generator
+
+
+@given(situations(), st.booleans())
+@QUICK
+def test_points_obey_ball_bounds_and_mask(situation: tuple[Tensor, Threat, torch.Generator], surface: bool) -> None:
+    x, threat, generator = situation
+    fitted = threat.check(x)
+    far = x + 5 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    for point in (fitted.project(far, x), fitted.random_start(x, Draws.of(x), surface=surface)):
+        assert_obeys(point, x, threat)
+        assert fitted.contains(point, x).all()
+
+
+def assert_obeys(point: Tensor, x: Tensor, threat: Threat) -> None:
+    """Written out with numpy, without the threat's own methods."""
+    assert torch.isfinite(point).all()
+    delta = (point - x).double().flatten(1).numpy()
+    size = np.linalg.norm(delta, {"linf": np.inf, "l2": 2, "l1": 1}[threat.norm], axis=1) if delta.size else np.zeros(0)
+    assert (size <= np.asarray(torch.as_tensor(threat.eps).double().numpy()) + 1e-6).all()
+    if threat.bounds is not None:
+        low, high = (torch.as_tensor(v, dtype=x.dtype) for v in threat.bounds)
+        assert (point >= low - 1e-6).all()
+        assert (point <= high + 1e-6).all()
+    if threat.mask is not None:
+        mask = threat.mask.reshape(*threat.mask.shape, *[1] * (x.dim() - threat.mask.dim())).expand(x.shape)
+        assert torch.equal(point[~mask], x[~mask])
+
+
+@given(situations())
+@QUICK
+def test_projection_is_the_nearest_point(situation: tuple[Tensor, Threat, torch.Generator]) -> None:
+    """<p - P(p), w - P(p)> <= 0 for every feasible w: the property that defines the nearest point of a convex set."""
+    x, threat, generator = situation
+    x = x.double()
+    threat = threat.check(x)
+    p = x + torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    nearest = threat.project(p, x)
+    assert_close(threat.project(nearest, x), nearest, tolerance=1e-6)  # the L2 search ends at 1e-6 of the radius
+    for k in range(20):
+        w = threat.project(x + torch.randn(x.shape, generator=generator, dtype=x.dtype) * 10.0 ** (k % 4 - 2), x)
+        angle = (threat.masked(p - nearest) * (w - nearest)).flatten(1).sum(1)
+        assert (angle <= 1e-5).all()  # of order eps: float64 rounding plus the L2 search's 1e-6
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_projection_against_scipy(norm: str) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        n, eps = 6, 0.8
+        low, high = -rng.random(n) * 0.5, rng.random(n) * 0.5
+        p = rng.normal(size=n)
+
+        # Split into positive and negative parts, so that the L1 norm is smooth.
+        def size(v: np.ndarray, n: int = n) -> float:
+            return (v**2).sum() if norm == "l2" else v.sum()
+
+        sign = np.sign(p)
+        cap = np.where(p > 0, high, -low)
+        found = optimize.minimize(
+            lambda v, p=p: ((v - np.abs(p)) ** 2).sum(),
+            np.zeros(n),
+            jac=lambda v, p=p: 2 * (v - np.abs(p)),
+            bounds=[(0.0, c) for c in cap],
+            constraints={"type": "ineq", "fun": lambda v, eps=eps: (eps**2 if norm == "l2" else eps) - size(v)},
+            method="SLSQP",
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        x = torch.zeros(1, n, dtype=torch.float64)
+        threat = Threat(norm, eps, (torch.tensor(low), torch.tensor(high)))  # type: ignore[arg-type]
+        mine = threat.check(x).project(torch.tensor(p)[None], x)[0].numpy()
+        np.testing.assert_allclose(mine, sign * found.x, atol=2e-5)  # what SLSQP reaches
+
+
+def test_l1_projection_without_box_is_the_simplex_projection() -> None:
+    p = torch.tensor([[3.0, -1.0, 0.5, 0.0]], dtype=torch.float64)
+    x = torch.zeros_like(p)
+    assert_close(Threat("l1", 2.0).project(p, x), torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
+    assert_close(Threat("l1", 3.0).project(p, x), torch.tensor([[2.5, -0.5, 0.0, 0.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_steepest_has_unit_norm_and_grows_most(norm: Any) -> None:
+    g = torch.randn(7, 5, 2, dtype=torch.float64)
+    threat = Threat(norm, 1.0)
+    direction = threat.steepest(g, 1e-9)  # L1: the single largest entry, the exact dual direction
+    assert_close(threat.norm_of(direction), torch.ones(7, dtype=torch.float64))
+    dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
+    assert_close((g * direction).flatten(1).sum(1), torch.linalg.vector_norm(g.flatten(1), dual, dim=1))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("scale", [0.0, 1e-38, 1e-30, 1e30])
+def test_steepest_of_extreme_gradients(norm: Any, scale: float) -> None:
+    g = torch.randn(3, 4) * scale
+    direction = Threat(norm, 1.0).steepest(g)
+    assert torch.isfinite(direction).all()
+    want = torch.ones(3) if scale else torch.zeros(3)
+    assert_close(Threat(norm, 1.0).norm_of(direction), want)
+
+
+def test_sparse_direction_counts_entries_per_sample() -> None:
+    g = torch.randn(3, 100)
+    direction = Threat("l1", 1.0).steepest(g, torch.tensor([0.01, 0.2, 1.0]))
+    assert (direction != 0).sum(1).tolist() == [1, 20, 100]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_surface_starts_have_the_whole_radius(norm: Any) -> None:
+    x = torch.zeros(20, 30)
+    threat = Threat(norm, 0.5).check(x)
+    assert_close(threat.norm_of(threat.random_start(x, Draws.of(x), surface=True)), torch.full((20,), 0.5))
+
+
+def test_uniform_starts_fill_the_ball() -> None:
+    """P(norm <= r) = r^n in the unit ball of n entries."""
+    x = torch.zeros(4000, 2)
+    for norm in NORMS[1:]:
+        size = Threat(norm, 1.0).norm_of(Threat(norm, 1.0).random_start(x, Draws.of(x)))
+        assert abs(float((size < 0.5).float().mean()) - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_subsets_see_the_same_threat(norm: Any) -> None:
+    x = torch.rand(6, 5, 2)
+    threat = Threat(norm, torch.rand(6), (x - 0.2, x + 0.1)).with_lengths(torch.tensor([5, 1, 2, 3, 4, 5]), 5).check(x)
+    far = x + torch.randn_like(x)
+    whole = threat.project(far, x)
+    for index in (torch.tensor([4, 0, 0, 2]), torch.tensor([True, False, True, True, False, False])):
+        assert_close(threat.select(index).project(far[index], x[index]), whole[index])
+    one = threat.select(torch.tensor([3]))
+    assert_close(one.select(torch.tensor([0, 0])).project(far[[3, 3]], x[[3, 3]]), whole[[3, 3]])
+
+
+def test_lengths_and_mask_combine() -> None:
+    mask = torch.ones(2, 4, 3, dtype=torch.bool)
+    mask[..., 0] = False
+    threat = Threat("linf", 1.0, mask=mask).with_lengths(torch.tensor([4, 2]), 4)
+    moved = threat.project(torch.full((2, 4, 3), 9.0), torch.zeros(2, 4, 3))
+    assert moved.sum().item() == 4 * 2 + 2 * 2
+
+
+def test_contains_notices_each_violation() -> None:
+    x = torch.full((4, 3), 0.5)
+    threat = Threat("l2", 0.1, (0.45, 0.6), torch.tensor([True, True, True, False])).check(x)
+    x_adv = x.clone()
+    x_adv[0, 0] += 0.1 + 1e-4  # outside the ball
+    x_adv[1, 0] -= 0.06  # outside the bounds
+    x_adv[2, 0] += 0.09  # fine
+    x_adv[3, 0] += 1e-7  # masked
+    assert threat.contains(x_adv, x).tolist() == [False, False, True, False]
+    assert not threat.contains(x + torch.nan, x).any()
+
+
+X = torch.rand(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Threat("linf", -0.1), ValueError, "not negative"),
+        (lambda: Threat("linf", float("nan")), ValueError, "finite"),
+        (lambda: Threat("linf", "8/255"), TypeError, "'8/255'"),
+        (lambda: Threat("linf", True), TypeError, "number"),
+        (lambda: Threat("l0", 1.0), ValueError, "'l0'"),
+        (lambda: Threat("l2", torch.ones(2, 2)), ValueError, "one per sample"),
+        (lambda: Threat("l2", 1.0, 3.0), TypeError, "pair"),
+        (lambda: Threat("l2", 1.0, (1.0, 0.0)), ValueError, "above"),
+        (lambda: Threat("l2", 1.0, ("0", 1.0)), TypeError, "low"),
+        (lambda: Threat("l2", 1.0, (0.0, float("nan"))), ValueError, "NaN"),
+        (lambda: Threat("l2", 1.0, mask=torch.ones(2)), TypeError, "bool"),
+        (lambda: Threat("l2", torch.ones(3)).check(X), ValueError, "one entry per sample"),
+        (lambda: Threat("l2", 1.0, (2.0, 3.0)).check(X), ValueError, "exclude the input"),
+        (lambda: Threat("l2", 1.0, (torch.zeros(2), 1.0)).check(X), ValueError, "broadcast"),
+        (lambda: Threat("l2", 1.0, mask=torch.ones(3, dtype=torch.bool)).check(X), ValueError, "leading axes"),
+        (lambda: Threat("l2", 1.0).check(X * torch.nan), ValueError, "NaN"),
+        (lambda: Threat("l2", 1.0).check(X.long()), TypeError, "embedding"),
+        (lambda: Threat("l2", 1.0).check(X[0]), ValueError, "batch"),
+        (lambda: Threat("l2", 1.0).check(X[:0]), ValueError, "at least one sample"),
+        (lambda: Threat("l2", 1.0, (X - 1, X + 1)).select(torch.tensor([0])), ValueError, "check"),
+    ],
+)
+def test_bad_input(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()
