@@ -47,7 +47,7 @@ def _larger(job: Job, standing: float) -> Flag | None:
 
 def broken(job: Job, source: Victim, threat: Threat) -> float:
     """Share of the samples that points found on `source` by PGD break on the job's own model."""
-    x, y, draws = (value.to(job.device) for value in (job.x, job.y, job.draws))
-    found = PGD(steps=STEPS)(source, x, y, threat, draws=draws).to(job.x.device)
+    x, y = job.x.to(job.device), job.y.to(job.device)
+    found = PGD(steps=STEPS)(source, x, y, threat, draws=job.draws.to(job.device)).to(job.x.device)
     logits = outputs(replace(job, x=found.x_adv), found.x_adv)
     return float((logits.argmax(1) != job.y).double().mean())

@@ -61,13 +61,8 @@ class Job:
 
     def select(self, rows: Tensor) -> Job:
         """The same for some of the samples."""
-        kept = {
-            "x": self.x[rows],
-            "y": self.y[rows],
-            "threat": self.threat.select(rows),
-            "draws": self.draws.select(rows),
-        }
-        return replace(self, **kept)
+        threat, draws = self.threat.select(rows), self.draws.select(rows)
+        return replace(self, x=self.x[rows], y=self.y[rows], threat=threat, draws=draws)
 
     def tell(self, name: str, done: int, total: int) -> None:
         if self.listener is not None:

@@ -1,0 +1,212 @@
+"""AutoAttack standard, ours beside pyautoattack: same model, same samples, same batch size, one run.
+
+    python benchmarks/attacks.py                      256 samples of 12 x 12 images; benchmarks/results/attacks.json
+    python benchmarks/attacks.py --samples 32 --queries 500
+
+The model is a small convolutional classifier trained here, adversarially, for some seconds, so that many samples stand
+(those are what costs time). The accuracies of both after every attack are printed beside the times: a speed-up of an
+attack that finds less is none. Run it alone. Peer: pip install pyautoattack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.attacks import PGD, Threat
+from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.presets import standard
+from resolvent.attacks.square import Square
+
+HERE = Path(__file__).parent
+TARGET = 2.0
+POINTS = 0.01  # our accuracy may not be above the peer's by more than this
+NAMES = {"linf": "Linf", "l2": "L2"}
+EPS = {"linf": 0.13, "l2": 1.0}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One contender: seconds on the clock and of all cores, accuracy and seconds after each attack."""
+
+    seconds: float
+    cpu_seconds: float
+    table: dict[str, float]
+    clock: dict[str, float]
+    forwards: int
+
+    @property
+    def accuracy(self) -> float:
+        return list(self.table.values())[-1]
+
+
+class Clock:
+    """Time since it was made, and at the end of each attack."""
+
+    def __init__(self) -> None:
+        self.start, self.cpu, self.ticks = time.perf_counter(), time.process_time(), dict[str, float]()
+
+    def tick(self, name: str) -> None:
+        self.ticks[name] = round(time.perf_counter() - self.start, 2)
+
+    def spent(self) -> tuple[float, float]:
+        return time.perf_counter() - self.start, time.process_time() - self.cpu
+
+
+class Counted(nn.Module):
+    """Counts samples that pass through."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.passed = inner, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passed += x.shape[0]
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+def images(n: int, seed: int, size: int = 12) -> tuple[Tensor, Tensor]:
+    """Ten smooth patterns of random strength under noise: x (n, 1, size, size) in [0, 1], y (n,)."""
+    fixed = torch.Generator().manual_seed(7)
+    patterns = F.interpolate(torch.randn(10, 1, 4, 4, generator=fixed), size=(size, size), mode="bicubic")
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(10, (n,), generator=generator)
+    gain = 0.1 + 0.3 * torch.rand(n, 1, 1, 1, generator=generator)
+    noise = 0.07 * torch.randn(n, 1, size, size, generator=generator)
+    return (0.5 + gain * patterns[y] + noise).clamp(0, 1), y
+
+
+def trained(threat: Threat, steps: int) -> nn.Module:
+    """A small network trained on PGD examples."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 25, 10),
+    )
+    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+    for i in range(steps):
+        x, y = images(64, 1000 + i)
+        x_adv = PGD(steps=4, keep="last")(net, x, y, threat).x_adv
+        loss = F.cross_entropy(net(x_adv), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return net.eval()
+
+
+def ours(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
+    counted, clock = Counted(net), Clock()
+    attacks = tuple(replace(a, n_queries=queries) if isinstance(a, Square) else a for a in standard(threat.norm))
+    settings = Settings(batch_size=batch_size, probe=0)
+    told = evaluate(counted, (x, y), threat, attacks, settings=settings, listener=lambda name, *_: clock.tick(name))
+    return Outcome(*clock.spent(), told.result.table, clock.ticks, counted.passed)
+
+
+def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
+    from pyautoattack import AutoAttack
+
+    counted = Counted(net)
+    attack = AutoAttack(counted, norm=NAMES[threat.norm], eps=float(threat.eps), seed=0)
+    attack.square.n_queries = queries
+    attack.verbose = True
+    clock = Clock()
+    heard = _heard(attack, clock)
+    x_adv, _ = attack.run_standard_evaluation(x, y, batch_size=batch_size)
+    spent, passed = clock.spent(), counted.passed
+    with torch.no_grad():
+        final = float((net(x_adv).argmax(1) == y).double().mean())
+    return Outcome(*spent, {**heard, "all": final}, clock.ticks, passed)
+
+
+def _heard(attack: Any, clock: Clock) -> dict[str, float]:
+    """The accuracies that the peer only writes to its log."""
+    told: dict[str, float] = {}
+
+    class Ear:
+        def debug(self, text: str, *_: Any) -> None:
+            words = text.split()
+            if text.startswith("initial accuracy"):
+                told["clean"] = float(words[2].rstrip("%")) / 100
+            if text.startswith("robust accuracy after"):
+                name = words[3].rstrip(":").lower()
+                told[name] = float(words[4].rstrip("%")) / 100
+                clock.tick(name)
+
+        info = warning = debug
+
+    attack.logger = Ear()
+    return told
+
+
+def competed(norm: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Both contenders on one norm, by turns so that a drift of the machine's speed meets both."""
+    threat = Threat(norm, EPS[norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
+    net = trained(threat, args.training)
+    x, y = images(args.samples, 5)
+    runs: dict[str, list[Outcome]] = {"resolvent": [], "pyautoattack": []}
+    contenders: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattack": peer}
+    for _ in range(args.repeats):
+        for name, run in contenders.items():
+            runs[name].append(run(net, x, y, threat, args.queries, args.batch_size))
+    best = {name: min(outcomes, key=lambda o: o.seconds) for name, outcomes in runs.items()}
+    faster = best["pyautoattack"].seconds / best["resolvent"].seconds
+    cpu = best["pyautoattack"].cpu_seconds / best["resolvent"].cpu_seconds
+    sound = best["resolvent"].accuracy <= best["pyautoattack"].accuracy + POINTS
+    for name, outcome in best.items():
+        table = "  ".join(f"{k} {100 * v:.2f} % {outcome.clock.get(k, 0):.1f} s" for k, v in outcome.table.items())
+        print(f"{norm:<5}{name:<14}{outcome.seconds:8.1f} s {outcome.forwards:>12,} forward passes   {table}")
+    verdict = "as strong" if sound else "WEAKER than the peer"
+    print(f"{norm:<5}{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}\n")
+    return {
+        "norm": norm,
+        "eps": EPS[norm],
+        "faster": faster,
+        "faster_cpu": cpu,
+        "met": faster >= TARGET and sound,
+        "results": {name: vars(outcome) for name, outcome in best.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--queries", type=int, default=5000, help="of Square")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
+    parser.add_argument("--training", type=int, default=300, help="steps of adversarial training of the model")
+    parser.add_argument("--norms", default="linf,l2")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "attacks.json")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    rows = [competed(norm, args) for norm in args.norms.split(",")]
+    record = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {args.threads} threads",
+        "torch": torch.__version__,
+        "settings": {k: v for k, v in vars(args).items() if k != "out"},
+        "target": TARGET,
+        "rows": rows,
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"record: {args.out}")
+
+
+if __name__ == "__main__":
+    main()
