@@ -139,7 +139,7 @@ class Sequence:
     def within(self, touchable: Tensor) -> Sequence:
         """Keep the windows off padding: times at which nothing may change (b, l, d) come last in `order`."""
         alive = touchable.reshape(-1, self.l, self.d).any(2)  # (b, l)
-        return replace(self, order=(~alive).to(torch.int8).argsort(1, stable=True), count=alive.sum(1))
+        return replace(self, order=(~alive).to(torch.int8).argsort(dim=1, stable=True), count=alive.sum(1))
 
     def extent(self, share: float, least: int) -> tuple[int, ...]:
         """Both sides shrink alike; what the whole number of channels rounds away, time takes over."""
