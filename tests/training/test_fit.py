@@ -28,6 +28,7 @@ from resolvent.models import (
 )
 from resolvent.training import Diverged, FitSettings, Loss, Probe, fit, measure, pgd_at, standard, trades
 from resolvent.training.batch import Batches
+from resolvent.training.history import best_rows
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
 QUICK = FitSettings(epochs=3, batch_size=16, lr=0.02)
@@ -141,6 +142,19 @@ def test_the_best_by_test_goes_under_its_own_name(tmp_path: Path) -> None:
     assert history.gap("best_by_test")["own"] == 6 - 9
     assert (tmp_path / "run/checkpoint/best_by_test/model.safetensors").is_file()
     assert json.loads((tmp_path / "run/summary.json").read_text()) == history.summary
+
+
+def test_what_makes_a_row_the_best() -> None:
+    rows = [
+        {"epoch": 1, "validation_clean": 0.5, "validation_robust": 0.3},
+        {"epoch": 2, "train_loss": 0.0},  # not measured
+        {"epoch": 3, "validation_clean": 0.9, "validation_robust": 0.2},
+        {"epoch": 4, "validation_clean": 0.6, "validation_robust": 0.3, "test_clean": 0.1},
+        {"epoch": 5, "validation_clean": 0.6, "validation_robust": 0.3, "test_clean": 0.1},
+    ]
+    assert {name: row["epoch"] for name, row in best_rows(rows).items()} == {"best": 4, "best_by_test": 4}
+    assert best_rows(rows, "clean")["best"]["epoch"] == 3
+    assert best_rows([]) == {}
 
 
 def test_without_validation_only_the_test_can_choose() -> None:

@@ -20,7 +20,7 @@ from resolvent.data.task import Task
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import score
 from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
-from resolvent.training.history import History, Row, best_rows, gaps
+from resolvent.training.history import History, Row, gaps
 from resolvent.training.measure import measure
 from resolvent.training.objective import Loss, Objective, standard
 from resolvent.training.optimiser import rate, set_rate
@@ -133,7 +133,7 @@ def _enter(run: Run, row: Row) -> None:
     ledger = run.ledger
     ledger.rows.append(row)
     ledger.tally = [0.0, 0.0, 0.0]
-    for name, best in best_rows(ledger.rows).items():
+    for name, best in run.best().items():
         if best is row:
             run.weights[name] = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
             if run.files is not None:
@@ -147,7 +147,7 @@ def _closed(run: Run, final: Final | None) -> History:
     """Measure what is still missing on the last and the best weights, and write the summary."""
     last = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
     chosen = {"last": (run.ledger.rows[-1], last)}
-    chosen |= {name: (row, run.weights[name]) for name, row in best_rows(run.ledger.rows).items()}
+    chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
     summary: dict[str, Any] = {name: _account(run, row, weights, final) for name, (row, weights) in chosen.items()}
     run.model.load_state_dict(last)
     summary["gap"] = gaps(summary)

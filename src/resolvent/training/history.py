@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+
+from resolvent.training.settings import Choice
 
 Row = dict[str, Any]
 
@@ -42,17 +44,22 @@ class History:
         return model
 
 
-def marks(rows: list[Row]) -> dict[str, str]:
-    """Which measurement chooses which best: robust where there is a probe, clean otherwise."""
-    seen = {name for row in rows for name in row}
-    wanted = {"best": "validation", "best_by_test": "test"}
-    keys = {name: [k for k in (f"{split}_robust", f"{split}_clean") if k in seen] for name, split in wanted.items()}
-    return {name: found[0] for name, found in keys.items() if found}
+def best_rows(rows: list[Row], choose: Choice = "robust") -> dict[str, Row]:
+    """The highest row by validation ("best") and by test ("best_by_test"), where these were measured.
+
+    Robust first and clean between equals, or clean alone; of equals the earliest.
+    """
+    found = {}
+    for name, split in {"best": "validation", "best_by_test": "test"}.items():
+        measured = [row for row in rows if f"{split}_clean" in row]
+        if measured:
+            keys = [f"{split}_robust", f"{split}_clean"] if choose == "robust" else [f"{split}_clean"]
+            found[name] = max(measured, key=partial(_rank, keys))
+    return found
 
 
-def best_rows(rows: list[Row]) -> dict[str, Row]:
-    """The first of the highest rows by each mark."""
-    return {name: max((row for row in rows if key in row), key=itemgetter(key)) for name, key in marks(rows).items()}
+def _rank(keys: list[str], row: Row) -> tuple[float, ...]:
+    return tuple(row[key] for key in keys if key in row)
 
 
 def gaps(summary: dict[str, Row]) -> dict[str, dict[str, float]]:

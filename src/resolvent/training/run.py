@@ -13,7 +13,7 @@ from resolvent.attacks import Threat, Victim
 from resolvent.attacks.store import digest, fingerprint, plain
 from resolvent.data.task import Split, Task
 from resolvent.training.batch import Batches, take
-from resolvent.training.history import best_rows
+from resolvent.training.history import Row, best_rows
 from resolvent.training.objective import Objective
 from resolvent.training.optimiser import make_optimiser
 from resolvent.training.settings import FitSettings, Probe
@@ -47,6 +47,10 @@ class Run:
     def epoch(self) -> int:
         """Of the next step, counted from 0."""
         return self.ledger.step // len(self.batches)
+
+    def best(self) -> dict[str, Row]:
+        """The best rows so far, by the name under which their weights are kept."""
+        return best_rows(self.ledger.rows, self.settings.choose)
 
     def autocast(self) -> torch.autocast:
         half = self.settings.precision == "bf16"
@@ -87,7 +91,7 @@ def resume(run: Run, files: RunFolder) -> None:
         run.store()
         return
     run.ledger = ledger
-    run.weights = {name: files.kept(name) for name in best_rows(ledger.rows)}
+    run.weights = {name: files.kept(name) for name in run.best()}
 
 
 def inner_threat(objective: Objective) -> Threat | None:

@@ -12,6 +12,7 @@ from resolvent.training.criterion import criterion
 
 Precision = Literal["float32", "bf16"]
 Schedule = Literal["cosine", "constant"]
+Choice = Literal["robust", "clean"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class FitSettings:
     evaluate_every epochs between measurements; the last epoch is always measured
     save_every     steps between saved states besides the one after every epoch; None: none
     track_test     measure the test split with the validation split, and keep the best by it under its own name
+    choose         what makes a checkpoint the best: the score under the probe, or the clean one (standard training)
     probe          attack of the measurements; None: the objective's own threat, or none at all
     """
 
@@ -55,6 +57,7 @@ class FitSettings:
     evaluate_every: int = 1
     save_every: int | None = None
     track_test: bool = False
+    choose: Choice = "robust"
     probe: Probe | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +70,7 @@ class FitSettings:
         _number("FitSettings", **{name: value for name, value in optional.items() if value is not None})
         _choice("schedule", self.schedule, get_args(Schedule))
         _choice("precision", self.precision, get_args(Precision))
+        _choice("choose", self.choose, get_args(Choice))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"FitSettings: seed must be a whole number, got {self.seed!r}.")
         if self.warmup > self.epochs:
