@@ -1,54 +1,59 @@
-"""The fused CPU kernels called from torch: memory in and out, and Python threads that work through the tasks.
+"""The fused CPU kernels called from torch: memory in and out, and a team of threads that shares the tasks.
 
-The kernels release the interpreter's lock, so plain threads run them side by side: no OpenMP, nothing to break after a
-fork. The work is cut by the shapes alone and no two tasks add to the same number, so the bits do not depend on the
-number of threads.
+The work is cut by the shapes alone and no two tasks add to the same number, so the bits do not depend on the number of
+threads.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
+from numba import carray, njit, types
 from torch import Tensor
 
 from resolvent.scan import selective_numba_kernels as kernels
+from resolvent.scan.memory import fresh
 from resolvent.scan.selective_inputs import Inputs, chunks
+from resolvent.scan.team import HEAD, kernel, pointer, run, share
+from resolvent.scan.workers import threads_for
 
-_SERIAL = 1 << 17  # state updates below which starting a thread costs more than it saves
-_pools: dict[int, ThreadPoolExecutor] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # a child has the pool but not its threads
+_TYPES = {torch.float32: types.float32, torch.float64: types.float64}
+_COST = 4  # a state update here is worth several of a linear scan: discretisation, an exponential, two sums
 
 
 def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """y (b, l, d), the last state (b, d, n) and the states before each chunk (b, chunks, n, d), none unless `save`."""
     b, l, d = x.u.shape
     n = x.A.shape[1]
-    y, h = x.u.new_empty(b, l, d), x.u.new_empty(b, d, n)
-    saved = x.u.new_empty(b, chunks(l) if save else 0, n, d)
-    lanes, arrays = _lanes(b, d), _arrays(x)
-    results = kernels.Results(y.numpy(), h.numpy(), saved.numpy())
-    _share(lambda tasks: kernels.forward_tasks(tasks, lanes, arrays, results, reverse), x, lanes)
+    y, h = fresh((b, l, d), x.u), fresh((b, d, n), x.u)
+    saved = fresh((b, chunks(l) if save else 0, n, d), x.u)
+    _run(_forward_kernel, x, _plain(x), [saved.shape[1]], [y, h, saved], reverse)
     return y, h, saved
 
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
     """Gradients of every input from those of y and of the last state."""
-    lanes, arrays = _lanes(x.u.shape[0], x.u.shape[2]), _arrays(x)
-    up = kernels.Upstream(_array(saved), _array(gy), _array(gh))
-    out = _gradients(x, lanes)
-    _share(lambda tasks: kernels.backward_tasks(tasks, lanes, arrays, up, out, reverse), x, lanes)
-    gA, gB, gC = _total(out.A).T.contiguous(), _total(out.B), _total(out.C)
-    gD = None if x.D is None else _total(out.D)
-    gz = None if x.z is None else torch.from_numpy(out.z)
-    gh0 = None if x.h0 is None else torch.from_numpy(out.h0)
-    return torch.from_numpy(out.u), torch.from_numpy(out.dt), gA, gB, gC, gD, gz, gh0
+    b, l, d = x.u.shape
+    n, blocks = x.A.shape[1], -(-d // _lanes(b, d))
+    wide, parts = (b, l, d), (blocks, b, l, n)
+    shapes = [wide, wide, (b, n, d), parts, parts, (b, d), wide if x.z is not None else (0,), (b, d, n)]
+    out = [fresh(shape, x.u) for shape in shapes]
+    up = [t.detach().contiguous() for t in (saved, gy, gh)]
+    _run(_backward_kernel, x, _plain(x), [saved.shape[1], blocks], [*up, *out], reverse)
+    gu, gdt, gA, gB, gC, gD, gz, gh0 = out
+    return (
+        gu,
+        gdt,
+        _total(gA).mT.contiguous(),
+        _total(gB),
+        _total(gC),
+        None if x.D is None else _total(gD),
+        None if x.z is None else gz,
+        None if x.h0 is None else gh0,
+    )
 
 
 def _lanes(b: int, d: int) -> int:
@@ -59,58 +64,88 @@ def _lanes(b: int, d: int) -> int:
     return lanes
 
 
-def _share(work: Callable[[Any], None], x: Inputs, lanes: int) -> None:
-    """Run all tasks in this thread and its helpers; each takes the next few until none is left.
+def _plain(x: Inputs) -> list[Tensor]:
+    """The inputs as their memory holds them, in the order of `kernels.Arrays`; absent ones stand as u, of size 0."""
+    D = x.u.new_zeros(x.u.shape[2]) if x.D is None else x.D
+    given = (x.u, x.dt, x.A.mT, x.B, x.C, D, x.u if x.z is None else x.z, x.u if x.h0 is None else x.h0)
+    return [t.detach().contiguous() for t in given]
 
-    Taking beats dealing out: torch's own threads keep spinning on the cores for a while after its last operation, and a
-    helper that shares a core with one of them then simply takes less.
-    """
+
+def _run(
+    make: Callable[[Any], Any], x: Inputs, inputs: list[Tensor], sizes: list[int], rest: list[Tensor], reverse: bool
+) -> None:
     b, l, d = x.u.shape
-    total = b * -(-d // lanes)
-    threads = min(total, torch.get_num_threads()) if b * l * x.A.numel() >= _SERIAL else 1
-    if threads <= 1:
-        work((0, total))
-        return
-    few = -(-total // (4 * threads))
-    pending = deque((first, min(first + few, total)) for first in range(0, total, few))
-    pool = _pools.get(threads) or _pools.setdefault(threads, ThreadPoolExecutor(threads - 1, "resolvent-scan"))
-    helpers = [pool.submit(_drain, work, pending) for _ in range(threads - 1)]
-    _drain(work, pending)
-    for helper in helpers:
-        if not helper.cancel():  # one that has not begun has nothing left to do
-            helper.result()
+    n, lanes = x.A.shape[1], _lanes(b, d)
+    flags = [reverse, x.z is not None, x.h0 is not None]
+    table = [lanes, b, l, d, n, *flags, *sizes, *(t.data_ptr() for t in (*inputs, *rest))]
+    run(_compiled(make, x.u.dtype), table, b * -(-d // lanes), threads_for(_COST * b * l * d * n))
 
 
-def _drain(work: Callable[[Any], None], pending: deque[tuple[int, int]]) -> None:
-    while True:
-        try:
-            tasks = pending.popleft()
-        except IndexError:
-            return
-        work(tasks)
+@cache
+def _compiled(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    return make(_TYPES[dtype])
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return tensor.detach().contiguous().numpy()
+@njit
+def _inputs(at: Any, sizes: Any, gated: int, started: int, dtype: Any) -> kernels.Arrays:
+    """The first eight addresses as arrays."""
+    b, l, d, n = sizes
+    z, h0 = (b, l, d) if gated else (0, 0, 0), (b, d, n) if started else (0, 0, 0)
+    return kernels.Arrays(
+        carray(pointer(at[0], dtype), (b, l, d)),
+        carray(pointer(at[1], dtype), (b, l, d)),
+        carray(pointer(at[2], dtype), (n, d)),
+        carray(pointer(at[3], dtype), (b, l, n)),
+        carray(pointer(at[4], dtype), (b, l, n)),
+        carray(pointer(at[5], dtype), (d,)),
+        carray(pointer(at[6], dtype), z),
+        carray(pointer(at[7], dtype), h0),
+    )
 
 
-def _arrays(x: Inputs) -> kernels.Arrays:
-    u = _array(x.u)
-    none = np.empty((0, 0, 0), u.dtype)
-    D = np.zeros(u.shape[2], u.dtype) if x.D is None else _array(x.D)
-    z = none if x.z is None else _array(x.z)
-    h0 = none if x.h0 is None else _array(x.h0)
-    return kernels.Arrays(u, _array(x.dt), _array(x.A.T), _array(x.B), _array(x.C), D, z, h0)
+def _forward_kernel(dtype: Any) -> Any:
+    def body(p: Any) -> None:
+        w = carray(p, HEAD + 20)
+        lanes, b, l, d, n, reverse, gated, started, saves = w[HEAD : HEAD + 9]
+        at = w[HEAD + 9 :]
+        x = _inputs(at, (b, l, d, n), gated, started, dtype)
+        out = kernels.Results(
+            carray(pointer(at[8], dtype), (b, l, d)),
+            carray(pointer(at[9], dtype), (b, d, n)),
+            carray(pointer(at[10], dtype), (b, saves, n, d)),
+        )
+        kernels.forward_tasks(share(w), lanes, x, out, reverse != 0)
+
+    return kernel(body)
 
 
-def _gradients(x: Inputs, lanes: int) -> kernels.Gradients:
-    b, l, d = x.u.shape
-    n, blocks = x.A.shape[1], -(-d // lanes)
-    shapes = ((b, l, d), (b, l, d), (b, n, d), (blocks, b, l, n), (blocks, b, l, n), (b, d))
-    optional = ((b, l, d) if x.z is not None else (0, 0, 0), (b, d, n))
-    return kernels.Gradients(*(x.u.new_empty(shape).numpy() for shape in shapes + optional))
+def _backward_kernel(dtype: Any) -> Any:
+    def body(p: Any) -> None:
+        w = carray(p, HEAD + 29)
+        lanes, b, l, d, n, reverse, gated, started, saves, blocks = w[HEAD : HEAD + 10]
+        at = w[HEAD + 10 :]
+        x = _inputs(at, (b, l, d, n), gated, started, dtype)
+        up = kernels.Upstream(
+            carray(pointer(at[8], dtype), (b, saves, n, d)),
+            carray(pointer(at[9], dtype), (b, l, d)),
+            carray(pointer(at[10], dtype), (b, d, n)),
+        )
+        out = kernels.Gradients(
+            carray(pointer(at[11], dtype), (b, l, d)),
+            carray(pointer(at[12], dtype), (b, l, d)),
+            carray(pointer(at[13], dtype), (b, n, d)),
+            carray(pointer(at[14], dtype), (blocks, b, l, n)),
+            carray(pointer(at[15], dtype), (blocks, b, l, n)),
+            carray(pointer(at[16], dtype), (b, d)),
+            carray(pointer(at[17], dtype), x.z.shape),
+            carray(pointer(at[18], dtype), (b, d, n)),
+        )
+        kernels.backward_tasks(share(w), lanes, x, up, out, reverse != 0)
+
+    return kernel(body)
 
 
-def _total(parts: np.ndarray[Any, Any]) -> Tensor:
-    """The sum over the first axis, always in the same order."""
-    return torch.from_numpy(parts[0] if len(parts) == 1 else np.add.reduce(parts, axis=0))
+def _total(parts: Tensor) -> Tensor:
+    """The sum over the first axis, always in the same order: one part after the other, whatever the threads."""
+    first, *others = parts.unbind(0) if parts.shape[0] else (parts.sum(0),)
+    return sum(others, first)

@@ -80,8 +80,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_left_the_team)
 
 _link()
-_number = types.ExternalFunction("resolvent_team_number", types.int32())
-_size = types.ExternalFunction("resolvent_team_size", types.int32())
+_number: Any = types.ExternalFunction("resolvent_team_number", types.int32())
+_size: Any = types.ExternalFunction("resolvent_team_size", types.int32())
 
 
 @njit
@@ -94,8 +94,7 @@ def share(table: Any) -> tuple[int, int]:
     return end * me // team, end * (me + 1) // team
 
 
-@intrinsic
-def pointer(context: Any, address: Any, dtype: Any) -> Any:
+def _pointer(context: Any, address: Any, dtype: Any) -> Any:
     """A 64-bit address as a pointer to numbers of `dtype`."""
     kind = types.CPointer(dtype.dtype)
 
@@ -105,12 +104,15 @@ def pointer(context: Any, address: Any, dtype: Any) -> Any:
     return kind(address, dtype), generate
 
 
-def kernel(body: Callable[[Any], None], cached: bool = True) -> Any:
+pointer: Any = intrinsic(_pointer)  # pointer(address, dtype) in compiled code
+
+
+def kernel(body: Callable[[Any], None]) -> Any:
     """Compile `body(table)` to a C function."""
     try:
-        return cfunc(_KERNEL, cache=cached, nopython=True)(body)
+        return cfunc(_KERNEL, cache=True)(body)
     except RuntimeError:  # no folder that a cache could be written to
-        return cfunc(_KERNEL, nopython=True)(body)
+        return cfunc(_KERNEL)(body)
 
 
 def run(compiled: Any, settings: list[int], tasks: int, threads: int) -> None:
