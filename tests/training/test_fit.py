@@ -144,6 +144,34 @@ def test_the_best_by_test_goes_under_its_own_name(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/summary.json").read_text()) == history.summary
 
 
+def test_modes_come_back_as_they_were() -> None:
+    f, seen = model().eval(), []
+    f.drop.train()
+
+    def final(m: nn.Module) -> dict[str, float]:
+        seen.append(any(part.training for part in m.modules()))
+        return {}
+
+    fit(f, small_task(), standard, QUICK, final=final)
+    assert seen == [False, False]
+    assert [f.training, f.drop.training, f.enter.training] == [False, True, False]
+    assert any(f.seen)  # it was trained in training mode all the same
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "resolvent.training")
+    fit(model(), small_task(), standard, QUICK)
+    assert len(caplog.messages) == 3
+    assert caplog.messages[0].startswith("epoch 1, loss ")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    fit(model(), small_task(), standard, QUICK)
+    assert "validation clean" in capsys.readouterr().err
+
+
 def test_what_makes_a_row_the_best() -> None:
     rows = [
         {"epoch": 1, "validation_clean": 0.5, "validation_robust": 0.3},
@@ -177,6 +205,8 @@ def test_a_run_leaves_the_files_that_the_library_reads(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == list(history.rows)
     best = load_model(folder / "checkpoint" / "best")
+    last = load_model(folder / "checkpoint" / "last")
+    assert all(torch.equal(a, b) for a, b in zip(last.parameters(), f.parameters(), strict=True))
     history.load(f)
     assert all(torch.equal(a, b) for a, b in zip(best.parameters(), f.parameters(), strict=True))
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}

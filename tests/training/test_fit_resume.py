@@ -19,6 +19,17 @@ from small_models import Small, small_task
 from torch import nn
 
 from resolvent.attacks import Threat
+from resolvent.models import (
+    ChannelsConfig,
+    ClassifierConfig,
+    MambaConfig,
+    ModelConfig,
+    ResidualConfig,
+    S4DConfig,
+    S5Config,
+    build_model,
+    save_model,
+)
 from resolvent.training import Batch, FitSettings, History, Loss, fit, trades
 from resolvent.training import state as files
 
@@ -72,7 +83,29 @@ def test_stopped_in_any_step_and_gone_on(tmp_path: Path, call: int) -> None:
     assert lines == list(got.rows)
 
 
-@pytest.mark.parametrize("write", range(1, 14))
+BLOCKS = {"s4d": ResidualConfig(S4DConfig(4)), "s5": ResidualConfig(S5Config(4)), "mamba": MambaConfig(2)}
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_models_of_the_library_go_on_to_the_same_bits(tmp_path: Path, block: Any) -> None:
+    config = ModelConfig(
+        input=ChannelsConfig(2), block=block, head=ClassifierConfig(3), d_model=4, layers=1, dropout=0.2
+    )
+
+    def go(folder: Path | None, objective: Any) -> tuple[nn.Module, History]:
+        torch.manual_seed(0)
+        model = build_model(config)
+        return model, fit(model, small_task(), objective, SETTINGS, folder, save=save_model)
+
+    whole, want = go(None, dies_at(-1))
+    with pytest.raises(Killed):
+        go(tmp_path, dies_at(6))
+    model, got = go(tmp_path, dies_at(-1))
+    assert told(got) == told(want)
+    assert same(model, whole)
+
+
+@pytest.mark.parametrize("write", range(1, 16))
 def test_stopped_in_any_write_and_gone_on(tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before every move into place in turn: config, states, best weights, summary; then right after it."""
     _, want = run(None, dies_at(-1))
@@ -103,14 +136,14 @@ def test_stopped_in_any_write_and_gone_on(tmp_path: Path, write: int, monkeypatc
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(tmp_path, dies_at(5))
-    path = tmp_path / "checkpoint" / "last.safetensors"
+    path = tmp_path / "checkpoint" / "state.safetensors"
     raw = bytearray(path.read_bytes())
     raw[-9] ^= 4
     path.write_bytes(raw)
-    with pytest.raises(ValueError, match=r"last\.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"state\.safetensors is damaged"):
         run(tmp_path, dies_at(-1))
     path.write_bytes(raw[:-100])
-    with pytest.raises(ValueError, match=r"last\.safetensors cannot be read"):
+    with pytest.raises(ValueError, match=r"state\.safetensors cannot be read"):
         run(tmp_path, dies_at(-1))
     path.unlink()
     assert told(run(tmp_path, dies_at(-1))[1]) == told(run(None, dies_at(-1))[1])

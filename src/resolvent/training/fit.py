@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,16 +47,29 @@ def fit(
 
     folder  where the run is kept; given again it goes on from there, or returns at once when the run is complete
     save    writes the best weights as save(model, folder), e.g. `models.save_model`, which adds the settings
-    final   measured once on the best and on the last weights, e.g. {"autoattack": accuracy}; its gap is recorded too
+    final   measured once on the best and on the last weights in evaluation mode, e.g. {"autoattack": accuracy}; its gap
+            is recorded with the others
     """
     run = begin(model, task, objective, settings or FitSettings(), folder, save)
     done = run.files.summary() if run.files is not None else None
     if done is not None:
         return History(tuple(run.ledger.rows), done, run.weights)
     devices = [run.device] if run.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), reporter(task.name, run.steps) as told:
-        _train(run, told)
-    return _closed(run, final)
+    with torch.random.fork_rng(devices), _modes(model):
+        with reporter(task.name, run.steps) as told:
+            _train(run, told)
+        return _closed(run, final)
+
+
+@contextmanager
+def _modes(model: nn.Module) -> Iterator[None]:
+    """Every module gets back the mode, training or evaluation, in which it came."""
+    found = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in found:
+            module.training = mode
 
 
 def _train(run: Run, told: Reporter) -> None:
@@ -153,12 +167,14 @@ def _closed(run: Run, final: Final | None) -> History:
     summary["gap"] = gaps(summary)
 
     if run.files is not None:
+        run.files.keep("last", run.model)
         run.files.summarise(summary)
     return History(tuple(run.ledger.rows), summary, run.weights)
 
 
 def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None) -> Row:
     run.model.load_state_dict(weights)
+    run.model.eval()
     found = {key: row[key] for key in row if key == "epoch" or key.startswith(("validation_", "test_"))}
     if not run.settings.track_test:
         found |= _measured(run, ("test",))
@@ -168,7 +184,7 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
 def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
     gradient = non_finite_gradient(run.model)
     reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or "no layer returned it"
-    kept = "" if run.files is None else f"; the last stored state is {run.files.last}"
+    kept = "" if run.files is None else f"; the last stored state is {run.files.state}"
     raise Diverged(
         f"fit: loss or gradient is not finite at step {step + 1} (epoch {run.epoch + 1}): {reason}. The model holds "
         f"the weights from before that step{kept}. Lower lr, set clip, or look for huge values in the data."

@@ -2,8 +2,9 @@
 
     folder/config.json                       what is trained, how, on what; another configuration is refused by field
     folder/metrics.jsonl                     one line an epoch
-    folder/checkpoint/last.safetensors       everything that the next step needs; its header holds the bookkeeping
+    folder/checkpoint/state.safetensors      everything that the next step needs; its header holds the bookkeeping
     folder/checkpoint/best/                  weights of the best epoch by validation, best_by_test/ those by test
+    folder/checkpoint/last/                  weights of the last epoch, when the run is complete
     folder/summary.json                      written last: the run is complete
 
 Random numbers need no saving: those of every step follow from the seed and the number of the step.
@@ -44,8 +45,8 @@ class RunFolder:
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"fit: {str(self.folder)!r} is a file; give a folder, which need not exist yet.")
         self.save = save or save_weights
-        self.last = self.folder / "checkpoint" / "last.safetensors"
-        self.last.parent.mkdir(parents=True, exist_ok=True)
+        self.state = self.folder / "checkpoint" / "state.safetensors"
+        self.state.parent.mkdir(parents=True, exist_ok=True)
         for part in self.folder.rglob(".*.part"):  # left by a killed writer
             part.unlink(missing_ok=True)
         self._admit(config)
@@ -55,15 +56,15 @@ class RunFolder:
     def store(self, model: nn.Module, optimiser: torch.optim.Optimizer, ledger: Ledger) -> None:
         tensors = _held({"model": model.state_dict(), "optimiser": _optimiser_tensors(optimiser)})
         header = {"ledger": json.dumps(asdict(ledger)), "sha256": _digest(tensors)}
-        _write_tensors(self.last, tensors, header)
+        _write_tensors(self.state, tensors, header)
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> Ledger | None:
         """Fill model and optimiser; None when nothing was stored yet."""
-        if not self.last.is_file():
+        if not self.state.is_file():
             return None
-        tensors, header = _read_tensors(self.last)
+        tensors, header = _read_tensors(self.state)
         if _digest(tensors) != header.get("sha256"):
-            raise ValueError(f"fit: {self.last} is damaged (its checksum differs); remove it to train from the start.")
+            raise ValueError(f"fit: {self.state} is damaged (its checksum differs); remove it to train from the start.")
         model.load_state_dict(_under("model", tensors))
         _fill_optimiser(optimiser, _under("optimiser", tensors))
         ledger = Ledger(**json.loads(header["ledger"]))
@@ -78,10 +79,10 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def keep(self, name: str, model: nn.Module) -> None:
-        self.save(model, self.last.parent / name)
+        self.save(model, self.state.parent / name)
 
     def kept(self, name: str) -> dict[str, Tensor]:
-        return _read_tensors(self.last.parent / name / WEIGHTS)[0]
+        return _read_tensors(self.state.parent / name / WEIGHTS)[0]
 
     def summarise(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)
