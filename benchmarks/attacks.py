@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.attacks import PGD, Threat
-from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.presets import standard
 from resolvent.attacks.square import Square
 
@@ -113,7 +113,7 @@ def trained(threat: Threat, steps: int) -> nn.Module:
 def ours(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
     counted, clock = Counted(net), Clock()
     attacks = tuple(replace(a, n_queries=queries) if isinstance(a, Square) else a for a in standard(threat.norm))
-    settings = Settings(batch_size=batch_size, probe=0)
+    settings = EvaluationSettings(batch_size=batch_size, probe=0)
     told = evaluate(counted, (x, y), threat, attacks, settings=settings, listener=lambda name, *_: clock.tick(name))
     return Outcome(*clock.spent(), told.result.table, clock.ticks, counted.passed)
 

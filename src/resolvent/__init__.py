@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_PARTS = ("blocks", "conformance", "init", "layers", "models", "scan", "ssm")
+_PARTS = ("attacks", "blocks", "conformance", "init", "layers", "models", "scan", "ssm")
 _HOME = {
     "Attention": "layers",
     "DSS": "layers",
@@ -28,6 +28,8 @@ _HOME = {
     "S6": "layers",
     "ShortConv": "layers",
     "System": "ssm",
+    "Threat": "attacks",
+    "autoattack": "attacks",
     "build_model": "models",
     "causal_conv": "ssm",
     "discretise": "ssm",
@@ -41,7 +43,8 @@ _HOME = {
 __all__ = [*_PARTS, *_HOME, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
-    from resolvent import blocks, conformance, init, layers, models, scan, ssm
+    from resolvent import attacks, blocks, conformance, init, layers, models, scan, ssm
+    from resolvent.attacks import Threat, autoattack
     from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model
     from resolvent.scan import linear_scan, selective_scan

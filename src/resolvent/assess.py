@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
-from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.presets import check_preset
 from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
@@ -57,7 +57,7 @@ def run(request: Request) -> int:
     eps = number("--eps", request.eps)
     try:
         check_preset(request.preset)
-        settings = Settings(request.seed, request.batch_size, request.samples)
+        settings = EvaluationSettings(request.seed, request.batch_size, request.samples)
         x, y, bounds = load_data(request.data)
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs).to(_device(request.device))

@@ -11,7 +11,7 @@ import torch
 from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, targeted_dlr
-from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.square import Square
 
 
@@ -20,7 +20,8 @@ def main(folder: str, out: str) -> None:
     model, x = Recurrent(), sequences(40)
     attacks = (APGD(steps=8), APGD(targeted_dlr, steps=8, targets=3), Square(n_queries=40))
     print("ready", flush=True)
-    told = evaluate(model, (x, labelled(model, x)), BOX, attacks, settings=Settings(batch_size=4), folder=folder)
+    settings = EvaluationSettings(batch_size=4)
+    told = evaluate(model, (x, labelled(model, x)), BOX, attacks, settings=settings, folder=folder)
     bits = hashlib.sha256(told.result.x_adv.numpy().tobytes()).hexdigest()
     Path(out).write_text(json.dumps({"x_adv": bits, **told.to_dict()}))
 

@@ -143,12 +143,12 @@ def test_eps_and_masks_per_sample() -> None:
 
 
 def test_joined_parts_equal_the_whole() -> None:
-    from resolvent.attacks.evaluate import Evaluation, Settings, evaluate
+    from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
 
     model, x, y = case()
     model, x = model.double(), x.double()
     whole = evaluate(model, (x, y), BOX, QUICK)
-    parts = [evaluate(model, (x, y), BOX, QUICK, settings=Settings(shard=(i, 3))) for i in (2, 0, 1)]
+    parts = [evaluate(model, (x, y), BOX, QUICK, settings=EvaluationSettings(shard=(i, 3))) for i in (2, 0, 1)]
     joined = Evaluation.joined(parts)
     assert torch.equal(joined.result.broken_by, whole.result.broken_by)
     assert torch.allclose(joined.result.x_adv, whole.result.x_adv, atol=1e-10)

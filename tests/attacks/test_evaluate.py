@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import PGD, Threat
-from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.square import Square
 
 QUICK = (PGD(steps=4, stop=True), Square(n_queries=12))
-SMALL = Settings(batch_size=5, probe=0)
+SMALL = EvaluationSettings(batch_size=5, probe=0)
 
 
 def case(n: int = 16) -> tuple[Recurrent, torch.Tensor, torch.Tensor]:
@@ -27,7 +27,7 @@ def case(n: int = 16) -> tuple[Recurrent, torch.Tensor, torch.Tensor]:
 
 def test_records_are_what_the_model_says() -> None:
     model, x, y = case()
-    told = evaluate(model, (x, y), BOX, QUICK, settings=Settings(seed=3, batch_size=5, probe=0))
+    told = evaluate(model, (x, y), BOX, QUICK, settings=EvaluationSettings(seed=3, batch_size=5, probe=0))
     with torch.no_grad():
         clean, now = model.eval()(x), model(told.result.x_adv)
     for i, record in enumerate(told.records):
@@ -51,7 +51,7 @@ def test_a_loader_and_its_first_samples() -> None:
     loader = DataLoader(TensorDataset(x, y), batch_size=3)
     whole = evaluate(model, (x, y), BOX, QUICK, settings=SMALL)
     assert evaluate(model, loader, BOX, QUICK, settings=SMALL).records == whole.records
-    part = evaluate(model, loader, BOX, QUICK, settings=Settings(batch_size=5, samples=7, probe=0))
+    part = evaluate(model, loader, BOX, QUICK, settings=EvaluationSettings(batch_size=5, samples=7, probe=0))
     assert len(part.records) == 7
 
 
@@ -84,13 +84,13 @@ def test_bad_data(data: Any, error: type[Exception], told: str) -> None:
 )
 def test_bad_settings(given: dict[str, Any], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
-        Settings(**given)
+        EvaluationSettings(**given)
 
 
 def test_an_empty_shard_is_refused() -> None:
     model, x, y = case(2)
     with pytest.raises(ValueError, match="shard"):
-        evaluate(model, (x, y), BOX, QUICK, settings=Settings(shard=(2, 3)))
+        evaluate(model, (x, y), BOX, QUICK, settings=EvaluationSettings(shard=(2, 3)))
 
 
 def test_a_folder_holds_the_whole_story(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_finished_folder_is_not_attacked_again(tmp_path: Path) -> None:
         ({"threat": Threat("linf", 0.03)}, "threat.bounds"),
         ({"preset": (PGD(steps=5, stop=True), Square(n_queries=12))}, "attacks[0].name"),
         ({"preset": (PGD(steps=4, stop=True), Square(n_queries=13))}, "attacks[1].n_queries"),
-        ({"settings": Settings(seed=1, batch_size=5, probe=0)}, "seed"),
-        ({"settings": Settings(batch_size=6, probe=0)}, "batch_size"),
-        ({"settings": Settings(batch_size=5, samples=10, probe=0)}, "samples"),
+        ({"settings": EvaluationSettings(seed=1, batch_size=5, probe=0)}, "seed"),
+        ({"settings": EvaluationSettings(batch_size=6, probe=0)}, "batch_size"),
+        ({"settings": EvaluationSettings(batch_size=5, samples=10, probe=0)}, "samples"),
         ({"data": (sequences(16, seed=2), torch.zeros(16, dtype=torch.int64))}, "x"),
     ],
 )

@@ -9,7 +9,7 @@ from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import PGD, Threat, flags
 from resolvent.attacks.autoattack import autoattack
-from resolvent.attacks.evaluate import Settings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.square import Square
 
 QUICK = (PGD(steps=5, stop=True), Square(n_queries=20))
@@ -95,7 +95,8 @@ def test_a_larger_ball_that_does_not_help() -> None:
     x = sequences(6)
     told = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),))
     assert "larger_eps" in kinds(told.flags)
-    off = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),), settings=Settings(probe=0))
+    none = EvaluationSettings(probe=0)
+    off = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),), settings=none)
     assert "larger_eps" not in kinds(off.flags)
 
 

@@ -29,7 +29,7 @@ RECORD = "record.json"
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """How an evaluation is done.
 
     seed        with a sample's id it fixes all random numbers of that sample
@@ -136,7 +136,7 @@ def evaluate(
     threat: Threat,
     preset: Preset = "standard",
     *,
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     folder: str | Path | None = None,
     surrogate: Callable[[Tensor], Tensor] | None = None,
     listener: Listener | None = None,
@@ -146,7 +146,7 @@ def evaluate(
     `folder` keeps every finished batch (a killed evaluation goes on to the same result; another configuration is
     refused) and, at the end, record.json. With a `surrogate`, points found on that model are tried on f as well.
     """
-    chosen = Settings() if settings is None else settings
+    chosen = EvaluationSettings() if settings is None else settings
     x, y = gather("evaluate", data, chosen.samples)
     victim = Victim(f, chosen.batch_size)
     job, seen = prepare(victim, x, y, threat, preset, seed=chosen.seed)
