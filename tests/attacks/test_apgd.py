@@ -31,6 +31,7 @@ def accuracy(x: Tensor, y: Tensor) -> float:
 
 
 def compare_accuracy(norm: Any, attack: APGD, n: int, slack: float) -> None:
+    """Never weaker by more than the slack; being stronger than the reference is no fault."""
     x, y = images(n, 5)
     threat = Threat(norm, PARITY[norm][1], (0.0, 1.0))
     found = attack(trained(), x, y, threat)
@@ -63,7 +64,7 @@ def test_accuracy_on_a_thousand(norm: str, attack: APGD) -> None:
         mine = accuracy(attack(trained(), x, y, threat).x_adv, y)
         assert mine <= accuracy(theirs(norm, loss="dlr").perturb(x, y), y) + 0.005
     else:
-        # L1 has no published target; with 1000 samples two seeds of the reference differ by about a point.
+        # On L1 the reference itself moved by 1.7 points between seeds (300 samples); Linf and L2 hardly move.
         compare_accuracy(norm, attack, 1000, 0.005 if norm != "l1" else 0.015)
 
 
