@@ -64,7 +64,7 @@ def test_accuracy_on_a_thousand(norm: str, attack: APGD) -> None:
         mine = accuracy(attack(trained(), x, y, threat).x_adv, y)
         assert mine <= accuracy(theirs(norm, loss="dlr").perturb(x, y), y) + 0.005
     else:
-        # On L1 the reference itself moved by 1.7 points between seeds (300 samples); Linf and L2 hardly move.
+        # On L1 the reference itself moved by 1.7 points between seeds (three seeds, 300 samples).
         compare_accuracy(norm, attack, 1000, 0.005 if norm != "l1" else 0.015)
 
 
