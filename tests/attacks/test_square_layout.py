@@ -1,4 +1,4 @@
-"""Windows: inside the input, of the scheduled area, anywhere with equal chance, off the padding; bumps by a slow loop."""
+"""Windows: inside the input, of the scheduled area, anywhere with equal chance, off the padding; bumps by a loop."""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ class FAB:
     minimal    False: a sample is done once broken within eps; True: walk on for the nearest point
     at_once    after the first target alone, which breaks most samples, this many are tried side by side
     alpha_max, eta, beta   see fab_walk.Pace; the published values
+    upstream   True: only what the walk itself finds within eps counts, as published; False: at the end the nearest
+               wrong point of a sample that stands is also tried where eps cuts it off, for one more query
     """
 
     steps: int = 100
@@ -44,6 +46,7 @@ class FAB:
     alpha_max: float = 0.1
     eta: float = 1.05
     beta: float = 0.9
+    upstream: bool = False
 
     def __post_init__(self) -> None:
         check_count("FAB", 0, steps=self.steps, targets=self.targets)
@@ -78,7 +81,8 @@ class FAB:
             for restart, ranks in self._rounds(logits.shape[1]):
                 for at in hunt.chunks(max(len(ranks), 1)):
                     hunt.walk(at, hunt.targets(logits, at, ranks), restart)
-            hunt.settle()
+            if not self.upstream:
+                hunt.settle()
         return hunt.found.result(self.name)
 
     def _rounds(self, classes: int) -> Iterator[tuple[int, tuple[int, ...]]]:

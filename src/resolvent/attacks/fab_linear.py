@@ -33,16 +33,16 @@ def _nearest(victim: Victim, x: Tensor, y: Tensor, norm: str) -> tuple[Tensor, T
     logits = slopes.logits
     own = logits.gather(1, y[:, None]).squeeze(1)
     least = torch.full_like(own, torch.inf)
-    gap, grad = torch.zeros_like(own), torch.zeros_like(slopes.x)
+    gap, grad, sound = torch.zeros_like(own), torch.zeros_like(slopes.x), torch.zeros_like(y, dtype=torch.bool)
     for j in range(logits.shape[1]):
         lead = logits[:, j] - own
         slope = slopes.lead(j, y)
         length = torch.linalg.vector_norm(slope.flatten(1), _DUAL[norm], dim=1)
         distance = torch.where(y == j, torch.inf, lead.abs() / (length + 1e-12))
-        nearer = distance < least
+        nearer, sound = distance < least, sound | torch.isfinite(length)
         least, gap = torch.where(nearer, distance, least), torch.where(nearer, lead, gap)
         grad = torch.where(nearer.view(-1, *[1] * (x.dim() - 1)), slope, grad)
-    return gap, grad, logits
+    return torch.where(sound, gap, torch.nan), grad, logits  # NaN: not one class has a usable gradient
 
 
 class _Slopes:

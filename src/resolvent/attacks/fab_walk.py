@@ -33,7 +33,7 @@ class Walk:
     x: Tensor  # (s, n)
     at: Tensor  # (s, k, n)
     threat: Threat
-    free: Tensor  # (s, n) 1 where the threat may act, else 0
+    free: Tensor  # (s, n) bool: where the threat may act
     low: Tensor | None  # (1 or s, n)
     high: Tensor | None
     best: Tensor  # (s, n)
@@ -46,7 +46,7 @@ class Walk:
         if threat.bounds is not None:
             low, high = (_flat_bound(v, x) for v in threat.bounds)
         far = torch.full_like(flat[:, 0], torch.inf)
-        free = threat.masked(torch.ones_like(x)).flatten(1)
+        free = threat.masked(torch.ones_like(x)).flatten(1) > 0
         return cls(flat, begin, threat, free, low, high, flat.clone(), far)
 
     def step(self, gap: Tensor, slope: Tensor, pace: Pace) -> None:
@@ -59,7 +59,7 @@ class Walk:
         a, b = self._norm(here).clamp_min(_FLOOR), self._norm(there).clamp_min(_FLOOR)
         alpha = (a / (a + b)).clamp_max(pace.alpha_max)[:, :, None]
         moved = (self.at + pace.eta * here) * (1 - alpha) + (home + pace.eta * there) * alpha
-        self.at = self._inside(moved)
+        self.at = torch.where(self.free[:, None], self._inside(moved), home)
 
     def across(self, wrong: Tensor, pace: Pace) -> Tensor:
         """Enter the misclassified walkers (s, k), draw them back; which (s,) improved on their best, and the walker."""

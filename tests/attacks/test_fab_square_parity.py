@@ -1,0 +1,92 @@
+"""FAB-T and Square against pyautoattack on a small image classifier; without `upstream=True` ours are stronger."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.attacks import Draws, Threat
+from resolvent.attacks.fab import FAB
+from resolvent.attacks.square import Square
+
+pytest.importorskip("pyautoattack", reason="the parity extra is not installed")
+
+THREATS = [("linf", "Linf", 0.12), ("l2", "L2", 0.9)]
+
+
+def images(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Ten smooth patterns under noise, 10 x 10: upstream's L2 start takes few sizes, 12 is not one of them."""
+    fixed = torch.Generator().manual_seed(1)
+    patterns = F.interpolate(torch.randn(10, 1, 4, 4, generator=fixed), size=(10, 10), mode="bilinear")
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(10, (n,), generator=g)
+    return (0.5 + 0.2 * patterns[y] + 0.15 * torch.randn(n, 1, 10, 10, generator=g)).clamp(0, 1), y
+
+
+@cache
+def trained() -> nn.Module:
+    """Trained on FGSM points for a few seconds, so that robust accuracy is neither 0 nor 1."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hidden = (nn.Flatten(), nn.Linear(200, 48), nn.ReLU(), nn.Linear(48, 10))
+        net = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), *hidden)
+        optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+        for i in range(200):
+            x, y = images(128, 1000 + i)
+            x.requires_grad_()
+            (grad,) = torch.autograd.grad(F.cross_entropy(net(x), y), [x])
+            loss = F.cross_entropy(net((x.detach() + 0.06 * grad.sign()).clamp(0, 1)), y)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return net.eval()
+
+
+def standing(x: Tensor, y: Tensor) -> float:
+    """Accuracy in points."""
+    with torch.no_grad():
+        return 100 * float((trained()(x).argmax(1) == y).double().mean())
+
+
+def fab_t(name: str, eps: float, x: Tensor, y: Tensor, steps: int) -> float:
+    from pyautoattack.fab_pt import FABAttack_PT
+
+    return standing(FABAttack_PT(trained(), name, 1, steps, eps, seed=0, targeted=True).perturb(x, y), y)
+
+
+def square(name: str, eps: float, x: Tensor, y: Tensor, queries: int) -> float:
+    from pyautoattack.square import SquareAttack
+
+    return standing(SquareAttack(trained(), name, queries, eps, seed=0).perturb(x, y), y)
+
+
+def compare(norm: str, name: str, eps: float, n: int, budget: tuple[int, int], allowed: tuple[float, float]) -> None:
+    x, y = images(n, 99)
+    threat, (steps, queries) = Threat(norm, eps, (0.0, 1.0)), budget
+    walk, search = fab_t(name, eps, x, y, steps), square(name, eps, x, y, queries)
+    assert 5 < walk < 95
+    assert 5 < search < 99
+    for attack, theirs, points in (
+        (FAB(steps=steps, targets=9, upstream=True), walk, allowed[0]),
+        (Square(n_queries=queries, upstream=True), search, allowed[1]),
+    ):
+        ours = standing(attack(trained(), x, y, threat, draws=Draws.of(x)).x_adv, y)
+        assert abs(ours - theirs) <= points, f"{attack.name}: {ours:.1f} against {theirs:.1f}"
+    for stronger, theirs in ((FAB(steps=steps, targets=9), walk), (Square(n_queries=queries), search)):
+        assert standing(stronger(trained(), x, y, threat, draws=Draws.of(x)).x_adv, y) <= theirs + allowed[0]
+
+
+@pytest.mark.parametrize(("norm", "name", "eps"), THREATS)
+def test_parity_quickly(norm: str, name: str, eps: float) -> None:
+    """100 samples: FAB-T has nothing random and may differ in one; Square's deviation at 300 queries is 3 points."""
+    compare(norm, name, eps, 100, (20, 300), (1.0, 9.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "name", "eps"), THREATS)
+def test_parity(norm: str, name: str, eps: float) -> None:
+    compare(norm, name, eps, 1000, (100, 5000), (0.5, 0.5))
