@@ -79,7 +79,7 @@ def config(structure: str, width: int) -> ModelConfig:
         "s4": S4Config(16, **scales),
         "dss": DSSConfig(16, "softmax", **scales),
         "s5": S5Config(width, **scales),
-        "mega": MegaConfig(z=16, hidden=2 * width, ffn=2 * width, d_state=4, max_length=64),
+        "mega": MegaConfig(z=16, hidden=2 * width, ffn=2 * width, d_state=16, max_length=64),
         "mamba": MambaConfig(8),
     }
     block = blocks[name] if name in ("mega", "mamba") else ResidualConfig(blocks[name], mixer="linear")
@@ -107,7 +107,7 @@ def settings(structure: str, goal: str, plan: Plan, seed: int) -> FitSettings:
     return FitSettings(
         epochs=plan.epochs,
         batch_size=64,
-        lr=4e-3 if structure in ("mega", "mamba") else 1e-2,
+        lr=4e-3 if structure == "mamba" else 1e-2,
         warmup=min(1, plan.epochs / 2),
         clip=1.0,
         seed=seed,
