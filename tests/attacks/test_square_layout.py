@@ -55,8 +55,9 @@ def test_area_follows_the_share(layout: Layout) -> None:
 def test_every_place_is_reached_alike() -> None:
     """Corners too: a window of one pixel visits each of the 12 places equally often."""
     for layout in (Image(1, 3, 4, CPU), Sequence(12, 1, CPU)):
-        at = window(layout, 1e-6, b=12_000).flatten()
-        counts = torch.bincount(at, minlength=12)
+        deck = Deck(Draws(0, torch.arange(200)), layout.width)
+        at = torch.cat([layout.window(layout.extent(1e-6, 1), deck.deal(query)) for query in range(60)])
+        counts = torch.bincount(at.flatten(), minlength=12)
         assert counts.min() > 850
         assert counts.max() < 1150  # mean 1000, deviation 30
 
