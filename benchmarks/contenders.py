@@ -62,7 +62,7 @@ def selective_loop(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Te
     Bu = (dt * u)[..., None] * B[:, :, None, :]
     h = torch.zeros_like(Bu[:, 0])
     ys = []
-    for A_t, Bu_t, C_t in zip(A_bar.unbind(1), Bu.unbind(1), C.unbind(1), strict=True):  # indexing would be slower still
+    for A_t, Bu_t, C_t in zip(A_bar.unbind(1), Bu.unbind(1), C.unbind(1), strict=True):  # indexing is slower still
         h = A_t * h + Bu_t
         ys.append((h @ C_t[..., None])[..., 0])
     return torch.stack(ys, 1) + D * u
@@ -246,7 +246,7 @@ def scan_s5_pytorch(b: int, l: int, n: int, dtype: torch.dtype) -> Work:
 
 
 def scan_copy(b: int, l: int, n: int, dtype: torch.dtype) -> Work:
-    """The floor: the same bytes read and written (forward: a, x -> h; backward: g, a, h -> dx, da, after the forward)."""
+    """The floor: the same bytes read and written. Forward: a, x -> h; backward, after it: g, a, h -> dx, da."""
     a, x = (t.detach() for t in scan_inputs(b, l, n, dtype))
     out, out2 = torch.empty_like(x), torch.empty_like(x)
 
@@ -268,9 +268,13 @@ def streaming(layer: nn.Module, batch: int, d: int) -> Work:
     x = torch.randn(batch, d)
     layer.requires_grad_(False)
     context = layer.frozen()
-    context.__enter__()  # held for the process's life, as a server would
+    context.__enter__()
     state = layer.initial_state(batch)
-    return Work(lambda: layer.step(x, state))
+
+    def work(held: object = context) -> object:  # frozen for the process's life, as a server would
+        return layer.step(x, state)
+
+    return Work(work)
 
 
 def step_s6_ours(batch: int, d: int) -> Work:

@@ -102,9 +102,8 @@ class Outcome:
         """Which of the row's targets ours reached."""
         row, ours = self.row, self.results[OURS]
         out = {}
-        for name, ratio in (("forward", self.ratio(lambda r: r.forward_ms)), ("backward", self.ratio(lambda r: r.backward_ms))):
-            if ratio is not None:
-                out[name] = ratio >= row.faster
+        ratios = {"forward": self.ratio(lambda r: r.forward_ms), "backward": self.ratio(lambda r: r.backward_ms)}
+        out.update({name: ratio >= row.faster for name, ratio in ratios.items() if ratio is not None})
         lean = self.ratio(lambda r: r.extra_mb)
         if row.memory is not None and lean is not None:
             out["memory"] = lean >= 1 / row.memory
@@ -115,7 +114,7 @@ class Outcome:
 
 
 def run_one(function: str, shape: list[Any]) -> None:
-    """The child process: one contender, its error first, then memory, then times. Prints JSON."""
+    """The child process: one contender, its memory first, then its error, then times. Prints JSON."""
     import torch
 
     torch.set_num_threads(int(THREADS))
@@ -131,9 +130,10 @@ def run_one(function: str, shape: list[Any]) -> None:
     warm = build(*small)  # compiles and loads what needs it, so that memory is that of the work alone
     (warm.backward or warm.forward)()
     work = build(*full)
-    out: dict[str, float | None] = {"error": work.error() if work.error else None}
-    if len(full) > 2:
+    out: dict[str, float | None] = {}
+    if len(full) > 2:  # first of all: later work would find memory that earlier work has left
         out["extra_mb"] = peak_extra_mb(work.backward or work.forward)
+    out["error"] = work.error() if work.error else None
     with torch.no_grad():
         out["forward_ms"] = median_ms(work.forward)
     out["backward_ms"] = median_ms(work.backward) if work.backward else None
@@ -174,7 +174,8 @@ def print_outcome(outcome: Outcome) -> None:
         print(line + f" {shown(r.extra_mb, 0):>6} MB  {r.note}")
     ratios = [outcome.ratio(lambda r: r.forward_ms), outcome.ratio(lambda r: r.backward_ms)]
     said = ", ".join(f"{what} {'met' if ok else 'MISSED'}" for what, ok in outcome.met().items())
-    print(f"  faster than the fastest peer: {' / '.join(shown(x) for x in ratios if x)} (target {row.faster}): {said}", flush=True)
+    best = " / ".join(shown(x) for x in ratios if x)
+    print(f"  faster than the fastest peer: {best} (target {row.faster}): {said}", flush=True)
 
 
 def record(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def record(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="comma-separated words; rows whose name holds one of them")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json", help="where the record goes (full runs)")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json", help="the record of a full run")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -51,7 +51,7 @@ def check_tensor(layer: Layer, x: Any, rank: int, shape: str) -> None:
             f"{name}: expected {layer.d_model} channels in the last axis (d_model), got {tuple(x.shape)}; "
             "project the input first or build the layer with that width."
         )
-    parameter = next(layer.parameters())
+    parameter = layer.anchor
     if x.dtype != parameter.dtype and x.dtype not in (torch.bfloat16, torch.float16):
         raise TypeError(
             f"{name}: expected {parameter.dtype} (the layer's dtype) or a half type, got {x.dtype}; "
@@ -59,11 +59,13 @@ def check_tensor(layer: Layer, x: Any, rank: int, shape: str) -> None:
         )
     if x.device != parameter.device:
         raise ValueError(
-            f"{name}: expected x on {parameter.device} where the layer is, got {x.device}; use x.to({str(parameter.device)!r})."
+            f"{name}: expected x on {parameter.device} where the layer is, got {x.device}; "
+            f"use x.to({str(parameter.device)!r})."
         )
     if layer.check_finite and not bool(torch.isfinite(x).all()):
         raise ValueError(
-            f"{name}: x holds NaN or infinity at {_first_bad(x)}; clean the input, or switch check_finite off to let it pass."
+            f"{name}: x holds NaN or infinity at {_first_bad(x)}; clean the input, "
+            "or switch check_finite off to let it pass."
         )
 
 
@@ -78,9 +80,13 @@ def check_sequence(layer: Layer, x: Tensor, lengths: Tensor | None) -> None:
 def check_lengths(where: str, lengths: Any, batch: int, longest: int) -> None:
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
         got = f"a tensor of {lengths.dtype}" if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"{where}: lengths must be an integer tensor of shape ({batch},), got {got}; use torch.tensor([...]).")
+        raise TypeError(
+            f"{where}: lengths must be an integer tensor of shape ({batch},), got {got}; use torch.tensor([...])."
+        )
     if lengths.shape != (batch,):
-        raise ValueError(f"{where}: lengths must have one entry per sequence, shape ({batch},); got {tuple(lengths.shape)}.")
+        raise ValueError(
+            f"{where}: lengths must have one entry per sequence, shape ({batch},); got {tuple(lengths.shape)}."
+        )
     if torch.compiler.is_compiling() or _is_functorch(lengths):
         return  # values cannot be read while tracing
     low, high = int(lengths.min()), int(lengths.max())
@@ -96,7 +102,7 @@ def check_step(layer: Layer, x_t: Tensor) -> None:
 
 
 def check_state(layer: Layer, state: Any, batch: int) -> None:
-    _check_part(layer, state, layer.state_spec(batch), "state")
+    _check_part(layer, state, layer.known_spec(batch), "state")
 
 
 def _check_part(layer: Layer, part: Any, spec: Any, path: str) -> None:
@@ -124,10 +130,12 @@ def _check_leaf(layer: Layer, part: Any, spec: Spec, path: str, hint: str) -> No
         raise TypeError(f"{name}: expected {path} to be a tensor, got {type(part).__name__}; {hint}")
     shape = tuple(part.shape)
     if len(shape) != len(spec.shape) or any(w is not None and w != g for w, g in zip(spec.shape, shape, strict=True)):
-        raise ValueError(f"{name}: expected {path} of shape {spec.shape}, got {shape}: another layer's or batch's? {hint}")
+        raise ValueError(
+            f"{name}: expected {path} of shape {spec.shape}, got {shape}: another layer's or batch's? {hint}"
+        )
     if part.dtype != spec.dtype:
         raise TypeError(f"{name}: expected {path} in {spec.dtype}, got {part.dtype}; {hint}")
-    device = next(layer.parameters()).device
+    device = layer.anchor.device
     if part.device != device:
         raise ValueError(f"{name}: expected {path} on {device}, got {part.device}; move it with .to({str(device)!r}).")
     if layer.check_finite and not bool(torch.isfinite(part).all()):

@@ -43,6 +43,7 @@ class Layer(nn.Module, ABC):
         self.d_model = d_model
         self.bidirectional = bidirectional
         self.check_finite = check_finite
+        self._specs: dict[tuple[int, torch.dtype], Any] = {}
         self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
         self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
 
@@ -65,7 +66,7 @@ class Layer(nn.Module, ABC):
         """One step from a checked state: x_t (b, d) -> y_t (b, d)."""
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """What a bidirectional layer adds for the other direction; x comes reversed, y is reversed back by the caller."""
+        """What a bidirectional layer adds for the other direction; x comes reversed, the caller turns y back."""
         raise ValueError(f"{type(self).__name__} has no second direction; build it with bidirectional=False.")
 
     def _derive_all(self) -> None:
@@ -80,7 +81,15 @@ class Layer(nn.Module, ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The real dtype that the layer computes in: that of its parameters, never below float32."""
-        return next(self.parameters()).dtype
+        return self.anchor.dtype
+
+    @property
+    def anchor(self) -> Tensor:
+        """A parameter that tells the layer's dtype and device; its own are found without walking its children."""
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter
+        return next(self.parameters())
 
     @property
     def complex_dtype(self) -> torch.dtype:
@@ -91,7 +100,7 @@ class Layer(nn.Module, ABC):
         if self.bidirectional:
             raise ValueError(border.no_streaming(self, "initial_state"))
         border.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
-        device = next(self.parameters()).device
+        device = self.anchor.device
         return map_spec(
             self.state_spec(batch), lambda s: torch.zeros([n or 0 for n in s.shape], dtype=s.dtype, device=device)
         )
@@ -143,7 +152,7 @@ class Layer(nn.Module, ABC):
     # -- shared machinery ------------------------------------------------------------------------------------------
 
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
-        """Recurrences run in the layer's own dtype, outside of autocast; a block, whose products may be half, stays in it."""
+        """Recurrences run in the layer's own dtype, outside of autocast; a block, whose products may be half, inside."""
         return torch.autocast(device_type, enabled=False)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -153,6 +162,15 @@ class Layer(nn.Module, ABC):
         )
         y, _ = self._sequence(x, start, lengths)
         return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
+
+    def known_spec(self, batch: int) -> Any:
+        """`state_spec(batch)`, made once for each batch size and dtype."""
+        key = (batch, self.dtype)
+        if key not in self._specs:
+            if len(self._specs) > 64:  # a stream of ever new batch sizes must not fill the memory
+                self._specs.clear()
+            self._specs[key] = self.state_spec(batch)
+        return self._specs[key]
 
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
@@ -190,7 +208,7 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def grouped(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameters into groups: `special` maps a parameter's name to its overrides; the rest form one plain group."""
+    """Split parameters into groups: `special` maps a name to its overrides; the rest form one plain group."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
     for name, parameter in layer.named_parameters():
         key = tuple(sorted(special.get(name, {}).items()))

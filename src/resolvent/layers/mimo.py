@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from resolvent.scan import linear_scan
+from resolvent.scan.step import mimo_step, unwatched
 
 ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
 
@@ -84,6 +85,8 @@ def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
 
 def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """One step: u_t (b, d), h (b, p) -> y_t (b, d) and the next h."""
+    if unwatched(u_t, h, *tables):
+        return mimo_step(*tables, u_t, h)
     h = torch.addcmul(drive(tables, u_t), tables.lam_bar, h)
     return read(tables, h, u_t), h
 

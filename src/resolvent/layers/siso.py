@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
+from resolvent.scan.step import bank_step, unwatched
 from resolvent.ssm import blocked
 from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
 
@@ -55,10 +56,10 @@ def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> block
 def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """h = lam h + gain u, y = Re(weight h) + D u for x_t (b, d) and h (b, d, n)."""
     lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
+    if gain is None and unwatched(x_t, h, lam, row):
+        return bank_step(lam, row, D, x_t, h)
     drive = x_t[..., None] if gain is None else gain * x_t[..., None]
-    h = lam * h
-    # in place where nobody watches: one buffer less per step, and large ones cost page faults rather than arithmetic
-    h = h + drive if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() else h.add_(drive)
+    h = lam * h + drive
     y = (reals(h) * row).sum(-1)
     return (y if D is None else torch.addcmul(y, D, x_t)), h
 

@@ -14,11 +14,11 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-import numpy as np
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
@@ -27,6 +27,7 @@ from resolvent.scan.workers import spread
 # The table's head, filled in by `run`: the tasks of a part and their end, or (0, tasks) for a team that deals them out.
 FIRST, END, DEALT, HEAD = 0, 1, 2, 3
 _KERNEL = types.void(types.CPointer(types.int64))
+_keep: list[Any] = []
 
 
 @cache
@@ -107,25 +108,33 @@ def _pointer(context: Any, address: Any, dtype: Any) -> Any:
 pointer: Any = intrinsic(_pointer)  # pointer(address, dtype) in compiled code
 
 
-def kernel(body: Callable[[Any], None]) -> Any:
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled `body(table)`: its address, and the same as something to call."""
+
+    address: int
+    call: Callable[[Any], None]
+
+
+def kernel(body: Callable[[Any], None]) -> Kernel:
     """Compile `body(table)` to a C function."""
     try:
-        return cfunc(_KERNEL, cache=True)(body)
+        compiled: Any = cfunc(_KERNEL, cache=True)(body)
     except RuntimeError:  # no folder that a cache could be written to
-        return cfunc(_KERNEL)(body)
+        compiled = cfunc(_KERNEL)(body)
+    _keep.append(compiled)  # the code lives as long as this object
+    return Kernel(compiled.address, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address))
 
 
-def run(compiled: Any, settings: list[int], tasks: int, threads: int) -> None:
+def run(compiled: Kernel, settings: list[int], tasks: int, threads: int) -> None:
     """The kernel over all its tasks by at most `threads` threads. `settings` is the table after its head."""
+    table = ctypes.c_int64 * (HEAD + len(settings))
     threads = min(threads, tasks)
-    library = _openmp()
-    if threads > 1 and library is not None and not _forked:
-        table = np.array([0, tasks, 1, *settings], np.int64)
-        library.GOMP_parallel(compiled.address, table.ctypes.data, threads, 0)
+    if threads <= 1:
+        compiled.call(table(0, tasks, 0, *settings))
         return
-
-    def part(lo: int, hi: int) -> None:
-        table = np.array([lo, hi, 0, *settings], np.int64)
-        compiled.ctypes(table.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
-
-    spread(part, tasks, threads)
+    library = _openmp()
+    if library is not None and not _forked:
+        library.GOMP_parallel(compiled.address, table(0, tasks, 1, *settings), threads, 0)
+    else:
+        spread(lambda lo, hi: compiled.call(table(lo, hi, 0, *settings)), tasks, threads)
