@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_PARTS = ("attacks", "blocks", "conformance", "init", "layers", "models", "scan", "ssm")
+_PARTS = ("attacks", "blocks", "conformance", "data", "init", "layers", "models", "scan", "ssm", "training")
 _HOME = {
     "Attention": "layers",
     "DSS": "layers",
@@ -31,24 +31,56 @@ _HOME = {
     "Threat": "attacks",
     "autoattack": "attacks",
     "build_model": "models",
-    "causal_conv": "ssm",
-    "discretise": "ssm",
+    "fit": "training",
     "frozen": "layers",
-    "hippo": "ssm",
-    "kernel": "ssm",
     "linear_scan": "scan",
+    "load_task": "data",
     "selective_scan": "scan",
 }
 
-__all__ = [*_PARTS, *_HOME, "__version__"]  # noqa: PLE0604
+__all__ = [
+    "DSS",
+    "EMA",
+    "LRU",
+    "RGLRU",
+    "S4",
+    "S4D",
+    "S5",
+    "S6",
+    "Attention",
+    "ModelConfig",
+    "ShortConv",
+    "System",
+    "Threat",
+    "__version__",
+    "attacks",
+    "autoattack",
+    "blocks",
+    "build_model",
+    "conformance",
+    "data",
+    "fit",
+    "frozen",
+    "init",
+    "layers",
+    "linear_scan",
+    "load_task",
+    "models",
+    "scan",
+    "selective_scan",
+    "ssm",
+    "training",
+]
 
 if TYPE_CHECKING:
-    from resolvent import attacks, blocks, conformance, init, layers, models, scan, ssm
+    from resolvent import attacks, blocks, conformance, data, init, layers, models, scan, ssm, training
     from resolvent.attacks import Threat, autoattack
+    from resolvent.data import load_task
     from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model
     from resolvent.scan import linear_scan, selective_scan
-    from resolvent.ssm import System, causal_conv, discretise, hippo, kernel
+    from resolvent.ssm import System
+    from resolvent.training import fit
 
 
 def __getattr__(name: str) -> Any:

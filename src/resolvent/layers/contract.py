@@ -152,7 +152,7 @@ class Layer(nn.Module, ABC):
     # -- shared machinery ------------------------------------------------------------------------------------------
 
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
-        """Recurrences run in the layer's own dtype, outside of autocast; a block, whose products may be half, inside."""
+        """Recurrences run in the layer's own dtype, outside of autocast; a block, which may be half, inside."""
         return torch.autocast(device_type, enabled=False)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
