@@ -128,3 +128,49 @@ def test_inside_holds_the_modulus_and_leaves_the_rest() -> None:
     assert torch.equal(held[:2], lam[:2].to(torch.complex64))
     assert bool((held.abs() < 1).all())
     assert float((held[4] - (0.6 + 0.8j)).abs()) < 1e-6
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize(("length", "T"), [(12, 4), (11, 4), (3, 4)])
+def test_fused_gradients_equal_those_of_the_simulation(
+    monkeypatch: pytest.MonkeyPatch, length: int, T: int, kind: str, chunk: int
+) -> None:
+    """The backward pass without a graph, for y and for the last state, with one channel at a time and with all."""
+    monkeypatch.setattr(blocked, "CHUNK", chunk)
+    lam = spectrum(3, 2, kind)
+    inputs = [
+        lam,
+        like(lam),
+        torch.randn(3, dtype=F64),
+        torch.randn(2, length, 3, dtype=F64),
+        like(lam).repeat(2, 1, 1),
+    ]
+    inputs = [x.requires_grad_() for x in inputs]
+    lam, weight, D, u, h0 = inputs
+    ours = blocked.run(diagonal_blocks(DiagonalBank(lam, weight, D), T, F64), u, reals(h0))
+    system = System(Diagonal(lam), torch.ones_like(lam)[..., None], weight[:, None], D[:, None, None], 1.0)
+    y, x = by_steps(system, u, h0)
+    g = [torch.randn_like(o) for o in ours]
+    for outputs in ((0,), (1,), (0, 1)):
+        want = _gradients([(y, reals(x))[i] for i in outputs], inputs, [g[i] for i in outputs])
+        got = _gradients([ours[i] for i in outputs], inputs, [g[i] for i in outputs])
+        assert_close(got, want, gradient=True)
+
+
+def _gradients(outputs: list[Tensor], inputs: list[Tensor], g: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(outputs, inputs, g, retain_graph=True, materialize_grads=True))
+
+
+def test_second_gradients_with_frozen_tables() -> None:
+    """y is linear in u: the gradient's own gradient reaches the upstream gradient alone, and u is not kept for it."""
+    lam = spectrum(2, 3, "complex")
+    blocks = diagonal_blocks(DiagonalBank(lam, like(lam)), 4, F64)
+    u, v = torch.randn(1, 12, 2, dtype=F64, requires_grad=True), torch.randn(1, 12, 2, dtype=F64, requires_grad=True)
+    y, _ = blocked.run(blocks, u, u.new_zeros(1, 2, 6))
+    (gu,) = torch.autograd.grad(y, u, v, create_graph=True)
+    (plain,) = torch.autograd.grad(y, u, v, retain_graph=True)
+    assert_close(gu, plain)
+    w = torch.randn_like(u)
+    (gv,) = torch.autograd.grad(gu, v, w)
+    assert_close(gv, blocked.run(blocks, w, u.new_zeros(1, 2, 6))[0])

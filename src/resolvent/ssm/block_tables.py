@@ -7,11 +7,12 @@ wrong in its fifth digit already, and a power of it more so.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry
+from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry, by_graph_only, gradients_by_graph, plain
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
 FINE = 8  # powers are products of one of the first eight and a power of the eighth
@@ -59,17 +60,81 @@ def inside(lam_bar: Tensor, dtype: torch.dtype) -> Tensor:
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
-    powers, whole = geometric(bank.lam, T, dtype)  # (d, T, n): lam^1 .. lam^T, and (d, n): lam^T
-    lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
-    M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
-    weight = bank.weight if bank.gain is None else bank.weight * bank.gain
-    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
-    now = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
+    now = _weight(bank).real.sum(-1, keepdim=True) * (0 if delay else 1)
     if bank.D is not None and not delay:
         now = now + bank.D[:, None]
+    if bank.gain is None and not delay and T > 1 and plain():
+        toeplitz, M_in, M_out, powers, whole = _Tables.apply(bank.lam, bank.weight, now.to(dtype), T)
+    else:
+        toeplitz, M_in, M_out, powers, whole = _tables(bank, now.to(dtype), T, delay)
+    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(powers, whole))
+
+
+def _weight(bank: DiagonalBank) -> Tensor:
+    return bank.weight if bank.gain is None else bank.weight * bank.gain
+
+
+def _tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool = False) -> tuple[Tensor, ...]:
+    """Toeplitz, M_in, M_out, lam^1 .. lam^T (d, T, n) and lam^T (d, n), in the dtype of now (d, 1): K_0."""
+    dtype = now.dtype
+    powers, whole = geometric(bank.lam, T, dtype)
+    lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
+    M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
+    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
     M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
-    toeplitz = _toeplitz(torch.cat([now.to(dtype), past], 1))
-    return Blocks(toeplitz, reals(M_in), M_out, DiagonalCarry(powers, whole))
+    return _toeplitz(torch.cat([now, past], 1)), reals(M_in), M_out, powers, whole
+
+
+class _Tables(torch.autograd.Function):
+    """`_tables` without gain and delay. Autograd would pass over the tables some thirty times; this does so in eight.
+
+    With Q_k the gradient of w lam^k, from M_out and from the kernel, R_k that of lam^k from M_in, and ‾ the conjugate,
+
+        ∂w = sum_k ‾lam^k Q_k,    ∂lam = ‾w sum_k k ‾lam^(k-1) Q_k + sum_k k ‾lam^(k-1) R_k          k = 1 .. T
+    """
+
+    @staticmethod
+    def forward(ctx: Any, lam: Tensor, weight: Tensor, now: Tensor, T: int) -> tuple[Tensor, ...]:
+        toeplitz, M_in, M_out, powers, whole = _tables(DiagonalBank(lam, weight), now, T)
+        ctx.save_for_backward(lam, weight, now, powers)
+        ctx.shapes = [x.shape for x in (toeplitz, M_in, M_out, powers, whole)]
+        ctx.set_materialize_grads(False)
+        return toeplitz, M_in, M_out, powers, whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        lam, weight, now, powers = ctx.saved_tensors
+        T, kinds = powers.shape[1], (now, now, now, powers, powers)
+        g = [
+            like.new_zeros(()).expand(shape) if g is None else g
+            for g, like, shape in zip(gradients, kinds, ctx.shapes, strict=True)
+        ]
+        if by_graph_only(*g):
+            again = lambda *x: _tables(DiagonalBank(*x[:2]), x[2], T)  # noqa: E731
+            return *gradients_by_graph(again, (lam, weight, now), g, ctx.needs_input_grad[:3]), None
+        kernel = _toeplitz_gradient(g[0])  # (d, T)
+        Q = _states(g[2], lam).clone()  # (d, T, n), conjugate: so it enters w lam^k, and so it needs no copy
+        (torch.view_as_real(Q)[..., 0] if Q.is_complex() else Q)[:, :-1] += kernel[:, 1:, None]
+        R = _states(g[1], lam).flip(1)[:, 1:]  # k = 1 .. T-1
+        slope = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)
+        slope *= torch.arange(1, T + 1, dtype=now.dtype, device=now.device)[:, None]  # k lam^(k-1)
+        g_lam = (weight * (slope * Q).sum(1)).conj() + (slope[:, :-1].conj() * R).sum(1)
+        g_lam = g_lam + slope[:, -1].conj() * g[4]
+        if gradients[3] is not None:
+            g_lam = g_lam + (slope.conj() * g[3]).sum(1)
+        return g_lam, (powers * Q).sum(1).conj().to(weight.dtype), kernel[:, :1], None
+
+
+def _states(x: Tensor, lam: Tensor) -> Tensor:
+    """Rows of reals as rows of numbers of lam's kind."""
+    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else x
+
+
+def _toeplitz_gradient(g: Tensor) -> Tensor:
+    """(d, T, T) -> (d, T): the sums along the diagonals. In rows of 2T a diagonal is a column of stride 2T + 1."""
+    d, T, _ = g.shape
+    rows = torch.nn.functional.pad(g, (0, T))
+    return rows.as_strided((d, T, T), (2 * T * T, 2 * T + 1, 1)).sum(1)
 
 
 def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:

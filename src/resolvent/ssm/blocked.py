@@ -14,15 +14,21 @@ Shape letters: b batch, l length, d channels, m blocks of a sequence, T steps of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from resolvent.scan import linear_scan
+from resolvent.scan.linear import _backward as scan_gradients
+from resolvent.scan.linear import _batched as is_batched
+from resolvent.scan.linear_rows import sum_to
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
+CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,14 @@ class DiagonalCarry:
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
         """h_k = A^T h_{k-1} + z_k for z (d, b, m, s) and h0 (d, b, s): the states after each block, (d, b, m, s)."""
-        a = self.whole[:, None, None]  # (d, 1, 1, n)
-        return self._reals(linear_scan(a, self._own(z), self._own(h0)))
+        return _along(self.whole, z, h0)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """A^steps h for h (d, b, s), 1 <= steps <= T: one number for all or one per sequence (b,)."""
         power = self.powers[:, steps - 1]  # (d, n) or (d, b, n)
         if isinstance(steps, int):
             power = power[:, None]
-        return self._reals(power * self._own(h))
-
-    def _own(self, h: Tensor) -> Tensor:
-        return torch.view_as_complex(h.unflatten(-1, (-1, 2))) if self.powers.is_complex() else h
-
-    def _reals(self, h: Tensor) -> Tensor:
-        return torch.view_as_real(h).flatten(-2) if self.powers.is_complex() else h
+        return _reals(power * _own(h, power))
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,20 @@ class Blocks:
     carry: DiagonalCarry | DenseCarry
 
 
+def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
+    """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
+    return _reals(linear_scan(whole[:, None, None], _own(z, whole), _own(h0, whole), reverse))
+
+
+def _own(h: Tensor, lam: Tensor) -> Tensor:
+    """States in real form in the form of lam."""
+    return torch.view_as_complex(h.unflatten(-1, (-1, 2))) if lam.is_complex() else h
+
+
+def _reals(h: Tensor) -> Tensor:
+    return torch.view_as_real(h).flatten(-2) if h.is_complex() else h
+
+
 def block_length(length: int) -> int:
     """Steps of a block for a sequence of `length`.
 
@@ -105,16 +118,28 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
     m = -(-l // T)  # blocks
     t = min(l, T)  # steps of each; a single block may be shorter than the tables
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
-    flat = padded.reshape(b * m * t, d).t().contiguous().view(d, b * m, t)
-    z = torch.bmm(flat, blocks.M_in[:, T - t :]).view(d, b, m, -1)
-    before, end = _states(blocks, z, h0.transpose(0, 1), t)  # (d, b, m, s), (d, b, s)
-    y = _outputs(blocks, flat, before.flatten(1, 2))
-    y = _contiguous_gradient(y.view(d, b * m * t)).t().contiguous().view(b, m * t, d)[:, :l]
+    flat = padded.permute(2, 0, 1).contiguous().view(d, b * m, t)  # three axes: torch transposes two on one thread
+    carry, h0 = blocks.carry, h0.transpose(0, 1)
+    if m > 1 and u.device.type == "cpu" and isinstance(carry, DiagonalCarry) and plain():
+        y, before, end = _Pass.apply(flat, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, carry.whole)
+    else:
+        y, before, end = _pass(blocks, flat, h0, m)
+    y = y.view(d, b, m * t).permute(1, 2, 0).contiguous()[:, :l]
     if lengths is not None:
         end = _state_at(blocks, u, before, lengths)
     elif m * t > l:
         end = _state_after(blocks, u[:, (m - 1) * t :].permute(2, 0, 1), before[:, :, -1])
     return y, end.transpose(0, 1)
+
+
+def _pass(blocks: Blocks, u: Tensor, h0: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    """From u (d, b m, t) and h0 (d, b, s): y (d, b m, t), the states before each block (d, b, m, s), the last one."""
+    T, t = blocks.toeplitz.shape[-1], u.shape[-1]
+    z = torch.bmm(u, blocks.M_in[:, T - t :]).unflatten(1, (-1, m))
+    before, end = _states(blocks, z, h0, t)
+    y = torch.bmm(u, blocks.toeplitz[:, :t, :t])
+    y = torch.baddbmm(y, before.flatten(1, 2), blocks.M_out[:, :t].mT)
+    return _contiguous_gradient(y), before, end
 
 
 def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tensor]:
@@ -124,12 +149,6 @@ def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tens
         return h0[:, :, None], blocks.carry.by(h0, t) + z[:, :, 0]
     head, last = blocks.carry.along(z, h0).split([m - 1, 1], 2)
     return torch.cat([h0[:, :, None], head], 2), last[:, :, 0]
-
-
-def _outputs(blocks: Blocks, u: Tensor, h: Tensor) -> Tensor:
-    """y (d, r, t) of r blocks u (d, r, t), t <= T, that start from h (d, r, s)."""
-    t = u.shape[-1]
-    return torch.baddbmm(torch.bmm(u, blocks.toeplitz[:, :t, :t]), h, blocks.M_out[:, :t].mT)
 
 
 def _state_at(blocks: Blocks, u: Tensor, before: Tensor, lengths: Tensor) -> Tensor:
@@ -176,3 +195,117 @@ class _ContiguousGradient(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
         return tangents[0].view_as(tangents[0])
+
+
+def plain() -> bool:
+    """No compiler, no torch.func and no forward mode: autograd at most is watching."""
+    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not watched and forward_ad._current_level < 0
+
+
+def by_graph_only(*gradients: Tensor) -> bool:
+    """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
+    return torch.is_grad_enabled() or not plain() or is_batched(*gradients)
+
+
+def gradients_by_graph(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], g: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none."""
+    with torch.enable_grad():
+        inputs = [x.view_as(x) for x in inputs]  # apart from their history: one input may be made from another
+        outputs = function(*inputs)
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(outputs, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return tuple(next(found) if need else None for need in needed)
+
+
+class _Pass(torch.autograd.Function):
+    """`_pass` of a diagonal bank over several blocks, a few channels at a time: what passes from product to product
+    then stays in the cache, and is not fresh memory, whose page faults cost more than the arithmetic.
+
+    With γ_k the gradient of the state before block k (γ_m: of the last state) and ' the transpose,
+
+        γ_k = ‾A^T γ_{k+1} + ∂y_k M_out,    ∂u_k = ∂y_k Toeplitz' + γ_{k+1} M_in',    ∂h0 = γ_0
+
+    and the gradients of the tables are products of u and h with ∂y and γ, summed over the blocks.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (d, b, s), m = h0.shape, u.shape[1] // max(h0.shape[1], 1)
+        y, before, end = torch.empty_like(u), u.new_empty(d, b, m, s), u.new_empty(d, b, s)
+        for c in _chunks(before):
+            toeplitz, M_in, M_out, whole = (table[c] for table in tables)
+            h = _along(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c])
+            before[c, :, 0], before[c, :, 1:], end[c] = h0[c], h[:, :, :-1], h[:, :, -1]
+            torch.bmm(u[c], toeplitz, out=y[c]).baddbmm_(before[c].flatten(1, 2), M_out.mT)
+        learnt = any(ctx.needs_input_grad[2:])  # else no gradient depends on u and h, and they are not kept
+        ctx.save_for_backward(h0, *tables, *((u, before) if learnt else ()))
+        ctx.set_materialize_grads(False)
+        ctx.shapes = u.shape, before.shape, h0.shape
+        return y, before, end
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        h0, toeplitz, M_in, M_out, whole, *kept = ctx.saved_tensors
+        tables = toeplitz, M_in, M_out, whole
+        zero = h0.new_zeros(())
+        g = [zero.expand(shape) if g is None else g for g, shape in zip(gradients, ctx.shapes, strict=True)]
+        if by_graph_only(*g):
+            u = kept[0] if kept else zero.expand(ctx.shapes[0]).requires_grad_()
+            return gradients_by_graph(_pass_of, (u, h0, *tables), g, ctx.needs_input_grad)
+        gy, g_end = g[0].contiguous(), g[2].contiguous()  # y's is transposed: laid out once, not in each product
+        found = [torch.empty_like(x) for x in (gy, h0, *(tables if kept else ()))]
+        for c in _chunks(g[1]):
+            g_state = torch.bmm(gy[c], M_out[c]).view(g[1][c].shape)
+            if gradients[1] is not None:
+                g_state += g[1][c]
+            own = [x[c] for x in (*tables, *kept)]
+            _write_gradients([x[c] for x in found], own, (gy[c], g_state, g_end[c]))
+        return *found, *(None,) * (6 - len(found))
+
+
+def _write_gradients(out: list[Tensor], saved: list[Tensor], g: tuple[Tensor, Tensor, Tensor]) -> None:
+    """The gradients of u, h0 and, where u and the states were kept, of the tables, for the channels of one chunk."""
+    toeplitz, M_in, _, whole, *kept = saved
+    gy, g_state, g_end = g
+    if kept:
+        gamma, g_whole = _adjoint(whole, g_state, g_end, kept[1])
+    else:
+        gamma = _along(whole.conj().resolve_conj(), g_state, g_end, reverse=True)
+    gz = torch.cat([gamma[:, :, 1:], g_end[:, :, None]], 2).flatten(1, 2)  # (d, b m, s)
+    torch.bmm(gy, toeplitz.mT, out=out[0]).baddbmm_(gz, M_in.mT)
+    out[1].copy_(gamma[:, :, 0])
+    if kept:
+        u, h = kept[0], kept[1].flatten(1, 2)
+        torch.bmm(u.mT, gy, out=out[2])
+        torch.bmm(u.mT, gz, out=out[3])
+        torch.bmm(gy.mT, h, out=out[4])
+        out[5].copy_(g_whole)
+
+
+def _adjoint(whole: Tensor, g: Tensor, g_end: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """γ (d, b, m, s) and the gradient of A^T, in one pass over `before`: that is a scan from zero that h0 enters first.
+
+    g, the gradient that y brings to `before`, is overwritten.
+    """
+    a, h, last = whole[:, None], _own(before, whole), _own(g_end, whole)
+    g[:, :, -1] += _reals(a.conj() * last)
+    g_whole, gamma = scan_gradients(_own(g, whole), a[:, None], h, None, False)
+    final = sum_to(last * h[:, :, -1].conj(), a.shape)
+    return _reals(gamma), g_whole[:, 0, 0] + final[:, 0]
+
+
+def _pass_of(u: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`_pass` as a function of tensors; its u has whole blocks."""
+    toeplitz, M_in, M_out, whole = tables
+    blocks = Blocks(toeplitz, M_in, M_out, DiagonalCarry(whole[:, None], whole))
+    return _pass(blocks, u, h0, u.shape[1] // max(h0.shape[1], 1))
+
+
+def _chunks(states: Tensor) -> list[slice]:
+    """Slices of the channels, whose states (d, b, m, s) take about CHUNK bytes each."""
+    d = states.shape[0]
+    size = min(max(CHUNK * d // max(states.numel() * states.element_size(), 1), 1), d)
+    return [slice(i, i + size) for i in range(0, d, max(size, 1))]
