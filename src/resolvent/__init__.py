@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_PARTS = ("attacks", "blocks", "conformance", "data", "init", "layers", "models", "scan", "ssm", "training")
+_PARTS = (
+    "analysis",
+    "attacks",
+    "blocks",
+    "conformance",
+    "data",
+    "init",
+    "layers",
+    "models",
+    "scan",
+    "ssm",
+    "training",
+)
 _HOME = {
     "Attention": "layers",
     "DSS": "layers",
@@ -53,6 +65,7 @@ __all__ = [
     "System",
     "Threat",
     "__version__",
+    "analysis",
     "attacks",
     "autoattack",
     "blocks",
@@ -73,7 +86,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from resolvent import attacks, blocks, conformance, data, init, layers, models, scan, ssm, training
+    from resolvent import analysis, attacks, blocks, conformance, data, init, layers, models, scan, ssm, training
     from resolvent.attacks import Threat, autoattack
     from resolvent.data import load_task
     from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen

@@ -3,6 +3,7 @@
 from resolvent.models import presets
 from resolvent.models.build import build_model, make_block, make_layer
 from resolvent.models.checkpoint import load_config, load_into, load_model, save_model
+from resolvent.models.components import components_of
 from resolvent.models.config import (
     AdSConfig,
     ChannelsConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "TrainConfig",
     "TwoTower",
     "build_model",
+    "components_of",
     "count_parameters",
     "load_config",
     "load_into",
