@@ -86,7 +86,7 @@ def _tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool = False) -> tup
 
 
 class _Tables(torch.autograd.Function):
-    """`_tables` without gain and delay. Autograd would pass over the tables some thirty times; this does so in eight.
+    """`_tables` without gain and delay, with its gradients in fewer passes over the tables than autograd makes.
 
     With Q_k the gradient of w lam^k, from M_out and from the kernel, R_k that of lam^k from M_in, and ‾ the conjugate,
 

@@ -231,7 +231,7 @@ def gradients_by_graph(
 
 class _Pass(torch.autograd.Function):
     """`_pass` of a diagonal bank over several blocks, a few channels at a time: what passes from product to product
-    then stays in the cache, and is not fresh memory, whose page faults cost more than the arithmetic.
+    then stays in the cache, and is less often fresh memory, which costs page faults.
 
     With γ_k the gradient of the state before block k (γ_m: of the last state) and ' the transpose,
 
