@@ -333,8 +333,12 @@ def test_other_blocks(block: Any) -> None:
     model = build_model(ModelConfig(config.ChannelsConfig(1), block, ClassifierConfig(2), d_model=4, layers=3)).double()
     parts = components_of(model)
     assert set(parts) == {"ssm", "linear"} | ({"attention"} if isinstance(block, config.GriffinConfig) else set())
-    found = attribution(model, *pair(3, 9, 1), parts, lengths=torch.tensor([9, 2, 5]))
+    x, x_adv = pair(3, 9, 1)
+    lengths = torch.tensor([9, 2, 5])
+    found = attribution(model, x, x_adv, parts, lengths=lengths)
     assert None not in values(found)
+    single = attribution(model, x, x_adv, parts, lengths=lengths, batch_size=1)  # H3 runs four rows for each sample
+    assert values(single) == pytest.approx(values(found), rel=1e-9)
 
 
 # -- what comes out, and what is refused ---------------------------------------------------------------------------
