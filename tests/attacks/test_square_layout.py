@@ -30,9 +30,16 @@ def size(layout: Layout) -> int:
     return layout.c * layout.h * layout.w if isinstance(layout, Image) else layout.l * layout.d
 
 
+def dealt(deck: Deck, query: int) -> Tensor:
+    """The numbers of every sample for one query: (b, width)."""
+    deck.end(query)
+    sample = torch.arange(len(deck.draws))
+    return deck.deal(sample, torch.full_like(sample, query))
+
+
 def window(layout: Layout, share: float, query: int = 1, b: int = 50, least: int = 1) -> Tensor:
     deck = Deck(Draws(0, torch.arange(b)), layout.width)
-    return layout.window(layout.extent(share, least), deck.deal(query))
+    return layout.window(layout.extent(share, least), dealt(deck, query))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
@@ -56,7 +63,7 @@ def test_every_place_is_reached_alike() -> None:
     """Corners too: a window of one pixel visits each of the 12 places equally often."""
     for layout in (Image(1, 3, 4, CPU), Sequence(12, 1, CPU)):
         deck = Deck(Draws(0, torch.arange(200)), layout.width)
-        at = torch.cat([layout.window(layout.extent(1e-6, 1), deck.deal(query)) for query in range(60)])
+        at = torch.cat([layout.window(layout.extent(1e-6, 1), dealt(deck, query)) for query in range(60)])
         counts = torch.bincount(at.flatten(), minlength=12)
         assert counts.min() > 850
         assert counts.max() < 1150  # mean 1000, deviation 30
@@ -70,7 +77,7 @@ def test_upstream_windows_stay_off_the_last_row_and_column() -> None:
 
 def test_segments_are_contiguous_and_share_their_channels() -> None:
     layout = Sequence(30, 8, CPU)
-    u = Deck(Draws(3, torch.arange(20)), layout.width).deal(2)
+    u = dealt(Deck(Draws(3, torch.arange(20)), layout.width), 2)
     extent = layout.extent(0.1, 1)
     first, second = layout.window(extent, u), layout.window(extent, u, second=True)
     times = first // 8
@@ -86,7 +93,7 @@ def test_segments_avoid_padding() -> None:
     layout = layout_of(torch.zeros(4, 20, 2), inside[:, :, None].expand(4, 20, 2))
     deck = Deck(Draws(0, torch.arange(4)), layout.width)
     for query in range(200):
-        times = layout.window(layout.extent(0.01, 1), deck.deal(query)).flatten(1) // 2
+        times = layout.window(layout.extent(0.01, 1), dealt(deck, query)).flatten(1) // 2
         assert bool((times < lengths[:, None]).all())
 
 
@@ -94,10 +101,10 @@ def test_numbers_hang_on_sample_and_query_alone() -> None:
     draws = Draws(5, torch.arange(9))
     deck = Deck(draws, 11)
     later = Deck(draws, 11)
-    assert torch.equal(deck.deal(70), later.deal(70))
+    assert torch.equal(dealt(deck, 70), dealt(later, 70))
     rows = torch.tensor([8, 2])
-    assert torch.equal(deck.select(rows).deal(70), Deck(draws.select(rows), 11).deal(70))
-    assert not torch.equal(deck.deal(70), deck.deal(71))
+    assert torch.equal(dealt(deck.select(rows), 70), dealt(Deck(draws.select(rows), 11), 70))
+    assert not torch.equal(dealt(deck, 70), dealt(deck, 71))
 
 
 def test_schedule_is_the_published_one() -> None:

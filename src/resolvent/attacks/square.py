@@ -2,7 +2,8 @@
 
 One window per query and sample; a change is kept when the loss rises. Windows are squares on images and time segments x
 channels on sequences; their share of the input shrinks along the published schedule, stretched to the number of
-queries. Each sample has windows of its own, and a broken sample leaves the batch at once.
+queries. Each sample has windows of its own, and a broken sample is left alone. Several windows of a sample may pass
+through the model at once (square_ahead.py); results and counts are those of one query after the other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from resolvent.attacks.objective import cross_entropy, margin
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
 from resolvent.attacks.setting import check_count, check_positive, check_share
+from resolvent.attacks.square_ahead import Ahead, Live
 from resolvent.attacks.square_deck import Deck
 from resolvent.attacks.square_layout import Form, layout_of
 from resolvent.attacks.square_step import Step, step_for
@@ -34,7 +36,8 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries
 class Square:
     """`Square(n_queries=5000)(f, x, y, threat, draws=draws)`.
 
-    n_queries  per restart, the first point among them; a sample costs one more for x itself
+    n_queries  per restart, the first point among them; a sample costs one more for x itself. A window drawn ahead
+               in vain costs time but is no query: nothing is learnt from it
     p_init     share of the input that the first windows cover
     loss       what must rise: "margin" (the paper's choice) or "ce"
     form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or say which
@@ -85,34 +88,43 @@ class Square:
             for restart in range(self.restarts):
                 standing = (~found.wrong).nonzero().squeeze(1)
                 if len(standing):
-                    self._search(victim, found, self._start(rows.select(standing), standing, restart))
+                    self._search(victim, found, rows.select(standing), standing, restart)
         return found.result(self.name)
 
     def share(self, query: int) -> float:
         """p at this query (0 is the first window): halved at 10, 50, 200, ... of 10,000 queries."""
         return self.p_init / 2 ** bisect_left(_HALVINGS, int(query / self.n_queries * 10_000))
 
-    def _start(self, rows: Rows, at: Tensor, restart: int) -> _Live:
+    def _search(self, victim: Victim, found: Strongest, rows: Rows, at: Tensor, restart: int) -> None:
+        """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
+        shape = rows.x.shape[1:]
+
+        def score(points: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            logits = victim.forward(points.view(-1, *shape))
+            return logits, self._loss(logits, y)
+
+        ahead = Ahead(victim.batch_size or len(found.rows), rows.x.device)
+        live = Live.start(at, rows.y, *self._tools(rows, restart), score)
+        live = live.leave(found, live.broken)
+        query = 1
+        while query < self.n_queries and len(live.at):
+            stop = min(live.deck.end(query), self._same_share(query))
+            live.search(score, stop, self.share(query - 1), ahead)
+            live = live.leave(found, live.broken)
+            query = stop
+        live.leave(found, ~live.broken)
+
+    def _tools(self, rows: Rows, restart: int) -> tuple[Step, Deck]:
         mask = rows.threat.mask
         touchable = None if mask is None else mask.expand(rows.x.shape)
         layout = layout_of(rows.x, touchable, self.form, last=int(not self.upstream))
         step = step_for(rows.x, rows.threat, layout, thrifty=not self.upstream)
-        deck = Deck(rows.draws.fold("square").fold(restart), layout.width)
-        return _Live.start(at, rows.y, step, deck)
+        return step, Deck(rows.draws.fold("square").fold(restart), layout.width)
 
-    def _search(self, victim: Victim, found: Strongest, live: _Live) -> None:
-        """One restart; what is found goes to `found` as soon as a sample breaks, the rest at the end."""
-        shape = found.x_adv.shape[1:]
-        for query in range(self.n_queries):
-            trial = live.propose(query, self.share(query - 1) if query else 1.0)
-            logits = victim.forward(trial.view(-1, *shape))
-            broken = live.judge(trial, logits, self._loss(logits, live.y))
-            if bool(broken.any()):
-                live.select(broken).report(found, query + 1)
-                live = live.select(~broken)
-                if not len(live.at):
-                    return
-        live.report(found, self.n_queries)
+    def _same_share(self, query: int) -> int:
+        """The first query after this one whose windows have another share."""
+        share = self.share(query - 1)
+        return next((q for q in range(query + 1, self.n_queries) if self.share(q - 1) != share), self.n_queries)
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """A point with NaN or infinite outputs is worth -inf: it is never kept."""
@@ -125,46 +137,3 @@ def square(
 ) -> AttackResult:
     """`square(f, x, y, threat, n_queries=1000)`: the fields of `Square` as keywords."""
     return Square(**settings)(f, x, y, threat, draws=draws)
-
-
-@dataclass(eq=False)
-class _Live:
-    """The samples still under attack, places `at` in the batch, each with its best point so far."""
-
-    at: Tensor
-    y: Tensor
-    step: Step
-    deck: Deck
-    best: Tensor  # (b, n)
-    loss: Tensor  # (b,)
-    logits: Tensor  # (b, classes); (b, 0) before the first query
-    bad: Tensor  # (b,) bool: an output was not finite
-
-    @classmethod
-    def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck) -> _Live:
-        best = step.first(deck.draws)
-        nothing = best.new_full((len(at),), -torch.inf)
-        return cls(at, y, step, deck, best, nothing, best[:, :0], torch.zeros_like(at, dtype=torch.bool))
-
-    def propose(self, query: int, share: float) -> Tensor:
-        return self.step.next(self.best, share, self.deck.deal(query)) if query else self.best
-
-    def judge(self, trial: Tensor, logits: Tensor, loss: Tensor) -> Tensor:
-        """Keep what is better; which samples are broken (b,)."""
-        sound = loss > -torch.inf
-        broken = sound & (logits.argmax(1) != self.y)
-        better = (broken | (loss > self.loss))[:, None]
-        self.best = torch.where(better, trial, self.best)
-        self.logits = torch.where(better, logits, self.logits) if self.logits.shape[1] else logits
-        self.loss = torch.where(better[:, 0], loss.to(self.loss.dtype), self.loss)
-        self.bad |= ~sound
-        return broken
-
-    def report(self, found: Strongest, queries: int) -> None:
-        found.offer(self.at, self.best.view(-1, *found.x_adv.shape[1:]), self.loss, self.logits)
-        found.count(self.at, queries, backward=False)
-        found.non_finite[self.at] |= self.bad
-
-    def select(self, index: Tensor) -> _Live:
-        parts = (t[index] for t in (self.best, self.loss, self.logits, self.bad))
-        return _Live(self.at[index], self.y[index], self.step.select(index), self.deck.select(index), *parts)

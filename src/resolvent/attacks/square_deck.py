@@ -16,7 +16,10 @@ _NUMBERS = 4096  # per sample
 
 
 class Deck:
-    """`deck.deal(query)` is (b, width), uniform in [0, 1); it hangs on the sample and the query alone."""
+    """`deck.deal(sample, query)` is (m, width), uniform in [0, 1): row i for that sample and query, which fix it.
+
+    The queries of one deal come from one block: those before `deck.end(query)`.
+    """
 
     def __init__(self, draws: Draws, width: int) -> None:
         self.draws = draws
@@ -25,12 +28,17 @@ class Deck:
         self._block: Tensor | None = None
         self._number = -1
 
-    def deal(self, query: int) -> Tensor:
-        number, place = divmod(query, self.size)
+    def end(self, query: int) -> int:
+        """The first query of the next block, which is drawn here."""
+        number = query // self.size
         if self._block is None or number != self._number:
             self._block = self.draws.uniform(_STREAM, number, (self.size, self.width))
             self._number = number
-        return self._block[:, place]
+        return (number + 1) * self.size
+
+    def deal(self, sample: Tensor, query: Tensor) -> Tensor:
+        assert self._block is not None, "end(query) draws the block"
+        return self._block[sample, query - self._number * self.size]
 
     def select(self, index: Tensor) -> Deck:
         chosen = Deck(self.draws.select(index), self.width)

@@ -1,0 +1,136 @@
+"""Square's queries several at a time: windows drawn ahead from the same best point and judged in their order.
+
+A window counts until one before it is accepted; those behind it are drawn again, from the new point. Random numbers
+hang on the sample and the query, so the outcome is that of one query after the other, and so is the count of queries:
+a window behind an accepted one told nothing and is no query, though the model saw it (`Victim.forwards` counts it).
+Most windows are refused, so nearly all of them count, and a few samples that stand still fill a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.square_deck import Deck
+from resolvent.attacks.square_step import Step
+from resolvent.attacks.strongest import Strongest
+
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (m, n) and labels (m,) -> logits and loss
+
+_FULL = 64  # rows that keep a processor busy: more at once cost more each, as they leave its caches
+_MOST = 32  # windows of a sample in one pass
+_EAGER = 0.7  # windows accepted per sample and pass that are put up with: about a third of the pass is for nothing
+_CHEAP = 12.0  # the same for all samples together: a pass of many rows costs what its rows cost
+_MEMORY = 0.9  # of the acceptance rate, per pass
+_LEAST = 1e-4
+
+
+class Ahead:
+    """How far to look ahead: not while windows are often accepted, far when hardly any is and few samples stand."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        """`rows` may pass through the model at once."""
+        self.rows = min(rows, _FULL) if device.type == "cpu" else rows
+        self.rate = 1.0
+
+    def depth(self, samples: int) -> int:
+        wanted = min(_EAGER, _CHEAP / samples) / max(self.rate, _LEAST)
+        return max(min(int(wanted), self.rows // samples, _MOST), 1)
+
+    def learn(self, accepted: int, judged: int) -> None:
+        self.rate = _MEMORY * self.rate + (1 - _MEMORY) * accepted / max(judged, 1)
+
+
+@dataclass(eq=False)
+class Live:
+    """The samples still under attack, places `at` in the batch, each with its best point so far."""
+
+    at: Tensor
+    y: Tensor
+    step: Step
+    deck: Deck
+    best: Tensor  # (b, n)
+    loss: Tensor  # (b,)
+    logits: Tensor  # (b, classes)
+    bad: Tensor  # (b,) bool: an output was not finite
+    broken: Tensor  # (b,) bool
+    queries: Tensor  # (b,) so far
+
+    @classmethod
+    def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck, score: Score) -> Live:
+        """The first query: the point that the search starts from, taken unless its outputs are not finite."""
+        best = step.first(deck.draws)
+        logits, loss = score(best, y)
+        sound = loss > -torch.inf
+        broken = sound & (logits.argmax(1) != y)
+        return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
+
+    def search(self, score: Score, stop: int, share: float, ahead: Ahead) -> None:
+        """Every query before `stop`, all with windows of one size and from one block of the deck."""
+        while len(rows := ((self.queries < stop) & ~self.broken).nonzero().squeeze(1)):
+            look = self._look(rows, stop, ahead.depth(len(rows)))
+            everyone = len(look.sample) == len(self.at) and look.depth == 1
+            step, best, y = self.step, self.best, self.y
+            if not everyone:
+                step, best, y = step.select(look.sample), best[look.sample], y[look.sample]
+            trial = step.next(best, share, self.deck.deal(look.sample, look.query))
+            ahead.learn(*self._judge(look, trial, *score(trial, y)))
+
+    def leave(self, found: Strongest, gone: Tensor) -> Live:
+        """Report the samples of the mask `gone`; those that stay."""
+        if not bool(gone.any()):
+            return self
+        self.select(gone)._report(found)
+        return self.select(~gone)
+
+    def select(self, index: Tensor) -> Live:
+        rest = (t[index] for t in (self.best, self.loss, self.logits, self.bad, self.broken, self.queries))
+        return Live(self.at[index], self.y[index], self.step.select(index), self.deck.select(index), *rest)
+
+    def _look(self, rows: Tensor, stop: int, depth: int) -> _Look:
+        query = self.queries[rows, None] + torch.arange(depth, device=rows.device)  # (r, depth)
+        row, column = (query < stop).nonzero(as_tuple=True)
+        return _Look(rows, depth, row, column, rows[row], query[row, column])
+
+    def _judge(self, look: _Look, trial: Tensor, logits: Tensor, loss: Tensor) -> tuple[int, int]:
+        """Keep the first better point of each sample; how many were accepted, and how many windows counted."""
+        sound = loss > -torch.inf
+        fooled = sound & (logits.argmax(1) != self.y[look.sample])
+        counts, taken = look.first(fooled | (loss > self.loss[look.sample]))
+        at = look.sample[taken]  # (accepted,) distinct
+        self.best[at], self.logits[at] = trial[taken], logits[taken]
+        self.loss[at] = loss[taken].to(self.loss.dtype)
+        self.broken[at] = fooled[taken]
+        self.bad[look.sample[counts & ~sound]] = True
+        judged = look.sample[counts]
+        self.queries.index_add_(0, judged, torch.ones_like(judged))
+        return len(at), len(judged)
+
+    def _report(self, found: Strongest) -> None:
+        found.offer(self.at, self.best.view(-1, *found.x_adv.shape[1:]), self.loss, self.logits)
+        found.queries[self.at] += self.queries
+        found.non_finite[self.at] |= self.bad
+
+
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """One pass: up to `depth` windows for each of r samples, as m rows sample by sample."""
+
+    rows: Tensor  # (r,) the samples
+    depth: int
+    row: Tensor  # (m,) in `rows`
+    column: Tensor  # (m,) how far ahead
+    sample: Tensor  # (m,)
+    query: Tensor  # (m,)
+
+    def first(self, better: Tensor) -> tuple[Tensor, Tensor]:
+        """Which windows count (m,) bool, and which are accepted, as places in m."""
+        if self.depth == 1:
+            return torch.ones_like(better), better.nonzero().squeeze(1)
+        first = self.column.new_full((len(self.rows),), self.depth)  # (r,) how far ahead the accepted one is
+        first = first.scatter_reduce(0, self.row[better], self.column[better], "amin")
+        ahead = first[self.row]
+        return self.column <= ahead, (self.column == ahead).nonzero().squeeze(1)
