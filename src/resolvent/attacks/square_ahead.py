@@ -91,6 +91,8 @@ class Live:
         return Live(self.at[index], self.y[index], self.step.select(index), self.deck.select(index), *rest)
 
     def _look(self, rows: Tensor, stop: int, depth: int) -> _Look:
+        if depth == 1:
+            return _Look(rows, 1, rows, torch.zeros_like(rows), rows, self.queries[rows])
         query = self.queries[rows, None] + torch.arange(depth, device=rows.device)  # (r, depth)
         row, column = (query < stop).nonzero(as_tuple=True)
         return _Look(rows, depth, row, column, rows[row], query[row, column])
@@ -104,8 +106,8 @@ class Live:
         self.best[at], self.logits[at] = trial[taken], logits[taken]
         self.loss[at] = loss[taken].to(self.loss.dtype)
         self.broken[at] = fooled[taken]
-        self.bad[look.sample[counts & ~sound]] = True
-        judged = look.sample[counts]
+        judged = look.sample if counts is None else look.sample[counts]
+        self.bad[look.sample[~sound if counts is None else counts & ~sound]] = True
         self.queries.index_add_(0, judged, torch.ones_like(judged))
         return len(at), len(judged)
 
@@ -121,15 +123,15 @@ class _Look:
 
     rows: Tensor  # (r,) the samples
     depth: int
-    row: Tensor  # (m,) in `rows`
+    row: Tensor  # (m,) in `rows`; of no use with depth 1
     column: Tensor  # (m,) how far ahead
     sample: Tensor  # (m,)
     query: Tensor  # (m,)
 
-    def first(self, better: Tensor) -> tuple[Tensor, Tensor]:
-        """Which windows count (m,) bool, and which are accepted, as places in m."""
+    def first(self, better: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Which windows count (m,) bool, None for all, and which are accepted, as places in m."""
         if self.depth == 1:
-            return torch.ones_like(better), better.nonzero().squeeze(1)
+            return None, better.nonzero().squeeze(1)
         first = self.column.new_full((len(self.rows),), self.depth)  # (r,) how far ahead the accepted one is
         first = first.scatter_reduce(0, self.row[better], self.column[better], "amin")
         ahead = first[self.row]
