@@ -18,7 +18,6 @@ from resolvent.attacks.threat import Norm
 
 NORMS: dict[Norm, float] = {"linf": 0.12, "l2": 0.45, "l1": 1.2}
 SHAPES = [(2, 6, 6), (12, 3), (9,)]
-CPU = torch.device("cpu")
 
 
 def model(shape: tuple[int, ...], classes: int = 4) -> Callable[[Tensor], Tensor]:
@@ -133,7 +132,7 @@ def test_no_pass_exceeds_the_batch_size() -> None:
 
 
 def test_depth_follows_acceptance_and_samples() -> None:
-    ahead = Ahead(64, CPU)
+    ahead = Ahead(64)
     assert ahead.depth(1) == ahead.depth(200) == 1  # nothing is known yet
     for _ in range(100):
         ahead.learn(0, 10)

@@ -103,7 +103,7 @@ class Square:
             logits = victim.forward(points.view(-1, *shape))
             return logits, self._loss(logits, y)
 
-        ahead = Ahead(victim.batch_size or len(found.rows), rows.x.device)
+        ahead = Ahead(victim.batch_size or len(found.rows))
         live = Live.start(at, rows.y, *self._tools(rows, restart), score)
         live = live.leave(found, live.broken)
         query = 1

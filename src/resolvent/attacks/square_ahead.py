@@ -20,7 +20,6 @@ from resolvent.attacks.strongest import Strongest
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (m, n) and labels (m,) -> logits and loss
 
-_FULL = 64  # rows that keep a processor busy: more at once cost more each, as they leave its caches
 _MOST = 32  # windows of a sample in one pass
 _EAGER = 0.7  # windows accepted per sample and pass that are put up with: about a third of the pass is for nothing
 _CHEAP = 12.0  # the same for all samples together: a pass of many rows costs what its rows cost
@@ -31,9 +30,8 @@ _LEAST = 1e-4
 class Ahead:
     """How far to look ahead: not while windows are often accepted, far when hardly any is and few samples stand."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        """`rows` may pass through the model at once."""
-        self.rows = min(rows, _FULL) if device.type == "cpu" else rows
+    def __init__(self, rows: int) -> None:
+        self.rows = rows  # the most that may pass through the model at once
         self.rate = 1.0
 
     def depth(self, samples: int) -> int:
