@@ -53,31 +53,38 @@ def check_tensor(layer: Layer, x: Any, rank: int, shape: str) -> None:
         )
     parameter = layer.anchor
     if x.dtype != parameter.dtype and x.dtype not in (torch.bfloat16, torch.float16):
+        or_layer = f" or layer.to({x.dtype})" if x.is_floating_point() else ""
         raise TypeError(
             f"{name}: expected {parameter.dtype} (the layer's dtype) or a half type, got {x.dtype}; "
-            f"convert with x.to({parameter.dtype}) or layer.to({x.dtype})."
+            f"convert with x.to({parameter.dtype}){or_layer}."
         )
     if x.device != parameter.device:
         raise ValueError(
             f"{name}: expected x on {parameter.device} where the layer is, got {x.device}; "
             f"use x.to({str(parameter.device)!r})."
         )
-    if layer.check_finite and not bool(torch.isfinite(x).all()):
-        raise ValueError(
-            f"{name}: x holds NaN or infinity at {_first_bad(x)}; clean the input, "
-            "or switch check_finite off to let it pass."
-        )
 
 
 def check_sequence(layer: Layer, x: Tensor, lengths: Tensor | None) -> None:
     check_tensor(layer, x, 3, "(batch, length, d_model)")
     if x.shape[0] == 0:
-        raise ValueError(f"{type(layer).__name__}: expected at least one sequence, got a batch of zero.")
+        raise ValueError(f"{type(layer).__name__}: expected at least one sequence, got a batch of zero; skip the call.")
     if lengths is not None:
-        check_lengths(type(layer).__name__, lengths, x.shape[0], x.shape[1])
+        check_lengths(type(layer).__name__, lengths, x.shape[0], x.shape[1], x.device)
+    if layer.check_finite:
+        mask = padding_mask(x, lengths)
+        _check_finite(layer, x if mask is None else x.masked_fill(mask, 0))
 
 
-def check_lengths(where: str, lengths: Any, batch: int, longest: int) -> None:
+def _check_finite(layer: Layer, x: Tensor) -> None:
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError(
+            f"{type(layer).__name__}: x holds NaN or infinity at {_first_bad(x)}; clean the input, "
+            "or switch check_finite off to let it pass."
+        )
+
+
+def check_lengths(where: str, lengths: Any, batch: int, longest: int, device: torch.device | None = None) -> None:
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
         got = f"a tensor of {lengths.dtype}" if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(
@@ -86,6 +93,10 @@ def check_lengths(where: str, lengths: Any, batch: int, longest: int) -> None:
     if lengths.shape != (batch,):
         raise ValueError(
             f"{where}: lengths must have one entry per sequence, shape ({batch},); got {tuple(lengths.shape)}."
+        )
+    if device is not None and lengths.device != device:
+        raise ValueError(
+            f"{where}: expected lengths on {device} where x is, got {lengths.device}; use lengths.to({str(device)!r})."
         )
     if torch.compiler.is_compiling() or _is_functorch(lengths):
         return  # values cannot be read while tracing
@@ -99,6 +110,8 @@ def check_lengths(where: str, lengths: Any, batch: int, longest: int) -> None:
 
 def check_step(layer: Layer, x_t: Tensor) -> None:
     check_tensor(layer, x_t, 2, "(batch, d_model)")
+    if layer.check_finite:
+        _check_finite(layer, x_t)
 
 
 def check_state(layer: Layer, state: Any, batch: int) -> None:

@@ -11,6 +11,7 @@ Shape letters: b batch, l length, d channels (d_model), n states (d_state).
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -44,6 +45,7 @@ class Layer(nn.Module, ABC):
         self.bidirectional = bidirectional
         self.check_finite = check_finite
         self._specs: dict[tuple[int, torch.dtype], Any] = {}
+        self._holders = 0  # how many frozen() contexts are open
         self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
         self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
 
@@ -138,9 +140,11 @@ class Layer(nn.Module, ABC):
             state = self.initial_state(x_t.shape[0])
         else:
             border.check_state(self, state, x_t.shape[0])
-        if x_t.dtype == self.dtype:
-            return self._step(x_t, state)
-        y_t, state = self._step(x_t.to(self.dtype), state)
+        if torch.is_autocast_enabled(x_t.device.type):
+            with self._precision(x_t.device.type):
+                y_t, state = self._step(x_t.to(self.dtype), state)
+        else:
+            y_t, state = self._step(x_t.to(self.dtype), state)
         return y_t.to(x_t.dtype), state
 
     @contextmanager
@@ -177,34 +181,72 @@ class Layer(nn.Module, ABC):
         if self._tables is None:
             return compute()
         if key not in self._tables:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it
                 self._tables[key] = compute()
         return self._tables[key]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
         """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""
+        if self._tables is not None:
+            self._tables.clear()  # they were made for the old dtype and device
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._tables is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}: copied or pickled inside frozen(); the copy would stay frozen for ever. "
+                "Leave the frozen() context first."
+            )
+        return self.__dict__.copy()
 
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Freeze a whole model: every layer's tables once, no parameter gradients. What an attack's inner loop needs."""
+    """Freeze a whole model: every layer's tables once, no parameter gradients. What an attack's inner loop needs.
+
+    It holds for the module, not for a thread. Contexts may nest and overlap: the last one out thaws. Parameters must
+    not be changed inside, in place or by `functional_call`: the tables would stay those of the old values.
+    """
     layers = [m for m in module.modules() if isinstance(m, Layer)]
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    before = [layer._tables for layer in layers]
-    for p in trainable:
-        p.requires_grad_(False)
-    for layer in layers:
-        if layer._tables is None:  # an inner frozen() keeps the outer one's tables
-            layer._tables = {}
-            layer._derive_all()
+    parameters = _hold(layers, list(module.parameters()))
     try:
+        for layer in layers:
+            layer._derive_all()
         yield module
     finally:
-        for p in trainable:
-            p.requires_grad_(True)
-        for layer, tables in zip(layers, before, strict=True):
-            layer._tables = tables
+        _release(layers, parameters)
+
+
+_freezing = threading.Lock()
+_frozen_parameters: dict[int, list[Any]] = {}  # id -> [parameter, open contexts], for those that were trainable
+
+
+def _hold(layers: list[Layer], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Open one more context; returns the parameters that it must give back."""
+    with _freezing:
+        held = [p for p in parameters if p.requires_grad or id(p) in _frozen_parameters]
+        for p in held:
+            _frozen_parameters.setdefault(id(p), [p, 0])[1] += 1
+            p.requires_grad_(False)
+        for layer in layers:
+            layer._holders += 1
+            if layer._tables is None:
+                layer._tables = {}
+    return held
+
+
+def _release(layers: list[Layer], parameters: list[nn.Parameter]) -> None:
+    with _freezing:
+        for p in parameters:
+            entry = _frozen_parameters[id(p)]
+            entry[1] -= 1
+            if entry[1] == 0:
+                del _frozen_parameters[id(p)]
+                p.requires_grad_(True)
+        for layer in layers:
+            layer._holders -= 1
+            if layer._holders == 0:
+                layer._tables = None
 
 
 def grouped(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ def sequence(
     T = blocked.block_length(x.shape[1])
     blocks = layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype))
     y, end = blocked.run(blocks, x, reals(h), lengths)
-    return y, as_complex(end.unflatten(-1, (-1, 2))) if h.is_complex() else end
+    # a value of its own: the compiler takes no complex view of a real tensor as an input
+    return y, as_complex(end.unflatten(-1, (-1, 2))).clone() if h.is_complex() else end
 
 
 def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str = "") -> Tensor:

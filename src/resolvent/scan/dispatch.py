@@ -8,6 +8,7 @@ more `Candidate` in an operation's tuple.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,6 +111,16 @@ def _try(op: str, candidate: Candidate, device: torch.device, dtype: torch.dtype
 
 
 def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
+    """Load and probe in a thread of its own: autocast, inference mode, transforms and the dispatcher's state belong to
+    the caller's thread, and a choice that lasts must not depend on where it happened to be asked for first."""
+    found: list[Kernel | str] = []
+    thread = threading.Thread(target=lambda: found.append(_probed(candidate, device, dtype)), name="resolvent-probe")
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _probed(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
     try:
         kernel = candidate.load()
         with torch.no_grad():
