@@ -10,7 +10,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_examples_run() -> None:
     examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     names: dict[str, object] = {}
     for example in examples:
         exec(compile(example, str(README), "exec"), names)

@@ -38,6 +38,8 @@ def robustness(
 ) -> ModelConfig:
     """One column of Table 3: Linear, LayerNorm, 4 (CIFAR-10) or 2 (MNIST) post-norm blocks of width 128, mean, Linear.
 
+    `activation` chooses between the paper and its code where they differ: "gelu" is Table 3 as printed, "none" the
+    released code, which applies no GELU in the S4 and DSS blocks and no LayerNorm to Mega's input.
     `ads` puts adaptive scaling after every state-space layer; `shift` adds the released code's additive branch to it.
     """
     check_name("robustness", "structure", structure, get_args(Structure))
