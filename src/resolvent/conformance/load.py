@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -54,15 +57,31 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _executed(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = _private_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # torch.compile, pickle and dataclasses look a class's module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
+def _private_name(path: Path) -> str:
+    """A name that no other module has, one for each file: torch.py of somebody's folder must not become our torch."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    return f"_resolvent_loaded_{digest}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+
+
 def _from_name(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that a file of the current folder hides no installed package
+        importlib.invalidate_caches()
     return _imported(name, lambda: importlib.import_module(name))
 
 
