@@ -73,9 +73,7 @@ class Stranger(nn.Module):
         state = torch.tanh(self.inner(x_t.to(state.dtype)) + 0.5 * state)
         return state.to(x_t.dtype), state
 
-    def forward(
-        self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         self._check(x, 3, state)
         if lengths is None:
             lengths = torch.full((x.shape[0],), x.shape[1])
@@ -209,9 +207,7 @@ class IgnoresLengths(Leaky):
 class LeaksPadding(Stranger):
     """Multiplies padding by zero: NaN * 0 is NaN."""
 
-    def forward(
-        self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mask = 1.0 if lengths is None else (torch.arange(x.shape[1]) < lengths[:, None])[..., None].to(x.dtype)
         y, end = super().forward(x * mask, state)
         return y * mask, end
@@ -374,3 +370,24 @@ class Crashes(Leaky):
 
     def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         raise RuntimeError("the cat sat on the keyboard")
+
+
+class NeedsSteps(Leaky):
+    """Takes no empty sequence: the last step is asked for before there is one."""
+
+    def forward(self, x: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+        if x.shape[1] == 0:
+            raise IndexError("nothing at 0")
+        return super().forward(x, state, lengths)
+
+
+def halved(x: Tensor) -> Tensor:
+    """A function of this module, which a compiler finds by the module's name."""
+    return x * 0.5
+
+
+class Globals(Leaky):
+    """Honest; its step leans on a function beside the class, and its loop is short enough to unroll."""
+
+    def a(self) -> Tensor:
+        return halved(torch.sigmoid(self.w))

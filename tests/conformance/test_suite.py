@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import sample_layers as sample
 import torch
+from rich.console import Console
 
 from resolvent.conformance import Report, Settings, Traits, check
 from resolvent.conformance.properties import PROPERTIES
 from resolvent.conformance.result import Result
 from resolvent.conformance.runner import measure
 from resolvent.conformance.subject import Subject
+from resolvent.conformance.table import show
 
 BY_NAME = {p.name: p for p in PROPERTIES}
 BOTH = Traits(streams=False, unidirectional=lambda: sample.Leaky(3))
@@ -102,6 +106,31 @@ def test_a_crash_is_a_failure_with_its_message() -> None:
     result = found(sample.Crashes, "chunks")
     assert result.status == "fail"
     assert "the cat sat on the keyboard" in result.note
+
+
+def test_a_crash_on_an_empty_chunk_names_the_sizes() -> None:
+    result = found(sample.NeedsSteps, "chunks")
+    assert result.status == "fail"
+    assert result.note.startswith("IndexError: nothing at 0; in chunks of ")
+    sizes = [int(s) for s in result.note.split("chunks of ")[1].removesuffix(" steps").split(", ")]
+    assert 0 in sizes
+    assert sum(sizes) == 29
+    assert found(sample.NeedsSteps, "state in, out").note.endswith("in an empty sequence, a chunk of 0 steps")
+
+
+def test_a_wrong_chunking_names_the_sizes() -> None:
+    assert found(sample.ForgetsState, "chunks").note.startswith("in chunks of ")
+    assert found(sample.Leaky, "chunks").note == ""
+
+
+def test_bad_input_fails_in_words_not_in_numbers() -> None:
+    result = found(sample.AcceptsAnything, "bad input")
+    assert result.error == float("inf")
+    assert "was accepted" in result.note
+    out = io.StringIO()
+    show(Report((result,)), Console(file=out, width=200))
+    assert "is more than" not in out.getvalue()
+    assert "was accepted" in out.getvalue()
 
 
 def test_check_from_python() -> None:

@@ -108,4 +108,5 @@ def _one_thread() -> Iterator[None]:
 def _told(crash: BaseException) -> str:
     """The first lines of a crash, short enough for a table's footnote."""
     text = " ".join(str(crash).split())
-    return f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__
+    told = f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__
+    return "; ".join([told, *getattr(crash, "__notes__", ())])

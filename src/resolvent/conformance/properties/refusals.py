@@ -18,13 +18,13 @@ Attempt = tuple[str, Callable[[], Any]]
 
 
 def refusals(subject: Subject) -> Finding | Skip:
-    """The number of bad inputs that were taken, or answered with another error than a helpful Value- or TypeError."""
+    """Fails, in words, on what was taken, or answered with another error than a helpful Value- or TypeError."""
     layer = subject.build()
     kept = [p.detach().clone() for p in layer.parameters()]
     complaints = [told for name, attempt in _attempts(subject, layer) if (told := _complaint(name, attempt))]
     if any(not torch.equal(a, b) for a, b in zip(kept, layer.parameters(), strict=True)):
         complaints.append("a refused call changed the parameters")
-    return Finding(float(len(complaints)), 0.0, "; ".join(complaints))
+    return Finding(float("inf") if complaints else 0.0, 0.0, "; ".join(complaints))
 
 
 def _attempts(subject: Subject, layer: Any) -> Iterator[Attempt]:
@@ -116,8 +116,7 @@ def _complaint(name: str, attempt: Callable[[], Any]) -> str:
     try:
         attempt()
     except (ValueError, TypeError) as wrong:
-        return "" if len(str(wrong)) >= 30 else f"{name}: the message {str(wrong)!r} does not help"
+        return "" if len(str(wrong)) >= 30 else f"{name} was refused with {str(wrong)!r}, which does not help"
     except Exception as wrong:
-        return f"{name}: {type(wrong).__name__} instead of a ValueError or TypeError"
+        return f"{name} raised {type(wrong).__name__}, not a ValueError or TypeError"
     return f"{name} was accepted"
-

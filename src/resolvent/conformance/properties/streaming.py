@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from resolvent.conformance import drive
 from resolvent.conformance.result import Finding, Skip
@@ -24,7 +27,29 @@ def chunks(subject: Subject) -> Finding | Skip:
     generator = subject.generator(3)
     cuts = [drive.random_cuts(x.shape[1], pieces, generator) for pieces in (2, 5, 9)]
     cuts.append([1, 0, x.shape[1] - 2, 1])
-    return Finding(max(distance(drive.chunked(layer, x, c), want) for c in cuts), VALUES[subject.dtype])
+    errors = [_chunking_error(layer, x, c, want) for c in cuts]
+    worst = errors.index(max(errors))
+    tolerance = VALUES[subject.dtype]
+    return Finding(errors[worst], tolerance, "" if errors[worst] <= tolerance else _sizes(cuts[worst]))
+
+
+def _chunking_error(layer: nn.Module, x: Tensor, cuts: list[int], want: Any) -> float:
+    with _naming(_sizes(cuts)):
+        return distance(drive.chunked(layer, x, cuts), want)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A crash inside tells what was tried."""
+    try:
+        yield
+    except Exception as crash:
+        crash.add_note(what)
+        raise
+
+
+def _sizes(cuts: list[int]) -> str:
+    return f"in chunks of {', '.join(map(str, cuts))} steps"
 
 
 @torch.no_grad()
@@ -62,8 +87,9 @@ def state(subject: Subject) -> Finding | Skip:
     errors = {
         "pass and steps from a state": distance(layer(x, start), drive.stepwise(layer, x, start)),
         "no state and initial_state": distance(layer(x), layer(x, layer.initial_state(x.shape[0]))),  # type: ignore[operator]
-        "an empty sequence": distance(layer(x[:, :0], start), (x[:, :0], start)),
     }
+    with _naming("in an empty sequence, a chunk of 0 steps"):
+        errors["an empty sequence"] = distance(layer(x[:, :0], start), (x[:, :0], start))
     errors["the caller's state was changed"] = distance(leaves(start), before)
     note = max(errors, key=lambda name: errors[name])
     return Finding(errors[note], VALUES[subject.dtype], note)
