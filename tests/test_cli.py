@@ -88,7 +88,8 @@ def test_one_layer_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
         (["--module", LAYER + "Leaky", "--kwargs", "{"], "not JSON"),
         (["--module", LAYER + "Leaky", "--kwargs", "[1]"], "JSON object"),
         (["--module", LAYER + "Leaky", "--kwargs", '{"width": 3}'], "width"),
-        (["--module", "torch.nn:ReLU"], "d_model"),
+        (["--module", "torch.nn:ReLU"], "resolvent check: ReLU has no attribute d_model; "),
+        (["--module", "torch.nn:ReLU"], "--kwargs"),
         (["--layer", "S4", "--kwargs", '{"d_model": 3}'], "--kwargs goes with --module"),
     ],
 )
@@ -100,6 +101,100 @@ def test_mistakes_are_one_line_and_status_two(
     assert told in error
     assert error.startswith("resolvent check: ")
     assert error.count("\n") == 1
+
+
+def _forbid_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from resolvent import demo
+    from resolvent.conformance import command
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    for module, name in ((command, "check_all"), (command, "load_class"), (demo, "check_all")):
+        monkeypatch.setattr(module, name, work)
+
+
+@pytest.mark.parametrize("place", ["file/report.json", "file/deep/report.json", "folder", "x" * 300])
+@pytest.mark.parametrize("what", [["--layer", "S4"], ["--module", LAYER + "Leaky"]])
+def test_json_that_cannot_be_written_is_refused_first(
+    what: list[str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _forbid_work(monkeypatch)
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["check", *what, "--json", str(tmp_path / place)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("resolvent check: cannot write ")
+    assert "--json" in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from resolvent import report
+
+    monkeypatch.setattr(report, "require_packages", lambda: None)
+    _forbid_work(monkeypatch)
+    (tmp_path / "file").write_text("in the way")
+    for place in ("file", "file/deep"):
+        assert cli.main(["demo", "--out", str(tmp_path / place)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("resolvent demo: cannot write ")
+        assert "--out" in error
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that no import looks in, with a layer in a file whose name an installed package has too."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    source = SAMPLES.read_text()
+    (tmp_path / "json.py").write_text(source)
+    (tmp_path / "mine_of_the_current_folder.py").write_text(source)
+    return tmp_path
+
+
+def test_a_layer_outside_the_path_compiles(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from resolvent.conformance import command, properties, runner
+
+    chosen = tuple(p for p in properties.PROPERTIES if p.name == "torch.compile")
+    for module in (command, runner):
+        monkeypatch.setattr(module, "PROPERTIES", chosen)
+    out = tmp_path / "report.json"
+    assert cli.main(["check", "--module", f"{elsewhere / 'json.py'}:Globals", "--json", str(out)]) == 0
+    assert sys.modules["json"] is json
+    (result,) = json.loads(out.read_text())["results"]
+    assert (result["property"], result["status"]) == ("torch.compile", "pass")
+
+
+def test_a_file_that_fails_stays_out_of_the_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken_layer.py").write_text("raise RuntimeError('half way')")
+    assert cli.main(["check", "--module", f"{tmp_path / 'broken_layer.py'}:Layer"]) == 2
+    assert "half way" in capsys.readouterr().err
+    assert not [name for name in sys.modules if "broken_layer" in name]
+
+
+@pytest.mark.usefixtures("few_properties")
+def test_a_module_of_the_current_folder(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(elsewhere)
+    try:
+        assert cli.main(["check", "--module", "mine_of_the_current_folder:Leaky"]) == 0
+    finally:
+        sys.modules.pop("mine_of_the_current_folder", None)
+
+
+@pytest.mark.usefixtures("few_properties")
+def test_a_log_gets_one_line_for_each_layer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from resolvent.conformance import cases
+
+    monkeypatch.setattr(cases, "CASES", tuple(c for c in cases.CASES if c.layer in ("ShortConv", "EMA")))
+    assert cli.main(["check"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " hold, 0 fail, " in line]
+    assert [line.split(":")[0] for line in lines[:-1]] == ["1/2 EMA", "2/2 ShortConv"]
+    assert cli.main(["check", "--module", LAYER + "Stranger"]) == 0
+    assert "1/1 Stranger: 2 hold, 0 fail, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["check", "--dtype", "int8"], ["check", "--fast", "--full"]])

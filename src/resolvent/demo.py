@@ -9,6 +9,7 @@ from rich.console import Console
 
 from resolvent import __version__, report
 from resolvent.conformance.command import check_all
+from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.conformance.runner import Settings
 from resolvent.conformance.table import show
@@ -21,6 +22,8 @@ def run(out: Path, seed: int = 0) -> int:
         report.require_packages()
     except report.MissingPackage as missing:
         raise UsageError(str(missing)) from missing
+    for name in ("record.json", "report.html"):
+        require_writable(out / name, "--out")
     console = Console()
     checked = check_all(Settings(seed=seed), console)
     show(checked, console)

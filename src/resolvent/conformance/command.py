@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import nn
 
 from resolvent.conformance.cases import check_layers, plan, select
+from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
+from resolvent.conformance.progress import follow
 from resolvent.conformance.properties import PROPERTIES
-from resolvent.conformance.result import Report, Result
-from resolvent.conformance.runner import Listener, Settings, check
+from resolvent.conformance.result import Report
+from resolvent.conformance.runner import Settings, check
 from resolvent.conformance.table import show
 
 
@@ -43,6 +42,8 @@ def run(request: Request) -> int:
     """0 when every property holds, 1 when one fails; a UsageError when the request makes no sense."""
     if request.layer is not None and request.module is not None:
         raise UsageError("give --layer or --module, not both.")
+    if request.json is not None:
+        require_writable(request.json, "--json")
     settings = Settings(getattr(torch, request.dtype), request.seed, request.full)
     console = Console()
     if request.module is not None:
@@ -58,44 +59,37 @@ def run(request: Request) -> int:
 
 
 def check_all(settings: Settings, console: Console, layer: str | None = None) -> Report:
-    """The library's own layers, with a progress bar on a terminal."""
-    total = sum(1 for _ in plan(select(layer), settings.full))
-    progress, listener = progress_bar(console, total)
+    """The library's own layers, telling how far it is."""
+    totals = Counter(case.layer for case, _ in plan(select(layer), settings.full))
+    progress, listener = follow(console, totals)
     with progress:
         return check_layers(layer, settings, listener)
 
 
-def progress_bar(console: Console, total: int) -> tuple[AbstractContextManager[object], Listener]:
-    """A bar that names what was just measured; nothing at all when the output is no terminal."""
-    if not console.is_terminal:
-        return nullcontext(), lambda result: None
-    count, name = TextColumn("{task.completed}/{task.total}"), TextColumn("{task.description}")
-    progress = Progress(BarColumn(), count, TimeElapsedColumn(), name, console=console, transient=True)
-    task = progress.add_task("", total=total)
-
-    def listener(result: Result) -> None:
-        progress.update(task, advance=1, description=f"{result.layer} {result.property}")
-
-    return progress, listener
-
-
 def _check_module(target: str, kwargs: str, settings: Settings, console: Console) -> Report:
     given = parse_kwargs(kwargs)
-    factory = _factory(load_class(target), given)
-    width = given.get("d_model")
-    progress, listener = progress_bar(console, len(PROPERTIES))
+    cls = load_class(target)
+    width = _width(_built(cls, given), given)
+    progress, listener = follow(console, {cls.__name__: len(PROPERTIES)})
     with progress:
-        try:
-            return check(factory, d_model=width, settings=settings, listener=listener)
-        except ValueError as wrong:
-            raise UsageError(str(wrong)) from wrong
+        return check(lambda: cls(**given), name=cls.__name__, d_model=width, settings=settings, listener=listener)
 
 
-def _factory(cls: type, given: dict[str, object]) -> Callable[[], nn.Module]:
+def _built(cls: type, given: dict[str, object]) -> object:
     """Build once now: a constructor that does not take these arguments is the user's to mend."""
     try:
-        cls(**given)
+        return cls(**given)
     except Exception as wrong:
         told = f"{type(wrong).__name__}: {wrong}"
         raise UsageError(f"{cls.__name__}(**{given}) failed with {told}; see --kwargs.") from wrong
-    return lambda: cls(**given)
+
+
+def _width(layer: object, given: dict[str, object]) -> int:
+    """How many channels the inputs need."""
+    width = given.get("d_model", getattr(layer, "d_model", None))
+    if isinstance(width, int) and not isinstance(width, bool):
+        return width
+    name = type(layer).__name__
+    found = "has no attribute d_model" if width is None else f"has d_model {width!r}, no integer"
+    advice = """set it in the class, or name it in --kwargs, e.g. '{"d_model": 8}'"""
+    raise UsageError(f"{name} {found}; {advice}.")
