@@ -88,8 +88,8 @@ class ShortConv(Layer):
 def causal_taps(seen: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Taps weight (d, w) over seen (b, w - 1 + l, d), which starts with the history: y (b, l, d).
 
-    Shifted multiply-adds keep the channels last: on a par with conv1d forward at length, faster backward, and every order of
-    derivative is again of this form.
+    Shifted multiply-adds keep the channels last: on a par with conv1d forward at length, faster backward, and every
+    order of derivative is again of this form.
     """
     width = weight.shape[1]
     length = seen.shape[1] - width + 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import log1p
 from typing import Any
 
 import torch
 from numba import carray, njit, types
 from torch import Tensor
+from torch.nn.functional import linear, softplus
 
 from resolvent.scan.exp_numba import exp
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
@@ -95,11 +95,6 @@ def _mimo_kernel(dtype: Any) -> Any:
 
 
 @_inner
-def _softplus(x: Any) -> Any:
-    return x if x > 20 else type(x)(log1p(exp(x)))  # the threshold is torch's
-
-
-@_inner
 def _decay(exponent: Any, h: Any) -> None:
     """exponent <- exp(exponent) h, over all channels at once: the states of one are too few for vectors."""
     for j in range(len(h)):
@@ -117,31 +112,27 @@ def _driven(drive: Any, BC: Any, new: Any) -> Any:
 
 
 @_inner
-def _selective_sequence(weights: Any, seen: Any, u: Any, h: Any, new: Any, y: Any) -> None:
-    proj, bias, A, D = weights
+def _selective_sequence(dt: Any, A: Any, D: Any, BC: Any, u: Any, h: Any, new: Any, y: Any) -> None:
     d, n = h.shape
-    r = proj.shape[1]
     for c in range(d):
-        y[c] = _softplus(bias[c] + _dot(proj[c], seen[:r]))  # dt, until its place is needed
         for j in range(n):
-            new[c, j] = y[c] * A[c, j]
+            new[c, j] = dt[c] * A[c, j]
     _decay(new.reshape(d * n), h.reshape(d * n))
     for c in range(d):
-        y[c] = _driven(y[c] * u[c], seen[r:], new[c]) + D[c] * u[c]
+        y[c] = _driven(dt[c] * u[c], BC, new[c]) + D[c] * u[c]
 
 
 def _selective_kernel(dtype: Any) -> Any:
     def body(p: Any) -> None:
-        w = carray(p, HEAD + 13)
+        w = carray(p, HEAD + 12)
         first, end = share(w)
-        b, d, n, r, at_proj, at_bias, at_A, at_D, at_seen, at_u, at_h, at_y, at_new = w[HEAD:]
-        proj, bias = carray(pointer(at_proj, dtype), (d, r)), carray(pointer(at_bias, dtype), (d,))
+        b, d, n, r, at_dt, at_A, at_D, at_seen, at_u, at_h, at_y, at_new = w[HEAD:]
+        dt, seen = carray(pointer(at_dt, dtype), (b, d)), carray(pointer(at_seen, dtype), (b, r + 2 * n))
         A, D = carray(pointer(at_A, dtype), (d, n)), carray(pointer(at_D, dtype), (d,))
-        seen, u = carray(pointer(at_seen, dtype), (b, r + 2 * n)), carray(pointer(at_u, dtype), (b, d))
         h, new = carray(pointer(at_h, dtype), (b, d, n)), carray(pointer(at_new, dtype), (b, d, n))
-        y = carray(pointer(at_y, dtype), (b, d))
+        u, y = carray(pointer(at_u, dtype), (b, d)), carray(pointer(at_y, dtype), (b, d))
         for i in range(first, end):
-            _selective_sequence((proj, bias, A, D), seen[i], u[i], h[i], new[i], y[i])
+            _selective_sequence(dt[i], A, D, seen[i, r:], u[i], h[i], new[i], y[i])
 
     return kernel(body)
 
@@ -174,8 +165,10 @@ def mimo_step(lam: Tensor, W_in: Tensor, W_out: Tensor, D: Tensor, u: Tensor, h:
 
 
 def selective_step(weights: tuple[Tensor, Tensor, Tensor, Tensor], seen: Tensor, u: Tensor, h: Tensor) -> Pair:
-    (b, d), n, r = u.shape, h.shape[2], weights[0].shape[1]
-    given = [t.contiguous() for t in (*weights, seen, u, h)]
-    y, new = torch.empty_like(given[5]), torch.empty_like(given[6])
+    dt_proj, dt_bias, A, D = weights
+    (b, d), n, r = u.shape, h.shape[2], dt_proj.shape[1]
+    dt = softplus(linear(seen[:, :r], dt_proj, dt_bias))  # torch's is vectorised
+    given = [t.contiguous() for t in (dt, A, D, seen, u, h)]
+    y, new = torch.empty_like(given[4]), torch.empty_like(given[5])
     run(_compiled(_selective_kernel, u.dtype), [b, d, n, r, *_at(*given, y, new)], b, threads_for(4 * b * d * n))
     return y, new

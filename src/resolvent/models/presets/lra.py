@@ -134,7 +134,7 @@ def _s4(family: Family, task: Task, vocab: int | None, init: Literal["legs", "li
 
 def _s5(task: Task, vocab: int | None) -> ModelConfig:
     row = _S5_TABLE[task]
-    # Re(lam) is clipped in every task, where the published commands do so for Image alone: it keeps the promise |lam| < 1
+    # Re(lam) is clipped in every task, where the published commands do so for Image alone: |lam| < 1 then always holds
     layer = S5Config(row.d_state, row.blocks, c_init=row.c_init, dt_min=row.dt_min, bidirectional=True)
     return ModelConfig(
         input=lra_input(task, vocab),
