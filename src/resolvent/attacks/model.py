@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.attacks.objective import Objective
+from resolvent.scan.memory import keep_freed_memory
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -54,7 +54,7 @@ class Victim:
             return
         module = self.f if isinstance(self.f, nn.Module) else None
         self._inside = True
-        _keep_freed_memory()
+        keep_freed_memory()
         try:
             with _still(module), self._frozen():
                 yield self
@@ -120,17 +120,6 @@ class Victim:
 def _mean(runs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
     losses, grads, outputs = (sum(values[1:], values[0]) / len(runs) for values in zip(*runs, strict=True))
     return losses, grads, outputs
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Let the C library keep what a pass frees for the next pass, once per process.
-
-    glibc hands blocks from 128 KiB on back to the kernel until it has seen larger ones freed; every pass then pays for
-    fresh pages, up to half of its time for activations of some MiB. Freeing one untouched block of nearly 32 MiB, the
-    most it heeds, raises that limit; up to 64 MiB of free memory then stay with the process. Elsewhere it does nothing.
-    """
-    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 @contextmanager

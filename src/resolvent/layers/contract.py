@@ -143,6 +143,8 @@ class Layer(nn.Module, ABC):
         if torch.is_autocast_enabled(x_t.device.type):
             with self._precision(x_t.device.type):
                 y_t, state = self._step(x_t.to(self.dtype), state)
+        elif x_t.dtype == self.dtype:  # no casts where none is needed: a step is so short that they show
+            return self._step(x_t, state)
         else:
             y_t, state = self._step(x_t.to(self.dtype), state)
         return y_t.to(x_t.dtype), state

@@ -17,6 +17,7 @@ _MADV_HUGEPAGE = 14
 
 def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A contiguous tensor with the dtype and device of `like`, not initialised; in huge pages where Linux has them."""
+    keep_freed_memory()
     x = torch.empty(shape, dtype=like.dtype, device=like.device)
     if x.nbytes >= LARGE:
         advise = _madvise()
@@ -24,6 +25,17 @@ def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
             start = -(-x.data_ptr() // _PAGE) * _PAGE
             advise(start, (x.data_ptr() + x.nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
     return x
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the C library keep what one pass frees for the next, once per process.
+
+    glibc hands blocks from 128 KiB on back to the kernel until it has seen larger ones freed; every pass then pays for
+    fresh pages, up to half of its time for arrays of some MiB. Freeing one untouched block of nearly 32 MiB, the most
+    it heeds, raises that limit; up to 64 MiB of free memory then stay with the process. Elsewhere it does nothing.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 @cache

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import linear, softplus
 
 from resolvent.scan.exp_numba import exp
+from resolvent.scan.memory import fresh
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
 
@@ -149,7 +150,7 @@ def _at(*tensors: Tensor) -> list[int]:
 def bank_step(lam: Tensor, row: Tensor, D: Tensor | None, u: Tensor, h: Tensor) -> Pair:
     (b, d), s = u.shape, row.shape[1]
     lam, row, u, h = lam.contiguous(), row.contiguous(), u.contiguous(), h.contiguous()
-    y, new = torch.empty_like(u), torch.empty_like(h)
+    y, new = torch.empty_like(u), fresh(h.shape, h)
     at = _at(lam, row, u if D is None else D.contiguous(), u, h, y, new)
     flags = [h.is_complex(), D is not None]
     run(_compiled(_bank_kernel, u.dtype), [b, d, s, *flags, *at], b, threads_for(b * d * s))
@@ -169,6 +170,6 @@ def selective_step(weights: tuple[Tensor, Tensor, Tensor, Tensor], seen: Tensor,
     (b, d), n, r = u.shape, h.shape[2], dt_proj.shape[1]
     dt = softplus(linear(seen[:, :r], dt_proj, dt_bias))  # torch's is vectorised
     given = [t.contiguous() for t in (dt, A, D, seen, u, h)]
-    y, new = torch.empty_like(given[4]), torch.empty_like(given[5])
+    y, new = torch.empty_like(given[4]), fresh(h.shape, h)
     run(_compiled(_selective_kernel, u.dtype), [b, d, n, r, *_at(*given, y, new)], b, threads_for(4 * b * d * n))
     return y, new
