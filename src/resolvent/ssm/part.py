@@ -1,0 +1,92 @@
+"""A model as a tree of components with known gains: what models hand over and what certificates are computed from.
+
+A list of parts is a chain: its Lipschitz constant is the product of theirs. All constants are L2: of sequences
+(b, l, d) over time and channels together, or of vectors after pooling.
+
+    kind       constant                                                     carries
+    system     H-infinity norm of `system`; `lipschitz`, where given, is an upper bound known by construction
+    residual   1 + product of `parts`                                       parts: the branch, in order
+    series     product of `parts`                                           parts, in order
+    sum        sum of the constants of `parts`                              parts side by side on one input
+    the rest   `lipschitz`, or unbounded with `reason` where it is None     parts, if any, only for reading
+
+A bias adds a constant: it changes no Lipschitz constant, but |f(x)| <= L |x| then fails at x = 0. `bias` parts
+therefore have lipschitz 1 and the reason that a pure gain does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from resolvent.ssm.system import System
+
+PartKind = Literal[
+    "linear",
+    "system",
+    "pointwise",
+    "residual",
+    "gate",
+    "norm",
+    "pool",
+    "attention",
+    "selective",
+    "embedding",
+    "bias",
+    "series",
+    "sum",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component. `name` is its dotted place in the model."""
+
+    name: str
+    kind: PartKind
+    lipschitz: float | None = None
+    system: System | None = None
+    parts: tuple[Part, ...] = ()
+    reason: str = ""
+
+    def constant(self, system_gain: Callable[[System], float]) -> float | None:
+        """The Lipschitz constant with `system_gain` for linear systems; None where there is none."""
+        if self.kind == "system" and self.system is not None:
+            return system_gain(self.system)
+        if self.kind == "residual":
+            branch = chained(self.parts, system_gain)
+            return None if branch is None else 1.0 + branch
+        if self.kind == "series":
+            return chained(self.parts, system_gain)
+        if self.kind == "sum":
+            constants = [part.constant(system_gain) for part in self.parts]
+            return None if None in constants else sum(c for c in constants if c is not None)
+        return self.lipschitz
+
+    def unbounded(self) -> Iterator[Part]:
+        """The components inside that have no finite constant."""
+        if self.kind in ("residual", "series", "sum"):
+            for part in self.parts:
+                yield from part.unbounded()
+        elif self.lipschitz is None and self.system is None:
+            yield self
+
+    def leaves(self) -> Iterator[Part]:
+        """The components at the ends of the tree, in order."""
+        if self.kind in ("residual", "series", "sum"):
+            for part in self.parts:
+                yield from part.leaves()
+        else:
+            yield self
+
+
+def chained(parts: Sequence[Part], system_gain: Callable[[System], float]) -> float | None:
+    """The product of the constants of a chain; None where one of them does not exist."""
+    product = 1.0
+    for part in parts:
+        constant = part.constant(system_gain)
+        if constant is None:
+            return None
+        product *= constant
+    return product
