@@ -1,0 +1,47 @@
+"""`resolvent attack`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Attack a classifier with a list of attacks and print its accuracy after each, with everything that casts doubt.
+
+    Exit status: 0 done, 2 bad usage.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The folder of a saved model, or somebody else's package.module:Class (path/to/file.py:Class)."""
+    preset: str = "standard"
+    """standard, qi2024, plus, rand or fast."""
+    norm: Literal["linf", "l2", "l1"] = "linf"
+    """How the size of a perturbation is measured."""
+    eps: str = "8/255"
+    """The largest size, a number or a fraction."""
+    bounds: tuple[float, float] | None = None
+    """The valid range of an input value; that of the task when left out."""
+    data: str = "digits"
+    """A task by name (its test split), or a .safetensors or .npz file with x and y."""
+    samples: int | None = None
+    """Only the first so many."""
+    batch_size: int = 256
+    """At most so many samples pass through the model at once."""
+    seed: int = 0
+    """Where random numbers start."""
+    kwargs: str = "{}"
+    """Arguments of that class as JSON."""
+    device: str = "cpu"
+    """Where the model runs, e.g. cuda."""
+    out: Path | None = None
+    """A folder that keeps every finished batch and record.json: a stopped attack goes on from there."""
+
+    def execute(self) -> int:
+        from resolvent import assess
+
+        return assess.run(self)

@@ -1,0 +1,15 @@
+"""`resolvent list`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class List:
+    """Name the layers, initialisations and presets that this version has."""
+
+    def execute(self) -> int:
+        from resolvent import catalogue
+
+        return catalogue.run()
