@@ -47,8 +47,10 @@ def to_dict(settings: Any) -> Any:
 
 def from_dict(data: Any, hint: Any) -> Any:
     """The inverse of `to_dict`: `hint` is the dataclass, or the union of dataclasses, that is expected."""
+    if isinstance(data, list):
+        return tuple(from_dict(item, _item(hint)) for item in data)
     if not isinstance(data, dict):
-        return tuple(data) if isinstance(data, list) else data
+        return data
     kinds: dict[str, Any] = {kind.__name__: kind for kind in _members(hint) if isinstance(kind, type)}
     check_name("settings", "class", data.get("class"), kinds)
     kind = kinds[data["class"]]
@@ -87,6 +89,11 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _item(hint: Any) -> Any:
+    """What a tuple[X, ...] holds."""
+    return next((get_args(member)[0] for member in _members(hint) if get_origin(member) is tuple), Any)
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

@@ -28,6 +28,10 @@ Save = Callable[[Any, Path], Any]  # (model, folder): `models.save_model` fits
 WEIGHTS = "model.safetensors"
 
 
+class DamagedState(ValueError):
+    """A file of the run does not hold what was written; nothing was changed."""
+
+
 @dataclass
 class Ledger:
     """Where a run stands: steps done, sums over the epoch so far (loss, score, samples), one row an epoch."""
@@ -64,7 +68,7 @@ class RunFolder:
             return None
         tensors, header = _read_tensors(self.state)
         if _digest(tensors) != header.get("sha256"):
-            raise ValueError(f"fit: {self.state} is damaged (its checksum differs); remove it to train from the start.")
+            raise DamagedState(f"fit: {self.state} is damaged (its checksum differs); remove it to train from the start.")
         model.load_state_dict(_under("model", tensors))
         _fill_optimiser(optimiser, _under("optimiser", tensors))
         ledger = Ledger(**json.loads(header["ledger"]))
@@ -172,4 +176,4 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as wrong:
-        raise ValueError(f"fit: {path} cannot be read ({wrong}); remove it to train from the start.") from wrong
+        raise DamagedState(f"fit: {path} cannot be read ({wrong}); remove it to train from the start.") from wrong

@@ -1,0 +1,63 @@
+"""`resolvent run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a recipe (see `resolvent list`), or `train` on your own data; a stopped run goes on when called again.
+
+    resolvent run quickstart
+    resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
+    resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
+
+    Exit status: 0 done, 1 a run diverged, 2 bad usage, 130 stopped by Ctrl-C.
+    """
+
+    recipe: Annotated[str, tyro.conf.Positional]
+    """A recipe's name, or train."""
+    only: str = ""
+    """Tags that a cell must carry, e.g. s4,cifar10,trades."""
+    size: Literal["full", "small"] | None = None
+    """As published, or for two cores; the recipe's own choice when left out."""
+    seeds: tuple[int, ...] = ()
+    """One run of each cell for every seed; the recipe's own when left out."""
+    out: Path = Path("runs")
+    """The folder of results. Several workers may share it: each takes cells that nobody else runs."""
+    device: str = "cpu"
+    """Where to compute, e.g. cuda."""
+    dry_run: bool = False
+    """Only tell what would run, with an estimate of time and memory."""
+    report: bool = True
+    """Write the page when done."""
+    data: str = "digits"
+    """train: a task's name, or a file (.npz, .safetensors, .csv, .parquet, .ts)."""
+    layer: str = "s4d"
+    """train: the layer, or a whole block such as mamba."""
+    objective: Literal["standard", "pgd-at", "trades"] = "standard"
+    """train: what to minimise."""
+    norm: Literal["linf", "l2", "l1"] = "linf"
+    """train: the norm of the attack."""
+    eps: str | None = None
+    """train: the size of the attack, a number or a fraction such as 8/255; none when left out."""
+    epochs: int = 20
+    """train: passes over the data."""
+    batch_size: int = 64
+    """train: samples of a step."""
+    lr: float = 4e-3
+    """train: the learning rate."""
+    width: int = 64
+    """train: channels of the model."""
+    layers: int = 4
+    """train: blocks of the model."""
+
+    def execute(self) -> int:
+        from resolvent import perform
+
+        return perform.run(self)

@@ -1,0 +1,52 @@
+"""Recipes and their cells by name, as a user types them; a wrong name is answered with the nearest ones."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+
+from resolvent.experiments import recipes
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.folder import RunError
+from resolvent.experiments.recipes.size import Size
+
+Recipe = Callable[[Size], list[Cell]]
+
+
+def names() -> dict[str, str]:
+    """Every recipe with the first line of what it says of itself."""
+    return {name.replace("_", "-"): (inspect.getdoc(getattr(recipes, name)) or "").splitlines()[0] for name in _own()}
+
+
+def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int] = ()) -> list[Cell]:
+    """The cells of a recipe whose tags hold everything that `only` lists ("s4,cifar10,trades"), for each seed."""
+    known = [each.replace("_", "-") for each in _own()]
+    if name not in known:
+        raise RunError(f"run: there is no recipe {name!r}{_nearest(name, known)} known: {', '.join(known)}.")
+    make: Recipe = getattr(recipes, name.replace("-", "_"))
+    cells = select(make(size), only)
+    return [cell.seeded(seed) for cell in cells for seed in seeds] if seeds else cells
+
+
+def select(cells: list[Cell], only: str) -> list[Cell]:
+    """Those cells that carry every one of the tags; each must exist, and together they must leave something."""
+    tags = list(dict.fromkeys(tag for cell in cells for tag in cell.tags))
+    wanted = [tag.strip() for tag in only.split(",") if tag.strip()]
+    for tag in wanted:
+        if tag not in tags:
+            raise RunError(f"run: no cell is called {tag!r}{_nearest(tag, tags)} known: {', '.join(tags)}.")
+    chosen = [cell for cell in cells if set(wanted) <= set(cell.tags)]
+    if not chosen:
+        some = "; ".join(cell.address for cell in cells[:6])
+        raise RunError(f"run: no cell is {only!r} all at once; cells are, for example: {some}.")
+    return chosen
+
+
+def _own() -> list[str]:
+    return list(recipes.__all__)
+
+
+def _nearest(got: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(got, list(known), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"

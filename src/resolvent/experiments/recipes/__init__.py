@@ -1,0 +1,9 @@
+"""Recipes: each a function of the size, "full" as published or "small" for two cores, that returns its cells.
+
+On the command line underscores are dashes: `resolvent run qi2024-table1 --only s4,cifar10,trades`.
+"""
+
+from resolvent.experiments.recipes.adversarial import qi2024_table1, qi2024_table2
+from resolvent.experiments.recipes.quickstart import quickstart
+
+__all__ = ["qi2024_table1", "qi2024_table2", "quickstart"]

@@ -1,0 +1,86 @@
+"""Cells on the embedded digits: 64 steps, small models, minutes on two cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+from resolvent.blocks.ads import AdSKind
+from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
+from resolvent.experiments.goal import Goal, Kind
+from resolvent.models import (
+    AdSConfig,
+    ChannelsConfig,
+    ClassifierConfig,
+    DSSConfig,
+    MambaConfig,
+    MegaConfig,
+    ModelConfig,
+    ResidualConfig,
+    S4Config,
+    S4DConfig,
+    S5Config,
+)
+from resolvent.models.settings import check_name
+
+EPS = 0.1  # of inputs in [0, 1]
+WIDTH = 32
+SCALES: dict[str, Any] = {"dt_min": 1e-2, "dt_max": 0.5}  # time scales of 64 steps
+
+
+def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
+    """Two pre-norm blocks; the answer is read at the last step. `s4+relu` is S4 with that adaptive scaling."""
+    name, _, ads = structure.partition("+")
+    layers: dict[str, Any] = {
+        "s4": S4Config(16, **SCALES),
+        "s4d": S4DConfig(16, **SCALES),
+        "dss": DSSConfig(16, "softmax", **SCALES),
+        "s5": S5Config(width, **SCALES),
+        "s5-ptd": S5Config(width, init="ptd", **SCALES),
+    }
+    whole: dict[str, Any] = {
+        "mega": MegaConfig(z=16, hidden=2 * width, ffn=2 * width, d_state=16, max_length=64),
+        "mamba": MambaConfig(8),
+    }
+    check_name("digits", "structure", name, [*layers, *whole])
+    if ads:
+        check_name("digits", "adaptive scaling", ads, get_args(AdSKind))
+    return ModelConfig(
+        input=ChannelsConfig(1),
+        block=whole[name] if name in whole else ResidualConfig(layers[name], mixer="linear"),
+        head=ClassifierConfig(10, "last"),
+        d_model=width,
+        layers=2,
+        final_norm=True,
+        ads=AdSConfig(ads) if ads else None,  # type: ignore[arg-type]  # checked above
+    )
+
+
+def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, preset: str = "fast") -> Cell:
+    """Train one structure one way, attack it with AutoAttack at the eps it was trained for."""
+    budget = Budget(
+        epochs=epochs,
+        batch_size=64,
+        lr=4e-3 if structure == "mamba" else 1e-2,
+        warmup=min(1.0, epochs / 2),
+        clip=1.0,
+        evaluate_every=max(1, epochs // 10),
+        choose="clean" if kind == "standard" else "robust",  # under attack a standard model is best before it learns
+    )
+    return Cell(
+        recipe,
+        (structure, "digits", kind),
+        digits_model(structure),
+        TaskChoice("digits"),
+        Goal(kind, "linf", EPS, steps=7, beta=6.0),
+        budget,
+        (AttackPlan(preset, "linf", EPS, samples=200, on=("best", "last")),),
+        attribution=kind != "standard",
+    )
+
+
+def shorter(cell: Cell, epochs: int, samples: int) -> Cell:
+    """The same cell with less work."""
+    attacks = tuple(replace(plan, samples=samples) for plan in cell.attacks)
+    every = max(1, epochs // 5)
+    return replace(cell, budget=replace(cell.budget, epochs=epochs, evaluate_every=every), attacks=attacks)

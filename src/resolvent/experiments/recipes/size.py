@@ -1,0 +1,7 @@
+"""How large a recipe runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Size = Literal["full", "small"]  # as published; on two cores

@@ -1,0 +1,123 @@
+"""One cell from its settings to its record: train, attack, certify, analyse. Killed at any moment it goes on.
+
+    record = run_cell(cell, "runs/quickstart/s4-trades/seed-0")
+
+Every stage leaves its result in the folder; a complete stage is read, not repeated. Times are kept apart under "times":
+everything else in the record is the same on every run of the same cell.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from resolvent.data import Task
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.folder import RECORD, Folder
+from resolvent.experiments.lock import Lock
+from resolvent.experiments.provenance import provenance
+from resolvent.experiments.stages import STAGES
+from resolvent.experiments.tasks import open_task
+from resolvent.experiments.work import Told, Work
+from resolvent.models import build_model, count_parameters, save_model
+from resolvent.training import Diverged, fit
+from resolvent.training.state import DamagedState
+
+FORMAT = 1
+log = logging.getLogger("resolvent.experiments")
+
+
+def run_cell(cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info) -> dict[str, Any]:
+    """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed"."""
+    folder = Folder(path)
+    with Lock(folder.path):
+        folder.admit(cell)
+        done = folder.record()
+        if done is not None and not folder.damaged():
+            return done
+        work = Work(cell, folder, open_task(cell.task), torch.device(device), told)
+        return _complete(work)
+
+
+def _complete(work: Work) -> dict[str, Any]:
+    cell, times = work.cell, {}
+    record: dict[str, Any] = {"format": FORMAT, "cell": cell.to_dict(), "versions": provenance(work.device)}
+    record["task"] = facts(work.task)
+    started = time.perf_counter()
+    try:
+        record["training"] = _trained(work)
+    except Diverged as stop:
+        work.told(f"{cell.address}: {stop}")
+        record["failed"] = str(stop)
+    times["training"] = round(time.perf_counter() - started, 3)
+    for name, wanted, stage in STAGES if "failed" not in record else ():
+        if not wanted(cell):
+            continue
+        started = time.perf_counter()
+        found = work.folder.stage(name)
+        if found is None:
+            work.told(f"{cell.address}: {name}")
+            found = stage(work)
+            work.folder.finish(name, found)
+        record[name] = found
+        times[name] = round(time.perf_counter() - started, 3)
+    record["times"] = times | {"rows": [row.pop("seconds", None) for row in record.get("training", {}).get("rows", [])]}
+    work.folder.write(RECORD, record)
+    return record
+
+
+def _trained(work: Work) -> dict[str, Any]:
+    """Train, or read what training left; a damaged state or checkpoint is set aside by name and made again."""
+    damaged = work.folder.damaged()
+    if damaged:
+        work.told(f"{work.cell.address}: {', '.join(damaged)} no longer holds what training wrote; training again")
+        _set_aside(work.folder.path)
+    try:
+        return _fit(work)
+    except DamagedState as wrong:
+        work.told(f"{work.cell.address}: {wrong}; it is set aside and training starts again")
+        _set_aside(work.folder.path)
+        return _fit(work)
+
+
+def _fit(work: Work) -> dict[str, Any]:
+    cell, bounds = work.cell, work.task.bounds
+    torch.manual_seed(cell.seed)
+    model = build_model(cell.model).to(work.device)
+    goal, settings = cell.goal, cell.budget.settings(cell.seed)
+    probe = goal.probe(bounds) if work.task.vocabulary is None else None
+    settings = type(settings)(**{**vars(settings), "probe": probe})
+    history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, save=save_model)
+    work.folder.seal()
+    rows = [dict(row) for row in history.rows]
+    return {"parameters": count_parameters(model), "rows": rows, "summary": history.summary}
+
+
+def _set_aside(path: Path) -> None:
+    """Damaged work is kept under another name: it may hold what somebody needs."""
+    aside = path / "damaged"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for name in ("checkpoint", "summary.json", "metrics.jsonl", "stage", "attack", RECORD):
+        if (path / name).exists():
+            shutil.move(path / name, aside / name)
+
+
+def facts(task: Task) -> dict[str, Any]:
+    """What a report says about the data."""
+    return {
+        "name": task.name,
+        "length": task.length,
+        "channels": task.channels,
+        "vocabulary": task.vocabulary,
+        "classes": task.classes,
+        "bounds": None if task.bounds is None else list(task.bounds),
+        "samples": {name: len(split) for name, split in task.splits().items()},
+        "licence": task.licence,
+        "source": task.source,
+    }

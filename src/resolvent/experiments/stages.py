@@ -1,0 +1,60 @@
+"""What is done with a trained model. A stage takes the work and returns plain values for the record.
+
+A stage is listed with the question whether a cell wants it; they run in this order, and each is kept when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from resolvent.attacks import Threat
+from resolvent.attacks.evaluate import EvaluationSettings, evaluate
+from resolvent.experiments.cell import AttackPlan, Cell
+from resolvent.experiments.work import Work
+
+Stage = Callable[[Work], dict[str, Any]]
+EXAMPLES = 4  # pictures of clean and attacked sequences
+
+
+def attacked(work: Work) -> dict[str, Any]:
+    """Every planned evaluation on every checkpoint that it names, keyed `NAME-best`."""
+    found = {}
+    for plan in work.cell.attacks:
+        for kept in plan.on:
+            key = f"{plan.name}-{kept}"
+            found[key] = _evaluation(work, plan, kept, key)
+    return found
+
+
+def _evaluation(work: Work, plan: AttackPlan, kept: str, key: str) -> dict[str, Any]:
+    split = work.task.test
+    n = len(split) if plan.samples is None else min(plan.samples, len(split))
+    x, y = split.x[:n].to(work.device), split.y[:n].to(work.device)
+    settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, probe=plan.probe)
+    threat = Threat(plan.norm, plan.eps, work.task.bounds)
+    place = work.folder.path / "attack" / key
+    outcome = evaluate(work.trained(kept), (x, y), threat, plan.preset, settings=settings, folder=place)
+    told = outcome.to_dict()
+    records = told.pop("records")  # per sample, in the evaluation's own record.json
+    moved = outcome.result.x_adv
+    broken = [i for i, r in enumerate(records) if r["broken_by"] not in (None, "clean")][:EXAMPLES]
+    examples = [_example(x[i], moved[i], records[i]) for i in broken]
+    return told | {"eps": plan.eps, "norm": plan.norm, "checkpoint": kept, "examples": examples}
+
+
+def _example(x: torch.Tensor, moved: torch.Tensor, record: dict[str, Any]) -> dict[str, Any]:
+    """One sample before and after: values to four digits, which is what a picture shows."""
+    fields = {name: record[name] for name in ("index", "label", "clean_prediction", "prediction", "broken_by")}
+    return fields | {"clean": _rounded(x), "attacked": _rounded(moved)}
+
+
+def _rounded(values: torch.Tensor) -> list[Any]:
+    return [[round(v, 4) for v in row] for row in values.double().reshape(values.shape[0], -1).tolist()]
+
+
+STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
+    ("attacks", lambda cell: bool(cell.attacks), attacked),
+)

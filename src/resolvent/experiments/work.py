@@ -1,0 +1,31 @@
+"""A cell at work: what its stages need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from resolvent.data import Task
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.folder import Folder, RunError
+from resolvent.models import Model, TwoTower, load_model
+
+Told = Callable[[str], None]  # takes a line for the user
+
+
+@dataclass(frozen=True)
+class Work:
+    cell: Cell
+    folder: Folder
+    task: Task
+    device: torch.device
+    told: Told
+
+    def trained(self, kept: str = "best") -> Model | TwoTower:
+        """The model of a checkpoint, in evaluation mode."""
+        place = self.folder.path / "checkpoint" / kept
+        if not place.is_dir():
+            raise RunError(f"run: there is no checkpoint {kept!r} in {str(self.folder.path)!r}.")
+        return load_model(place).to(self.device).eval()
