@@ -31,6 +31,7 @@ _HOME = {
     "Attention": "layers",
     "DSS": "layers",
     "EMA": "layers",
+    "L2RU": "layers",
     "LRU": "layers",
     "ModelConfig": "models",
     "RGLRU": "layers",
@@ -53,6 +54,7 @@ _HOME = {
 __all__ = [
     "DSS",
     "EMA",
+    "L2RU",
     "LRU",
     "RGLRU",
     "S4",
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
     from resolvent import analysis, attacks, blocks, conformance, data, init, layers, models, scan, ssm, training
     from resolvent.attacks import Threat, autoattack
     from resolvent.data import load_task
-    from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
+    from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model
     from resolvent.scan import linear_scan, selective_scan
     from resolvent.ssm import System

@@ -21,6 +21,7 @@ HOMES = {
     "DSS": "dss",
     "S5": "s5",
     "LRU": "lru",
+    "L2RU": "l2ru",
     "EMA": "ema",
     "S6": "s6",
     "ScalarS6": "scalar_s6",
@@ -57,6 +58,7 @@ CACHE = Traits(grows=True, additive=False)
 WINDOW = Traits(additive=False)
 MEGA = {"d_model": 3, "position": "relative", "activation": "laplace"}
 GRIFFIN = {"d_model": 8, "heads": 2, "kv_heads": 1, "position": "half-rotary"}
+COMPLETE = {"d_model": 4, "gamma": 2.0, "trainable_gamma": True, "form": "complete"}
 ODD_STATE = ({"d_state": 7}, {"d_state": 0}, {"d_model": 0})
 
 CASES: tuple[Case, ...] = (
@@ -79,6 +81,9 @@ CASES: tuple[Case, ...] = (
     Case("LRU", "disc", {"d_model": 5, "d_state": 7}, STABLE, ({"d_state": 0}, {"r_min": 0.9, "r_max": 0.5})),
     Case("LRU", "ring", {"d_model": 3, "d_state": 4, "r_min": 0.9, "r_max": 0.999}, STABLE),
     Case("LRU", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
+    Case("L2RU", "diagonal", {"d_model": 5, "d_state": 7}, STABLE, ({"gamma": 0.0}, {"gamma": -1.0}, {"form": "l2n"})),
+    Case("L2RU", "contraction", {"d_model": 3, "d_state": 4, "gamma": 0.5, "form": "contraction"}, STABLE),
+    Case("L2RU", "complete, learned gain", COMPLETE, STABLE, ({"d_state": 7}, {"r_max": 0.9})),
     Case("EMA", "n = 4", {"d_model": 5, "d_state": 4}, STABLE, ({"d_state": 0}, {"d_model": 2.5})),
     Case("EMA", "n = 1", {"d_model": 3, "d_state": 1}, STABLE),
     Case("EMA", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),

@@ -4,6 +4,7 @@ from resolvent.layers.attention import Attention
 from resolvent.layers.contract import Layer, Spec, State, frozen
 from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
+from resolvent.layers.l2ru import L2RU
 from resolvent.layers.lru import LRU
 from resolvent.layers.rglru import RGLRU
 from resolvent.layers.s4 import S4
@@ -16,6 +17,7 @@ from resolvent.layers.shortconv import ShortConv
 __all__ = [
     "DSS",
     "EMA",
+    "L2RU",
     "LRU",
     "RGLRU",
     "S4",
