@@ -4,7 +4,7 @@
         ...
 
 The file tells host, process and a token of its own. Its owner touches it every few seconds; a claim that has gone cold,
-or whose process is gone from this host, is moved aside by an atomic rename (so only one of many claimants gets it).
+or whose process is gone from this host, is removed by one claimant at a time and then made anew by whoever is first.
 """
 
 from __future__ import annotations
@@ -96,12 +96,28 @@ class Lock:
             return True
 
     def _clear(self) -> None:
-        aside = self.path.with_name(f"{NAME}.{self.token}.dead")
+        """Remove a dead owner's claim. One claimant at a time: a second one would remove what the first has made."""
+        guard = self.path.with_name(f"{NAME}.takeover")
         try:
-            os.rename(self.path, aside)
+            os.close(os.open(guard, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            self._wait(guard)
+            return
+        try:
+            owner = read(self.path)
+            if owner is not None and self._dead(owner):
+                self.path.unlink(missing_ok=True)
+        finally:
+            guard.unlink(missing_ok=True)
+
+    def _wait(self, guard: Path) -> None:
+        """Another claimant is clearing; one that died in the middle of it is forgotten after a while."""
+        time.sleep(0.01)
+        try:
+            if time.time() - guard.stat().st_mtime > self.cold:
+                guard.unlink(missing_ok=True)
         except FileNotFoundError:
             return
-        aside.unlink(missing_ok=True)
 
     def _keep_warm(self) -> None:
         while not self._stop.wait(BEAT):
@@ -111,7 +127,7 @@ class Lock:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Who holds it; None when nobody does. A file that says nothing counts as a dead owner's."""
+    """Who holds it; None when nobody does, {} when the file does not tell."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -75,7 +75,7 @@ def model_for(task: Task, layer: str, width: int, layers: int) -> ModelConfig:
     """A pre-norm stack of that layer which fits the task's input and answers."""
     kinds = layer_kinds()
     check_name("run train", "layer", layer, kinds)
-    made = kinds[layer]()
+    made = kinds[layer](**time_scales(kinds[layer], task.length))
     if task.vocabulary is not None:
         entry: Any = blocks.TokensConfig(task.vocabulary)
     else:
@@ -83,6 +83,12 @@ def model_for(task: Task, layer: str, width: int, layers: int) -> ModelConfig:
     head = ClassifierConfig(task.classes, "mean") if task.classes is not None else _regression(task)
     block = made if layer in WHOLE else ResidualConfig(made)
     return ModelConfig(entry, block, head, width, layers, final_norm=True)
+
+
+def time_scales(kind: Any, length: int) -> dict[str, float]:
+    """Steps dt for memories from two steps to the whole sequence, where the layer has such a choice."""
+    own = {f.name for f in fields(kind)}
+    return {"dt_min": min(0.01, 0.64 / length), "dt_max": min(0.5, 64 / length)} if {"dt_min", "dt_max"} <= own else {}
 
 
 WHOLE = {
@@ -102,8 +108,6 @@ def layer_kinds() -> dict[str, Any]:
 
 def _free(kind: Any) -> bool:
     """Whether it can be made without telling it anything."""
-    from dataclasses import MISSING
-
     return all(f.default is not MISSING or f.default_factory is not MISSING for f in fields(kind))
 
 
