@@ -21,7 +21,7 @@ from resolvent.experiments.lock import Lock
 from resolvent.experiments.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import small_cell  # noqa: E402
+from small import small_cell
 
 
 def quiet(line: str) -> None:
