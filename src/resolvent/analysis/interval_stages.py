@@ -1,0 +1,197 @@
+"""A network as a chain of stages that intervals and linear bounds can be carried through.
+
+Each stage knows three things: `apply` (what it computes), `box` (what it makes of a box of inputs) and `pull` (how a
+linear bound on its output becomes one on its input). A caller writes its network down as a list of them:
+
+    branch = [Recurrence(layer.system()), Pointwise("gelu"), Affine(W, b)]
+    stages = [Affine(W_in, b_in), Skip(branch), Pool("mean"), Affine(V, c)]
+
+LayerNorm, softmax and products of two activations have no stage: they have no useful bound on a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis.interval import Box, convolved, response, system_box
+from resolvent.analysis.interval_pointwise import Function, Lines, curve, lines, value_range
+from resolvent.ssm.system import System
+
+Memory = dict[int, Any]
+"""What stages keep, by their id, from the pass of boxes for the pass of bounds: lines, and the weights of steps."""
+
+
+class Stage(Protocol):
+    def apply(self, x: Tensor) -> Tensor:
+        """The stage itself, in float64."""
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        """A box around what comes out."""
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """For a functional sum(a * y), a (b, j, ...): a_in and k (b, j) with sum(a * y) >= sum(a_in * x) + k."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """y = W x + b on the last axis: W (out, in), b (out,) or None."""
+
+    W: Tensor
+    b: Tensor | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        y = x @ self._W.mT
+        return y if self.b is None else y + self.b.detach().double()
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        return Box(self.apply(box.center), box.radius @ self._W.abs().mT).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        offset = a.new_zeros(a.shape[:2]) if self.b is None else _total(a * self.b.detach().double())
+        return a @ self._W, offset
+
+    @property
+    def _W(self) -> Tensor:
+        return self.W.detach().double()
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """A time-invariant layer from rest, (b, l, m) -> (b, l, p); `backward` reads the reversed sequence and is added.
+
+    The two directions meet in one step only, so their sum is bounded as tightly as each of them.
+    """
+
+    system: System
+    backward: System | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        y = convolved(response(self.system, x.shape[-2]), x)
+        if self.backward is None:
+            return y
+        return y + convolved(response(self.backward, x.shape[-2]), x.flip(-2)).flip(-2)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        forward = system_box(self.system, box)
+        if self.backward is None:
+            return forward.widened()
+        turned = system_box(self.backward, Box(box.center.flip(-2), box.radius.flip(-2)))
+        radius = forward.radius + turned.radius.flip(-2) - self._shared(box.radius)
+        return Box(forward.center + turned.center.flip(-2), radius).widened()
+
+    def _shared(self, radius: Tensor) -> Tensor:
+        """What the step that both directions see is counted too much: |f| + |g| - |f + g| at lag 0."""
+        assert self.backward is not None
+        f, g = (response(s, 1)[..., 0] for s in (self.system, self.backward))
+        excess = f.abs() + g.abs() - (f + g).abs()
+        return radius * excess if f.dim() == 1 else radius @ excess.mT
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        l = a.shape[-2]
+        pulled = convolved(response(self.system, l), a, reverse=True)
+        if self.backward is not None:
+            pulled = pulled + convolved(response(self.backward, l), a.flip(-2), reverse=True).flip(-2)
+        return pulled, a.new_zeros(a.shape[:2])
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """A function of each entry alone."""
+
+    function: Function
+
+    def __post_init__(self) -> None:
+        curve(self.function)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return curve(self.function).f(x)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        memory[id(self)] = lines(self.function, box.low, box.high)
+        return Box.between(*value_range(self.function, box.low, box.high)).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        found = Lines(*(t[:, None] for t in memory[id(self)]))  # (b, 1, ...)
+        up, down = a.clamp_min(0), a.clamp_max(0)
+        offset = _total(up * found.low + down * found.high)
+        return up * found.slope_low + down * found.slope_high, offset
+
+
+@dataclass(frozen=True, eq=False)
+class Skip:
+    """y = x + branch(x)."""
+
+    branch: Sequence[Stage] = field(default_factory=tuple)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x + run(self.branch, x)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        out = boxes(self.branch, box, memory)
+        return Box(box.center + out.center, box.radius + out.radius).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        back, offset = pulled(self.branch, a, memory)
+        return a + back, offset
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """(b, l, d) -> (b, d): the mean over time, or the last step; with lengths (b,) over each sequence's own steps."""
+
+    kind: Literal["mean", "last"]
+    lengths: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mean", "last"):
+            raise ValueError(f"Pool: kind must be 'mean' or 'last', got {self.kind!r}; a maximum is not linear.")
+
+    def apply(self, x: Tensor) -> Tensor:
+        return (x * self._weights(x)).sum(-2)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        memory[id(self)] = self._weights(box.center)
+        return Box(self.apply(box.center), self.apply(box.radius.expand_as(box.center))).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        return a[:, :, None, :] * memory[id(self)][:, None], a.new_zeros(a.shape[:2])
+
+    def _weights(self, x: Tensor) -> Tensor:
+        """(b or 1, l, 1)."""
+        t, l = torch.arange(x.shape[-2], device=x.device), x.shape[-2]
+        lengths = torch.tensor([l], device=x.device) if self.lengths is None else self.lengths
+        if self.kind == "last":
+            return (t == lengths[:, None] - 1).double()[..., None]
+        return ((t < lengths[:, None]).double() / lengths[:, None])[..., None]
+
+
+def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
+    """The network itself, in float64."""
+    x = x.detach().double()
+    for stage in stages:
+        x = stage.apply(x)
+    return x
+
+
+def boxes(stages: Sequence[Stage], box: Box, memory: Memory) -> Box:
+    for stage in stages:
+        box = stage.box(box, memory)
+    return box
+
+
+def pulled(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    """From the last stage to the first."""
+    offset = a.new_zeros(a.shape[:2])
+    for stage in reversed(stages):
+        a, more = stage.pull(a, memory)
+        offset = offset + more
+    return a, offset
+
+
+def _total(terms: Tensor) -> Tensor:
+    return terms.flatten(2).sum(2)
