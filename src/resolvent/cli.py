@@ -11,11 +11,12 @@ from resolvent.commands.attack import Attack
 from resolvent.commands.check import Check
 from resolvent.commands.demo import Demo
 from resolvent.commands.list import List
+from resolvent.commands.report import Report
 from resolvent.commands.run import Run
 
 EXIT_CODES = "Exit status: 0 all well, 1 a property fails, 2 the command was called wrongly or lacks a package."
 
-Command = List | Run | Check | Attack | Demo
+Command = List | Run | Report | Check | Attack | Demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:

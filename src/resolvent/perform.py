@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +21,9 @@ from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.train import TrainOptions, train_cell
+from resolvent.report import MissingPackage, write_report
+from resolvent.report.table import KINDS
+from resolvent.report.table import table as results
 
 SMALL = ("quickstart",)  # recipes made for two cores
 
@@ -43,6 +45,8 @@ class Request(Protocol):
     def device(self) -> str: ...
     @property
     def dry_run(self) -> bool: ...
+    @property
+    def report(self) -> bool: ...
     @property
     def data(self) -> str: ...
     @property
@@ -82,7 +86,24 @@ def run(request: Request) -> int:
         raise UsageError(str(wrong)) from wrong
     console.print(table(records))
     console.print(f"results: {(request.out / cells[0].recipe).resolve()}")
+    if request.report:
+        _page([request.out / cells[0].recipe], None, None, console)
     return 1 if any("failed" in record for record in records) else 0
+
+
+def report(folders: list[Path], out: Path | None, title: str | None) -> None:
+    """Write the page and say where it is."""
+    _page(folders, out, title, Console(soft_wrap=True, highlight=False))
+
+
+def _page(folders: list[Path], out: Path | None, title: str | None, console: Console) -> None:
+    place = out or folders[0]
+    require_writable(place / "report.html", "--out")
+    try:
+        page = write_report(folders, place, title)
+    except (MissingPackage, ValueError) as wrong:
+        raise UsageError(str(wrong)) from wrong
+    console.print(f"The report is at {page.resolve()}")
 
 
 def find(request: Request) -> list[Cell]:
@@ -113,40 +134,17 @@ def foretell(cells: Sequence[Cell], device: str, console: Console) -> None:
 def table(records: Sequence[dict[str, Any]]) -> Table:
     """Mean over seeds of what was measured on the test split."""
     made = Table(box=None, pad_edge=False)
-    for column in ("run", "seeds", "clean", "PGD-10", "AutoAttack", "certified"):
-        made.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault(",".join(record["cell"]["tags"]), []).append(record)
-    for name, group in groups.items():
-        good = [record for record in group if "failed" not in record]
-        failed = f" ({len(group) - len(good)} diverged)" if len(good) < len(group) else ""
-        values = [[pick(record) for record in good] for pick in (_clean, _pgd, _attacked, _certified)]
-        made.add_row(name, f"{len(group)}{failed}", *map(_mean, values))
+    found = results(records[0]["cell"]["recipe"] if records else "", groups)
+    for column in ("run", "seeds", *(f"{KINDS[kind]}\n{place}" for kind, place in found.columns)):
+        made.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
+    for row in found.rows:
+        failed = f" ({row.failed} diverged)" if row.failed else ""
+        values = [str(row.values.get(column, "-")) for column in found.columns]
+        made.add_row(row.name, f"{row.seeds}{failed}", *values)
     return made
-
-
-def _clean(record: dict[str, Any]) -> float | None:
-    return record["training"]["summary"]["best"].get("test_clean")
-
-
-def _pgd(record: dict[str, Any]) -> float | None:
-    return record["training"]["summary"]["best"].get("test_robust")
-
-
-def _attacked(record: dict[str, Any]) -> float | None:
-    found = [attack["accuracy"] for attack in record.get("attacks", {}).values() if attack["checkpoint"] == "best"]
-    return found[0] if found else None
-
-
-def _certified(record: dict[str, Any]) -> float | None:
-    curve = record.get("certificate", {}).get("curve") or []
-    return curve[0]["certified"] if curve else None
-
-
-def _mean(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{100 * statistics.mean(known):.1f} %" if known else "-"
 
 
 def _device(name: str) -> str:

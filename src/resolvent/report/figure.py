@@ -27,7 +27,7 @@ SIZE = (3.5, 2.5)  # inches; the page scales it
 
 def spectrum_svg(spectrum: Spectrum) -> str:
     """Eigenvalues, coloured by group."""
-    figure, axes = _blank()
+    figure, axes = blank()
     if spectrum.plane == "discrete":
         _unit_disc(axes)
     else:
@@ -38,13 +38,13 @@ def spectrum_svg(spectrum: Spectrum) -> str:
         label = spectrum.groups[k] if spectrum.groups else None
         axes.plot(re_part, im_part, "o", ms=3.2, mew=0, alpha=0.85, color=SERIES[k % len(SERIES)], label=label)
     if len(spectrum.groups) > 1:
-        _legend(axes)
-    return _svg(figure, spectrum.name + spectrum.plane)
+        legend(axes)
+    return svg(figure, spectrum.name + spectrum.plane)
 
 
 def panel_svg(panel: Panel) -> str:
     """Impulse responses over a logarithmic time axis, which starts at the first step."""
-    figure, axes = _blank()
+    figure, axes = blank()
     axes.set_xscale("log")
     axes.axhline(0, color=MUTED, lw=0.6)
     for k, curve in enumerate(panel.curves):
@@ -54,14 +54,15 @@ def panel_svg(panel: Panel) -> str:
     axes.set_ylim(-1.12, 1.12)
     axes.set_yticks([-1, 0, 1])
     axes.set_xlabel("step")
-    _legend(axes)
-    return _svg(figure, panel.name)
+    legend(axes)
+    return svg(figure, panel.name)
 
 
-def _blank() -> tuple[Figure, Axes]:
+def blank(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
+    """Axes without frame, in the page's colours."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.6)
@@ -107,11 +108,11 @@ def _nothing() -> Any:
     return NullLocator()
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
     axes.legend(fontsize=7.5, labelcolor=INK, frameon=False, handlelength=1.1, handletextpad=0.5, borderaxespad=0.2)
 
 
-def _svg(figure: Figure, salt: str) -> str:
+def svg(figure: Figure, salt: str) -> str:
     """The figure as text: own ids (several share a page), the page's colours and font, no fixed size."""
     import matplotlib
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,15 @@ def write_page(record: Record, folder: Path) -> Path:
 
 def render(record: Record) -> str:
     """The page as text."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     from resolvent.report.figure import panel_svg, spectrum_svg
+    from resolvent.report.template import template
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files("resolvent.report").joinpath("page.html").read_text(encoding="utf-8"))
+    page = template("page.html")
     drawn = [(s, Markup(spectrum_svg(s))) for s in record.spectra]
     results = record.check["results"]
-    return template.render(
+    return page.render(
         record=record,
         settings=record.check["settings"],
         ok=record.check["ok"],

@@ -1,0 +1,30 @@
+"""`resolvent report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one HTML page (and Markdown, and CSV) about every run below the folders.
+
+    Exit status: 0 written, 2 bad usage.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),)
+    """Folders that `resolvent run` wrote."""
+    out: Path | None = None
+    """Where to put report.html, report.md and report.csv; into the first folder when left out."""
+    title: str | None = None
+    """The page's title."""
+
+    def execute(self) -> int:
+        from resolvent import perform
+
+        perform.report(list(self.runs), self.out, self.title)
+        return 0

@@ -1,0 +1,156 @@
+"""Figures of runs: training curves, accuracy against the size of an attack, attribution, responses, samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from resolvent.report.figure import GRID, INK, MUTED, SERIES, blank, legend, svg
+from resolvent.report.runs import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDE = (7.4, 2.6)
+
+
+def training_svg(record: Record) -> str:
+    """Accuracy over epochs; where the robust one falls behind its best, the gap is marked."""
+    rows = record["training"]["rows"]
+    figure, axes = blank()
+    drawn = [
+        (split, what) for split in ("test", "validation") for what in ("clean", "robust") if _points(rows, split, what)
+    ]
+    split = drawn[0][0] if drawn else "validation"
+    for k, what in enumerate(("clean", "robust")):
+        points = _points(rows, split, what)
+        if points:
+            label = f"{split}, {'clean' if what == 'clean' else 'PGD-10'}"
+            axes.plot(*zip(*points, strict=True), lw=1.4, color=SERIES[k], marker=".", ms=4, label=label)
+    _mark_best(axes, rows, split)
+    train = [(row["epoch"], 100 * row["train_score"]) for row in rows if row.get("train_score") is not None]
+    if train:
+        axes.plot(*zip(*train, strict=True), lw=0.9, ls=":", color=MUTED, label="train")
+    axes.set(xlabel="epoch", ylim=(0, 102))
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
+    axes.locator_params(axis="x", integer=True)
+    legend(axes)
+    return svg(figure, _salt(record, "training"))
+
+
+def _points(rows: list[dict[str, Any]], split: str, what: str) -> list[tuple[float, float]]:
+    key = f"{split}_{what}"
+    return [(row["epoch"], 100 * row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
+
+
+def _mark_best(axes: Axes, rows: list[dict[str, Any]], split: str) -> None:
+    points = _points(rows, split, "robust")
+    if not points:
+        return
+    epoch, best = max(points, key=lambda point: point[1])
+    last = points[-1]
+    axes.plot([epoch], [best], "o", ms=6, mfc="none", mec=INK, mew=1)
+    if best - last[1] > 0.05 and last[0] != epoch:  # robust overfitting
+        arrow = {"arrowstyle": "<->", "color": INK, "lw": 0.8}
+        axes.annotate("", last, (last[0], best), arrowprops=arrow)
+        axes.text(last[0], best + 1.5, f"−{best - last[1]:.1f}", ha="right", size=7.5, color=INK)
+
+
+def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
+    """Accuracy against the size of the attack, one curve a run; clean accuracy stands at 0."""
+    figure, axes = blank(WIDE)
+    for k, (name, record) in enumerate(records):
+        points = curve(record)
+        dash = ("-", "--", "-.", ":")[k // len(SERIES) % 4]
+        axes.plot(*zip(*points, strict=True), lw=1.3, ls=dash, marker=".", ms=5, color=SERIES[k % 4], label=name)
+    axes.set(xlabel="size of the attack", ylim=(0, 102))
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
+    legend(axes)
+    return svg(figure, "robustness" + "".join(name for name, _ in records))
+
+
+def curve(record: Record) -> list[tuple[float, float]]:
+    """(eps, AutoAttack accuracy in per cent) of the best checkpoint; the lowest where attacks share an eps."""
+    found: dict[float, float] = {}
+    for attack in record.get("attacks", {}).values():
+        if attack["checkpoint"] == "best":
+            found[0.0] = 100 * attack["clean_accuracy"]
+            found[attack["eps"]] = min(found.get(attack["eps"], 100.0), 100 * attack["accuracy"])
+    return sorted(found.items())
+
+
+def certificate_svg(record: Record) -> str:
+    """Certified below, attacked above: the truth lies between them."""
+    points = record["certificate"]["curve"]
+    figure, axes = blank()
+    radii = [p["radius"] for p in points]
+    axes.step(radii, [100 * p["certified"] for p in points], where="post", lw=1.4, color=SERIES[0], label="certified")
+    above = [(p["radius"], 100 * p["attacked"]) for p in points if p.get("attacked") is not None]
+    if above:
+        axes.plot(*zip(*above, strict=True), "o-", lw=1.2, ms=4, color=SERIES[1], label="under attack")
+    axes.set(xlabel="radius, L2", ylim=(0, 102))
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
+    legend(axes)
+    return svg(figure, _salt(record, "certificate"))
+
+
+def attribution_svg(rows: Sequence[tuple[str, float, float]], title: str) -> str:
+    """Relative change of clean-to-attacked distance across each component, on train (full) and test (light) samples."""
+    figure, axes = blank()
+    for i, (_, train, test) in enumerate(rows):
+        axes.barh(i - 0.19, train, height=0.36, color=SERIES[0])
+        axes.barh(i + 0.19, test, height=0.36, color=SERIES[0], alpha=0.45, hatch="////", edgecolor=GRID)
+    axes.axvline(0, color=MUTED, lw=0.8)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"change of {title}, %")
+    return svg(figure, title + str(rows))
+
+
+def response_svg(name: str, response: dict[str, Any]) -> str:
+    """|G| over frequency, against a reference where there is one; spikes are marked."""
+    figure, axes = blank()
+    omega = response["frequency"]
+    if response.get("reference"):
+        axes.plot(omega, response["reference"], lw=1.0, ls="--", color=MUTED, label=response.get("reference_name", ""))
+    axes.plot(omega, response["magnitude"], lw=1.3, color=SERIES[0], label=response.get("name", name))
+    for spike in response.get("spikes", []):
+        axes.plot([spike["frequency"]], [spike["magnitude"]], "v", ms=5, color=SERIES[1])
+    axes.set(xscale="log" if min(omega) > 0 else "linear", yscale="log", xlabel="frequency", ylabel="gain")
+    legend(axes)
+    return svg(figure, "response" + name)
+
+
+def example_svg(example: dict[str, Any]) -> str:
+    """A sequence before and after the attack, first channel."""
+    figure, axes = blank()
+    clean, moved = ([row[0] for row in example[key]] for key in ("clean", "attacked"))
+    axes.plot(clean, lw=1.1, color=MUTED, label="clean")
+    axes.plot(moved, lw=1.1, color=SERIES[1], label="attacked")
+    axes.set_xlabel("step")
+    legend(axes)
+    return svg(figure, f"example{example['index']}{example['prediction']}")
+
+
+def image_svg(example: dict[str, Any], key: str) -> str | None:
+    """The sequence as the picture that it was, where its length is a square and its values lie in [0, 1]."""
+    rows = example[key]
+    side = math.isqrt(len(rows))
+    values = [v for row in rows for v in row]
+    if side * side != len(rows) or side > 32 or len(rows[0]) not in (1, 3) or min(values) < 0 or max(values) > 1:
+        return None
+    cells = [
+        f'<rect x="{i % side}" y="{i // side}" width="1.02" height="1.02" fill="{_shade(row)}"/>'
+        for i, row in enumerate(rows)
+    ]
+    return f'<svg viewBox="0 0 {side} {side}" shape-rendering="crispEdges" aria-hidden="true">{"".join(cells)}</svg>'
+
+
+def _shade(row: Sequence[float]) -> str:
+    r, g, b = (round(255 * v) for v in (row if len(row) == 3 else [1 - row[0]] * 3))
+    return f"#{r:02x}{g:02x}{b:02x}"
+
+
+def _salt(record: Record, what: str) -> str:
+    return f"{what}{record['cell']['recipe']}{record['cell']['tags']}{record['cell']['seed']}"

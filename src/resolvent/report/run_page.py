@@ -1,0 +1,183 @@
+"""The report of a folder of runs: one HTML page that needs no network, its tables as Markdown and CSV beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from resolvent.report.page import require_packages
+from resolvent.report.record import Spectrum, write_whole
+from resolvent.report.runs import Record, Runs, read_runs
+from resolvent.report.table import KINDS, Table, table
+
+NAMES = {"html": "report.html", "markdown": "report.md", "csv": "report.csv"}
+CURVES = 8  # runs in one robustness figure
+SHOWN = 24  # figures of a kind; more would bury them
+
+
+def write_report(folders: list[Path], out: Path, title: str | None = None) -> Path:
+    """Read every run below the folders and write the page; returns its path."""
+    require_packages()
+    runs = read_runs(folders)
+    tables = [table(recipe, cells) for recipe, cells in runs.recipes().items()]
+    write_whole(out / NAMES["markdown"], markdown(tables, problems(runs)))
+    write_whole(out / NAMES["csv"], "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(tables)))
+    page = out / NAMES["html"]
+    write_whole(page, render(runs, tables, title))
+    return page
+
+
+def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
+    """The page as text."""
+    from resolvent.report.template import template
+
+    good = [record for record in runs.records.values() if "failed" not in record]
+    first = {",".join(r["cell"]["tags"]): r for r in reversed(good)}  # one seed of every cell, the lowest
+    return template("runs.html").render(
+        title=title or ("Runs of " + ", ".join(runs.recipes()) if runs.records else "Runs"),
+        counts={"runs": len(runs.records), "cells": sum(len(t.rows) for t in tables)},
+        problems=problems(runs),
+        tiles=tiles(good),
+        tables=tables,
+        kinds=KINDS,
+        published=any(t.published for t in tables),
+        tasks=list({r["task"]["name"]: r["task"] for r in runs.records.values()}.values()),
+        versions=sorted({_version(r) for r in runs.records.values()}),
+        names=NAMES,
+        **figures(first),
+    )
+
+
+def figures(first: dict[str, Record]) -> dict[str, Any]:
+    """Everything that is drawn, as (name, svg) pairs."""
+    from markupsafe import Markup
+
+    from resolvent.report import run_figure as draw
+    from resolvent.report.figure import spectrum_svg
+
+    named = [(name.replace(",", " "), record) for name, record in first.items()]
+    curved = [(name, record) for name, record in named if len(draw.curve(record)) > 1]
+    groups = [curved[i : i + CURVES] for i in range(0, len(curved), CURVES)]
+    inside = [(f"{name}, {each['name']}", each) for name, r in named for each in _layers(r)]
+    return {
+        "robustness": [("", Markup(draw.robustness_svg(group))) for group in groups],
+        "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
+        "certificates": [certificate(name, r) for name, r in named if "certificate" in r][:SHOWN],
+        "attribution": [each for name, r in named if "attribution" in r for each in bars(name, r)][:SHOWN],
+        "spectra": [(n, Markup(spectrum_svg(Spectrum(**e["spectrum"])))) for n, e in inside if "spectrum" in e][:SHOWN],
+        "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
+        "examples": [example(name, e) for name, r in named for e in _examples(r)[:1]][:SHOWN],
+    }
+
+
+def problems(runs: Runs) -> list[dict[str, str]]:
+    """Everything that casts doubt, most serious first."""
+    found = [{"where": "", "what": line} for line in runs.problems]
+    for record in runs.records.values():
+        where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
+        if "failed" in record:
+            found.append({"where": where, "what": record["failed"]})
+    for record in runs.records.values():
+        where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
+        for name, attack in record.get("attacks", {}).items():
+            found += [{"where": f"{where}, {name}", "what": flag_text(flag)} for flag in attack["flags"]]
+    return found
+
+
+def flag_text(flag: dict[str, Any]) -> str:
+    """A reliability flag in one line."""
+    told = flag.get("message") or flag.get("detail") or ""
+    name = str(flag.get("kind") or flag.get("name") or "flag")
+    return f"{name}: {told}" if told else name
+
+
+def tiles(good: list[Record]) -> list[dict[str, str]]:
+    """The best clean accuracy, the best under attack, the best certified."""
+    found = []
+    clean = [r["training"]["summary"]["best"].get("test_clean") for r in good]
+    known = [v for v in clean if v is not None]
+    if known:
+        found.append({"name": "best clean accuracy", "value": f"{100 * max(known):.1f} %"})
+    attacked = [a["accuracy"] for r in good for a in list(r.get("attacks", {}).values())[:1]]
+    if attacked:
+        found.append({"name": "best accuracy under AutoAttack", "value": f"{100 * max(attacked):.1f} %"})
+    points = [(p["radius"], p["certified"]) for r in good for p in (r.get("certificate", {}).get("curve") or [])]
+    if points and max(c for _, c in points) > 0:
+        radius = max(r for r, c in points if c >= 0.5) if any(c >= 0.5 for _, c in points) else None
+        told = "largest L2 radius with half of the answers certified"
+        found.append({"name": told, "value": f"{radius:g}" if radius else "0"})
+    parameters = [r["training"]["parameters"] for r in good]
+    if parameters:
+        found.append({"name": "parameters of the smallest model", "value": f"{min(parameters):,}"})
+    return found
+
+
+def certificate(name: str, record: Record) -> dict[str, Any]:
+    """A curve where there is a bound, and the component that breaks it where there is none."""
+    from markupsafe import Markup
+
+    from resolvent.report.run_figure import certificate_svg
+
+    held = record["certificate"]
+    drawn = held.get("curve") and held.get("gain") is not None
+    caption = f"gain {held['gain']:.4g}" if held.get("gain") is not None else held.get("reason", "no finite bound")
+    return {"name": name, "svg": Markup(certificate_svg(record)) if drawn else "", "caption": caption}
+
+
+def bars(name: str, record: Record) -> list[tuple[str, Any]]:
+    """One figure for each distance that attribution measured."""
+    from markupsafe import Markup
+
+    from resolvent.report.run_figure import attribution_svg
+
+    drawn = []
+    for what in ("mse", "kl"):
+        rows = [(c["name"], c["train"][what], c["test"][what]) for c in record["attribution"]["components"]]
+        drawn.append((f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))))
+    return drawn
+
+
+def example(name: str, held: dict[str, Any]) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    from resolvent.report.run_figure import example_svg, image_svg
+
+    before, after = (image_svg(held, key) for key in ("clean", "attacked"))
+    return {
+        "name": name,
+        "index": held["index"],
+        "clean": held["clean_prediction"],
+        "moved": held["prediction"],
+        "broken_by": held["broken_by"],
+        "svg": Markup(example_svg(held)),
+        "before": Markup(before) if before else "",
+        "after": Markup(after) if after else "",
+    }
+
+
+def markdown(tables: list[Table], found: list[dict[str, str]]) -> str:
+    """The tables, flags and failures first."""
+    lines = ["# Report", ""]
+    if found:
+        told = [f"- {p['where']}: {p['what']}" if p["where"] else f"- {p['what']}" for p in found]
+        lines += ["## Flags and failures", "", *told, ""]
+    for t in tables:
+        lines += [f"## {t.recipe}", "", "Accuracy in per cent, mean ± deviation over seeds.", "", t.markdown(), ""]
+    return "\n".join(lines)
+
+
+def _layers(record: Record) -> list[dict[str, Any]]:
+    return list(record.get("analysis", {}).get("layers", []))
+
+
+def _examples(record: Record) -> list[dict[str, Any]]:
+    return [e for attack in record.get("attacks", {}).values() for e in attack.get("examples", [])]
+
+
+def _version(record: Record) -> str:
+    held = record["versions"]
+    return f"Resolvent {held['resolvent']}, torch {held['torch']}, Python {held['python']}, {held['device']}"
+
+
+def _headless(text: str) -> str:
+    return text.partition("\n")[2]

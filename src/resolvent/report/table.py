@@ -1,0 +1,125 @@
+"""A recipe's runs as a table: one row a cell, mean and deviation over seeds, the published value and the gap beside."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from dataclasses import dataclass
+
+from resolvent.report.runs import Record
+from resolvent.report.targets import Target, target
+
+KINDS = {"clean": "clean", "pgd10": "PGD-10", "autoattack": "AutoAttack"}
+PLACES = ("best", "last")
+Columns = list[tuple[str, str]]  # (kind, place)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Per cent over seeds; the deviation needs two."""
+
+    mean: float
+    deviation: float | None
+    published: float | None
+
+    @property
+    def gap(self) -> float | None:
+        return None if self.published is None else self.mean - self.published
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    seeds: int
+    failed: int
+    values: dict[tuple[str, str], Value]
+    source: str
+
+
+@dataclass(frozen=True)
+class Table:
+    recipe: str
+    columns: Columns
+    rows: list[Row]
+
+    @property
+    def published(self) -> bool:
+        return any(value.published is not None for row in self.rows for value in row.values.values())
+
+    def markdown(self) -> str:
+        heads = ["run", "seeds", *(f"{KINDS[kind]}, {place}" for kind, place in self.columns)]
+        lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+        for row in self.rows:
+            cells = [_told(row.values.get(column)) for column in self.columns]
+            lines.append(f"| {' | '.join([row.name, _seeds(row), *cells])} |")
+        return "\n".join(lines)
+
+    def csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(["recipe", "run", "seeds", "diverged", "what", "mean", "deviation", "published", "source"])
+        for row in self.rows:
+            for (kind, place), value in row.values.items():
+                numbers = [f"{value.mean:.4f}", _number(value.deviation), _number(value.published)]
+                head = [self.recipe, row.name, row.seeds, row.failed, f"{kind}_{place}"]
+                writer.writerow([*head, *numbers, row.source if value.published is not None else ""])
+        return buffer.getvalue()
+
+
+def table(recipe: str, cells: dict[str, list[Record]]) -> Table:
+    """Columns are those that at least one run has."""
+    rows = [row(recipe, name, records) for name, records in cells.items()]
+    order = [(kind, place) for kind in KINDS for place in PLACES]
+    present = {column for each in rows for column in each.values}
+    return Table(recipe, [column for column in order if column in present], rows)
+
+
+def row(recipe: str, name: str, records: list[Record]) -> Row:
+    good = [record for record in records if "failed" not in record]
+    known = target(recipe, tuple(name.split(",")))
+    values = {}
+    for kind in KINDS:
+        for place in PLACES:
+            found = [m for record in good if (m := measured(record, kind, place)) is not None]
+            if found:
+                values[kind, place] = _value(found, known, f"{kind}_{place}")
+    return Row(name, len(records), len(records) - len(good), values, known.source if known else "")
+
+
+def measured(record: Record, kind: str, place: str) -> float | None:
+    """A share of the test split, in per cent: of the checkpoint that is called best or last."""
+    summary = record["training"]["summary"]
+    if kind in ("clean", "pgd10"):
+        share = summary.get(place, {}).get("test_clean" if kind == "clean" else "test_robust")
+    else:
+        share = _attacked(record, place)
+    return None if share is None else 100.0 * share
+
+
+def _attacked(record: Record, place: str) -> float | None:
+    """Under the first evaluation that the cell asks for: the one at the size that it was trained for."""
+    found = [attack["accuracy"] for attack in record.get("attacks", {}).values() if attack["checkpoint"] == place]
+    return found[0] if found else None
+
+
+def _value(found: list[float], known: Target | None, column: str) -> Value:
+    deviation = statistics.stdev(found) if len(found) > 1 else None
+    return Value(statistics.mean(found), deviation, None if known is None else known.values.get(column))
+
+
+def _told(value: Value | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if value.published is None else f"{value} (published {value.published:.2f}, {value.gap:+.1f})"
+
+
+def _seeds(row: Row) -> str:
+    return str(row.seeds) if not row.failed else f"{row.seeds}, {row.failed} diverged"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
