@@ -6,11 +6,13 @@ from resolvent.models.checkpoint import load_config, load_into, load_model, save
 from resolvent.models.components import components_of
 from resolvent.models.config import (
     AdSConfig,
+    CertifiedConfig,
     ChannelsConfig,
     ClassifierConfig,
     GriffinConfig,
     H3Config,
     HawkConfig,
+    LipschitzConfig,
     MambaConfig,
     MegaConfig,
     ModelConfig,
@@ -22,6 +24,7 @@ from resolvent.models.config import (
 from resolvent.models.layer_config import (
     DSSConfig,
     EMAConfig,
+    L2RUConfig,
     LRUConfig,
     RGLRUConfig,
     S4Config,
@@ -35,6 +38,7 @@ from resolvent.models.presets.recipe import TrainConfig
 
 __all__ = [
     "AdSConfig",
+    "CertifiedConfig",
     "ChannelsConfig",
     "ClassifierConfig",
     "DSSConfig",
@@ -42,7 +46,9 @@ __all__ = [
     "GriffinConfig",
     "H3Config",
     "HawkConfig",
+    "L2RUConfig",
     "LRUConfig",
+    "LipschitzConfig",
     "MambaConfig",
     "MegaConfig",
     "Model",

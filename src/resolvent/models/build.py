@@ -11,6 +11,7 @@ from resolvent.blocks.ads import AdS
 from resolvent.blocks.block import Layer
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
+from resolvent.blocks.lipschitz import LipschitzResidual
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -21,6 +22,7 @@ from resolvent.blocks.stack import Stack
 from resolvent.layers.attention import Attention
 from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
+from resolvent.layers.l2ru import L2RU
 from resolvent.layers.lru import LRU
 from resolvent.layers.rglru import RGLRU
 from resolvent.layers.s4 import S4
@@ -30,6 +32,7 @@ from resolvent.layers.s6 import S6
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.models import config as c
 from resolvent.models import layer_config as lc
+from resolvent.models.certified import certified_model, make_l2ru
 from resolvent.models.head import Match, Readout
 from resolvent.models.model import Model, TwoTower
 from resolvent.models.tower import Tower
@@ -40,6 +43,7 @@ LAYERS: dict[type, type[Layer]] = {
     lc.DSSConfig: DSS,
     lc.S5Config: S5,
     lc.LRUConfig: LRU,
+    lc.L2RUConfig: L2RU,
     lc.EMAConfig: EMA,
     lc.S6Config: S6,
     lc.ScalarS6Config: ScalarS6,
@@ -51,12 +55,18 @@ def build_model(config: c.ModelConfig) -> Model | TwoTower:
     """A model with fresh weights; seed with torch.manual_seed before."""
     if not isinstance(config, c.ModelConfig):
         raise TypeError(f"build_model: expected a ModelConfig, got {type(config).__name__}; see models.presets.")
+    if config.certified is not None:
+        return certified_model(config)
     tower = make_tower(config)
     d, head = config.d_model, config.head
     if isinstance(head, c.RetrievalConfig):
         return TwoTower(config, tower, head.pooling, Match(d, head.classes, head.hidden or d))
     if isinstance(head, c.RegressionConfig):
         return Model(config, tower, Readout(d, head.outputs, head.pooling, bias=head.bias))
+    if head.pooling == "state":
+        raise ValueError(
+            'build_model: pooling="state" belongs to certified models; set certified=CertifiedConfig(...).'
+        )
     readout = Readout(d, head.classes, head.pooling, hidden=head.hidden, bias=head.bias, std=head.std)
     return Model(config, tower, readout)
 
@@ -84,6 +94,8 @@ def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
     match block:
         case c.ResidualConfig():
             return [_residual(config, make_layer(d, block.layer), _ads(config, d), _mixer(config, block))]
+        case c.LipschitzConfig():
+            return [LipschitzResidual(make_l2ru(d, block.layer), block.sigma)]
         case c.MambaConfig():
             ads = _ads(config, block.expand * d)
             return [_residual(config, Mamba(d, block.d_state, expand=block.expand, width=block.width, ads=ads))]

@@ -7,9 +7,10 @@ from typing import Literal
 
 from resolvent.blocks.activation import Activation
 from resolvent.blocks.ads import AdSKind
+from resolvent.blocks.lipschitz import Sigma
 from resolvent.blocks.mixer import MixerKind
 from resolvent.blocks.norm import NormKind
-from resolvent.models.layer_config import LayerConfig, S4DConfig
+from resolvent.models.layer_config import L2RUConfig, LayerConfig, S4DConfig
 from resolvent.models.settings import Settings
 
 Pooling = Literal["mean", "last", "max"]
@@ -104,7 +105,15 @@ class H3Config(Settings):
     expand: int = 4
 
 
-BlockConfig = ResidualConfig | MambaConfig | MegaConfig | HawkConfig | GriffinConfig | H3Config
+@dataclass(frozen=True)
+class LipschitzConfig(Settings):
+    """y = (x + sigma(g(x))) / (1 + gamma) with an L2RU g of gain gamma: 1-Lipschitz, for certified models."""
+
+    layer: L2RUConfig = field(default_factory=L2RUConfig)
+    sigma: Sigma = "sandwich"
+
+
+BlockConfig = ResidualConfig | MambaConfig | MegaConfig | HawkConfig | GriffinConfig | H3Config | LipschitzConfig
 
 
 @dataclass(frozen=True)
@@ -112,10 +121,11 @@ class ClassifierConfig(Settings):
     """Logits after pooling over time; `hidden` > 0 puts one GELU layer before. One class: a binary logit.
 
     `std` starts the output weights normal with that deviation, in place of nn.Linear's uniform start.
+    Pooling "state" is for certified models: see `CertifiedConfig`.
     """
 
     classes: int = 10
-    pooling: Pooling = "mean"
+    pooling: Literal["mean", "last", "max", "state"] = "mean"
     hidden: int = 0
     bias: bool = True
     std: float | None = None
@@ -139,6 +149,25 @@ class RetrievalConfig(Settings):
     hidden: int | None = None
 
 
+@dataclass(frozen=True)
+class CertifiedConfig(Settings):
+    """A model whose Lipschitz constant is at most `gain` for any weights; it needs LipschitzConfig blocks.
+
+    kind     "lipschitz": biases are allowed, distances of outputs are bounded by gain times distances of inputs;
+             "gain": no biases, so that also |f(u)| <= gain |u|
+    memory   states for each channel of the pooling "state": how many steps it can hold without loss
+    """
+
+    gain: float = 1.0
+    kind: Literal["lipschitz", "gain"] = "lipschitz"
+    memory: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.gain < float("inf"):
+            raise ValueError(f"CertifiedConfig: gain must be positive and finite, got {self.gain}.")
+
+
 InputConfig = ChannelsConfig | TokensConfig
 HeadConfig = ClassifierConfig | RegressionConfig | RetrievalConfig
 
@@ -158,6 +187,7 @@ class ModelConfig(Settings):
     final_norm: bool = False
     dropout: float = 0.0
     ads: AdSConfig | None = None
+    certified: CertifiedConfig | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -66,6 +66,19 @@ class LRUConfig(Settings):
 
 
 @dataclass(frozen=True)
+class L2RUConfig(Settings):
+    """`gamma` is the prescribed gain, or where a trained one starts; r_min, r_max, max_phase None: the form's own."""
+
+    d_state: int | None = None
+    gamma: float = 1.0
+    trainable_gamma: bool = False
+    form: Literal["complete", "contraction", "diagonal"] = "diagonal"
+    r_min: float | None = None
+    r_max: float | None = None
+    max_phase: float | None = None
+
+
+@dataclass(frozen=True)
 class EMAConfig(Settings):
     d_state: int = 16
     bidirectional: bool = False
@@ -95,5 +108,14 @@ class RGLRUConfig(Settings):
 
 
 LayerConfig = (
-    S4Config | S4DConfig | DSSConfig | S5Config | LRUConfig | EMAConfig | S6Config | ScalarS6Config | RGLRUConfig
+    S4Config
+    | S4DConfig
+    | DSSConfig
+    | S5Config
+    | LRUConfig
+    | L2RUConfig
+    | EMAConfig
+    | S6Config
+    | ScalarS6Config
+    | RGLRUConfig
 )

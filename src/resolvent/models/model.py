@@ -11,16 +11,19 @@ from torch import Tensor, nn
 
 from resolvent.blocks.block import merged_groups
 from resolvent.layers.contract import frozen
+from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.config import ModelConfig
 from resolvent.models.head import Match, Readout
+from resolvent.models.parts import model_parts, two_tower_parts
 from resolvent.models.pool import PoolKind, pool
 from resolvent.models.tower import Tower
+from resolvent.ssm.part import Part
 
 
 class Model(nn.Module):
     """Tower and readout. x (b, l) tokens or (b, l, c) channels -> (b, outputs), or (b, l, outputs) without pooling."""
 
-    def __init__(self, config: ModelConfig, tower: Tower, head: Readout) -> None:
+    def __init__(self, config: ModelConfig, tower: Tower, head: Readout | LipschitzReadout) -> None:
         super().__init__()
         self.config = config
         self.tower = tower
@@ -67,6 +70,13 @@ class Model(nn.Module):
         body = self.tower.body.initial_state(batch)
         return {"body": body, "head": self.head.initial_state(batch, like=next(self.head.parameters()))}
 
+    def gain_parts(self, length: int | None = None) -> list[Part]:
+        """The model as a chain of components with their Lipschitz constants, or the reason why they have none.
+
+        Constants hold in evaluation mode. `length`, the shortest sequence in question, sharpens mean pooling.
+        """
+        return model_parts(self.tower, self.head, length)
+
     @contextmanager
     def frozen(self) -> Iterator[Model]:
         """Tables once, input gradients only: see `layers.contract.frozen`."""
@@ -100,6 +110,10 @@ class TwoTower(nn.Module):
         features, _ = self.tower.features(e.flatten(0, 1), None, each)
         e1, e2 = pool(features, each, self.pooling).unflatten(0, (-1, 2)).unbind(1)  # (b, d) each
         return self.head(e1, e2)
+
+    def gain_parts(self, length: int | None = None) -> list[Part]:
+        """As `Model.gain_parts`; the comparison of two documents multiplies features, so the chain has no bound."""
+        return two_tower_parts(self.tower, self.pooling, self.head, length)
 
     @contextmanager
     def frozen(self) -> Iterator[TwoTower]:

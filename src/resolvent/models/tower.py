@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.blocks.spectral import Spectral
 from resolvent.blocks.stack import Stack
 from resolvent.layers.border import check_lengths
 
@@ -16,7 +17,7 @@ class Tower(nn.Module):
 
     def __init__(
         self,
-        entry: nn.Embedding | nn.Linear,
+        entry: nn.Embedding | nn.Linear | Spectral,
         body: Stack,
         *,
         input_norm: nn.Module,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 SQUARINGS = 5  # of the Gram matrix in `norm_bound`: too large by at most n^(1/128), 4 % at n = 256
+LARGEST = 1e4  # free matrices under a Cayley transform: turns come within 1e-4 of pi, which nobody misses
 
 
 def spectral_norm(W: Tensor) -> float:
@@ -56,6 +57,7 @@ def contraction(X: Tensor) -> tuple[Tensor, Tensor]:
 
 def cayley(S: Tensor) -> Tensor:
     """The orthogonal (I - S)(I + S)^-1 of the skew part S - S^T of any square matrix."""
+    S = held(S)
     skew = S - S.mT
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
     return torch.linalg.solve(eye + skew, eye - skew)
@@ -63,10 +65,16 @@ def cayley(S: Tensor) -> Tensor:
 
 def cayley_rows(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """A (n, n) and B (n, m) with A A^T + B B^T = I from free U (n, n) and V (m, n): Wang and Manchester 2023, eq. 9."""
+    U, V = held(U), held(V)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     Z = U - U.mT + V.mT @ V
     inverse = torch.linalg.inv(eye + Z)
     return (inverse @ (eye - Z)).mT, -2 * (V @ inverse).mT
+
+
+def held(W: Tensor) -> Tensor:
+    """W with its Frobenius norm held at LARGEST, so that an inverse made of it stays exact to float32."""
+    return W * (LARGEST / torch.linalg.matrix_norm(W, keepdim=True).clamp_min(LARGEST))
 
 
 def rounding_margin(size: int) -> float:

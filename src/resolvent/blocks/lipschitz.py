@@ -1,0 +1,63 @@
+"""The residual block of a model with a prescribed gain: it hands on what it adds.
+
+The stack y_i = y_{i-1} + sigma_i(g_i(y_{i-1})), y = H y_r, with |g_i| <= gamma_i and 1-Lipschitz sigma_i, has a
+Lipschitz constant of at most |E| |H| prod_i (1 + gamma_i). Dividing each block by its own 1 + gamma_i makes the product
+telescope: every block is 1-Lipschitz, whatever gamma_i is trained to, and |H| alone sets the gain of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.activation import activation
+from resolvent.blocks.block import Block, State
+from resolvent.blocks.gate import Gate
+from resolvent.blocks.sandwich import Sandwich
+from resolvent.layers.border import check_choice
+from resolvent.layers.l2ru import L2RU
+
+Sigma = Literal["none", "relu", "tanh", "gate", "sandwich"]
+ROUNDED_DOWN = 1 - torch.finfo(torch.float32).eps
+SIGMAS: tuple[Sigma, ...] = ("none", "relu", "tanh", "gate", "sandwich")
+
+
+def make_sigma(kind: Sigma, d_model: int, *, bias: bool = True) -> nn.Module:
+    """A 1-Lipschitz map (..., d) -> (..., d); `bias` is the sandwich's."""
+    check_choice("make_sigma", "kind", kind, SIGMAS)
+    if kind == "gate":
+        return Gate(d_model)
+    if kind == "sandwich":
+        return Sandwich(d_model, d_model, bias=bias)
+    plain: Any = kind
+    return activation(plain)
+
+
+class LipschitzResidual(Block):
+    """y = (x + sigma(g(x))) / (1 + gamma), g an L2RU with gain gamma: 1-Lipschitz, any parameter values.
+
+    Without biases in sigma it maps zero to zero, and has a gain of at most one as well.
+    """
+
+    def __init__(self, layer: L2RU, sigma: Sigma = "sandwich", *, bias: bool = True) -> None:
+        super().__init__(layer.d_model)
+        self.layer = layer
+        self.kind = sigma
+        self.sigma = make_sigma(sigma, layer.d_model, bias=bias)
+
+    def share(self) -> Tensor:
+        """1 / (1 + gamma) in the layer's dtype, rounded down."""
+        return (ROUNDED_DOWN / (1 + self.layer.gamma)).to(self.dtype)
+
+    def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        h, end = self.layer(x, state.get("layer"), lengths)
+        return self._joined(x, h), {"layer": end}
+
+    def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        h, end = self.layer._step(x_t, state["layer"])
+        return self._joined(x_t, h), {"layer": end}
+
+    def _joined(self, x: Tensor, h: Tensor) -> Tensor:
+        return torch.mul(x + self.sigma(h), self.share())

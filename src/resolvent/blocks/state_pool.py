@@ -1,0 +1,79 @@
+"""Pooling over time without loss: the final state of a recurrence that stores what it is given.
+
+Each channel has m states of its own, z_k = A z_{k-1} + b u_k with A A^T + b b^T = I: |z_k|^2 <= |z_{k-1}|^2 + u_k^2, so
+that |z_l| <= |u| for sequences of every length. That is 1-Lipschitz from the L2 norm of a sequence to a vector. Pooling
+the last step keeps one step of a sequence, the mean one direction of it (its constant is 1 / sqrt(l)); this keeps m.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.layers.border import check_even, check_positive, padding_mask
+from resolvent.layers.contract import reverse
+from resolvent.layers.l2ru_run import halving
+from resolvent.ssm.block_tables import wide
+from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
+
+
+class StatePool(nn.Module):
+    """(b, l, d) -> (b, d m): the state after each sequence's last step, m (even) states for each channel.
+
+    A starts as turns by (i + 1/2) 2 pi / m: a ring that holds exactly the last m steps, an isometry of them. [A b]
+    comes from the Cayley transform of free U, V (Wang and Manchester 2023) and keeps its identity in training.
+    """
+
+    def __init__(self, d_model: int, m: int) -> None:
+        super().__init__()
+        check_positive("StatePool", d_model=d_model)
+        check_even("StatePool", m)
+        self.d_model, self.m = d_model, m
+        slope = torch.tan((torch.arange(m // 2, dtype=torch.float64) + 0.5) * math.pi / m)  # of the half angle
+        U = torch.zeros(m, m, dtype=torch.float64)
+        U[torch.arange(0, m, 2), torch.arange(1, m, 2)] = slope
+        V = torch.sqrt((1 + slope**2) / m).repeat_interleave(2)
+        own = torch.get_default_dtype()
+        self.U = nn.Parameter(U.to(own).expand(d_model, m, m).clone())  # (d, m, m)
+        self.V = nn.Parameter(V.to(own).expand(d_model, 1, m).clone())  # (d, 1, m)
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """A (d, m, m) and b (d, m, 1) as they are used."""
+        A, b = cayley_rows(wide(self.U), wide(self.V))
+        keep = rounding_margin(self.m + 1)
+        return (keep * A).to(self.U.dtype), (keep * b).to(self.U.dtype)
+
+    def gain(self) -> float:
+        """The Lipschitz constant from sequences to the pooled vector: 1 as soon as every [A b] is a contraction."""
+        rows = torch.cat(self.matrices(), -1)  # (d, m, m + 1)
+        largest = max(spectral_norm(row) for row in rows)
+        return 1.0 if largest <= 1 else math.inf
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """z_l = sum_j A^j b u_{l-1-j}, one product with the powers."""
+        mask = padding_mask(x, lengths)
+        back = reverse(x if mask is None else x.masked_fill(mask, 0), lengths)  # (b, l, d)
+        powers = krylov(*self.matrices(), x.shape[1])  # (d, m, l)
+        return torch.einsum("bld,dml->bdm", back, powers).flatten(1)
+
+    def initial(self, batch: int, like: Tensor) -> Tensor:
+        return like.new_zeros(batch, self.d_model, self.m)
+
+    def running(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """x (b, l, d) continues the sequence: the pooled value at each of its steps (b, l, d m), and the state."""
+        A, b = self.matrices()
+        z = [halving(A[c], F.linear(x[..., c, None], b[c]), state[:, c]) for c in range(self.d_model)]
+        each = torch.stack(z, 2)  # (b, l, d, m)
+        return each.flatten(2), each[:, -1]
+
+
+def krylov(A: Tensor, b: Tensor, length: int) -> Tensor:
+    """[b, A b, A^2 b, ...] (..., m, length) by doubling: log2(length) products."""
+    powers = b
+    while powers.shape[-1] < length:
+        powers = torch.cat([powers, A @ powers], -1)
+        A = A @ A
+    return powers[..., :length]

@@ -1,0 +1,83 @@
+"""Models with a prescribed gain: what they are built of, and what they refuse, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from resolvent.blocks.lipschitz import LipschitzResidual
+from resolvent.blocks.norm import make_norm
+from resolvent.blocks.spectral import Spectral
+from resolvent.blocks.stack import Stack
+from resolvent.layers.l2ru import L2RU
+from resolvent.models import config as c
+from resolvent.models.certified_head import LipschitzReadout
+from resolvent.models.model import Model
+from resolvent.models.tower import Tower
+
+
+def certified_model(config: c.ModelConfig) -> Model:
+    """E, 1-Lipschitz residual blocks, pooling, hidden layer, H: |E| <= 1 and |H| <= gain, so that gain bounds them all.
+
+    Holds for sequences of every length, from a zero (or any fixed) initial state, in evaluation and in training mode.
+    """
+    check_certified(config)
+    block, head, how = config.block, config.head, config.certified
+    assert how is not None
+    assert isinstance(block, c.LipschitzConfig)
+    assert isinstance(config.input, c.ChannelsConfig)
+    assert not isinstance(head, c.RetrievalConfig)
+    d, bias = config.d_model, how.kind == "lipschitz"
+    blocks = [LipschitzResidual(make_l2ru(d, block.layer), block.sigma, bias=bias) for _ in range(config.layers)]
+    none = make_norm("none", d)
+    tower = Tower(Spectral(config.input.channels, d, bias=config.input.bias), Stack(blocks), input_norm=none,
+                  final_norm=none)  # fmt: skip
+    outputs = head.classes if isinstance(head, c.ClassifierConfig) else head.outputs
+    hidden = head.hidden if isinstance(head, c.ClassifierConfig) else 0
+    readout = LipschitzReadout(
+        d, outputs, head.pooling, gain=how.gain, memory=how.memory, hidden=hidden, bias=head.bias and bias
+    )
+    return Model(config, tower, readout)
+
+
+def make_l2ru(d_model: int, layer: c.L2RUConfig) -> L2RU:
+    return L2RU(d_model, **{f.name: getattr(layer, f.name) for f in fields(layer)})
+
+
+def check_certified(config: c.ModelConfig) -> None:
+    """Everything that would break the bound, or leave it without proof, is refused here."""
+    for reason in _refusals(config):
+        raise ValueError(f"build_model: a certified model cannot have {reason}")
+
+
+def _refusals(config: c.ModelConfig) -> Iterator[str]:
+    how, head = config.certified, config.head
+    assert how is not None
+    if not isinstance(config.block, c.LipschitzConfig):
+        yield f"{type(config.block).__name__} blocks: their gain is not prescribed; use block=LipschitzConfig(...)."
+    for name, norm in {"norm": config.norm, "input_norm": config.input_norm}.items():
+        if norm != "none":
+            yield (
+                f'{name}="{norm}": a norm divides by a statistic of its input, so its slope is unbounded near zero '
+                f'(batch norm: not bounded beforehand); use {name}="none".'
+            )
+    if config.dropout:
+        yield f"dropout={config.dropout}: in training it multiplies what it keeps by 1 / (1 - p); use dropout=0."
+    if config.ads is not None:
+        yield "adaptive scaling: a product of features has no Lipschitz constant; use ads=None."
+    if isinstance(config.input, c.TokensConfig):
+        yield "tokens as input: they have no distance in L2; use ChannelsConfig (for example on embeddings)."
+    if isinstance(head, c.RetrievalConfig):
+        yield "a retrieval head: it multiplies two documents; use a ClassifierConfig or RegressionConfig."
+    elif how.kind == "gain":
+        yield from _bias_refusals(config.input, head)
+    if isinstance(head, c.ClassifierConfig) and head.std is not None:
+        yield f"std={head.std} in the head: the decoder starts at its capped norm; use std=None."
+
+
+def _bias_refusals(entry: c.InputConfig, head: c.ClassifierConfig | c.RegressionConfig) -> Iterator[str]:
+    why = 'it maps zero elsewhere, so |f(u)| <= gain |u| fails at u = 0; use bias=False, or kind="lipschitz"'
+    if isinstance(entry, c.ChannelsConfig) and entry.bias:
+        yield f"a bias in its input: {why}."
+    if head.bias:
+        yield f"a bias in its head: {why}."
