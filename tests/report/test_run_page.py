@@ -1,0 +1,106 @@
+"""The report of runs: means over seeds beside the published values, doubts first, nothing from outside."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resolvent.report.run_page import NAMES, write_report
+from resolvent.report.runs import read_runs
+from resolvent.report.table import table
+
+pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
+pytest.importorskip("jinja2", reason="jinja2 is in the report extra")
+
+
+def run(folder: Path, tags: tuple[str, ...], seed: int, clean: float = 0.65, **extra: Any) -> Path:
+    """A record as `resolvent run` leaves it."""
+    rows = [
+        {"epoch": k, "train_score": 0.5, "validation_clean": clean, "validation_robust": 0.3 - 0.02 * abs(k - 2)}
+        for k in range(1, 5)
+    ]
+    measured = {"epoch": 2, "test_clean": clean, "test_robust": 0.36}
+    attack = {
+        "checkpoint": "best", "accuracy": 0.3, "clean_accuracy": clean, "samples": 8, "eps": 0.031, "norm": "linf",
+        "flags": [], "examples": [{"index": 3, "label": 1, "clean_prediction": 1, "prediction": 2,
+        "broken_by": "apgd-ce", "clean": [[0.1]] * 16, "attacked": [[0.2]] * 16}],
+    }  # fmt: skip
+    record: dict[str, Any] = {
+        "format": 1,
+        "cell": {"recipe": "qi2024-table1", "tags": list(tags), "seed": seed},
+        "versions": {"resolvent": "0", "torch": "2", "python": "3", "device": "cpu: x"},
+        "task": {"name": "cifar10", "length": 16, "channels": 1, "vocabulary": None, "licence": "free",
+                 "source": "here", "samples": {"train": 1, "validation": 1, "test": 1}},
+        "training": {"parameters": 1234, "rows": rows, "summary": {"best": measured, "last": measured}},
+        "attacks": {"standard-linf-0.031-best": attack},
+    }  # fmt: skip
+    place = folder / "-".join(tags) / f"seed-{seed}"
+    place.mkdir(parents=True)
+    (place / "cell.json").write_text("{}")
+    (place / "record.json").write_text(json.dumps(record | extra))
+    return place
+
+
+def test_means_deviations_and_published_values(tmp_path: Path) -> None:
+    for seed, clean in enumerate((0.64, 0.66)):
+        run(tmp_path, ("s4", "cifar10", "pgd-at"), seed, clean)
+    cells = read_runs([tmp_path]).recipes()["qi2024-table1"]
+    (row,) = table("qi2024-table1", cells).rows
+    value = row.values["clean", "best"]
+    assert value.mean == pytest.approx(65.0)
+    assert value.deviation == pytest.approx(2**0.5)
+    assert (value.published, row.values["autoattack", "best"].published) == (64.67, 30.90)
+    assert value.gap == pytest.approx(0.33)
+    assert ("autoattack", "last") not in row.values
+
+
+def test_the_page_is_whole_and_says_what_the_files_say(tmp_path: Path) -> None:
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    page = write_report([tmp_path], tmp_path / "out", "A <title>")
+    text = page.read_text(encoding="utf-8")
+    assert "A &lt;title&gt;" in text
+    assert "64.67" in text
+    assert "No flag, no failure" in text
+    assert not re.findall(r'(?:src|href)="(?!#)[^"]+"', text), "the page asks for something from outside"
+    assert "<script" not in text
+    markdown = (tmp_path / "out" / NAMES["markdown"]).read_text()
+    assert "65.0 (published 64.67, +0.3)" in markdown
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / NAMES["csv"]).read_text())))
+    wanted = {"clean_best", "clean_last", "pgd10_best", "pgd10_last", "autoattack_best"}
+    assert {line["what"] for line in lines} == wanted
+    assert all(line["source"] == "Qi et al. 2024, Table 1" for line in lines)
+
+
+def test_doubts_and_failures_come_first(tmp_path: Path) -> None:
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 1, failed="loss is not finite at step 3")
+    broken = run(tmp_path, ("dss", "cifar10", "pgd-at"), 0)
+    (broken / "record.json").write_text('{"cell": ')
+    (run(tmp_path, ("s5", "cifar10", "pgd-at"), 0) / "record.json").unlink()
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "3 things to look at first" in text
+    assert text.index("loss is not finite at step 3") < text.index("<h2>Accuracy</h2>")
+    assert "1 diverged" in text
+    assert "cannot be read" in text
+    assert "not complete" in text
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no folder"):
+        write_report([tmp_path / "nowhere"], tmp_path)
+    with pytest.raises(ValueError, match="no run in"):
+        write_report([tmp_path], tmp_path)
+    assert not (tmp_path / NAMES["html"]).exists()
+
+
+def test_a_hostile_record_is_text_not_code(tmp_path: Path) -> None:
+    run(tmp_path, ("<script>alert(1)</script>", "x"), 0, failed="<img src=x onerror=alert(1)>")
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "<img" not in text
