@@ -27,7 +27,7 @@ def test_bank(batch: int, dtype: torch.dtype, complex_states: bool, direct: bool
     u, h, D = torch.randn(batch, d, dtype=dtype), torch.randn(batch, d, n, dtype=kind), torch.randn(d, dtype=dtype)
     row = torch.view_as_real(weight.conj().resolve_conj()).flatten(-2) if complex_states else weight
     with use("numba"):
-        y, new = bank_step(lam, row, D if direct else None, u, h)
+        y, new = bank_step(lam, row, D if direct else None)(u, h)
     truth = lam * h + u[..., None]
     assert_close(new, truth, dtype=dtype)
     read = (weight * truth).sum(-1)
@@ -43,8 +43,8 @@ def test_mimo(batch: int, dtype: torch.dtype) -> None:
     u, h, D = torch.randn(batch, d, dtype=dtype), torch.randn(batch, p, dtype=kind), torch.randn(d, dtype=dtype)
     W_in = torch.view_as_real(B).transpose(1, 2).reshape(2 * p, d)
     W_out = torch.stack([C.real, -C.imag], -1).flatten(1)
-    with use("numba" if batch <= 8 else "torch"):
-        y, new = mimo_step(lam, W_in, W_out, D, u, h)
+    with use("numba"):
+        y, new = mimo_step(lam, W_in, W_out, D)(u, h)
     truth = lam * h + u.to(kind) @ B.mT
     assert_close(new, truth, dtype=dtype)
     assert_close(y, (truth @ C.mT).real + D * u, dtype=dtype)
@@ -53,18 +53,33 @@ def test_mimo(batch: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("n", [1, 4, 17])
-def test_selective(batch: int, dtype: torch.dtype, n: int) -> None:
+@pytest.mark.parametrize("by_library", [False, True])
+def test_selective(monkeypatch: pytest.MonkeyPatch, batch: int, dtype: torch.dtype, n: int, by_library: bool) -> None:
     d, r = 6, 3
     dt_proj, dt_bias, D = torch.randn(d, r, dtype=dtype), 9 * torch.randn(d, dtype=dtype), torch.randn(d, dtype=dtype)
-    A, seen = -torch.rand(d, n, dtype=dtype), torch.randn(batch, r + 2 * n, dtype=dtype)
+    A, x_proj = -torch.rand(d, n, dtype=dtype), torch.randn(r + 2 * n, d, dtype=dtype)
     u, h = torch.randn(batch, d, dtype=dtype), torch.randn(batch, d, n, dtype=dtype)
+    monkeypatch.setattr("resolvent.scan.selective_step_numba.FEW", 0 if by_library else 1 << 20)
     with use("numba"):
-        y, new = selective_step((dt_proj, dt_bias, A, D), seen, u, h)
-    s, B, C = seen.split([r, n, n], -1)
-    dt = torch.log1p(torch.exp((s @ dt_proj.mT + dt_bias).double())).to(dtype)
+        y, new = selective_step(x_proj, dt_proj, dt_bias, A, D)(u, h)
+    s, B, C = (u @ x_proj.mT).split([r, n, n], -1)
+    dt = torch.logaddexp((s @ dt_proj.mT + dt_bias).double(), torch.zeros((), dtype=torch.float64)).to(dtype)
     truth = torch.exp(dt[..., None] * A) * h + (dt * u)[..., None] * B[:, None]
     assert_close(new, truth, dtype=dtype)
     assert_close(y, (truth * C[:, None]).sum(-1) + D * u, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softplus_keeps_its_digits_everywhere(dtype: torch.dtype) -> None:
+    """dt near zero as well: there log(1 + e^x) in floating point is e^x to the last digit, not 0."""
+    from numba import vectorize
+
+    from resolvent.scan.exp_numba import softplus
+
+    x = torch.cat([torch.linspace(-80, 80, 4001), torch.tensor([0.0, -0.0, 1e-6, 500.0])]).to(dtype)
+    found = torch.from_numpy(vectorize(lambda t: softplus(t))(x.numpy()))
+    exact = torch.log1p(torch.exp(-x.double().abs())) + x.double().clamp(min=0)
+    assert float(((found - exact) / exact).abs().max()) < 8 * torch.finfo(dtype).eps
 
 
 LAYERS = [S4D(6, 8), S4D(6, 8, init="real"), S5(6, 8), LRU(6, 4), S6(6, 4), EMA(6, 4)]

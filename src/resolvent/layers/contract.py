@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import border
+from resolvent.layers import border, lane
+from resolvent.scan.step import Step
 
 State = Any  # a tensor, or a tuple or dict of tensors; what it holds is told by `Layer.state_spec`
 HALF = (torch.bfloat16, torch.float16)
@@ -73,6 +74,13 @@ class Layer(nn.Module, ABC):
 
     def _derive_all(self) -> None:
         """Fill the tables that `frozen()` keeps ahead of the first call. Optional: they fill themselves on use."""
+
+    def _stepper(self) -> Step | None:
+        """`_step` for plain values (u, h) -> (y, h'), with all tables prepared; kept in `frozen()`. Optional.
+
+        It takes u and h of any strides in the layer's dtype, and h of a state that is one tensor.
+        """
+        return None
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """Parameter groups as data for torch.optim: groups with an `lr` or `weight_decay` override the optimiser's."""
@@ -133,6 +141,9 @@ class Layer(nn.Module, ABC):
 
     def step(self, x_t: Tensor, state: State = None) -> tuple[Tensor, State]:
         """One time step: x_t (b, d). `state` is what the last call returned; None starts from zero."""
+        taken = lane.take(self, x_t, state)
+        if taken is not None:
+            return taken
         if self.bidirectional:
             raise ValueError(border.no_streaming(self, "step"))
         border.check_step(self, x_t)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.layers import border, siso
 from resolvent.layers.contract import Layer, Spec, State, grouped
+from resolvent.scan.step import Step
 from resolvent.ssm.block_tables import DiagonalBank, inside, wide
 from resolvent.ssm.discretise import expm1_over
 from resolvent.ssm.hippo import dplr
@@ -125,6 +126,9 @@ class DSS(Layer):
         self._check_position(position, torch.ones_like(position))
         y_t, h = siso.step(self, lambda: self._bank(L), x_t, h)
         return y_t, (h, position + 1)
+
+    def _stepper(self) -> Step | None:
+        return siso.stepper(self, lambda: self._bank(0)) if self.kernel == "exp" else None
 
     # -- parameters ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.layers import border, siso
 from resolvent.layers.contract import Layer, Spec
+from resolvent.scan.step import Step
 from resolvent.ssm.block_tables import DiagonalBank, inside, wide
 from resolvent.ssm.system import Diagonal, System
 
@@ -80,6 +81,9 @@ class EMA(Layer):
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         y_t, state = siso.step(self, self._bank, x_t, state)
         return self._activated(y_t), state
+
+    def _stepper(self) -> Step | None:
+        return None if self.silu else siso.stepper(self, self._bank)
 
     def _activated(self, y: Tensor) -> Tensor:
         return nn.functional.silu(y) if self.silu else y

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import border, mimo
 from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
+from resolvent.scan.step import Step, mimo_step
 from resolvent.ssm.system import System, conjugate_closed
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
@@ -100,6 +101,9 @@ class LRU(Layer):
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return mimo.step(self.tables(), x_t, state)
+
+    def _stepper(self) -> Step:
+        return mimo_step(*self.tables())
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.

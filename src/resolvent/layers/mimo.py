@@ -86,7 +86,7 @@ def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
 def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """One step: u_t (b, d), h (b, p) -> y_t (b, d) and the next h."""
     if unwatched(u_t, h, *tables):
-        return mimo_step(*tables, u_t, h)
+        return mimo_step(*tables)(u_t, h)
     h = torch.addcmul(drive(tables, u_t), tables.lam_bar, h)
     return read(tables, h, u_t), h
 

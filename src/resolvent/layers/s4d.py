@@ -20,6 +20,7 @@ from resolvent.init import timestep
 from resolvent.init.spectra import SPECTRA
 from resolvent.layers import border, siso
 from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.scan.step import Step
 from resolvent.ssm.block_tables import DiagonalBank, inside, wide
 from resolvent.ssm.discretise import diagonal_step
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
@@ -93,6 +94,9 @@ class S4D(Layer):
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return siso.step(self, self._bank, x_t, state)
+
+    def _stepper(self) -> Step | None:
+        return siso.stepper(self, self._bank)
 
     def _discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """lam_bar (d, n), B_bar (d, n) and dt (d, 1)."""

@@ -13,7 +13,7 @@ from resolvent.layers import border
 from resolvent.layers.contract import Layer, Spec, State, grouped
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
 from resolvent.scan import selective_scan, step
-from resolvent.scan.step import unwatched
+from resolvent.scan.step import Step, unwatched
 from resolvent.ssm.system import System
 
 
@@ -98,12 +98,14 @@ class S6(Layer):
         return selective_scan(x, hold_padding(dt, lengths), self._A(), B, C, self.D, z, state)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        weights = (self.dt_proj, self.dt_bias, self._A(), self.D)
-        if unwatched(x_t, state, self.x_proj, *weights):
-            return step.selective_step(weights, F.linear(x_t, self.x_proj), x_t, state)
+        if unwatched(x_t, state, *self.parameters()):
+            return self._stepper()(x_t, state)
         dt, B, C = self._select(x_t)
         y_t, state = selective_step(x_t, dt, self._A(), B, C, state)
         return torch.addcmul(y_t, self.D, x_t), state
+
+    def _stepper(self) -> Step:
+        return step.selective_step(self.x_proj, self.dt_proj, self.dt_bias, self._A(), self.D)
 
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the input selects: dt (..., d), B and C (..., n)."""

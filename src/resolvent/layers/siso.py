@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
-from resolvent.scan.step import bank_step, unwatched
+from resolvent.scan.step import Step, bank_step, unwatched
 from resolvent.ssm import blocked
 from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
 
@@ -58,11 +58,17 @@ def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor)
     """h = lam h + gain u, y = Re(weight h) + D u for x_t (b, d) and h (b, d, n)."""
     lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
     if gain is None and unwatched(x_t, h, lam, row):
-        return bank_step(lam, row, D, x_t, h)
+        return bank_step(lam, row, D)(x_t, h)
     drive = x_t[..., None] if gain is None else gain * x_t[..., None]
     h = lam * h + drive
     y = (reals(h) * row).sum(-1)
     return (y if D is None else torch.addcmul(y, D, x_t)), h
+
+
+def stepper(layer: Layer, bank: Callable[[], DiagonalBank]) -> Step | None:
+    """`step` for plain values, its tables prepared; None for a bank with gains."""
+    lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
+    return bank_step(lam, row, D) if gain is None else None
 
 
 def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:

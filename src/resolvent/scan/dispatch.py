@@ -74,6 +74,11 @@ def use(name: str) -> Iterator[None]:
         _forced.pop()
 
 
+def forced() -> bool:
+    """Whether a backend is forced at the moment."""
+    return bool(_forced)
+
+
 def forget() -> None:
     """Drop every remembered choice, so that the next call probes again (after installing a package, or in a test)."""
     _tried.clear()

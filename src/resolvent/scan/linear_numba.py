@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.scan.linear_rows import multiplier_rows, sum_to
-from resolvent.scan.memory import fresh
+from resolvent.scan.memory import fresh, plain
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
 
@@ -175,7 +175,7 @@ def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = F
     rows = b.numel() // (l * n)
     source, div = multiplier_rows(a, b.shape)
     h = fresh(b.shape, b)
-    source, b, start = _plain(source), _plain(b), b if h0 is None else _plain(h0)
+    source, b, start = plain(source), plain(b), b if h0 is None else plain(h0)
     threads = threads_for(b.numel())
     tasks, width = _plan(rows, n, threads)
     sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
@@ -191,7 +191,7 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     source, div = multiplier_rows(a, h.shape)
     gb = fresh(h.shape, h)
     ga = fresh((*h.shape[:-2], a.shape[-2], n), h)  # summed over the broadcast rows below
-    g, source, h, start = _plain(g), _plain(source), _plain(h), h if h0 is None else _plain(h0)
+    g, source, h, start = plain(g), plain(source), plain(h), h if h0 is None else plain(h0)
     threads = threads_for(h.numel())
     tasks, width = _plan(rows, n, threads)
     sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
@@ -209,10 +209,3 @@ def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
     blocks = max(min(-(-threads // rows), n // 64), -(-n // 4096), 1)
     width = -(-n // blocks)
     return rows * -(-n // width), width
-
-
-def _plain(x: Tensor) -> Tensor:
-    """x as its memory holds it: contiguous, no pending conjugation."""
-    if x.is_conj() or x.is_neg():
-        x = x.resolve_conj().resolve_neg()
-    return x.detach().contiguous()

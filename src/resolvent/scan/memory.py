@@ -1,4 +1,7 @@
-"""Output arrays for CPU kernels. A large one is fresh memory each time: its page faults can cost more than the scan."""
+"""Input and output arrays of CPU kernels.
+
+A large output is fresh memory each time: its page faults can cost more than the scan.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,15 @@ def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
             start = -(-x.data_ptr() // _PAGE) * _PAGE
             advise(start, (x.data_ptr() + x.nbytes - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
     return x
+
+
+def plain(x: Tensor) -> Tensor:
+    """x as its memory holds it: contiguous, no pending conjugation, apart from any graph."""
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    if x.requires_grad:
+        x = x.detach()
+    return x if x.is_contiguous() else x.contiguous()
 
 
 @cache

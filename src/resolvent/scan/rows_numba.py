@@ -1,0 +1,118 @@
+"""Rows of a few states, updated and summed in one pass, as vector instructions.
+
+A compiler looks for overlaps between the arrays of such a loop each time that it enters one, and a sum in the same loop
+makes it give up on vectors: both cost more than the row itself. Written down as vectors, a row takes some nanoseconds.
+
+Imported by compiled backends only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+WIDTH = 8  # numbers handled at once: one register of float32, two of float64 where registers have 256 bits
+_LOOSE = ("contract", "reassoc")  # fused multiply-adds, and a sum in another, fixed, order
+_INDEX = ir.IntType(32)
+
+
+def _pair_row(context: Any, u: Any, re: Any, im: Any, row: Any, h: Any, new: Any, count: Any) -> Any:
+    """pair_row(u, ..., count): h' = lam h + u of complex states, written to `new`; returns the sum of row h'.
+
+    States are stored as real and imaginary part in turn, an order in which compilers shuffle more than they multiply.
+    With lam as the rows re = (re, re, ...) and im = (-im, im, ...), only the state's neighbours have to be swapped:
+
+        h' = (re, re) * (x, y) + (-im, im) * (y, x) + (u, 0)
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        u, *addresses, count = args
+        vector = ir.VectorType(u.type, WIDTH)
+        re, im, row, h, new = (builder.inttoptr(address, vector.as_pointer()) for address in addresses)
+        driven = _spread(builder, u, [0, 1] * (WIDTH // 2))
+
+        def body(i: Any) -> Any:
+            state = _load(builder, h, i)
+            swapped = builder.shuffle_vector(state, state, _order([k ^ 1 for k in range(WIDTH)]))
+            value = _plus_product(builder, driven, _load(builder, im, i), swapped)
+            value = _plus_product(builder, value, _load(builder, re, i), state)
+            builder.store(value, builder.gep(new, [i]), align=4)
+            return value, _load(builder, row, i)
+
+        return _sum_of_products(builder, vector, count, body)
+
+    return u(u, *(types.int64,) * 6), generate
+
+
+def _driven_row(context: Any, drive: Any, B: Any, C: Any, h: Any, count: Any) -> Any:
+    """driven_row(drive, B, C, h, count): h' = h + drive B in place; returns the sum of C h'."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        drive, *addresses, count = args
+        vector = ir.VectorType(drive.type, WIDTH)
+        B, C, h = (builder.inttoptr(address, vector.as_pointer()) for address in addresses)
+        drives = _spread(builder, drive, [0] * WIDTH)
+
+        def body(i: Any) -> Any:
+            value = _plus_product(builder, _load(builder, h, i), drives, _load(builder, B, i))
+            builder.store(value, builder.gep(h, [i]), align=4)
+            return value, _load(builder, C, i)
+
+        return _sum_of_products(builder, vector, count, body)
+
+    return drive(drive, *(types.int64,) * 4), generate
+
+
+pair_row: Any = intrinsic(_pair_row)  # in compiled code; the arrays are given by their addresses,
+driven_row: Any = intrinsic(_driven_row)  # `count` is their length, a positive multiple of WIDTH
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _sum_of_products(builder: Any, vector: Any, count: Any, body: Callable[[Any], tuple[Any, Any]]) -> Any:
+    """The sum over all vectors i of the product of the two that body(i) returns, as one number."""
+    vectors = builder.sdiv(count, count.type(WIDTH))
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    i, total = builder.phi(count.type), builder.phi(vector)
+    sums, then = _plus_product(builder, total, *body(i)), builder.add(i, count.type(1))
+    for variable, first, again in ((i, count.type(0), then), (total, ir.Constant(vector, [0.0] * WIDTH), sums)):
+        variable.add_incoming(first, before)
+        variable.add_incoming(again, loop)
+    builder.cbranch(builder.icmp_signed("<", then, vectors), loop, after)
+    builder.position_at_end(after)
+    return _across(builder, sums)
+
+
+def _across(builder: Any, x: Any) -> Any:
+    """The sum of a vector's numbers, by halves."""
+    width = WIDTH
+    while width > 1:
+        width //= 2
+        turned = builder.shuffle_vector(x, x, _order([(k + width) % WIDTH for k in range(WIDTH)]))
+        x = builder.fadd(x, turned, flags=_LOOSE)
+    return builder.extract_element(x, _INDEX(0))
+
+
+def _spread(builder: Any, number: Any, places: list[int]) -> Any:
+    """The vector with `number` where places is 0 and zero where it is 1."""
+    zero = ir.Constant(ir.VectorType(number.type, WIDTH), [0.0] * WIDTH)
+    return builder.shuffle_vector(builder.insert_element(zero, number, _INDEX(0)), zero, _order(places))
+
+
+def _plus_product(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    return builder.fadd(x, builder.fmul(y, z, flags=_LOOSE), flags=_LOOSE)
+
+
+def _load(builder: Any, pointer: Any, i: Any) -> Any:
+    return builder.load(builder.gep(pointer, [i]), align=4)  # an array may start anywhere
+
+
+def _order(places: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(_INDEX, WIDTH), [_INDEX(k) for k in places])
