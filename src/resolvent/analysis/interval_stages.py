@@ -170,6 +170,23 @@ class Pool:
         return ((t < lengths[:, None]).double() / lengths[:, None])[..., None]
 
 
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """(b, l, d) -> (b, d m): m weighted sums over time of each channel, K (d, m, l), such as a final state."""
+
+    K: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        return _taps(self.K.detach().double(), x)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        return Box(self.apply(box.center), _taps(self.K.detach().double().abs(), box.radius)).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        each = a.unflatten(-1, self.K.shape[:2])  # (b, j, d, m)
+        return torch.einsum("bjdm,dml->bjld", each, self.K.detach().double()), a.new_zeros(a.shape[:2])
+
+
 def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
     """The network itself, in float64."""
     x = x.detach().double()
@@ -195,3 +212,7 @@ def pulled(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tensor, 
 
 def _total(terms: Tensor) -> Tensor:
     return terms.flatten(2).sum(2)
+
+
+def _taps(K: Tensor, x: Tensor) -> Tensor:
+    return torch.einsum("bld,dml->bdm", x, K).flatten(1)
