@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -88,7 +89,7 @@ class BatchNorm(nn.Module):
                 "BatchNorm: a step in training mode has no statistics of its sequence; call eval() before streaming, "
                 "or train on whole sequences."
             )
-        mean, var, count = self._statistics(x, lengths)
+        mean, var, count = shared_statistics(*self._statistics(x, lengths))
         self._remember(mean.detach(), var.detach(), count)
         return self._normalised(x, mean, var)
 
@@ -112,3 +113,16 @@ class BatchNorm(nn.Module):
         bessel = count / (count - 1).clamp(min=1) if isinstance(count, Tensor) else count / max(count - 1, 1)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_((var * bessel).to(self.running_var.dtype), self.momentum)
+
+
+def shared_statistics(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor, Tensor | int]:
+    """Statistics over the rows of all processes that train together; those of this one when it is alone."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return mean, var, count
+    from torch.distributed.nn.functional import all_reduce
+
+    own = torch.as_tensor(count, dtype=mean.dtype, device=mean.device)
+    total = all_reduce(own.clone())
+    whole = all_reduce(mean * (own / total))
+    spread = all_reduce((var + (mean - whole).square()) * (own / total))
+    return whole, spread, total

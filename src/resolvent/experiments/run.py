@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from resolvent.experiments.cell import Cell
 from resolvent.experiments.folder import RECORD, Folder
 from resolvent.experiments.lock import Lock
 from resolvent.experiments.provenance import provenance
-from resolvent.experiments.stages import STAGES
+from resolvent.experiments.stages import SHARED, STAGES, Stage
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.work import Told, Work
 from resolvent.models import build_model, count_parameters, save_model
 from resolvent.training import Diverged, fit
+from resolvent.training.crew import crew
 from resolvent.training.state import DamagedState
 
 FORMAT = 1
@@ -34,14 +36,21 @@ log = logging.getLogger("resolvent.experiments")
 
 def run_cell(cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info) -> dict[str, Any]:
     """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed"."""
-    folder = Folder(path)
-    with Lock(folder.path):
-        folder.admit(cell)
+    folder, team = Folder(path), crew()
+    with Lock(folder.path) if team.first else nullcontext():  # one claim for all processes of a run
+        if team.first:
+            folder.admit(cell)
+        team.wait()
         done = folder.record()
+        team.wait()
         if done is not None and not folder.damaged():
             return done
-        work = Work(cell, folder, open_task(cell.task), torch.device(device), told)
+        work = Work(cell, folder, open_task(cell.task), torch.device(device), told if team.first else _silent)
         return _complete(work)
+
+
+def _silent(line: str) -> None:
+    return
 
 
 def _complete(work: Work) -> dict[str, Any]:
@@ -59,16 +68,28 @@ def _complete(work: Work) -> dict[str, Any]:
         if not wanted(cell):
             continue
         started = time.perf_counter()
-        found = work.folder.stage(name)
-        if found is None:
-            work.told(f"{cell.address}: {name}")
-            found = stage(work)
-            work.folder.finish(name, found)
-        record[name] = found
+        record[name] = _staged(work, name, stage)
         times[name] = round(time.perf_counter() - started, 3)
     record["times"] = times | {"rows": [row.pop("seconds", None) for row in record.get("training", {}).get("rows", [])]}
-    work.folder.write(RECORD, record)
+    if crew().first:
+        work.folder.write(RECORD, record)
+    crew().wait()
     return record
+
+
+def _staged(work: Work, name: str, stage: Stage) -> dict[str, Any]:
+    """The result of a stage; all processes share the attacks, the rest is done by the first alone."""
+    team = crew()
+    team.wait()
+    found = work.folder.stage(name)
+    team.wait()
+    if found is None and (team.first or name in SHARED):
+        work.told(f"{work.cell.address}: {name}")
+        found = stage(work)
+        if team.first:
+            work.folder.finish(name, found)
+    team.wait()
+    return found if found is not None else work.folder.stage(name) or {}
 
 
 def _trained(work: Work) -> dict[str, Any]:
@@ -93,7 +114,9 @@ def _fit(work: Work) -> dict[str, Any]:
     probe = goal.probe(bounds) if work.task.vocabulary is None else None
     settings = type(settings)(**{**vars(settings), "probe": probe})
     history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, save=save_model)
-    work.folder.seal()
+    if crew().first:
+        work.folder.seal()
+    crew().wait()
     rows = [dict(row) for row in history.rows]
     return {"parameters": count_parameters(model), "rows": rows, "summary": history.summary}
 

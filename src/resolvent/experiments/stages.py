@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from resolvent.attacks import Threat
-from resolvent.attacks.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
 from resolvent.experiments.cell import AttackPlan, Cell
 from resolvent.experiments.work import Work
+from resolvent.training.crew import crew
 
 Stage = Callable[[Work], dict[str, Any]]
 EXAMPLES = 4  # pictures of clean and attacked sequences
@@ -33,10 +34,12 @@ def _evaluation(work: Work, plan: AttackPlan, kept: str, key: str) -> dict[str, 
     split = work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
     x, y = split.x[:n].to(work.device), split.y[:n].to(work.device)
-    settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, probe=plan.probe)
+    team = crew()
+    settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, (team.rank, team.size), plan.probe)
     threat = Threat(plan.norm, plan.eps, work.task.bounds)
-    place = work.folder.path / "attack" / key
+    place = work.folder.path / "attack" / (key if team.size == 1 else f"{key}/part-{team.rank}-of-{team.size}")
     outcome = evaluate(work.trained(kept), (x, y), threat, plan.preset, settings=settings, folder=place)
+    outcome = Evaluation.joined(team.gather(outcome))
     told = outcome.to_dict()
     records = told.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
@@ -58,3 +61,4 @@ def _rounded(values: torch.Tensor) -> list[Any]:
 STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("attacks", lambda cell: bool(cell.attacks), attacked),
 )
+SHARED = ("attacks",)  # stages in which all processes of a run take part

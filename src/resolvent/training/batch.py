@@ -37,6 +37,11 @@ class Batch:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def part(self, rows: slice) -> Batch:
+        """Some of the samples with their own random numbers: what happens to them does not depend on the others."""
+        lengths = None if self.lengths is None else self.lengths[rows]
+        return Batch(self.x[rows], self.y[rows], lengths, Draws(self.draws.seed, self.draws.index[rows]))
+
 
 class Batches:
     """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""

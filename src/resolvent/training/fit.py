@@ -94,17 +94,29 @@ def _step(run: Run) -> None:
     batch = run.batches.at(step)
     set_rate(run.optimiser, rate(step, len(run.batches), run.settings))
     run.optimiser.zero_grad(set_to_none=True)
-    loss = _loss(run, batch, step)
-    loss.value.backward()
+    mean, right = _summed(run, batch, step)
     size = _clipped(run)
-    right = score(loss.output.detach(), batch.y).sum()
-    value, norm, hits = torch.stack([v.detach().double() for v in (loss.value, size, right)]).tolist()  # one wait
+    value, norm, hits = torch.stack([mean, size.detach().double(), right]).tolist()  # one wait
     if not (math.isfinite(value) and math.isfinite(norm)):
         _stop(run, batch, step)
     run.optimiser.step()
     new = (value * len(batch), hits, len(batch))
     run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
     run.ledger.step += 1
+
+
+def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    """The mean loss over the whole batch, whose gradient is left in the parameters, and the number of right answers."""
+    part = batch if run.crew.size == 1 else batch.part(run.crew.rows(len(batch)))
+    told = torch.zeros(2, dtype=torch.float64, device=run.device)
+    if len(part):
+        loss = _loss(run, part, step)
+        mine = loss.value * (len(part) / len(batch)) if len(part) < len(batch) else loss.value
+        mine.backward()
+        told[0], told[1] = mine.detach(), score(loss.output.detach(), part.y).sum()
+    run.crew.add_gradients(run.model)
+    run.crew.add([told])
+    return told[0], told[1]
 
 
 def _loss(run: Run, batch: Batch, step: int) -> Loss:
@@ -137,7 +149,7 @@ def _measured(run: Run, names: tuple[str, ...]) -> Row:
         split = run.task.splits()[name]
         if len(split):
             with run.autocast():
-                found = measure(run.model, split, run.probe, run.settings.batch_size)
+                found = measure(run.model, split, run.probe, run.settings.batch_size, run.crew)
             row |= {f"{name}_{what}": value for what, value in found.items()}
     return row
 
@@ -150,10 +162,10 @@ def _enter(run: Run, row: Row) -> None:
     for name, best in run.best().items():
         if best is row:
             run.weights[name] = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
-            if run.files is not None:
+            if run.files is not None and run.crew.first:
                 run.files.keep(name, run.model)
     run.store()
-    if run.files is not None:
+    if run.files is not None and run.crew.first:
         run.files.append(row)
 
 
@@ -165,10 +177,10 @@ def _closed(run: Run, final: Final | None) -> History:
     summary: dict[str, Any] = {name: _account(run, row, weights, final) for name, (row, weights) in chosen.items()}
     run.model.load_state_dict(last)
     summary["gap"] = gaps(summary)
-
-    if run.files is not None:
+    if run.files is not None and run.crew.first:
         run.files.keep("last", run.model)
         run.files.summarise(summary)
+    run.crew.wait()
     return History(tuple(run.ledger.rows), summary, run.weights)
 
 

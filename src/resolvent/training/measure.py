@@ -8,24 +8,29 @@ from torch import nn
 from resolvent.attacks import Victim
 from resolvent.data.task import Split
 from resolvent.training.batch import Batch, take
+from resolvent.training.crew import Crew
 from resolvent.training.criterion import criterion, score, wide
 from resolvent.training.settings import Probe
 
 _SEED = 0  # of the probe's starts: the same every time, so that two epochs differ by their weights alone
 
 
-def measure(model: nn.Module, split: Split, probe: Probe | None = None, batch_size: int = 256) -> dict[str, float]:
+def measure(
+    model: nn.Module, split: Split, probe: Probe | None = None, batch_size: int = 256, crew: Crew | None = None
+) -> dict[str, float]:
     """{"loss", "clean"} and, with a probe, "robust": means over the split; accuracies, or minus the squared error.
 
-    The model is left in the mode in which it was found.
+    The model is left in the mode in which it was found. A crew shares the samples.
     """
-    sums: dict[str, float] = {}
-    device = split.x.device
+    crew = crew or Crew()
+    names = ("loss", "clean") if probe is None else ("loss", "clean", "robust")
+    sums = torch.zeros(len(names), dtype=torch.float64, device=split.x.device)
     with Victim(model).attacked():
-        for index in torch.arange(len(split), device=device).split(batch_size):
-            for name, value in _sums(model, take(split, index, _SEED), probe).items():
-                sums[name] = sums.get(name, 0.0) + value
-    return {name: value / len(split) for name, value in sums.items()}
+        for index in torch.arange(len(split), device=split.x.device)[crew.rows(len(split))].split(batch_size):
+            found = _sums(model, take(split, index, _SEED), probe) if len(index) else {}
+            sums += torch.tensor([found.get(name, 0.0) for name in names], dtype=torch.float64, device=sums.device)
+    crew.add([sums])
+    return {name: value / len(split) for name, value in zip(names, sums.tolist(), strict=True)}
 
 
 def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, float]:

@@ -13,6 +13,7 @@ from resolvent.attacks import Threat, Victim
 from resolvent.attacks.store import digest, fingerprint, plain
 from resolvent.data.task import Split, Task
 from resolvent.training.batch import Batches, take
+from resolvent.training.crew import Crew, crew
 from resolvent.training.history import Row, best_rows
 from resolvent.training.objective import Objective
 from resolvent.training.optimiser import make_optimiser
@@ -34,6 +35,7 @@ class Run:
     files: RunFolder | None = None
     ledger: Ledger = field(default_factory=Ledger)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
+    crew: Crew = field(default_factory=crew)
 
     @property
     def device(self) -> torch.device:
@@ -57,7 +59,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def store(self) -> None:
-        if self.files is not None:
+        if self.files is not None and self.crew.first:
             self.files.store(self.model, self.optimiser, self.ledger)
 
 
@@ -78,10 +80,33 @@ def begin(
     batches = Batches(task.train, settings.batch_size, settings.seed)
     run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings))
     check_outputs(run)
+    check_crew(run)
+    run.crew.share(model)
     if folder is not None:
+        _open(run, folder, save)
+    return run
+
+
+def check_crew(run: Run) -> None:
+    """Every process needs a row of every batch: one without would be missing where they meet."""
+    smallest = len(run.task.train) % run.settings.batch_size or run.settings.batch_size
+    if smallest < run.crew.size:
+        raise ValueError(
+            f"fit: {run.crew.size} processes would share a batch of {smallest}, the last of an epoch in batches of "
+            f"{run.settings.batch_size}; use fewer processes, or another batch size."
+        )
+
+
+def _open(run: Run, folder: str | Path, save: Save | None) -> None:
+    """The first process makes or checks the folder, the others read what it left."""
+    if run.crew.first:
         run.files = RunFolder(folder, describe(run), save)
         resume(run, run.files)
-    return run
+    run.crew.wait()
+    if not run.crew.first:
+        run.files = RunFolder(folder, describe(run), save)
+        resume(run, run.files)
+    run.crew.wait()
 
 
 def resume(run: Run, files: RunFolder) -> None:

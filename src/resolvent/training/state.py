@@ -68,7 +68,8 @@ class RunFolder:
             return None
         tensors, header = _read_tensors(self.state)
         if _digest(tensors) != header.get("sha256"):
-            raise DamagedState(f"fit: {self.state} is damaged (its checksum differs); remove it to train from the start.")
+            told = f"fit: {self.state} is damaged (its checksum differs); remove it to train from the start."
+            raise DamagedState(told)
         model.load_state_dict(_under("model", tensors))
         _fill_optimiser(optimiser, _under("optimiser", tensors))
         ledger = Ledger(**json.loads(header["ledger"]))
