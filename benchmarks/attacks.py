@@ -1,9 +1,10 @@
 """AutoAttack standard, ours beside pyautoattack: same model, same samples, same batch size, one run.
 
     python benchmarks/attacks.py                      128 samples of 15 x 15 images; benchmarks/results/attacks.json
-    python benchmarks/attacks.py --samples 32 --queries 500
+    python benchmarks/attacks.py --samples 32 --queries 500 --out /tmp/attacks.json
 
-The models are small convolutional classifiers trained here for some seconds: one plainly, of which AutoAttack leaves
+Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them. The
+models are small convolutional classifiers trained here for some seconds: one plainly, of which AutoAttack leaves
 little, and one on PGD examples, of which many samples stand; those cost the full budget of every attack, and there the
 forward passes themselves bound what can be gained. The accuracies of both contenders after every attack are printed
 beside the times: a speed-up of an attack that finds less is none. Run it alone. Peer: pip install pyautoattack.
@@ -15,6 +16,9 @@ import argparse
 import json
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -92,10 +96,8 @@ def images(n: int, seed: int, size: int = 15) -> tuple[Tensor, Tensor]:
     return (0.5 + gain * patterns[y] + noise).clamp(0, 1), y
 
 
-def trained(threat: Threat | None, steps: int) -> nn.Module:
-    """A small network trained on PGD examples, or on the samples themselves."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
+def network() -> nn.Module:
+    return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2),
@@ -103,6 +105,12 @@ def trained(threat: Threat | None, steps: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * 49, 10),
     )
+
+
+def trained(threat: Threat | None, steps: int) -> nn.Module:
+    """A small network trained on PGD examples, or on the samples themselves."""
+    torch.manual_seed(0)
+    net = network()
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     for i in range(steps):
         x, y = images(64, 1000 + i)
@@ -139,6 +147,9 @@ def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
     return Outcome(*spent, {**heard, "all": final}, clock.ticks, passed)
 
 
+CONTENDERS: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattack": peer}
+
+
 def _heard(attack: Any, clock: Clock) -> dict[str, float]:
     """The accuracies that the peer only writes to its log."""
     told: dict[str, float] = {}
@@ -159,30 +170,62 @@ def _heard(attack: Any, clock: Clock) -> dict[str, float]:
     return told
 
 
-def competed(norm: str, robust: bool, args: argparse.Namespace) -> dict[str, Any]:
-    """Both contenders on one model, by turns so that a drift of the machine's speed meets both."""
-    threat = Threat(norm, EPS[norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
-    net = trained(threat if robust else None, args.training)
-    label = f"{norm}, {'PGD-trained' if robust else 'plain'}"
+@dataclass(frozen=True)
+class Case:
+    norm: str
+    robust: bool
+
+    @property
+    def threat(self) -> Threat:
+        return Threat(self.norm, EPS[self.norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.norm}, {'PGD-trained' if self.robust else 'plain'}"
+
+
+def run_one(name: str, case: Case, weights: Path, args: argparse.Namespace) -> None:
+    """The child process: one contender on one model; prints its outcome as JSON."""
+    net = network()
+    net.load_state_dict(torch.load(weights, weights_only=True))
     x, y = images(args.samples, 5)
-    runs: dict[str, list[Outcome]] = {"resolvent": [], "pyautoattack": []}
-    contenders: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattack": peer}
-    for _ in range(args.repeats):
-        for name, run in contenders.items():
-            runs[name].append(run(net, x, y, threat, args.queries, args.batch_size))
+    outcome = CONTENDERS[name](net.eval(), x, y, case.threat, args.queries, args.batch_size)
+    print(json.dumps(vars(outcome)))
+
+
+def measured(name: str, case: Case, weights: Path, args: argparse.Namespace) -> Outcome:
+    numbers = ("samples", "queries", "batch_size", "threads")
+    options = [f"--{n.replace('_', '-')}={getattr(args, n)}" for n in numbers]
+    which = ["--one", name, "--case", case.norm, "robust" if case.robust else "plain", "--weights", str(weights)]
+    env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads))
+    call = [sys.executable, __file__, *which, *options]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{case}: {name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return Outcome(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
+    """Both contenders on one model, by turns so that a drift of the machine's speed meets both."""
+    runs: dict[str, list[Outcome]] = {name: [] for name in CONTENDERS}
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "net.pt"
+        torch.save(trained(case.threat if case.robust else None, args.training).state_dict(), weights)
+        for _ in range(args.repeats):
+            for name in CONTENDERS:
+                runs[name].append(measured(name, case, weights, args))
     best = {name: min(outcomes, key=lambda o: o.seconds) for name, outcomes in runs.items()}
     faster = best["pyautoattack"].seconds / best["resolvent"].seconds
     cpu = best["pyautoattack"].cpu_seconds / best["resolvent"].cpu_seconds
     sound = best["resolvent"].accuracy <= best["pyautoattack"].accuracy + POINTS
     for name, outcome in best.items():
         table = "  ".join(f"{k} {100 * v:.2f} % {outcome.clock.get(k, 0):.1f} s" for k, v in outcome.table.items())
-        print(f"{label:<18}{name:<14}{outcome.seconds:8.1f} s {outcome.forwards:>12,} forward passes   {table}")
+        print(f"{case!s:<18}{name:<14}{outcome.seconds:8.1f} s {outcome.forwards:>12,} forward passes   {table}")
     verdict = "as strong" if sound else "WEAKER than the peer"
-    print(f"{label:<18}{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}\n")
+    print(f"{case!s:<18}{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}\n")
     return {
-        "norm": norm,
-        "training": "pgd" if robust else "plain",
-        "eps": EPS[norm],
+        "norm": case.norm,
+        "training": "pgd" if case.robust else "plain",
+        "eps": EPS[case.norm],
         "faster": faster,
         "faster_cpu": cpu,
         "met": faster >= TARGET and sound,
@@ -190,7 +233,23 @@ def competed(norm: str, robust: bool, args: argparse.Namespace) -> dict[str, Any
     }
 
 
-def main() -> None:
+def record(rows: list[dict[str, Any]], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False)
+    hidden = ("out", "one", "case", "weights")
+    return {
+        "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {args.threads} threads",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "command": " ".join(["python benchmarks/attacks.py", *sys.argv[1:]]),
+        "torch": torch.__version__,
+        "seconds": round(seconds),
+        "settings": {k: v for k, v in vars(args).items() if k not in hidden},
+        "target": TARGET,
+        "rows": rows,
+    }
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--queries", type=int, default=5000, help="of Square")
@@ -198,21 +257,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
     parser.add_argument("--training", type=int, default=300, help="steps of adversarial training of the model")
     parser.add_argument("--norms", default="linf,l2")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "attacks.json")
-    args = parser.parse_args()
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parsed()
     torch.set_num_threads(args.threads)
-    cases = [(norm, robust) for norm in args.norms.split(",") for robust in (False, True)]
-    rows = [competed(norm, robust, args) for norm, robust in cases]
-    record = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {args.threads} threads",
-        "torch": torch.__version__,
-        "settings": {k: v for k, v in vars(args).items() if k != "out"},
-        "target": TARGET,
-        "rows": rows,
-    }
+    if args.one:
+        run_one(args.one, Case(args.case[0], args.case[1] == "robust"), args.weights, args)
+        return
+    start = time.perf_counter()
+    cases = [Case(norm, robust) for norm in args.norms.split(",") for robust in (False, True)]
+    rows = [competed(case, args) for case in cases]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    args.out.write_text(json.dumps(record(rows, args, time.perf_counter() - start), indent=1) + "\n")
     print(f"record: {args.out}")
 
 

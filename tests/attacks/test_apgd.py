@@ -108,7 +108,7 @@ def test_checkpoints_of_the_paper() -> None:
     rule = halving(rows_of(1), torch.zeros(1), 100, 0.75, 0.75)
     checks = []
     for i in range(100):
-        if rule.update(torch.tensor([True]), torch.tensor([float(i)]), torch.zeros(1, 50)) is not None:
+        if rule.update(torch.tensor([True]), torch.tensor([float(i)]), *[torch.zeros(1, 50)] * 2) is not None:
             checks.append(i + 1)
     assert checks == [22, 41, 57, 70, 80, 87, 93, 99]
     assert float(rule.step) == 2.0  # always rising: never halved
@@ -120,12 +120,12 @@ def test_halving_conditions() -> None:
     rising = torch.tensor([1.0, 0.5, 1.0, 1.0])  # share of steps in which the loss rises
     for i in range(22):
         best = best + torch.tensor([1.0, 1.0, 0.0, 1.0])
-        cut = rule.update(i < rising * 22, best, torch.zeros(4, 50))
+        cut = rule.update(i < rising * 22, best, *[torch.zeros(4, 50)] * 2)
     assert cut is not None
     assert cut.tolist() == [False, True, False, False]  # 2 has not improved, but no checkpoint came before
     for i in range(19):
         best = best + torch.tensor([1.0, 0.0, 0.0, 1.0])
-        cut = rule.update(torch.tensor([True, True, True, i < 14]), best, torch.zeros(4, 50))
+        cut = rule.update(torch.tensor([True, True, True, i < 14]), best, *[torch.zeros(4, 50)] * 2)
     # 1 was halved last time and is spared; 2 stood still; 3 rose in 14 of 19 < 0.75.
     assert cut is not None
     assert cut.tolist() == [False, False, True, True]
@@ -139,13 +139,13 @@ def test_sparsity_follows_the_best_points_support() -> None:
     delta = torch.zeros(2, 50)
     delta[0, :30] = 1.0
     delta[1, :49] = 1.0
-    back = rule.update(torch.tensor([True, True]), torch.zeros(2), delta)
+    back = rule.update(torch.tensor([True, True]), torch.zeros(2), delta, torch.zeros_like(delta))
     assert back is not None
     assert back.tolist() == [True, False]  # 30 of 50 is fewer than 0.95 * 50; 49 is not
     assert rule.share.tolist() == [pytest.approx(30 / 75), pytest.approx(49 / 75)]
     assert rule.step.flatten().tolist() == [1.0, pytest.approx(1 / 1.5)]
     for _ in range(20):
-        rule.update(torch.tensor([True, True]), torch.zeros(2), delta)
+        rule.update(torch.tensor([True, True]), torch.zeros(2), delta, torch.zeros_like(delta))
     assert rule.step.flatten().tolist() == [pytest.approx(0.1)] * 2
 
 

@@ -155,6 +155,47 @@ def test_uniform_starts_fill_the_ball() -> None:
         assert abs(float((size < 0.5).float().mean()) - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5
 
 
+@given(situations(), st.integers(1, 6))
+@QUICK
+def test_a_batch_is_its_samples_one_by_one(situation: tuple[Tensor, Threat, torch.Generator], times: int) -> None:
+    """Bit for bit: projections, directions and starts of a sample do not feel its neighbours, nor its place."""
+    x, threat, generator = situation
+    x = x.repeat(times, *[1] * (x.dim() - 1))
+    eps = threat.eps.repeat(times) if isinstance(threat.eps, Tensor) else threat.eps
+    bounds = threat.bounds
+    if bounds is not None and isinstance(bounds[0], Tensor) and bounds[0].dim() == x.dim():
+        bounds = (bounds[0].repeat(times, *[1] * (x.dim() - 1)), x.clone())
+    mask = None if threat.mask is None else threat.mask.repeat(times, *[1] * (threat.mask.dim() - 1))
+    fitted = Threat(threat.norm, eps, bounds, mask).check(x)
+    scale = 10 ** (4 * torch.rand(len(x), generator=generator) - 3).view(-1, *[1] * (x.dim() - 1))
+    far = x + (scale * torch.randn(x.shape, generator=generator)).to(x.dtype)
+    region, draws = fitted.around(x), Draws.of(x)
+    whole = (region.project(far), fitted.steepest(far - x), fitted.random_start(x, draws))
+    for i in range(len(x)):
+        one = torch.tensor([i])
+        alone = fitted.select(one)
+        mine, start = x[one], alone.random_start(x[one], draws.select(one))
+        for together, part in zip(
+            whole, (alone.project(far[one], mine), alone.steepest(far[one] - mine), start), strict=True
+        ):
+            assert torch.equal(together[one], part)
+        assert torch.equal(region.select(one).project(far[one]), whole[0][one])
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize(("n", "eps"), [(3072, 12.0), (3072, 0.5), (16384, 40.0), (200, 1e-3)])
+def test_many_small_roundings_stay_within_the_radius(norm: Any, n: int, eps: float) -> None:
+    """x + delta is rounded in every entry: the sum of the roundings must not pass 1e-6, in float32 and at any size."""
+    x = torch.rand(6, n, generator=torch.Generator().manual_seed(n))
+    far = x + torch.randn(6, n, generator=torch.Generator().manual_seed(1))
+    for bounds in (None, (0.0, 1.0)):
+        threat = Threat(norm, eps, bounds)
+        point = threat.project(far, x)
+        size = np.linalg.norm((point.double() - x.double()).numpy(), {"l2": 2, "l1": 1}[norm], axis=1)
+        assert (size <= eps + 1e-6).all()
+        assert (size >= eps * (1 - 1e-5) - 1e-6).all()
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_subsets_see_the_same_threat(norm: Any) -> None:
     x = torch.rand(6, 5, 2)

@@ -23,7 +23,7 @@ class StepRule(Protocol):
 
     def direction(self, rows: Rows, grad: Tensor) -> Tensor: ...
 
-    def update(self, rose: Tensor, loss_best: Tensor, delta_best: Tensor) -> Tensor | None: ...
+    def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None: ...
 
     def select(self, keep: Tensor) -> None: ...
 
@@ -52,7 +52,7 @@ class Halving:
     def direction(self, rows: Rows, grad: Tensor) -> Tensor:
         return rows.threat.steepest(grad)
 
-    def update(self, rose: Tensor, loss_best: Tensor, delta_best: Tensor) -> Tensor | None:
+    def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None:
         self.rises = self.rises + rose
         self.since += 1
         if self.since < self.gap:
@@ -87,11 +87,11 @@ class Sparsity:
     def direction(self, rows: Rows, grad: Tensor) -> Tensor:
         return rows.threat.steepest(grad, self.share)
 
-    def update(self, rose: Tensor, loss_best: Tensor, delta_best: Tensor) -> Tensor | None:
+    def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None:
         self.since += 1
         if self.since < self.gap:
             return None
-        support = support_of(delta_best)
+        support = support_of(x_best - x)
         shrunk = support < _SAME * self.support
         smaller = torch.maximum(self.step / _ROOM, self.first / _LEAST)
         self.step = torch.where(shrunk.view(self.step.shape), self.first, smaller)

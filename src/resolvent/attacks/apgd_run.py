@@ -9,39 +9,48 @@ from torch import Tensor
 
 from resolvent.attacks.apgd_rule import StepRule, halving, sparsity
 from resolvent.attacks.gradient_probe import Probe, where_rows
-from resolvent.attacks.rows import Rows
+from resolvent.attacks.region import Region
+from resolvent.attacks.rows import Rows, is_label
 
 
 @dataclass(eq=False)
 class Search:
-    """The moving part: current and previous iterate, and the point of highest loss with its gradient."""
+    """The moving part: current and previous iterate, and the point of highest loss with its gradient and outputs."""
 
     rows: Rows
+    region: Region
     at: Tensor  # (b,) places in what was found
     x_adv: Tensor
     x_old: Tensor
     grad: Tensor
+    loss: Tensor  # (b,) at x_adv
     x_best: Tensor
     grad_best: Tensor
-    loss: Tensor  # (b,) at x_adv
     loss_best: Tensor  # (b,)
+    logits_best: Tensor  # (b, classes)
+
+    @classmethod
+    def start(cls, rows: Rows, at: Tensor, x_adv: Tensor, loss: Tensor, grad: Tensor, logits: Tensor) -> Search:
+        region = rows.threat.around(rows.x)
+        return cls(rows, region, at, x_adv, x_adv, grad, loss, x_adv, grad, loss, logits)
 
     def advance(self, rule: StepRule, momentum: float) -> None:
         """z = P(x + step * direction);  x <- P(x + a (z - x) + (1 - a)(x - x_old))   (Croce & Hein 2020, alg. 1)."""
-        x, threat = self.rows.x, self.rows.threat
-        new = threat.project(self.x_adv + rule.step * rule.direction(self.rows, self.grad), x)
+        new = self.region.project(self.x_adv + rule.step * rule.direction(self.rows, self.grad))
         if momentum < 1:
-            pull = momentum * (new - self.x_adv) + (1 - momentum) * (self.x_adv - self.x_old)
-            new = threat.project(self.x_adv + pull, x)
+            pulled = torch.lerp(self.x_adv, new, momentum)
+            new = self.region.project(pulled.add_(self.x_adv - self.x_old, alpha=1 - momentum))
         self.x_old, self.x_adv = self.x_adv, new
 
-    def absorb(self, loss: Tensor, grad: Tensor) -> Tensor:
+    def absorb(self, loss: Tensor, grad: Tensor, logits: Tensor) -> Tensor:
         """Take the values at x_adv; returns where the loss rose."""
         rose, better = loss > self.loss, loss > self.loss_best
         self.loss, self.grad = loss, grad
-        self.x_best = where_rows(better, self.x_adv, self.x_best)
-        self.grad_best = where_rows(better, grad, self.grad_best)
-        self.loss_best = torch.where(better, loss, self.loss_best)
+        if bool(better.any()):
+            self.x_best = where_rows(better, self.x_adv, self.x_best)
+            self.grad_best = where_rows(better, grad, self.grad_best)
+            self.loss_best = torch.where(better, loss, self.loss_best)
+            self.logits_best = where_rows(better, logits, self.logits_best)
         return rose
 
     def go_back(self, where: Tensor) -> None:
@@ -49,8 +58,8 @@ class Search:
         self.grad = where_rows(where, self.grad_best, self.grad)
 
     def select(self, keep: Tensor) -> None:
-        self.rows = self.rows.select(keep)
-        for name in ("at", "x_adv", "x_old", "grad", "x_best", "grad_best", "loss", "loss_best"):
+        self.rows, self.region = self.rows.select(keep), self.region.select(keep)
+        for name in ("at", "x_adv", "x_old", "grad", "loss", "x_best", "grad_best", "loss_best", "logits_best"):
             setattr(self, name, getattr(self, name)[keep])
 
 
@@ -75,7 +84,7 @@ def run(settings: Run, probe: Probe, rows: Rows, start: Tensor, group: Tensor) -
     """
     at = torch.arange(len(rows), device=start.device)
     loss, grad, logits = probe.slope(rows, start, at)
-    search = Search(rows, at, start, start, grad, start, grad, loss, loss)
+    search = Search.start(rows, at, start, loss, grad, logits)
     rule = _rule(settings, rows, start, loss)
     best = start.clone()
     _thin(search, rule, _broken(settings, probe, search, logits), group)
@@ -84,13 +93,15 @@ def run(settings: Run, probe: Probe, rows: Rows, start: Tensor, group: Tensor) -
             return best
         search.advance(rule, rule.momentum if i else 1.0)
         loss, grad, logits = probe.slope(search.rows, search.x_adv, search.at)
-        rose = search.absorb(loss, grad)
+        rose = search.absorb(loss, grad, logits)
         broken = _broken(settings, probe, search, logits)
-        back = rule.update(rose, search.loss_best, search.x_best - search.rows.x)
+        back = rule.update(rose, search.loss_best, search.x_best, search.rows.x)
         if back is not None:
             search.go_back(back)
         _thin(search, rule, broken, group)
     best[search.at] = search.x_best
+    if settings.judge:
+        probe.found.offer(search.at, search.x_best, search.loss_best, search.logits_best)
     return best
 
 
@@ -101,11 +112,14 @@ def _rule(settings: Run, rows: Rows, start: Tensor, loss: Tensor) -> StepRule:
 
 
 def _broken(settings: Run, probe: Probe, search: Search, logits: Tensor) -> Tensor | None:
-    """Offer the current points; which rows are done, if any."""
-    if not settings.judge:
+    """Which rows are done, if any: they are offered at once, the others with their best point at the end."""
+    if not (settings.judge and settings.stop and is_label(search.rows.y)):
         return None
-    wrong = probe.found.offer(search.at, search.x_adv, search.loss, logits)
-    return wrong if settings.stop and bool(wrong.any()) else None
+    wrong = (logits.argmax(1) != search.rows.y) & (search.loss > -torch.inf)
+    if not bool(wrong.any()):
+        return None
+    probe.found.offer(search.at[wrong], search.x_adv[wrong], search.loss[wrong], logits[wrong])
+    return wrong
 
 
 def _thin(search: Search, rule: StepRule, broken: Tensor | None, group: Tensor) -> None:

@@ -127,7 +127,7 @@ class _Hunt:
         near = self.distance <= 0 if self.settings.minimal else self.found.wrong
         left = (~near).nonzero().squeeze(1)
         size = max((self.victim.batch_size or len(self.rows) * width) // width, 1)
-        return iter(left.split(size)) if len(left) else iter(())
+        return iter(left.chunk(-(-len(left) // size))) if len(left) else iter(())
 
     def targets(self, logits: Tensor, at: Tensor, ranks: tuple[int, ...]) -> Tensor | None:
         """Wrong classes (s, k), likeliest first; None where the attack takes the nearest."""
@@ -181,15 +181,17 @@ class _Hunt:
             gap, slope, logits = nearest(self.victim, points, y, state.threat.norm)
         else:
             gap, slope, logits = towards(self.victim, points, y, target.flatten())
-        slope = slope.reshape(s, k, n)
-        sound = torch.isfinite(slope).all(2) & torch.isfinite(gap).view(s, k)
-        self.found.non_finite[at] |= ~sound.all(1)
+        slope, gap = slope.reshape(s, k, n), gap.view(s, k).to(state.at.dtype)
+        sound = torch.isfinite(slope.abs().amax(2)) & torch.isfinite(gap)
         if fresh:
-            self.found.zero_gradient[at] |= (slope * state.free[:, None] == 0).all(2).all(1)
+            acts = slope if state.free is None else slope * state.free
+            self.found.zero_gradient[at] |= (acts == 0).all(2).all(1)
         self.found.queries[at] += k
         self.found.gradients[at] += k if target is not None else logits.shape[1]
-        slope = torch.where(sound[:, :, None], slope, 0.0)
-        return torch.where(sound, gap.view(s, k), 0.0).to(state.at.dtype), slope
+        if bool(sound.all()):
+            return gap, slope
+        self.found.non_finite[at] |= ~sound.all(1)
+        return torch.where(sound, gap, 0.0), torch.where(sound[:, :, None], slope, 0.0)
 
     def _arrive(self, state: Walk, at: Tensor) -> Tensor:
         """Look where the step ended; which samples (s,) are broken within eps."""

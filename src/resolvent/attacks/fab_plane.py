@@ -7,7 +7,7 @@ Given w, c = <w, t> - b and the box low <= t + d <= high, each coordinate can on
 
 a knapsack that fills in the order of the norm: Linf and L2 raise one common level, L1 takes the steepest coordinates
 first. Where the plane cannot be reached the answer is the corner of the box nearest to it: v = r wherever w is
-not 0. All tensors are (b, n) and `gap` is c, (b,).
+not 0. Tensors are (b, n) and `gap` is c, (b,).
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import torch
 from torch import Tensor
 
 _ROUNDS = 24  # Newton's method needs three to eight; rows that need more go to the sorted solution
+_FAR = 1e18  # as good as infinitely far: its square is still a number
 
 
 def plane_step(norm: str, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """d (b, n) of least norm with <w, d> = -gap and -down <= d <= up, where down, up >= 0 may be infinite."""
-    against = w * torch.where(gap < 0, -1.0, 1.0)[:, None]  # flipped so that the step always goes down against it
-    slope = w.abs()
-    room = torch.where(against > 0, down, up)
-    room = torch.where(slope > 0, room, 0.0)
-    moved = {"linf": _fill_linf, "l2": _fill_l2, "l1": _fill_l1}[norm](slope, gap.abs()[:, None], room)
-    return -against.sign() * moved
+    """d of least norm with <w, d> = -gap and -down <= d <= up, where down, up >= 0 may be infinite.
+
+    Several gaps (..., b) with boxes (..., b, n) of their own may share one w (b, n).
+    """
+    side = w.sign() * torch.where(gap < 0, 1.0, -1.0)[..., None]  # -1, 0 or 1: where a step closes the gap
+    rising = side.clamp_min(0.0)
+    room = torch.addcmul(up.clamp_max(_FAR) * rising, down.clamp_max(_FAR), rising - side)
+    fill = {"linf": _fill_linf, "l2": _fill_l2, "l1": _fill_l1}[norm]
+    return side * fill(w.abs(), gap.abs()[..., None], room)
 
 
 def _fill_linf(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
@@ -35,42 +38,44 @@ def _fill_linf(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
 
 def _fill_l2(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
     """v_i = min(level |w_i|, r_i): coordinate i is full at the level r_i / |w_i|."""
-    peak = slope.amax(1, keepdim=True)
-    slope = slope / torch.where(peak > 0, peak, 1.0)  # squares of tiny slopes must not vanish
-    gap = gap / torch.where(peak > 0, peak, 1.0)
-    full = torch.where(slope > 0, room / slope, 0.0)
+    peak = slope.amax(-1, keepdim=True)
+    peak = torch.where(peak > 0, peak, 1.0)
+    slope, gap = slope / peak, gap / peak  # squares of tiny slopes must not vanish
+    full = (room / slope).nan_to_num_(0.0).clamp_max_(_FAR)  # 0 / 0: no slope, no room
     found = level(slope.square(), full, slope * room, gap)
-    return torch.where(found < full, found * slope, room)
+    return torch.minimum(found.clamp_max(_FAR) * slope, room)
 
 
 def _fill_l1(slope: Tensor, gap: Tensor, room: Tensor) -> Tensor:
     """The steepest coordinate first, each to its room, until the gap is closed."""
-    steep, order = slope.sort(1, descending=True)
-    free = room.gather(1, order)
+    steep, order = slope.expand(room.shape).sort(-1, descending=True)
+    free = room.gather(-1, order)
     gain = steep * free
-    gain = torch.where(free > 0, gain, 0.0)
-    before = torch.cat([torch.zeros_like(gap), gain[:, :-1].cumsum(1)], 1)  # what the steeper ones have closed
+    before = torch.cat([torch.zeros_like(gap), gain[..., :-1].cumsum(-1)], -1)  # what the steeper ones have closed
     take = torch.where(steep > 0, (gap - before) / steep, 0.0).clamp_min(0.0)
-    return torch.zeros_like(slope).scatter(1, order, torch.minimum(take, free))
+    return torch.zeros_like(room).scatter(-1, order, torch.minimum(take, free))
 
 
 def level(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Tensor:
-    """The lambda (b, 1) with sum_i weight_i min(lambda, full_i) = gap; infinite when even full coordinates fall short.
+    """The lambda (..., 1) with sum_i weight_i min(lambda, full_i) = gap; infinite when full coordinates fall short.
 
     `gain` is weight_i full_i, free of overflow. The left side is concave and piecewise linear, so Newton's method from
-    0 rises to the root and ends on it after finitely many steps.
+    0 rises to the root and ends on it after finitely many steps. Which coordinates are free is kept in numbers, 1 or
+    0: sums of products are several times quicker on a CPU than choices.
     """
-    found = torch.zeros_like(gap)
+    pull = weight.sum(-1, keepdim=True)
+    found = torch.where(pull > 0, gap / pull, torch.where(gap > 0, torch.inf, 0.0))
     for _ in range(_ROUNDS):
-        free = full > found
-        rest = gap - torch.where(free, 0.0, gain).sum(1, keepdim=True)  # what the free coordinates must close
-        pull = torch.where(free, weight, 0.0).sum(1, keepdim=True)
+        free = (full - found).sign_().clamp_min_(0.0)
+        pull = (weight * free).sum(-1, keepdim=True)
+        rest = gap - (gain * free.neg_().add_(1.0)).sum(-1, keepdim=True)  # what the free coordinates must close
         raised = torch.where(pull > 0, rest.clamp_min(0.0) / pull, torch.where(rest > 0, torch.inf, found))
-        rising = (raised > found)[:, 0]
+        rising = raised > found
         if not bool(rising.any()):
             return found
-        found = torch.maximum(raised, found)
-    found[rising] = level_sorted(weight[rising], full[rising], gain[rising], gap[rising])
+        found = torch.where(rising, raised, found)
+    at = rising.squeeze(-1)
+    found[at] = level_sorted(weight.expand(full.shape)[at], full[at], gain[at], gap[at])
     return found
 
 

@@ -64,7 +64,7 @@ class Victim:
     def forward(self, x: Tensor) -> Tensor:
         """Outputs without gradient: (b, classes), at least float32."""
         with torch.no_grad():
-            return torch.cat([self._call(part) for part in self._parts(x)])
+            return torch.cat([self._call(part) for part in x.split(self._size(x))])
 
     def value_and_grad(
         self, x: Tensor, objective: Objective, *labels: Tensor, passes: int = 1
@@ -73,9 +73,9 @@ class Victim:
 
         `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
         """
-        size = self.batch_size or x.shape[0]
+        size = self._size(x)
         pieces = []
-        for i in range(0, x.shape[0], max(size, 1)):
+        for i in range(0, x.shape[0], size):
             part = [label[i : i + size] for label in labels]
             runs = [self._differentiate(x[i : i + size], objective, part) for _ in range(passes)]
             pieces.append(runs[0] if passes == 1 else _mean(runs))
@@ -103,8 +103,10 @@ class Victim:
             )
         return output.float() if output.dtype in _HALF else output
 
-    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        return x.split(self.batch_size) if self.batch_size else (x,)
+    def _size(self, x: Tensor) -> int:
+        """Samples in a pass: as few passes as the batch size allows, of nearly equal size."""
+        passes = -(-x.shape[0] // self.batch_size) if self.batch_size else 1
+        return max(-(-x.shape[0] // max(passes, 1)), 1)
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""

@@ -13,6 +13,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.gradient_probe import Fitted, Probe, finite
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.region import Region
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, prepare
 from resolvent.attacks.setting import check_count, check_positive
@@ -88,32 +89,33 @@ def ascend(
     victim: Victim, rows: Rows, x_adv: Tensor, steps: int, step: Tensor | float, objective: Objective = cross_entropy
 ) -> Tensor:
     """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs."""
+    region = rows.threat.around(rows.x)
     for _ in range(steps):
         loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels)
         _, _, grad = finite(loss, grad, logits)
-        x_adv = rows.threat.project(x_adv + step * rows.threat.steepest(grad), rows.x)
+        x_adv = region.project(x_adv + step * rows.threat.steepest(grad))
     return x_adv
 
 
 def _run(settings: PGD, probe: Probe, rows: Rows, at: Tensor, restart: int) -> None:
     """One run from one start. `at` are the samples' places in what was found; both shrink as samples break."""
     x_adv, step = _start(settings, rows, restart), _step(settings, rows)
-    last = settings.keep == "last"
+    last, region = settings.keep == "last", rows.threat.around(rows.x)
     for _ in range(settings.steps):
         loss, grad, logits = probe.slope(rows, x_adv, at)
         if settings.stop or not last:
             broken = probe.found.offer(at, x_adv, loss, logits)
             if settings.stop and bool(broken.any()):
-                rows, x_adv, step, grad, at = _drop(~broken, rows, x_adv, step, grad, at)
+                rows, region, x_adv, step, grad, at = _drop(~broken, rows, region, x_adv, step, grad, at)
         if not at.numel():
             return
-        x_adv = rows.threat.project(x_adv + step * rows.threat.steepest(grad), rows.x)
+        x_adv = region.project(x_adv + step * rows.threat.steepest(grad))
     loss, logits = probe.value(rows, x_adv, at)
     probe.found.offer(at, x_adv, loss, logits, latest=last and restart == 0)
 
 
-def _drop(keep: Tensor, rows: Rows, *tensors: Tensor) -> tuple[Any, ...]:
-    return rows.select(keep), *(t[keep] for t in tensors)
+def _drop(keep: Tensor, rows: Rows, region: Region, *tensors: Tensor) -> tuple[Any, ...]:
+    return rows.select(keep), region.select(keep), *(t[keep] for t in tensors)
 
 
 def _start(settings: PGD, rows: Rows, restart: int) -> Tensor:

@@ -109,8 +109,7 @@ class Square:
         query = 1
         while query < self.n_queries and len(live.at):
             stop = min(live.deck.end(query), self._same_share(query))
-            live.search(score, stop, self.share(query - 1), ahead)
-            live = live.leave(found, live.broken)
+            live = live.search(found, score, stop, self.share(query - 1), ahead)
             query = stop
         live.leave(found, ~live.broken)
 

@@ -66,16 +66,18 @@ class Live:
         broken = sound & (logits.argmax(1) != y)
         return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
 
-    def search(self, score: Score, stop: int, share: float, ahead: Ahead) -> None:
-        """Every query before `stop`, all with windows of one size and from one block of the deck."""
-        while len(rows := ((self.queries < stop) & ~self.broken).nonzero().squeeze(1)):
-            look = self._look(rows, stop, ahead.depth(len(rows)))
-            everyone = len(look.sample) == len(self.at) and look.depth == 1
-            step, best, y = self.step, self.best, self.y
-            if not everyone:
+    def search(self, found: Strongest, score: Score, stop: int, share: float, ahead: Ahead) -> Live:
+        """Every query before `stop`, all with windows of one size and from one block of the deck; those that stay."""
+        live = self
+        while len(rows := (live.queries < stop).nonzero().squeeze(1)):
+            look = live._look(rows, stop, ahead.depth(len(rows)))
+            step, best, y = live.step, live.best, live.y
+            if len(look.sample) != len(live.at) or look.depth > 1:
                 step, best, y = step.select(look.sample), best[look.sample], y[look.sample]
-            trial = step.next(best, share, self.deck.deal(look.sample, look.query))
-            ahead.learn(*self._judge(look, trial, *score(trial, y)))
+            trial = step.next(best, share, live.deck.deal(look.sample, look.query))
+            ahead.learn(*live._judge(look, trial, *score(trial, y)))
+            live = live.leave(found, live.broken)
+        return live
 
     def leave(self, found: Strongest, gone: Tensor) -> Live:
         """Report the samples of the mask `gone`; those that stay."""

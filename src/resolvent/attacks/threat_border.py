@@ -91,11 +91,8 @@ def _check_inside(x: Tensor, bounds: Any) -> None:
 
 
 def _check_broadcast(x: Tensor, bound: Tensor) -> None:
-    try:
-        shape = torch.broadcast_shapes(x.shape, bound.shape)
-    except RuntimeError:
-        shape = torch.Size()
-    if shape != x.shape:
+    tail = x.shape[x.dim() - bound.dim() :] if bound.dim() <= x.dim() else None
+    if tail is None or any(m not in (1, n) for m, n in zip(bound.shape, tail, strict=True)):
         raise ValueError(f"Threat: bounds must broadcast to x {tuple(x.shape)}, got a tensor {tuple(bound.shape)}.")
 
 

@@ -1,0 +1,83 @@
+"""Where the attacker may go around given points: ball, bounds and mask together, with what does not change kept.
+
+An attack projects thousands of times onto the same region: `region = threat.around(x)` once, `region.project(x_adv)` in
+every step, `region.select(keep)` when samples leave. A sample's projection does not depend on the others in its batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.ball import project_l1, project_l2
+
+_FAR = 1e18  # as good as infinitely far: its square is still a number
+_EXCESS = 5e-7  # over the radius that rounding x + delta may cause before it is corrected
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """`low` and `high` bind x_adv itself: the box of ball and bounds for Linf, the bounds otherwise."""
+
+    norm: str
+    x: Tensor  # (b, ...)
+    eps: Tensor  # (b, 1)
+    low: Tensor | None  # (1 or b, ...)
+    high: Tensor | None
+    down: Tensor | None  # (b, n) <= 0: how far x may move towards the bounds; None for Linf or without bounds
+    up: Tensor | None  # (b, n) >= 0
+    free: Tensor | None  # bool, of x's rank: where the threat may act; None: everywhere
+
+    @classmethod
+    def make(
+        cls, norm: str, x: Tensor, eps: Tensor, bounds: tuple[Tensor, Tensor] | tuple[None, None], free: Tensor | None
+    ) -> Region:
+        """eps is (b, 1), the bounds broadcast to x."""
+        low, high = bounds
+        if norm == "linf":
+            reach = eps.view(-1, *[1] * (x.dim() - 1))
+            low = x - reach if low is None else torch.maximum(x - reach, low)
+            high = x + reach if high is None else torch.minimum(x + reach, high)
+            return cls(norm, x, eps, low, high, None, None, free)
+        if low is None or high is None:
+            return cls(norm, x, eps, None, None, None, None, free)
+        # Rounding may have put x a hair outside of its bounds, which leaves no room.
+        down, up = (low - x).flatten(1).clamp(-_FAR, 0.0), (high - x).flatten(1).clamp(0.0, _FAR)
+        return cls(norm, x, eps, low, high, down, up, free)
+
+    def project(self, x_adv: Tensor) -> Tensor:
+        """The nearest point; entries that the mask excludes are x's own."""
+        if self.norm == "linf":
+            return self._restored(x_adv.clamp(self.low, self.high))
+        delta = x_adv - self.x
+        delta = (delta if self.free is None else delta * self.free).flatten(1)  # (b, n)
+        nearest = project_l2 if self.norm == "l2" else project_l1
+        moved = self._rounded(nearest(delta, self.eps, self.down, self.up))
+        return self._restored(moved if self.low is None else moved.clamp(self.low, self.high))
+
+    def select(self, index: Tensor) -> Region:
+        low, high, free = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high, self.free))
+        down, up = (None if v is None else v[index] for v in (self.down, self.up))
+        return Region(self.norm, self.x[index], self.eps[index], low, high, down, up, free)
+
+    def _restored(self, x_adv: Tensor) -> Tensor:
+        return x_adv if self.free is None else torch.where(self.free, x_adv, self.x)
+
+    def _rounded(self, delta: Tensor) -> Tensor:
+        """x + delta for delta (b, n); where roundings add up to more than the radius, each entry stays short of it."""
+        x = self.x.flatten(1)
+        moved = x + delta
+        over = self._length(moved - x) > self.eps + _EXCESS  # (b, 1)
+        if not bool(over.any()):
+            return moved.view(self.x.shape)
+        shy = self.eps * (1 - torch.finfo(delta.dtype).eps)  # so that rounding the product cannot exceed the radius
+        delta = (delta * (shy / self._length(delta).clamp_min(1e-30)).clamp_max(1.0)).to(delta.dtype)
+        closer = x + delta
+        closer = torch.where((closer - x).abs() > delta.abs(), torch.nextafter(closer, x), closer)
+        return torch.where(over, closer, moved).view(self.x.shape)
+
+    def _length(self, delta: Tensor) -> Tensor:
+        order = 2 if self.norm == "l2" else 1
+        return torch.linalg.vector_norm(delta, order, dim=1, keepdim=True, dtype=torch.float64)
