@@ -1,7 +1,7 @@
 """A model of this library as the chain of stages that Linf intervals and linear bounds are carried through.
 
     stages = stages_of(model.eval(), length)
-    certify_linf(stages, x, y, eps=0.01, bounds=(0, 1))
+    certify_linf(stages, x, y, 0.01, LinfSettings(bounds=(0, 1)))
 
 Time-invariant layers in either direction, linear maps, pointwise functions, batch norm with its running statistics,
 residual connections and pooling by mean, last step or state have stages. What has none (layer norm, products of

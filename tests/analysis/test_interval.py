@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.analysis.interval import Box, convolved, plain_radius, response, system_box, system_radius
-from resolvent.analysis.interval_certify import certify_linf, linf_radius
+from resolvent.analysis.interval_certify import LinfSettings, certify_linf, linf_radius
 from resolvent.analysis.interval_pointwise import CURVES, lines, value_range
-from resolvent.analysis.interval_stages import Affine, Pointwise, Pool, Recurrence, Skip, boxes, pulled, run
+from resolvent.analysis.interval_stages import Affine, Memory, Pointwise, Pool, Recurrence, Skip, boxes, pulled, run
 from resolvent.layers import EMA, LRU, S4, S4D, S5
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
@@ -198,7 +198,7 @@ def test_stages_compute_the_network_and_its_bounds_hold(function: str, pooling: 
     logits = net(x).detach()
     assert_close(run(stages, x), logits)
     y, eps = logits.argmax(1), 0.02
-    margins = {m: certify_linf(stages, x, y, eps, method=m).margin for m in ("interval", "linear")}
+    margins = {m: certify_linf(stages, x, y, eps, LinfSettings(method=m)).margin for m in ("interval", "linear")}
     assert bool((margins["linear"] >= margins["interval"]).all())
     with torch.no_grad():
         for _ in range(50):
@@ -208,6 +208,21 @@ def test_stages_compute_the_network_and_its_bounds_hold(function: str, pooling: 
                 own = z.gather(1, y[:, None])[:, 0]
                 rest = z.scatter(1, y[:, None], -math.inf).amax(1)
                 assert bool((own - rest >= margins["linear"]).all())
+
+
+def test_bounds_over_the_whole_network_are_tighter() -> None:
+    """The inputs of pointwise functions bounded linearly, in a branch and after pooling; sound as tested below."""
+    net = Net(S5(3, 6), "relu").double()
+    deep = [*net.stages()[:-1], Affine(torch.randn(8, 3)), Pointwise("relu"), Affine(torch.randn(4, 8))]
+    x = torch.randn(5, 12, 2, dtype=torch.float64)
+    y = run(deep, x).argmax(1)
+    boxed, whole = (certify_linf(deep, x, y, 0.1, LinfSettings(rows=rows)).margin for rows in (0, 64))
+    assert bool((whole >= boxed - 1e-9).all())
+    assert bool((whole > boxed + 1e-3).any())
+    noise = (2 * torch.rand(500, 5, 12, 2, dtype=torch.float64) - 1).sign()
+    z = run(deep, (x + 0.1 * noise).flatten(0, 1)).unflatten(0, (500, 5))
+    own = z.gather(2, y.expand(500, -1)[..., None])[..., 0]
+    assert bool((own - z.scatter(2, y.expand(500, -1)[..., None], -math.inf).amax(2) >= whole).all())
 
 
 def test_sound_on_ten_thousand_perturbations() -> None:
@@ -250,14 +265,15 @@ def test_pulled_bounds_are_transposes() -> None:
     both = Recurrence(system, LAYERS["LRU"]().double().system())
     x, a = torch.randn(2, 9, 3, dtype=torch.float64), torch.randn(2, 5, 9, 3, dtype=torch.float64)
     for stage in (both, Recurrence(LAYERS["S4D"]().double().system()), Skip([both])):
-        back, offset = pulled([stage], a, {})
+        back, offset = pulled([stage], a, Memory(Box(x, x)))
         assert_close((back * x[:, None]).sum((2, 3)) + offset, (a * run([stage], x)[:, None]).sum((2, 3)))
 
 
 def test_both_directions_are_bounded_exactly() -> None:
     stage = Recurrence(LAYERS["LRU"]().double().system(), LAYERS["LRU"]().double().system())
     r = torch.rand(1, 7, 3, dtype=torch.float64)
-    box = boxes([stage], Box(torch.zeros(1, 7, 3, dtype=torch.float64), r), {})
+    start = Box(torch.zeros(1, 7, 3, dtype=torch.float64), r)
+    box = boxes([stage], start, Memory(start))
     u = torch.zeros(1, 7, 3, dtype=torch.float64)
     eye = torch.eye(21, dtype=torch.float64).reshape(21, 7, 3)
     want = (run([stage], u + eye).abs() * r.reshape(21, 1, 1)).sum(0)  # |column| times radius
@@ -297,7 +313,11 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="eps must be finite"):
         certify_linf(net.stages(), x, y, -0.1)
     with pytest.raises(ValueError, match="method"):
-        certify_linf(net.stages(), x, y, 0.1, method="exact")  # type: ignore[arg-type]
+        LinfSettings(method="exact")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="bounds"):
+        LinfSettings((1.0, 0.0))
+    with pytest.raises(ValueError, match="rows"):
+        LinfSettings(rows=-1)
     with pytest.raises(ValueError, match="labels must lie"):
         certify_linf(net.stages(), x, y + 9, 0.1)
     with pytest.raises(ValueError, match="selects"):

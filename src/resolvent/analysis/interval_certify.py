@@ -1,6 +1,6 @@
 """Which predictions no perturbation within an Linf ball can change, by intervals or by linear bounds.
 
-    found = certify_linf(stages, x, y, eps=0.01, bounds=(0, 1))
+    found = certify_linf(stages, x, y, 0.01, LinfSettings(bounds=(0, 1)))
     found.certified            # (b,) bool
     linf_radius(stages, x, y)  # (b,) the largest eps that could be certified, by bisection
 
@@ -21,11 +21,32 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis.interval import Box
-from resolvent.analysis.interval_stages import Affine, Memory, Stage, boxes, pulled, run
+from resolvent.analysis.interval_stages import Affine, Memory, Stage, boxes, least, pulled, run
 from resolvent.attacks.border import check_data, check_logits
 
 Method = Literal["interval", "linear"]
 ROUNDING = 1e-9  # of the logits' scale: what a certified margin must exceed
+
+
+@dataclass(frozen=True)
+class LinfSettings:
+    """bounds: the valid range of an input value, which perturbations keep.
+
+    rows   neurons of one sample up to which "linear" bounds the input of a pointwise function over the whole network
+           before it, and not by its last box alone: much tighter, at the cost of two passes back for each of them
+    """
+
+    bounds: tuple[float, float] | None = None
+    method: Method = "linear"
+    rows: int = 256
+
+    def __post_init__(self) -> None:
+        if self.method not in ("interval", "linear"):
+            raise ValueError(f"LinfSettings: method must be 'interval' or 'linear', got {self.method!r}.")
+        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 0:
+            raise ValueError(f"LinfSettings: rows must be a whole number of at least 0, got {self.rows!r}.")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError(f"LinfSettings: bounds must be (low, high) with low < high, got {self.bounds}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,31 +74,30 @@ def certify_linf(
     x: Tensor,
     y: Tensor,
     eps: float | Tensor,
+    settings: LinfSettings | None = None,
     *,
-    bounds: tuple[float, float] | None = None,
     lengths: Tensor | None = None,
-    method: Method = "linear",
 ) -> LinfCertificate:
-    """Certify argmax = y for all inputs within eps of x (b, ...) in every entry, and within `bounds`.
+    """Certify argmax = y for all inputs within eps of x (b, ...) in every entry.
 
     eps      one number, or one for each sample (b,)
     lengths  steps beyond a sequence's length are not perturbed
     """
-    _check(stages, x, y, method)
-    box = Box.around(x, eps, bounds, lengths)
-    margin = _least_margin(stages, box, y.long(), method)
+    settings = settings or LinfSettings()
+    _check(stages, x, y)
+    box = Box.around(x, eps, settings.bounds, lengths)
+    margin = _least_margin(stages, box, y.long(), settings)
     scale = run(stages, x).abs().amax(1)
-    return LinfCertificate(margin, margin > ROUNDING * scale, torch.as_tensor(eps), method)
+    return LinfCertificate(margin, margin > ROUNDING * scale, torch.as_tensor(eps), settings.method)
 
 
 def linf_radius(
     stages: Sequence[Stage],
     x: Tensor,
     y: Tensor,
+    settings: LinfSettings | None = None,
     *,
-    bounds: tuple[float, float] | None = None,
     lengths: Tensor | None = None,
-    method: Method = "linear",
     largest: float = 1.0,
     steps: int = 20,
 ) -> Tensor:
@@ -88,30 +108,23 @@ def linf_radius(
     high = torch.full_like(low, 2 * largest)
     for _ in range(steps):
         middle = ((low + high) / 2).clamp_max(largest)
-        found = certify_linf(stages, x, y, middle, bounds=bounds, lengths=lengths, method=method).certified
+        found = certify_linf(stages, x, y, middle, settings, lengths=lengths).certified
         low, high = torch.where(found, middle, low), torch.where(found, high, middle)
     return low
 
 
-def _least_margin(stages: Sequence[Stage], box: Box, y: Tensor, method: Method) -> Tensor:
+def _least_margin(stages: Sequence[Stage], box: Box, y: Tensor, settings: LinfSettings) -> Tensor:
     last = stages[-1]
     assert isinstance(last, Affine)
-    memory: Memory = {}
+    memory = Memory(box, settings.rows if settings.method == "linear" else 0)
     inner = boxes(stages[:-1], box, memory)
     differences = _differences(y, last.W.shape[0])  # (b, k - 1, k)
     a, offset = last.pull(differences, memory)
-    margins = _least(a, inner) + offset
-    if method == "linear":
+    margins = least(a, inner) + offset
+    if settings.method == "linear":
         a, more = pulled(stages[:-1], a, memory)
-        margins = torch.maximum(margins, _least(a, box) + offset + more)
+        margins = torch.maximum(margins, least(a, box) + offset + more)
     return margins.amin(1)
-
-
-def _least(a: Tensor, box: Box) -> Tensor:
-    """min over the box of sum(a * x): a (b, j, ...) -> (b, j), drawn down by the rounding of the sums."""
-    center, radius = box.center[:, None], box.radius.expand_as(box.center)[:, None]
-    value, spread = (a * center).flatten(2).sum(2), (a.abs() * radius).flatten(2).sum(2)
-    return value - spread - 1e-12 * ((a * center).abs().flatten(2).sum(2) + spread)
 
 
 def _differences(y: Tensor, classes: int) -> Tensor:
@@ -121,10 +134,8 @@ def _differences(y: Tensor, classes: int) -> Tensor:
     return eye[y][:, None] - eye[others]
 
 
-def _check(stages: Sequence[Stage], x: Tensor, y: Tensor, method: str) -> None:
+def _check(stages: Sequence[Stage], x: Tensor, y: Tensor) -> None:
     if not stages or not isinstance(stages[-1], Affine):
         raise ValueError("certify_linf: the last stage must be the Affine map to the logits.")
-    if method not in ("interval", "linear"):
-        raise ValueError(f"certify_linf: method must be 'interval' or 'linear', got {method!r}.")
     check_data("certify_linf", x, y)
     check_logits("certify_linf", run(stages, x[:1]), y)

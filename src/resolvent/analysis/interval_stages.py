@@ -11,7 +11,7 @@ LayerNorm, softmax and products of two activations have no stage: they have no u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -22,8 +22,45 @@ from resolvent.analysis.interval import Box, convolved, response, system_box
 from resolvent.analysis.interval_pointwise import Function, Lines, curve, lines, value_range
 from resolvent.ssm.system import System
 
-Memory = dict[int, Any]
-"""What stages keep, by their id, from the pass of boxes for the pass of bounds: lines, and the weights of steps."""
+CHUNK = 64  # neurons that are pulled back at once
+
+
+class Memory:
+    """What the pass of boxes leaves for the pass of bounds, and the way that it has come.
+
+    kept   by the id of a stage: its lines, its impulse responses, or the weights of its steps
+    path   the stages between the input box `root` and the stage at hand
+    rows   neurons of one sample up to which a pointwise function's input is bounded linearly, over the whole path,
+           and not by the last box alone (0: never)
+    """
+
+    def __init__(self, root: Box, rows: int = 0) -> None:
+        self.root = root
+        self.rows = rows
+        self.kept: dict[int, Any] = {}
+        self.path: list[Stage] = []
+
+    def once(self, key: int, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made on the first call for `key`."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def tightened(self, box: Box) -> Box:
+        """The box cut by linear bounds of each of its entries, where they are few enough."""
+        shape = box.center.shape[1:]
+        if shape.numel() > self.rows:
+            return box
+        eye = torch.eye(shape.numel(), dtype=torch.float64, device=box.center.device).unflatten(1, shape)[None]
+        pieces = eye.split(CHUNK, 1)  # (1, j, ...)
+        low = torch.cat([self._least(a) for a in pieces], 1).unflatten(1, shape)
+        high = -torch.cat([self._least(-a) for a in pieces], 1).unflatten(1, shape)
+        low, high = torch.maximum(box.low, low), torch.minimum(box.high, high)
+        return Box.between(low, torch.maximum(low, high)).widened()
+
+    def _least(self, a: Tensor) -> Tensor:
+        a, offset = pulled(self.path, a, self)
+        return least(a, self.root) + offset
 
 
 class Stage(Protocol):
@@ -93,10 +130,14 @@ class Recurrence:
 
     def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         l = a.shape[-2]
-        pulled = convolved(response(self.system, l), a, reverse=True)
-        if self.backward is not None:
-            pulled = pulled + convolved(response(self.backward, l), a.flip(-2), reverse=True).flip(-2)
+        forward, backward = memory.once(id(self), lambda: self._responses(l))
+        pulled = convolved(forward, a, reverse=True)
+        if backward is not None:
+            pulled = pulled + convolved(backward, a.flip(-2), reverse=True).flip(-2)
         return pulled, a.new_zeros(a.shape[:2])
+
+    def _responses(self, l: int) -> tuple[Tensor, Tensor | None]:
+        return response(self.system, l), None if self.backward is None else response(self.backward, l)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +153,12 @@ class Pointwise:
         return curve(self.function).f(x)
 
     def box(self, box: Box, memory: Memory) -> Box:
-        memory[id(self)] = lines(self.function, box.low, box.high)
+        box = memory.tightened(box)
+        memory.kept[id(self)] = lines(self.function, box.low, box.high)
         return Box.between(*value_range(self.function, box.low, box.high)).widened()
 
     def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-        found = Lines(*(t[:, None] for t in memory[id(self)]))  # (b, 1, ...)
+        found = Lines(*(t[:, None] for t in memory.kept[id(self)]))  # (b, 1, ...)
         up, down = a.clamp_min(0), a.clamp_max(0)
         offset = _total(up * found.low + down * found.high)
         return up * found.slope_low + down * found.slope_high, offset
@@ -155,11 +197,11 @@ class Pool:
         return (x * self._weights(x)).sum(-2)
 
     def box(self, box: Box, memory: Memory) -> Box:
-        memory[id(self)] = self._weights(box.center)
+        memory.kept[id(self)] = self._weights(box.center)
         return Box(self.apply(box.center), self.apply(box.radius.expand_as(box.center))).widened()
 
     def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-        return a[:, :, None, :] * memory[id(self)][:, None], a.new_zeros(a.shape[:2])
+        return a[:, :, None, :] * memory.kept[id(self)][:, None], a.new_zeros(a.shape[:2])
 
     def _weights(self, x: Tensor) -> Tensor:
         """(b or 1, l, 1)."""
@@ -196,8 +238,12 @@ def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
 
 
 def boxes(stages: Sequence[Stage], box: Box, memory: Memory) -> Box:
+    """From stage to stage; afterwards the way is again the one that led here."""
+    come = len(memory.path)
     for stage in stages:
         box = stage.box(box, memory)
+        memory.path.append(stage)
+    del memory.path[come:]
     return box
 
 
@@ -208,6 +254,13 @@ def pulled(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tensor, 
         a, more = stage.pull(a, memory)
         offset = offset + more
     return a, offset
+
+
+def least(a: Tensor, box: Box) -> Tensor:
+    """min over the box of sum(a * x): a (b, j, ...) -> (b, j), drawn down by the rounding of the sums."""
+    center, radius = box.center[:, None], box.radius.expand_as(box.center)[:, None]
+    terms, spread = a * center, (a.abs() * radius).flatten(2).sum(2)
+    return terms.flatten(2).sum(2) - spread - 1e-12 * (terms.abs().flatten(2).sum(2) + spread)
 
 
 def _total(terms: Tensor) -> Tensor:
