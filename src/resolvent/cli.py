@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tyro
 
 from resolvent.commands.attack import Attack
+from resolvent.commands.certify import Certify
 from resolvent.commands.check import Check
 from resolvent.commands.demo import Demo
 from resolvent.commands.list import List
@@ -16,7 +17,7 @@ from resolvent.commands.run import Run
 
 EXIT_CODES = "Exit status: 0 all well, 1 a property fails, 2 the command was called wrongly or lacks a package."
 
-Command = List | Run | Report | Check | Attack | Demo
+Command = List | Run | Report | Check | Attack | Certify | Demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -78,10 +78,11 @@ class AttackPlan(Settings):
 
 @dataclass(frozen=True)
 class CertifyPlan(Settings):
-    """Certified radii of the best checkpoint in L2, and the share of samples certified at each of `radii`."""
+    """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, and below an attack."""
 
     radii: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0)
     samples: int | None = None
+    preset: str | None = "fast"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ import torch
 
 from resolvent.attacks import Threat
 from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
+from resolvent.experiments.analysed import analysed
 from resolvent.experiments.cell import AttackPlan, Cell
+from resolvent.experiments.certified import certified
 from resolvent.experiments.work import Work
 from resolvent.training.crew import crew
 
@@ -60,5 +62,7 @@ def _rounded(values: torch.Tensor) -> list[Any]:
 
 STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("attacks", lambda cell: bool(cell.attacks), attacked),
+    ("certificate", lambda cell: cell.certify is not None, certified),
+    ("analysis", lambda cell: cell.analyse, analysed),
 )
 SHARED = ("attacks",)  # stages in which all processes of a run take part

@@ -1,0 +1,43 @@
+"""`resolvent certify`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Bound a saved model's gain, certify its answers, and show them between the certified and the attacked accuracy.
+
+    Exit status: 0 certified, 1 the model has no finite bound (the component that breaks it is named), 2 bad usage.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The folder of a saved model or of a run."""
+    norm: Literal["l2", "linf", "l1"] = "l2"
+    """How the size of a perturbation is measured."""
+    eps: str = "0.5"
+    """The size to certify, a number or a fraction."""
+    data: str = "digits"
+    """A task by name (its test split), or a .safetensors or .npz file with x and y."""
+    samples: int | None = None
+    """Only the first so many."""
+    preset: str = "fast"
+    """The attack that the certificate is held against; none to leave it out."""
+    smoothing: float | None = None
+    """Also certify the model smoothed by normal noise of this deviation (L2): the way for models without a bound."""
+    noise_samples: int = 1000
+    """Noisy copies of each sample, for --smoothing."""
+    seed: int = 0
+    """Where random numbers start."""
+    json: Path | None = None
+    """Also write everything to this file."""
+
+    def execute(self) -> int:
+        from resolvent import guarantee
+
+        return guarantee.run(self)
