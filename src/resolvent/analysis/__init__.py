@@ -6,6 +6,7 @@ from resolvent.analysis.certificate_report import CertifySettings, Crossed, Sand
 from resolvent.analysis.change import Attribution, Change, Changes, Component
 from resolvent.analysis.condition import EigenvectorCondition, eigenvector_condition
 from resolvent.analysis.criss_cross import PseudospectralExtreme, pseudospectral_abscissa, pseudospectral_radius
+from resolvent.analysis.difference import difference
 from resolvent.analysis.error_bounds import ErrorBounds, error_bounds
 from resolvent.analysis.feature_distance import feature_kl, feature_mse
 from resolvent.analysis.frequency_response import dc_gain, frequency_response
@@ -25,7 +26,7 @@ from resolvent.analysis.h2 import h2_norm
 from resolvent.analysis.hankel import hankel_singular_values
 from resolvent.analysis.hinf import hinf_norm
 from resolvent.analysis.interval import Box, system_box, system_radius
-from resolvent.analysis.interval_certify import LinfCertificate, certify_linf, linf_radius
+from resolvent.analysis.interval_certify import LinfCertificate, LinfSettings, certify_linf, linf_radius
 from resolvent.analysis.interval_stages import Affine, Pointwise, Pool, Recurrence, Skip
 from resolvent.analysis.kreiss import KreissConstant, kreiss_constant
 from resolvent.analysis.norm import H2Norm, HinfNorm
@@ -55,6 +56,7 @@ __all__ = [
     "HinfNorm",
     "KreissConstant",
     "LinfCertificate",
+    "LinfSettings",
     "NoBound",
     "NormTracker",
     "NumericalRange",
@@ -82,6 +84,7 @@ __all__ = [
     "check_sandwich",
     "data_bound",
     "dc_gain",
+    "difference",
     "eigenvector_condition",
     "error_bounds",
     "exponential_growth",

@@ -108,7 +108,8 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
     for a, b, c, points in zip(A, B, C, z, strict=True):
         form = Schur.of(a)
         left, right = c @ form.U, form.U.conj().T @ b
-        columns = [left @ solve(form.T, points, column[:, None]) for column in right.T]  # m of (p, k)
+        with np.errstate(invalid="ignore"):  # infinities at a pole
+            columns = [left @ solve(form.T, points, column[:, None]) for column in right.T]  # m of (p, k)
         G = torch.from_numpy(np.stack(columns, -1)).movedim(0, 1)  # (k, p, m)
         out.append(G if system.dt is None else G * torch.from_numpy(points)[:, None, None])
     G = torch.stack(out).reshape(*bank, *out[0].shape)
