@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from resolvent import __version__
+import resolvent
 
 PACKAGES = ("numpy", "scipy", "numba", "safetensors", "triton")
 
@@ -17,7 +17,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     """Versions and hardware in words."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
-        "resolvent": __version__,
+        "resolvent": resolvent.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         **{package: found for package in PACKAGES if (found := _version(package))},
