@@ -1,11 +1,32 @@
 """Tasks as values: splits, length, channels or vocabulary, classes, bounds, licence and source.
 
     task = load_task("digits")             # embedded in the package: no download
-    task = from_arrays(x, y)               # one's own data, with a seeded split
+    task = load_task("cifar10", augment=True)
+    task = from_file("mine.csv")           # one's own data, with a seeded split
+    task = from_arrays(x, y)
+    print(task.describe())
+
+Data sets lie in the folder that the environment variable RESOLVENT_DATA names, by default ~/.cache/resolvent.
 """
 
 from resolvent.data.arrays import from_arrays
-from resolvent.data.load import load_task, task_names
+from resolvent.data.augment import CropFlip
+from resolvent.data.file import from_file
+from resolvent.data.folder import data_folder
+from resolvent.data.load import load_task, task_names, task_summaries
+from resolvent.data.loader import Loader, Samples
 from resolvent.data.task import Split, Task
 
-__all__ = ["Split", "Task", "from_arrays", "load_task", "task_names"]
+__all__ = [
+    "CropFlip",
+    "Loader",
+    "Samples",
+    "Split",
+    "Task",
+    "data_folder",
+    "from_arrays",
+    "from_file",
+    "load_task",
+    "task_names",
+    "task_summaries",
+]

@@ -12,7 +12,7 @@ from importlib import resources
 import numpy as np
 import torch
 
-from resolvent.data.arrays import split_indices
+from resolvent.data.prepare import split_indices
 from resolvent.data.task import Split, Task
 
 SHA256 = "8f26b2bd9d135c256808f68f14fdabddde6d9c7f869ae419704b051f0f14b3b3"  # of the 1797 x 64 bytes of ink

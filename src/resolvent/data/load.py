@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from resolvent.data.aan import aan
+from resolvent.data.cifar import cifar10, cifar10_grey
 from resolvent.data.digits import digits
+from resolvent.data.imdb import imdb, imdb_words
+from resolvent.data.listops import listops
+from resolvent.data.majority import majority
+from resolvent.data.mnist import mnist, permuted_mnist
+from resolvent.data.pathfinder import pathfinder, pathx
+from resolvent.data.sinusoids import sinusoids
 from resolvent.data.task import Task
 
-_TASKS: dict[str, Callable[..., Task]] = {"digits": digits}
+_TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "permuted-mnist": permuted_mnist,
+    "cifar10": cifar10,
+    "cifar10-grey": cifar10_grey,
+    "imdb": imdb,
+    "imdb-words": imdb_words,
+    "listops": listops,
+    "pathfinder": pathfinder,
+    "pathx": pathx,
+    "aan": aan,
+    "majority": majority,
+    "sinusoids": sinusoids,
+}
 
 
 def task_names() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
+def task_summaries() -> dict[str, str]:
+    """Each name with one line about it."""
+    return {name: inspect.getdoc(make).partition("\n")[0] for name, make in _TASKS.items()}  # type: ignore[union-attr]
+
+
 def load_task(name: str, **options: Any) -> Task:
     """The task of that name; `options` go to the function of the same name (a `seed` for the split, ...)."""
     if not isinstance(name, str):
         raise TypeError(f"load_task: expected a name, got {type(name).__name__}; known: {', '.join(_TASKS)}.")
-    if name not in _TASKS:
-        close = difflib.get_close_matches(name, _TASKS, n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
-        raise ValueError(f"load_task: expected one of {', '.join(map(repr, _TASKS))}, got {name!r}{hint}")
-    return _TASKS[name](**options)
+    make = _TASKS.get(name.replace("_", "-"))
+    if make is None:
+        raise ValueError(
+            f"load_task: expected one of {', '.join(map(repr, _TASKS))}, got {name!r}{_hint(name, list(_TASKS))}"
+        )
+    known = list(inspect.signature(make).parameters)
+    for option in options:
+        if option not in known:
+            raise TypeError(
+                f"load_task: task {name!r} takes {', '.join(known)}; it has no option {option!r}{_hint(option, known)}"
+            )
+    return make(**options)
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."

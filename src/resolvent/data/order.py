@@ -32,3 +32,10 @@ def shuffled(n: int, *seed: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         keys = mixed(mixed(np.arange(n, dtype=np.uint64)) + start)
     return np.argsort(keys, kind="stable")
+
+
+def uniform(shape: tuple[int, ...], *seed: int) -> np.ndarray:
+    """Numbers in [0, 1) of that shape, float64: 53 bits of the hash of their place."""
+    with np.errstate(over="ignore"):
+        keys = mixed(mixed(np.arange(int(np.prod(shape)), dtype=np.uint64)) + np.uint64(fold(*seed)))
+    return (keys >> np.uint64(11)).reshape(shape) * 2.0**-53

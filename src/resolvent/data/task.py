@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from resolvent.data.augment import CropFlip
+from resolvent.data.describe import describe
+
 Bounds = tuple[float, float]
 
 
@@ -15,25 +18,39 @@ Bounds = tuple[float, float]
 class Split:
     """Samples with their answers: x (n, l, c) real or (n, l) tokens, y (n,) classes or (n, ...) real targets.
 
-    `lengths` (n,) says how many steps of each sequence count; None: all of them.
+    `lengths` (n,) says how many steps of each sequence count; None: all of them. Pairs of documents have x (n, 2, l)
+    and lengths (n, 2). With `packed`, x holds whole numbers in few bytes, as they lie on the disk, and `select` unpacks
+    what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed.
     """
 
     x: Tensor
     y: Tensor
     lengths: Tensor | None = None
+    packed: int | None = None  # 0: tokens
 
     def __len__(self) -> int:
         return self.x.shape[0]
 
     def select(self, index: Tensor) -> Split:
-        """The samples at `index` (k,), in that order."""
+        """The samples at `index` (k,), in that order, unpacked."""
         lengths = None if self.lengths is None else self.lengths[index]
-        return Split(self.x[index], self.y[index], lengths)
+        return Split(self._unpacked(self.x[index]), self.y[index], lengths)
+
+    def unpack(self) -> Split:
+        """The same samples as a model reads them."""
+        return self if self.packed is None else replace(self, x=self._unpacked(self.x), packed=None)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Split:
         """On another device; real inputs and targets also in another dtype, tokens and classes as they are."""
         lengths = None if self.lengths is None else self.lengths.to(device)
-        return Split(_moved(self.x, device, dtype), _moved(self.y, device, dtype), lengths)
+        x = self.unpack().x if self.packed and dtype not in (None, torch.float32) else self.x
+        packed = self.packed if x is self.x else None
+        return Split(_moved(x, device, dtype), _moved(self.y, device, dtype), lengths, packed)
+
+    def _unpacked(self, x: Tensor) -> Tensor:
+        if self.packed is None:
+            return x
+        return x.float() / self.packed if self.packed else x.long()
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,9 @@ class Task:
 
     bounds    the valid range of an input value, which an attack must keep; None: any real number
     classes   number of classes; None: y holds real targets
+    pair      a sample is two documents: x (n, 2, l)
+    augment   how training samples are varied anew in every epoch
+    notes     what was done to the data on the way here
     """
 
     name: str
@@ -56,6 +76,9 @@ class Task:
     bounds: Bounds | None = None
     licence: str = "unknown"
     source: str = "unknown"
+    pair: bool = False
+    augment: CropFlip | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.channels is None) == (self.vocabulary is None):
@@ -76,6 +99,10 @@ class Task:
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
         return self._each(lambda split: split.to(device, dtype))
 
+    def describe(self) -> str:
+        """Sizes, shapes, classes, bounds, licence and source, for people."""
+        return describe(self)
+
     def _each(self, change: Callable[[Split], Split]) -> Task:
         train, validation, test = (change(split) for split in self.splits().values())
         return replace(self, train=train, validation=validation, test=test)
@@ -87,7 +114,8 @@ def _moved(value: Tensor, device: torch.device | str, dtype: torch.dtype | None)
 
 def _check_split(task: Task, name: str, split: Split) -> None:
     where = f"Task {task.name!r}, {name}"
-    shape = (task.length,) if task.channels is None else (task.length, task.channels)
+    shape: tuple[int, ...] = (2, task.length) if task.pair else (task.length,)
+    shape += () if task.channels is None else (task.channels,)
     if split.x.shape[1:] != shape:
         raise ValueError(f"{where}: expected x of shape (n, {str(shape)[1:]}, got {tuple(split.x.shape)}.")
     if split.y.shape[:1] != split.x.shape[:1]:
@@ -99,7 +127,7 @@ def _check_split(task: Task, name: str, split: Split) -> None:
     if task.vocabulary is not None:
         _check_range(where, "tokens", split.x, task.vocabulary)
     if task.bounds is not None:
-        _check_bounds(where, split.x, task.bounds)
+        _check_bounds(where, split, task.bounds)
 
 
 def _check_range(where: str, what: str, values: Tensor, top: int) -> None:
@@ -115,18 +143,22 @@ def _check_range(where: str, what: str, values: Tensor, top: int) -> None:
 def _check_lengths(where: str, split: Split, length: int) -> None:
     lengths = split.lengths
     assert lengths is not None
-    if lengths.shape != (len(split),) or lengths.is_floating_point():
+    shape = split.x.shape[:2] if split.x.dim() == 3 and not split.x.is_floating_point() else split.x.shape[:1]
+    if lengths.shape != shape or lengths.is_floating_point():
         got = f"{tuple(lengths.shape)} {lengths.dtype}"
-        raise ValueError(f"{where}: expected whole lengths of shape ({len(split)},), got {got}.")
+        raise ValueError(f"{where}: expected whole lengths of shape {tuple(shape)}, got {got}.")
     if len(split) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= length:
         got = f"{int(lengths.min())} to {int(lengths.max())}"
         raise ValueError(f"{where}: expected lengths from 1 to {length}, got {got}; drop empty sequences.")
 
 
-def _check_bounds(where: str, x: Tensor, bounds: Bounds) -> None:
+def _check_bounds(where: str, split: Split, bounds: Bounds) -> None:
+    if not split.x.numel():
+        return
     low, high = bounds
-    if x.numel() and not (low <= float(x.min()) and float(x.max()) <= high):
+    first, last = (float(v) / (split.packed or 1) for v in (split.x.min(), split.x.max()))
+    if not (low <= first and last <= high):
         raise ValueError(
-            f"{where}: expected inputs within [{low}, {high}], got {float(x.min()):.4g} to {float(x.max()):.4g}; "
+            f"{where}: expected inputs within [{low}, {high}], got {first:.4g} to {last:.4g}; "
             "widen the bounds or rescale the data."
         )

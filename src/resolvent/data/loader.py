@@ -1,0 +1,113 @@
+"""Batches that a seed fixes: the same samples in the same order on every run, from any step on, on the device.
+
+    loader = Loader(task.train, 256, seed=0, device="cuda", augment=task.augment)
+    for samples in loader.batches(start=1000): ...
+
+A split that fits is moved to the device once. One that does not stays where it is, and the next batch is gathered and
+sent by a second thread while the device works on this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.data.augment import CropFlip
+from resolvent.data.order import fold, shuffled
+from resolvent.data.task import Split
+
+SHARE = 0.4  # of the device's free memory that a split may take
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """One batch as a model reads it; `index` (b,) are places in the split, `epoch` counts from 0."""
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None
+    index: Tensor
+    epoch: int
+
+
+class Loader:
+    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int = 0,
+        *,
+        device: torch.device | str | None = None,
+        augment: CropFlip | None = None,
+    ) -> None:
+        if batch_size < 1 or not len(split):
+            raise ValueError(f"Loader: expected samples and a batch size of 1 or more, got {len(split)}, {batch_size}.")
+        self.device = split.x.device if device is None else torch.device(device)
+        self.split = split.to(self.device) if fits(split, self.device) else split
+        self.batch_size, self.seed, self.augment = batch_size, seed, augment
+        self._epoch, self._order = -1, torch.zeros(0, dtype=torch.long)
+        self._ahead: tuple[int, Future[Samples]] | None = None
+        self._worker: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-len(self.split) // self.batch_size)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the whole split lies on the device."""
+        return self.split.x.device.type == self.device.type
+
+    def at(self, step: int) -> Samples:
+        """Any step, in any order; the next one is prepared meanwhile where the split is elsewhere."""
+        if self.resident:
+            return self._gathered(*self._index(step))
+        if self._ahead is not None and self._ahead[0] == step:
+            samples = self._ahead[1].result()
+        else:
+            samples = self._gathered(*self._index(step))
+        self._worker = self._worker or ThreadPoolExecutor(1, "resolvent-loader")
+        self._ahead = (step + 1, self._worker.submit(self._gathered, *self._index(step + 1)))
+        return samples
+
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Samples]:
+        """From step `start` on, endlessly or up to `stop`."""
+        step = start
+        while stop is None or step < stop:
+            yield self.at(step)
+            step += 1
+
+    def _index(self, step: int) -> tuple[Tensor, int]:
+        epoch, place = divmod(step, len(self))
+        if epoch != self._epoch:
+            order = torch.from_numpy(shuffled(len(self.split), self.seed, epoch))
+            self._epoch, self._order = epoch, order.to(self.split.x.device)
+        return self._order[place * self.batch_size : (place + 1) * self.batch_size], epoch
+
+    def _gathered(self, index: Tensor, epoch: int) -> Samples:
+        part = self.split.select(index)
+        x, y, index = (self._sent(value) for value in (part.x, part.y, index))
+        if self.augment is not None:
+            x = self.augment(x, index, fold(self.seed, epoch))
+        lengths = None if part.lengths is None else self._sent(part.lengths)
+        return Samples(x, y, lengths, index, epoch)
+
+    def _sent(self, value: Tensor) -> Tensor:
+        if self.resident:
+            return value
+        pinned = value.pin_memory() if self.device.type == "cuda" else value
+        return pinned.to(self.device, non_blocking=True)
+
+
+def fits(split: Split, device: torch.device) -> bool:
+    """Whether the split, as it is stored, takes at most a good part of the device's free memory."""
+    if device.type != "cuda" or split.x.device.type == device.type:
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(t.numel() * t.element_size() for t in (split.x, split.y)) <= SHARE * free

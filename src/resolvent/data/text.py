@@ -1,0 +1,43 @@
+"""Text as numbers without a learned tokenizer: its bytes, or its frequent characters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+PAD = 0
+BYTES = 257  # padding 0, byte b as b + 1
+UNKNOWN, END = 1, 2  # of an alphabet of characters
+
+
+def encode_bytes(texts: Sequence[bytes], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens (n, length) int16 and lengths (n,) int32; what is longer is cut, an empty text is one padding token."""
+    lengths = np.array([min(len(text), length) for text in texts], dtype=np.int32)
+    tokens = np.zeros((len(texts), length), dtype=np.int16)
+    for row, text, size in zip(tokens, texts, lengths, strict=True):
+        row[:size] = np.frombuffer(text, np.uint8, count=size)
+        row[:size] += 1
+    return tokens, np.maximum(lengths, 1)
+
+
+def alphabet(texts: Iterable[str], fewest: int = 1) -> dict[str, int]:
+    """Characters that occur at least `fewest` times, the frequent ones first, numbered after padding, unknown, end."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    kept = sorted((c for c in counts if counts[c] >= fewest), key=lambda c: (-counts[c], c))
+    return {c: number for number, c in enumerate(kept, start=END + 1)}
+
+
+def encode_characters(texts: Sequence[str], length: int, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens (n, length) int16 and lengths (n,): at most length - 1 characters, then the end."""
+    tokens = np.zeros((len(texts), length), dtype=np.int16)
+    lengths = np.zeros(len(texts), dtype=np.int32)
+    for i, text in enumerate(texts):
+        numbers = [known.get(c, UNKNOWN) for c in text[: length - 1]]
+        tokens[i, : len(numbers)] = numbers
+        tokens[i, len(numbers)] = END
+        lengths[i] = len(numbers) + 1
+    return tokens, lengths

@@ -1,0 +1,108 @@
+"""The `.ts` format of the UEA and UCR archives: header tags, then a sample a line.
+
+@problemName Gestures
+@univariate false
+@classLabel true left right
+@data
+0.1,0.2,?:1.0,1.1,1.2:left          # dimensions between colons, steps between commas, ? where missing
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resolvent.data.sequences import Sequences
+from resolvent.data.table import numbers
+
+_TAGS = ("problemname", "timestamps", "missing", "univariate", "dimensions", "dimension", "equallength", "serieslength",
+         "classlabel", "targetlabel")  # fmt: skip
+
+
+def read_ts(text: str, where: str) -> Sequences:
+    """Every sample, with what the header promises checked against what the lines hold."""
+    lines = text.split("\n")
+    tags, start = _header(lines, where)
+    if tags.get("timestamps", ["false"])[0] == "true":
+        raise ValueError(
+            f"{where}: expected values alone, got time stamps (@timeStamps true); write the values without."
+        )
+    classes = _classes(tags, where)
+    values: list[np.ndarray] = []
+    answers: list[str] = []
+    for number, line in enumerate(lines[start:], start=start + 1):
+        if line.strip() and not line.lstrip().startswith(("#", "%")):
+            value, answer = _sample(
+                line.strip(), f"{where}, line {number}", classes is not None or "targetlabel" in tags
+            )
+            if classes is not None and answer not in classes:
+                raise ValueError(f"{where}, line {number}: expected one of the classes {classes}, got {answer!r}.")
+            _check(value, tags, f"{where}, line {number}", values)
+            values.append(value)
+            answers.append(answer)
+    return Sequences(values, answers, where, classes)
+
+
+def _header(lines: list[str], where: str) -> tuple[dict[str, list[str]], int]:
+    """Tags in lower case with their words, and the first line after @data."""
+    tags: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip().lstrip("\ufeff")
+        if not text or text.startswith(("#", "%")):
+            continue
+        name, *words = text.split()
+        if name.lower() == "@data":
+            return tags, number
+        if name[0] != "@" or name[1:].lower() not in _TAGS:
+            raise ValueError(f"{where}, line {number}: expected a tag (@problemName, .., @data), got {text[:40]!r}.")
+        keep_case = name[1:].lower() in ("classlabel", "problemname")
+        tags[name[1:].lower()] = words if keep_case else [word.lower() for word in words]
+    raise ValueError(f"{where}: expected a line @data before the samples, found none.")
+
+
+def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...] | None:
+    words = tags.get("classlabel", ["false"])
+    if words[:1] and words[0].lower() == "true":
+        if len(words) < 2 or len(set(words)) < len(words):
+            raise ValueError(f"{where}: expected the names of the classes after @classLabel true, got {words[1:]}.")
+        return tuple(words[1:])
+    if tags.get("targetlabel", ["false"])[0:1] == ["true"]:
+        return None
+    raise ValueError(
+        f"{where}: expected answers (@classLabel true .. or @targetLabel true), got none; they are needed."
+    )
+
+
+def _sample(line: str, where: str, answered: bool) -> tuple[np.ndarray, str]:
+    """(t, c) and the answer. Dimensions of one sample that differ in length are filled with NaN at their ends."""
+    *dimensions, answer = line.split(":")
+    if not answered or not dimensions or not answer.strip():
+        raise ValueError(f"{where}: expected dimensions and an answer between colons, got {line[:40]!r}.")
+    if "(" in line:
+        raise ValueError(f"{where}: expected plain values, got time stamps in brackets.")
+    series = [numbers(text.split(","), where) for text in dimensions]
+    out = np.full((max(len(s) for s in series), len(series)), np.nan, dtype=np.float32)
+    for channel, s in enumerate(series):
+        out[: len(s), channel] = s
+    return out, answer.strip()
+
+
+def _check(value: np.ndarray, tags: dict[str, list[str]], where: str, before: list[np.ndarray]) -> None:
+    wanted = {"univariate": 1} if tags.get("univariate", [""])[0:1] == ["true"] else {}
+    for name in ("dimensions", "dimension"):
+        if tags.get(name, [""])[0].isdigit():
+            wanted[name] = int(tags[name][0])
+    for name, count in wanted.items():
+        if value.shape[1] != count:
+            raise ValueError(f"{where}: expected {count} dimensions (@{name}), got {value.shape[1]}.")
+    if before and value.shape[1] != before[0].shape[1]:
+        raise ValueError(f"{where}: expected {before[0].shape[1]} dimensions as before, got {value.shape[1]}.")
+    length = tags.get("serieslength", [""])[0:1]
+    if (
+        tags.get("equallength", [""])[0:1] == ["true"]
+        and length
+        and length[0].isdigit()
+        and len(value) != int(length[0])
+    ):
+        raise ValueError(f"{where}: expected {length[0]} steps (@seriesLength), got {len(value)}.")
+    if tags.get("missing", [""])[0:1] == ["false"] and np.isnan(value).any():
+        raise ValueError(f"{where}: expected no missing value (@missing false), got {int(np.isnan(value).sum())}.")
