@@ -27,8 +27,18 @@ def check_system(where: str, system: Any) -> None:
         )
     if 0 in system.bank:
         raise ValueError(f"{where}: the bank {tuple(system.bank)} holds no system; expected at least one.")
-    for name, part in (("A", system.A.dense()), ("B", system.B), ("C", system.C), ("D", system.D)):
+    for part in matrix_parts(system):
+        _check_finite(where, "A", part)
+    for name, part in (("B", system.B), ("C", system.C), ("D", system.D)):
         _check_finite(where, name, part)
+
+
+def matrix_parts(system: System) -> tuple[Tensor, ...]:
+    """The tensors that A is stored in; the full matrix of a large diagonal bank may not fit."""
+    A = system.A
+    if isinstance(A, Diagonal):
+        return (A.lam,)
+    return (A.lam, A.P, A.Q) if isinstance(A, DPLR) else (A.dense(),)
 
 
 def check_real_number(where: str, name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:

@@ -129,7 +129,7 @@ def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
 
 
 def _wants_gradient(system: System, omega: Tensor) -> bool:
-    parts = (system.A.dense(), system.B, system.C, omega)
+    parts = (*border.matrix_parts(system), system.B, system.C, omega)
     return torch.is_grad_enabled() and any(t.requires_grad for t in parts)
 
 
