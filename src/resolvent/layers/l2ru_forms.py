@@ -72,17 +72,23 @@ class Complete(nn.Module):
         eye = torch.eye(C.shape[0], dtype=C.dtype, device=C.device)
         Z = X21 @ X21.mT + X22 @ X22.mT + Dt.mT @ Dt + eye
         share = torch.sigmoid(wide(self.alpha)).clamp(1e-6, 1 - 1e-6)
-        beta = share / torch.linalg.matrix_norm(Z, 2)  # in units of gamma^2, as Lv in units of gamma
-        Lv = torch.linalg.cholesky(eye - beta * Z)
+        beta = share / _largest_eigenvalue(Z)  # in units of gamma^2, as Lv in units of gamma
+        Lv = torch.linalg.cholesky_ex(eye - beta * Z)[0]
         H12 = torch.sqrt(beta) * (X11 @ X21.mT + C.mT @ Dt)
         N = torch.linalg.solve_triangular(Lv, H12.mT, upper=False).mT
         P = X11 @ X11.mT + C.mT @ C + beta * gamma**2 * eye + N @ N.mT
         P = P + RELATIVE_SHIFT * P.diagonal().mean() * eye
-        Lp = torch.linalg.cholesky(P)
+        Lp = torch.linalg.cholesky_ex(P)[0]
         Q = cayley(wide(self.S))
         AC = torch.linalg.solve_triangular(Lp, torch.cat([N, C.mT], 1), upper=False).mT  # [N^T; C] Lp^-T
         NT, C = AC.chunk(2)
         return Matrices(Q @ NT, -gamma * Q @ Lv.mT, C, gamma * torch.sqrt(beta) * Dt)
+
+
+def _largest_eigenvalue(Z: Tensor) -> Tensor:
+    """Of a symmetric matrix; NaN where it is not finite, for which the decomposition would raise."""
+    finite = Z.isfinite().all()
+    return torch.linalg.eigvalsh(torch.where(finite, Z, torch.zeros_like(Z)))[-1].where(finite, torch.nan)
 
 
 class Turning(nn.Module):

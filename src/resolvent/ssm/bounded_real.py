@@ -6,7 +6,8 @@ For x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k (the delayed, control form) the
         [ B^T P A + D^T C         B^T P B + D^T D - g^2 I   ]  <= 0,      P > 0
 
 says that the storage x^T P x never grows by more than g^2 |u|^2 - |y|^2 in a step. Summed over time from rest:
-sum |y|^2 <= g^2 sum |u|^2 for every input. M < 0 is the same with room to spare.
+sum |y|^2 <= g^2 sum |u|^2 for every input. M < 0 is the same with room to spare. It is checked in units of g for the
+input, with B / g, D / g and 1 in place of B, D and g: the signs of the eigenvalues are the same, and g may be tiny.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def bounded_real(system: System, gamma: float, P: Tensor, *, tolerance: float = 
         raise ValueError("bounded_real: expected one time-invariant system; call block_diagonal() on a bank first.")
     A, B, C, D = control_form(system)
     P = P.detach().double()
-    M = bounded_real_matrix(A, B, C, D, P, gamma)
+    M = bounded_real_matrix(A, B / gamma, C, D / gamma, P, 1.0)
     if not (M.isfinite().all() and P.isfinite().all()):
         return BoundedReal(gamma, P, float("nan"), float("nan"), tolerance)
     largest = float(torch.linalg.eigvalsh(M)[-1])

@@ -1,7 +1,8 @@
 """Matrices of spectral norm at most one made from free ones: what prescribed gains are built of.
 
 Everything is smooth in the free matrix and free of singular value decompositions, so that first and second derivatives
-exist everywhere; `spectral_norm` is the exact number for certificates.
+exist everywhere; `spectral_norm` is the exact number for certificates. Factorisations are unchecked ones: they never
+wait for a GPU, and NaN in gives NaN out, which a certificate or a training loop then sees.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 SQUARINGS = 5  # of the Gram matrix in `norm_bound`: too large by at most n^(1/128), 4 % at n = 256
-LARGEST = 1e4  # free matrices under a Cayley transform: turns come within 1e-4 of pi, which nobody misses
+LARGEST = 1e3  # norm of a free matrix that is squared: singular values come within 5e-7 of one
 
 
 def spectral_norm(W: Tensor) -> float:
@@ -26,17 +27,20 @@ def spectral_norm(W: Tensor) -> float:
 def norm_bound(W: Tensor) -> Tensor:
     """A smooth upper bound of the largest singular value s_1: the Schatten norm (sum_i s_i^p)^(1/p), p = 4 * 2^k.
 
-    With M = W^T W and k squarings, |M^(2^k)|_F = (sum s_i^p)^(1/2). Each square is divided by its norm, and the
-    logarithms of these norms are kept, so that nothing overflows.
+    With M = W^T W and k squarings, |M^(2^k)|_F = (sum s_i^p)^(1/2). W is divided by its largest entry and each square
+    by its norm, whose logarithms are kept, so that nothing overflows.
     """
+    least = torch.finfo(W.dtype).tiny
+    unit = W.detach().abs().amax().clamp_min(least)  # the bound is homogeneous: the unit needs no derivative
+    W = W / unit
     M = W.mT @ W if W.shape[-2] >= W.shape[-1] else W @ W.mT
-    size = torch.linalg.matrix_norm(M).clamp_min(torch.finfo(W.dtype).tiny)
+    size = torch.linalg.matrix_norm(M).clamp_min(least)
     M, log = M / size, size.log()
     for _ in range(SQUARINGS):
         M = M @ M
-        size = torch.linalg.matrix_norm(M)  # at least n^-1/2
+        size = torch.linalg.matrix_norm(M).clamp_min(least)
         M, log = M / size, 2 * log + size.log()
-    return torch.exp(log / 2 ** (SQUARINGS + 1))
+    return unit * torch.exp(log / 2 ** (SQUARINGS + 1))
 
 
 def capped(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
@@ -49,32 +53,33 @@ def contraction(X: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns K and L^-T (c, c), the factor of its defect: I - K^T K = L^-1 L^-T.
     """
+    X = held(X)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    L = torch.linalg.cholesky(eye + X.mT @ X)
+    L = torch.linalg.cholesky_ex(eye + X.mT @ X)[0]
     defect = torch.linalg.solve_triangular(L, eye, upper=False).mT  # L^-T
     return X @ defect, defect
 
 
 def cayley(S: Tensor) -> Tensor:
     """The orthogonal (I - S)(I + S)^-1 of the skew part S - S^T of any square matrix."""
-    S = held(S)
+    S = held(S, 10 * LARGEST)
     skew = S - S.mT
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
-    return torch.linalg.solve(eye + skew, eye - skew)
+    return torch.linalg.solve_ex(eye + skew, eye - skew)[0]
 
 
 def cayley_rows(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """A (n, n) and B (n, m) with A A^T + B B^T = I from free U (n, n) and V (m, n): Wang and Manchester 2023, eq. 9."""
-    U, V = held(U), held(V)
+    U, V = held(U, 10 * LARGEST), held(V)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     Z = U - U.mT + V.mT @ V
-    inverse = torch.linalg.inv(eye + Z)
+    inverse = torch.linalg.inv_ex(eye + Z)[0]
     return (inverse @ (eye - Z)).mT, -2 * (V @ inverse).mT
 
 
-def held(W: Tensor) -> Tensor:
-    """W with its Frobenius norm held at LARGEST, so that an inverse made of it stays exact to float32."""
-    return W * (LARGEST / torch.linalg.matrix_norm(W, keepdim=True).clamp_min(LARGEST))
+def held(W: Tensor, largest: float = LARGEST) -> Tensor:
+    """W with its Frobenius norm held at `largest`, so that what is factorised stays exact to well below float32."""
+    return W * (largest / torch.linalg.matrix_norm(W, keepdim=True).clamp_min(largest))
 
 
 def rounding_margin(size: int) -> float:
