@@ -159,7 +159,8 @@ def _differentiable_grads(
 def _save(ctx: Any, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> None:
     ctx.reverse = reverse
     ctx.save_for_backward(a, h, h0)
-    ctx.save_for_forward(a, h, h0)
+    if _transformed() or forward_ad._current_level >= 0:
+        ctx.save_for_forward(a, h, h0)
 
 
 def _backward_of(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

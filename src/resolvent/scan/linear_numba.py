@@ -1,7 +1,7 @@
 """The linear scan and its fused backward pass on the CPU, compiled by numba.
 
 Memory is the limit, so each pass reads and writes every array once. A task is one row and a block of the states; the
-inner loop runs over the states and is vectorised, with the running state in a small buffer. Tasks share nothing but
+inner loop runs over the states, in vectors as far as they go (`linear_rows_numba`). Tasks share nothing but
 what they read, so that the number of threads cannot change a bit of the result.
 
 Arrays: b, h, g (r, l, n); a (s, l or 1, n), where row i of b uses row (i // div) % s of a; h0 (r, n), or (0, n).
@@ -12,8 +12,8 @@ Imported by the dispatcher only, because numba is an extra.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from numba import carray, njit, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.scan.linear_rows import multiplier_rows, sum_to
-from resolvent.scan.memory import fresh, plain
+from resolvent.scan.linear_rows import row_rule, sum_to
+from resolvent.scan.linear_rows_numba import advance, parts, retreat, retreat_summed
+from resolvent.scan.memory import fresh, fresh_like, keep_freed_memory, plain
+from resolvent.scan.rows_numba import WIDTH
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
 
@@ -43,68 +45,76 @@ def _jit(f: Callable[..., Any]) -> Callable[..., Any]:
 def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int, int, int], reverse: bool) -> None:
     row, source, lo, hi = where
     l, w, step = b.shape[1], hi - lo, 1 if a.shape[1] > 1 else 0
-    state = np.empty(w, b.dtype)
     t = l - 1 if reverse else 0
-    for j in range(w):
-        state[j] = b[row, t, lo + j]
+    for j in range(lo, hi):
+        h[row, t, j] = b[row, t, j]
         if h0.shape[0] > 0:
-            state[j] += a[source, t * step, lo + j] * h0[row, lo + j]
-        h[row, t, lo + j] = state[j]
+            h[row, t, j] += a[source, t * step, j] * h0[row, j]
+    whole = _in_vectors(h, w)
     for k in range(1, l):
-        t = l - 1 - k if reverse else k
-        a_t, b_t, h_t = a[source, t * step, lo:hi], b[row, t, lo:hi], h[row, t, lo:hi]
-        for j in range(w):
-            value = a_t[j] * state[j] + b_t[j]
-            state[j] = value
-            h_t[j] = value
+        before, t = t, l - 1 - k if reverse else k
+        if whole:
+            at = _at(a, source, t * step, lo), _at(b, row, t, lo), _at(h, row, before, lo), _at(h, row, t, lo)
+            advance(h, at, whole)
+        for j in range(lo + whole, hi):
+            h[row, t, j] = a[source, t * step, j] * h[row, before, j] + b[row, t, j]
 
 
 @_jit
 def _backward_task(
     g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
 ) -> None:
-    """Time-varying a: γ_t = g_t + carry, ∂a_t = γ_t ‾h_{t-1}, carry = ‾a_t γ_t; ∂a has a row for every row of b."""
+    """γ_t = g_t + carry, ∂a_t = γ_t ‾h_{t-1}, carry = ‾a_t γ_t, with a row of ∂a for every row of b.
+
+    Where a does not change with time, ∂a (r, 1, n) is the sum over time, made of partial sums.
+    """
     ga, gb = out
     row, source, lo, hi = where
-    l, w = g.shape[1], hi - lo
-    carry = np.zeros(w, g.dtype)
-    first = h0[row, lo:hi] if h0.shape[0] > 0 else np.zeros(w, g.dtype)
+    l, w, varies = g.shape[1], hi - lo, 1 if a.shape[1] == g.shape[1] else 0
+    carry, part = np.zeros((1, 1, w), g.dtype), np.zeros((1, 1, w), g.dtype)
+    first = np.zeros((1, 1, w), g.dtype)
+    for j in range(w):
+        if h0.shape[0] > 0:
+            first[0, 0, j] = h0[row, lo + j]
+        if not varies:
+            ga[row, 0, lo + j] = 0
+    whole = _in_vectors(h, w)
     for k in range(l - 1, -1, -1):
         t = l - 1 - k if reverse else k
-        before = first if k == 0 else h[row, t + 1 if reverse else t - 1, lo:hi]
-        g_t, a_t, ga_t, gb_t = g[row, t, lo:hi], a[source, t, lo:hi], ga[row, t, lo:hi], gb[row, t, lo:hi]
-        for j in range(w):
-            gamma = g_t[j] + carry[j]
-            gb_t[j] = gamma
-            ga_t[j] = gamma * np.conj(before[j])
-            carry[j] = np.conj(a_t[j]) * gamma
+        past = t + 1 if reverse else t - 1
+        if whole:
+            before = _at(h, row, past, lo) if k > 0 else _at(first, 0, 0, 0)
+            up, by, down = _at(g, row, t, lo), _at(a, source, t * varies, lo), _at(gb, row, t, lo)
+            if varies:
+                retreat(h, (up, by, before, _at(carry, 0, 0, 0), _at(ga, row, t, lo), down), whole)
+            else:
+                retreat_summed(h, (up, by, before, _at(carry, 0, 0, 0), _at(part, 0, 0, 0), down), whole)
+        for j in range(whole, w):
+            gamma = g[row, t, lo + j] + carry[0, 0, j]
+            gb[row, t, lo + j] = gamma
+            found = gamma * np.conj(h[row, past, lo + j] if k > 0 else first[0, 0, j])
+            if varies:
+                ga[row, t, lo + j] = found
+            else:
+                part[0, 0, j] += found
+            carry[0, 0, j] = np.conj(a[source, t * varies, lo + j]) * gamma
+        if not varies and k % PARTIAL == 0:
+            for j in range(w):
+                ga[row, 0, lo + j] += part[0, 0, j]
+                part[0, 0, j] = 0
 
 
 @_jit
-def _backward_task_constant(
-    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
-) -> None:
-    """Time-invariant a: as above, with ∂a summed over time, (r, 1, n)."""
-    ga, gb = out
-    row, source, lo, hi = where
-    l, w = g.shape[1], hi - lo
-    a_t, total = a[source, 0, lo:hi], ga[row, 0, lo:hi]
-    carry, part = np.zeros(w, g.dtype), np.zeros(w, g.dtype)
-    first = h0[row, lo:hi] if h0.shape[0] > 0 else np.zeros(w, g.dtype)
-    total[:] = 0
-    for k in range(l - 1, -1, -1):
-        t = l - 1 - k if reverse else k
-        before = first if k == 0 else h[row, t + 1 if reverse else t - 1, lo:hi]
-        g_t, gb_t = g[row, t, lo:hi], gb[row, t, lo:hi]
-        for j in range(w):
-            gamma = g_t[j] + carry[j]
-            gb_t[j] = gamma
-            part[j] += gamma * np.conj(before[j])
-            carry[j] = np.conj(a_t[j]) * gamma
-        if k % PARTIAL == 0:
-            for j in range(w):
-                total[j] += part[j]
-                part[j] = 0
+def _at(x: Array, i: int, t: int, j: int) -> int:
+    """The address of x[i, t, j] of a contiguous array."""
+    return x.ctypes.data + ((i * x.shape[1] + t) * x.shape[2] + j) * x.itemsize
+
+
+@_jit
+def _in_vectors(x: Array, w: int) -> int:
+    """How many of a row of w numbers fill vectors."""
+    own = WIDTH // parts(x)
+    return w // own * own
 
 
 @_jit
@@ -122,10 +132,10 @@ def _forward_kernel(dtype: Any) -> Any:
     def body(p: Any) -> None:
         w = carray(p, HEAD + 13)
         first, end = share(w)
-        width, div, reverse, s, la, r, l, n, r0, at_a, at_b, at_h0, at_h = w[HEAD:]
+        reverse, given, width, div, s, la, r, l, n, at_a, at_b, at_h0, at_h = w[HEAD:]
         a = carray(pointer(at_a, dtype), (s, la, n))
         b = carray(pointer(at_b, dtype), (r, l, n))
-        h0 = carray(pointer(at_h0, dtype), (r0, n))
+        h0 = carray(pointer(at_h0, dtype), (r * given, n))
         h = carray(pointer(at_h, dtype), (r, l, n))
         for i in range(first, end):
             _forward_task(a, b, h0, h, _where(i, n, width, div, s), reverse != 0)
@@ -135,20 +145,17 @@ def _forward_kernel(dtype: Any) -> Any:
 
 def _backward_kernel(dtype: Any) -> Any:
     def body(p: Any) -> None:
-        w = carray(p, HEAD + 16)
+        w = carray(p, HEAD + 15)
         first, end = share(w)
-        width, div, reverse, s, la, r, l, n, r0, lga, at_g, at_a, at_h, at_h0, at_ga, at_gb = w[HEAD:]
+        reverse, given, width, div, s, la, r, l, n, at_g, at_a, at_h, at_h0, at_ga, at_gb = w[HEAD:]
         g = carray(pointer(at_g, dtype), (r, l, n))
         a = carray(pointer(at_a, dtype), (s, la, n))
         h = carray(pointer(at_h, dtype), (r, l, n))
-        h0 = carray(pointer(at_h0, dtype), (r0, n))
-        out = carray(pointer(at_ga, dtype), (r, lga, n)), carray(pointer(at_gb, dtype), (r, l, n))
+        h0 = carray(pointer(at_h0, dtype), (r * given, n))
+        out = carray(pointer(at_ga, dtype), (r, la, n)), carray(pointer(at_gb, dtype), (r, l, n))
         for i in range(first, end):
             where = _where(i, n, width, div, s)
-            if lga == l:
-                _backward_task(g, a, h, h0, out, where, reverse != 0)
-            else:
-                _backward_task_constant(g, a, h, h0, out, where, reverse != 0)
+            _backward_task(g, a, h, h0, out, where, reverse != 0)
 
     return kernel(body)
 
@@ -163,6 +170,7 @@ _TYPES = {
 
 @cache
 def _compiled(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    keep_freed_memory()
     return make(_TYPES[dtype])
 
 
@@ -171,33 +179,50 @@ def _compiled(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
 
 def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n)."""
-    l, n = b.shape[-2:]
-    rows = b.numel() // (l * n)
-    source, div = multiplier_rows(a, b.shape)
-    h = fresh(b.shape, b)
-    source, b, start = plain(source), plain(b), b if h0 is None else plain(h0)
     threads = threads_for(b.numel())
-    tasks, width = _plan(rows, n, threads)
-    sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
-    at = [x.data_ptr() for x in (source, b, start, h)]
-    run(_compiled(_forward_kernel, b.dtype), [width, div, reverse, *sizes, *at], tasks, threads)
+    layout = _layout(a.shape, b.shape, threads)
+    a, b, start = _rows(a, layout), plain(b), b if h0 is None else plain(h0)
+    h = fresh_like(b)
+    at = a.data_ptr(), b.data_ptr(), start.data_ptr(), h.data_ptr()
+    code, given = _compiled(_forward_kernel, b.dtype), h0 is not None
+    run(code, (reverse, given, *layout.sizes, *at), layout.tasks, threads)
     return h
 
 
 def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
     """(∂a, ∂b) in one pass over g, a and h."""
-    l, n = h.shape[-2:]
-    rows = h.numel() // (l * n)
-    source, div = multiplier_rows(a, h.shape)
-    gb = fresh(h.shape, h)
-    ga = fresh((*h.shape[:-2], a.shape[-2], n), h)  # summed over the broadcast rows below
-    g, source, h, start = plain(g), plain(source), plain(h), h if h0 is None else plain(h0)
-    threads = threads_for(h.numel())
+    threads, wanted = threads_for(h.numel()), a.shape
+    layout = _layout(wanted, h.shape, threads)
+    a, h, start = _rows(a, layout), plain(h), h if h0 is None else plain(h0)
+    g, gb = plain(g), fresh_like(h)
+    steps = wanted[-2]
+    ga = fresh_like(h) if steps == h.shape[-2] else fresh((*h.shape[:-2], steps, h.shape[-1]), h)
+    at = g.data_ptr(), a.data_ptr(), h.data_ptr(), start.data_ptr(), ga.data_ptr(), gb.data_ptr()
+    code, given = _compiled(_backward_kernel, h.dtype), h0 is not None
+    run(code, (reverse, given, *layout.sizes, *at), layout.tasks, threads)
+    return sum_to(ga, wanted), gb  # over the rows that share a
+
+
+class _Layout(NamedTuple):
+    """How a meets the rows of b. sizes: states in a task, `div`, rows and steps of a, rows, steps and states of b."""
+
+    source: torch.Size | None  # what a has to be expanded to, where its broadcast axes lie between others
+    tasks: int
+    sizes: tuple[int, ...]
+
+
+@lru_cache(1024)  # this arithmetic takes as long as a thousand updates
+def _layout(a: torch.Size, b: torch.Size, threads: int) -> _Layout:
+    l, n = b[-2:]
+    rows = b.numel() // (l * n)
+    source, div = row_rule(a, b)
     tasks, width = _plan(rows, n, threads)
-    sizes = [source.numel() // (source.shape[-2] * n), source.shape[-2], rows, l, n, 0 if h0 is None else rows]
-    at = [x.data_ptr() for x in (g, source, h, start, ga, gb)]
-    run(_compiled(_backward_kernel, h.dtype), [width, div, reverse, *sizes, a.shape[-2], *at], tasks, threads)
-    return sum_to(ga, a.shape), gb
+    sizes = width, div, source.numel() // (source[-2] * n), source[-2], rows, l, n
+    return _Layout(None if source == a else source, tasks, sizes)
+
+
+def _rows(a: Tensor, layout: _Layout) -> Tensor:
+    return plain(a if layout.source is None else a.expand(layout.source))
 
 
 def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
@@ -207,5 +232,5 @@ def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
     go round, and for states too many for the cache.
     """
     blocks = max(min(-(-threads // rows), n // 64), -(-n // 4096), 1)
-    width = -(-n // blocks)
+    width = -(-n // (blocks * WIDTH)) * WIDTH  # or a state's bits would depend on where a block ends
     return rows * -(-n // width), width

@@ -13,7 +13,13 @@ def multiplier_rows(a: Tensor, shape: torch.Size) -> tuple[Tensor, int]:
 
     a is copied only where its broadcast axes lie between others, which no such rule describes.
     """
-    lead, wanted = a.shape[:-2], shape[:-2]
+    source, div = row_rule(a.shape, shape)
+    return a if source == a.shape else a.expand(source), div
+
+
+def row_rule(a: torch.Size, shape: torch.Size) -> tuple[torch.Size, int]:
+    """`multiplier_rows` from the shape of a alone: the one that it has to be expanded to, and div."""
+    lead, wanted = a[:-2], shape[:-2]
     if lead == wanted:
         return a, 1
     own = [i for i, size in enumerate(lead) if size != 1]
@@ -22,7 +28,7 @@ def multiplier_rows(a: Tensor, shape: torch.Size) -> tuple[Tensor, int]:
     first, end = own[0], own[-1] + 1
     if lead[first:end] == wanted[first:end]:
         return a, prod(wanted[end:])
-    return a.expand(*wanted, *a.shape[-2:]), 1
+    return torch.Size((*wanted, *a[-2:])), 1
 
 
 def sum_to(x: Tensor, shape: torch.Size) -> Tensor:

@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 WIDTH = 8  # numbers handled at once: one register of float32, two of float64 where registers have 256 bits
-_LOOSE = ("contract", "reassoc")  # fused multiply-adds, and a sum in another, fixed, order
+LOOSE = ("contract", "reassoc")  # fused multiply-adds, and a sum in another, fixed, order
 _INDEX = ir.IntType(32)
 
 
@@ -36,12 +36,12 @@ def _pair_row(context: Any, u: Any, re: Any, im: Any, row: Any, h: Any, new: Any
         driven = _spread(builder, u, [0, 1] * (WIDTH // 2))
 
         def body(i: Any) -> Any:
-            state = _load(builder, h, i)
-            swapped = builder.shuffle_vector(state, state, _order([k ^ 1 for k in range(WIDTH)]))
-            value = _plus_product(builder, driven, _load(builder, im, i), swapped)
-            value = _plus_product(builder, value, _load(builder, re, i), state)
+            state = load(builder, h, i)
+            swapped = builder.shuffle_vector(state, state, order([k ^ 1 for k in range(WIDTH)]))
+            value = plus_product(builder, driven, load(builder, im, i), swapped)
+            value = plus_product(builder, value, load(builder, re, i), state)
             builder.store(value, builder.gep(new, [i]), align=4)
-            return value, _load(builder, row, i)
+            return value, load(builder, row, i)
 
         return _sum_of_products(builder, vector, count, body)
 
@@ -58,9 +58,9 @@ def _driven_row(context: Any, drive: Any, B: Any, C: Any, h: Any, count: Any) ->
         drives = _spread(builder, drive, [0] * WIDTH)
 
         def body(i: Any) -> Any:
-            value = _plus_product(builder, _load(builder, h, i), drives, _load(builder, B, i))
+            value = plus_product(builder, load(builder, h, i), drives, load(builder, B, i))
             builder.store(value, builder.gep(h, [i]), align=4)
-            return value, _load(builder, C, i)
+            return value, load(builder, C, i)
 
         return _sum_of_products(builder, vector, count, body)
 
@@ -74,20 +74,27 @@ driven_row: Any = intrinsic(_driven_row)  # `count` is their length, a positive 
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
-def _sum_of_products(builder: Any, vector: Any, count: Any, body: Callable[[Any], tuple[Any, Any]]) -> Any:
-    """The sum over all vectors i of the product of the two that body(i) returns, as one number."""
+def each_vector(builder: Any, count: Any, start: Any, body: Callable[[Any, Any], Any]) -> Any:
+    """x = body(i, x) for every vector i of `count` numbers, from x = start (None: nothing is carried): the last x."""
     vectors = builder.sdiv(count, count.type(WIDTH))
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
-    i, total = builder.phi(count.type), builder.phi(vector)
-    sums, then = _plus_product(builder, total, *body(i)), builder.add(i, count.type(1))
-    for variable, first, again in ((i, count.type(0), then), (total, ir.Constant(vector, [0.0] * WIDTH), sums)):
-        variable.add_incoming(first, before)
-        variable.add_incoming(again, loop)
+    i, x = builder.phi(count.type), None if start is None else builder.phi(start.type)
+    found, then = body(i, x), builder.add(i, count.type(1))
+    for variable, first, again in ((i, count.type(0), then), (x, start, found)):
+        if variable is not None:
+            variable.add_incoming(first, before)
+            variable.add_incoming(again, loop)
     builder.cbranch(builder.icmp_signed("<", then, vectors), loop, after)
     builder.position_at_end(after)
-    return _across(builder, sums)
+    return found
+
+
+def _sum_of_products(builder: Any, vector: Any, count: Any, body: Callable[[Any], tuple[Any, Any]]) -> Any:
+    """The sum over all vectors i of the product of the two that body(i) returns, as one number."""
+    zero = ir.Constant(vector, [0.0] * WIDTH)
+    return _across(builder, each_vector(builder, count, zero, lambda i, x: plus_product(builder, x, *body(i))))
 
 
 def _across(builder: Any, x: Any) -> Any:
@@ -95,24 +102,24 @@ def _across(builder: Any, x: Any) -> Any:
     width = WIDTH
     while width > 1:
         width //= 2
-        turned = builder.shuffle_vector(x, x, _order([(k + width) % WIDTH for k in range(WIDTH)]))
-        x = builder.fadd(x, turned, flags=_LOOSE)
+        turned = builder.shuffle_vector(x, x, order([(k + width) % WIDTH for k in range(WIDTH)]))
+        x = builder.fadd(x, turned, flags=LOOSE)
     return builder.extract_element(x, _INDEX(0))
 
 
 def _spread(builder: Any, number: Any, places: list[int]) -> Any:
     """The vector with `number` where places is 0 and zero where it is 1."""
     zero = ir.Constant(ir.VectorType(number.type, WIDTH), [0.0] * WIDTH)
-    return builder.shuffle_vector(builder.insert_element(zero, number, _INDEX(0)), zero, _order(places))
+    return builder.shuffle_vector(builder.insert_element(zero, number, _INDEX(0)), zero, order(places))
 
 
-def _plus_product(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    return builder.fadd(x, builder.fmul(y, z, flags=_LOOSE), flags=_LOOSE)
+def plus_product(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    return builder.fadd(x, builder.fmul(y, z, flags=LOOSE), flags=LOOSE)
 
 
-def _load(builder: Any, pointer: Any, i: Any) -> Any:
+def load(builder: Any, pointer: Any, i: Any) -> Any:
     return builder.load(builder.gep(pointer, [i]), align=4)  # an array may start anywhere
 
 
-def _order(places: list[int]) -> Any:
+def order(places: list[int]) -> Any:
     return ir.Constant(ir.VectorType(_INDEX, WIDTH), [_INDEX(k) for k in places])

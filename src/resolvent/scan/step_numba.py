@@ -16,7 +16,7 @@ import torch
 from numba import carray, njit, types
 from torch import Tensor
 
-from resolvent.scan.memory import LARGE, fresh, keep_freed_memory, plain
+from resolvent.scan.memory import fresh_like, keep_freed_memory, plain
 from resolvent.scan.rows_numba import WIDTH, pair_row
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
@@ -175,4 +175,4 @@ def addresses(*tensors: Tensor) -> tuple[int, ...]:
 
 def outputs(u: Tensor, h: Tensor) -> Pair:
     """Arrays for y and h'; u and h are contiguous."""
-    return torch.empty_like(u), torch.empty_like(h) if h.nbytes < LARGE else fresh(h.shape, h)
+    return torch.empty_like(u), fresh_like(h)
