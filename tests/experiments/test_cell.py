@@ -12,7 +12,7 @@ from resolvent.experiments import AttackPlan, Cell, Goal, RunError
 from resolvent.experiments.recipe import cells_of, names
 from resolvent.models import ModelConfig
 
-SIZES = {"qi2024-table1": (30, 15), "qi2024-table2": (24, 12), "quickstart": (8, 8)}
+SIZES = {"qi2024-table1": (30, 15), "qi2024-table2": (24, 12), "quickstart": (10, 10)}
 
 
 @pytest.mark.parametrize("name", SIZES)

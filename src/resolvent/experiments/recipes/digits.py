@@ -21,6 +21,7 @@ from resolvent.models import (
     S4DConfig,
     S5Config,
 )
+from resolvent.models.presets import l2ru_classifier
 from resolvent.models.settings import check_name
 
 EPS = 0.1  # of inputs in [0, 1]
@@ -30,6 +31,8 @@ SCALES: dict[str, Any] = {"dt_min": 1e-2, "dt_max": 0.5}  # time scales of 64 st
 
 def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
     """Two pre-norm blocks; the answer is read at the last step. `s4+relu` is S4 with that adaptive scaling."""
+    if structure == "l2ru":
+        return l2ru_classifier()
     name, _, ads = structure.partition("+")
     layers: dict[str, Any] = {
         "s4": S4Config(16, **SCALES),
@@ -42,7 +45,7 @@ def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
         "mega": MegaConfig(z=16, hidden=2 * width, ffn=2 * width, d_state=16, max_length=64),
         "mamba": MambaConfig(8),
     }
-    check_name("digits", "structure", name, [*layers, *whole])
+    check_name("digits", "structure", name, [*layers, *whole, "l2ru"])
     if ads:
         check_name("digits", "adaptive scaling", ads, get_args(AdSKind))
     return ModelConfig(
@@ -62,6 +65,7 @@ def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, pr
         epochs=epochs,
         batch_size=64,
         lr=4e-3 if structure == "mamba" else 1e-2,
+        weight_decay=0.0 if structure == "l2ru" else 2e-4,  # decay would shrink gains that are prescribed anyway
         warmup=min(1.0, epochs / 2),
         clip=1.0,
         evaluate_every=max(1, epochs // 10),
@@ -82,5 +86,6 @@ def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, pr
 def shorter(cell: Cell, epochs: int, samples: int) -> Cell:
     """The same cell with less work."""
     attacks = tuple(replace(plan, samples=samples) for plan in cell.attacks)
-    every = max(1, epochs // 5)
-    return replace(cell, budget=replace(cell.budget, epochs=epochs, evaluate_every=every), attacks=attacks)
+    budget = replace(cell.budget, epochs=epochs, evaluate_every=max(1, epochs // 5))
+    certify = None if cell.certify is None else replace(cell.certify, samples=samples)
+    return replace(cell, budget=budget, attacks=attacks, certify=certify)
