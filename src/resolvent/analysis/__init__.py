@@ -36,6 +36,7 @@ from resolvent.analysis.pseudospectrum import Pseudospectrum, pseudospectrum, re
 from resolvent.analysis.response import impulse_response, step_response
 from resolvent.analysis.smoothing import SmoothingResult, SmoothingSettings, smooth
 from resolvent.analysis.truncation import Reduction, balanced_truncation
+from resolvent.analysis.worst_frequency import WorstFrequency, worst_frequency
 
 __all__ = [
     "Affine",
@@ -73,6 +74,7 @@ __all__ = [
     "SmoothingResult",
     "SmoothingSettings",
     "TransientGrowth",
+    "WorstFrequency",
     "attention_capacity",
     "attribution",
     "balanced_truncation",
@@ -116,4 +118,5 @@ __all__ = [
     "system_radius",
     "time_constants",
     "verify",
+    "worst_frequency",
 ]

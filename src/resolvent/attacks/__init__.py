@@ -7,6 +7,9 @@ from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
 from resolvent.attacks.fab import FAB, fab
 from resolvent.attacks.fgsm import FGSM, fgsm
 from resolvent.attacks.flags import Flag
+from resolvent.attacks.fourier import FourierPoint, FourierSettings, FourierSweep, fourier_sweep
+from resolvent.attacks.fourier_noise import FourierNoise, noises
+from resolvent.attacks.fourier_site import Site, disturbed
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import (
     cross_entropy,
@@ -35,6 +38,11 @@ __all__ = [
     "Evaluation",
     "EvaluationSettings",
     "Flag",
+    "FourierNoise",
+    "FourierPoint",
+    "FourierSettings",
+    "FourierSweep",
+    "Site",
     "Square",
     "Threat",
     "Victim",
@@ -42,12 +50,15 @@ __all__ = [
     "ascend",
     "autoattack",
     "cross_entropy",
+    "disturbed",
     "dlr",
     "evaluate",
     "fab",
     "fgsm",
+    "fourier_sweep",
     "kl",
     "margin",
+    "noises",
     "pgd",
     "square",
     "squared_deviation",
