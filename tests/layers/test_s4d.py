@@ -124,7 +124,7 @@ def test_defaults_are_the_published_ones() -> None:
     ("options", "message"),
     [
         ({"d_state": 7}, "even"),
-        ({"init": "ptd"}, "init must be one of"),
+        ({"init": "legz"}, "init must be one of"),
         ({"discretisation": "euler"}, "discretisation must be one of"),
         ({"dt_min": 0.2}, "dt_min"),
     ],

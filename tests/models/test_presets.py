@@ -154,6 +154,21 @@ def test_lra_counts_of_s5(task: Task) -> None:
     layers, d, p = S5_ROWS[task]
     block = s5(d, p // 2, 2) + linear(d, d) + 2 * d
     assert counted(presets.lra("s5", task)) == lra_rest(task, d) + layers * block
+    whole = s5(d, p, 2) + linear(d, d) + 2 * d  # S5-PTD keeps both members of each conjugate pair, as released
+    assert counted(presets.lra("s5_ptd", task)) == lra_rest(task, d) + layers * whole
+
+
+S4_PTD_ROWS = {  # layers, d, prenorm
+    "listops": (8, 256, 0), "text": (6, 256, 1), "retrieval": (6, 128, 1),
+    "image": (6, 128, 0), "pathfinder": (6, 256, 1), "pathx": (6, 128, 1),
+}  # fmt: skip
+
+
+@tasks
+def test_lra_counts_of_s4_ptd(task: Task) -> None:
+    layers, d, prenorm = S4_PTD_ROWS[task]
+    block = s4d(d, 64, 2) + linear(d, 2 * d) + 2 * d
+    assert counted(presets.lra("s4_ptd", task)) == lra_rest(task, d) + 2 * d * prenorm + layers * block
 
 
 @tasks
@@ -176,7 +191,7 @@ def test_lra_settings_that_papers_state(family: Family) -> None:
         config, training = presets.lra(family, task), presets.lra_training(family, task)
         assert isinstance(config.input, TokensConfig) == (task in LRA_IN)
         assert (training.epochs is None) == (family == "mega")
-        if family in ("s4", "s4d"):
+        if family in ("s4", "s4d", "s4_ptd"):
             assert config.block.layer.dt_min == (1e-4 if task == "pathx" else 1e-3)
             assert config.block.layer.bidirectional
     assert presets.lra(family, "text", vocab=256).input.vocab == 256
@@ -189,6 +204,12 @@ def test_lra_details() -> None:
     assert presets.lra("lru", "image").input == ChannelsConfig(3)  # the LRU paper's images are in colour
     assert presets.lra("s5", "listops").block.mixer == "half_glu2"
     assert presets.lra_training("s5", "image").lr == pytest.approx(4.5e-3)
+    assert presets.lra_training("s5_ptd", "image").lr == pytest.approx(5e-3)
+    assert presets.lra_training("s5_ptd", "pathfinder").epochs == 230
+    assert {presets.lra(f, "text").block.layer.init for f in ("s4_ptd", "s5_ptd")} == {"ptd"}
+    assert presets.lra("s4_ptd", "listops").block.layer.dt_max == 1.0
+    assert presets.lra_training("s4_ptd", "listops").ssm_lr == 4e-4
+    assert presets.lra("s4_ptd", "image").norm == "layer"
     image = presets.lra("mega", "image")
     assert isinstance(image.block, MegaConfig)
     assert (image.block.attention, image.prenorm, image.norm) == ("laplace", True, "batch")

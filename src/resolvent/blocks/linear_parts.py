@@ -68,7 +68,7 @@ def _directions(layer: Any) -> tuple[Any, System]:
     if isinstance(layer, ShortConv):
         return forward, widened(_swapped(layer, {"weight": layer.weight_back}).system())
     read, back = ("W", layer.W_back) if isinstance(layer, DSS) else ("C", layer.C_back)
-    system = _swapped(layer, {read: back, "D": torch.zeros_like(layer.D)}).system()
+    system = _swapped(layer, {read: back, "D": layer.anchor.new_zeros(layer.d_model)}).system()
     return forward, widened(dataclasses.replace(system, delay=isinstance(layer, S4 | S4D | DSS)))
 
 

@@ -1,5 +1,22 @@
-"""Where parameters start: spectra of state matrices, rings of eigenvalues, time steps."""
+"""Where parameters start: spectra of state matrices, perturb-then-diagonalise, rings of eigenvalues, time steps."""
 
 from resolvent.init import ring, spectra, timestep
+from resolvent.init.ptd_method import closed_form, diagonalise, ptd, random_perturbation
+from resolvent.init.ptd_objective import CodeObjective, PaperObjective, SteadyObjective
+from resolvent.init.ptd_result import PTD
+from resolvent.init.ptd_search import Search
 
-__all__ = ["ring", "spectra", "timestep"]
+__all__ = [
+    "PTD",
+    "CodeObjective",
+    "PaperObjective",
+    "Search",
+    "SteadyObjective",
+    "closed_form",
+    "diagonalise",
+    "ptd",
+    "random_perturbation",
+    "ring",
+    "spectra",
+    "timestep",
+]

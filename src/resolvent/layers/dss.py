@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
+from resolvent.init.spectra import legs_ptd, ptd
 from resolvent.layers import border, siso
 from resolvent.layers.contract import Layer, Spec, State, grouped
 from resolvent.scan.step import Step
@@ -36,6 +37,8 @@ class DSS(Layer):
 
     d_state        complex states N of each channel (the paper's "2N real"); the first spectrum is LegS's of size 2N
     kernel         "exp" or "softmax"
+    init           "legs": LegS's normal part and normal W; "ptd": LegS + E = V diag(lam) V^-1 (`init.ptd`) with
+                   W = 2 (C_0 V) (V^-1 B_hippo), so that "exp" with one dt starts as (LegS + E, B_hippo, C_0) itself
     length         for "softmax": the L of the kernel. None takes the length of each sequence, and then refuses chunks,
                    steps and states. A growth Re(dt lam) beyond 80 / L is held there
     separate_dt    one time step for the real and one for the imaginary part of lam (the paper's default)
@@ -52,6 +55,7 @@ class DSS(Layer):
         kernel: str = "exp",
         length: int | None = None,
         separate_dt: bool = True,
+        init: str = "legs",
         dt_min: float = timestep.DT_MIN,
         dt_max: float = timestep.DT_MAX,
         bidirectional: bool = False,
@@ -63,13 +67,15 @@ class DSS(Layer):
         border.check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
         timestep.check_range("DSS", dt_min, dt_max)
         _check_length(kernel, length)
+        border.check_choice("DSS", "init", init, ("legs", "ptd"))
         self.d_state, self.kernel, self.length, self.lr = d_state, kernel, length, lr
-        lam = dplr("legs", 2 * d_state)[0]  # (n,)
+        self.init = init
+        lam = dplr("legs", 2 * d_state)[0] if init == "legs" else legs_ptd(2 * d_state).half()[0]  # (n,)
         self.decay = siso.pairs(torch.log(-lam.real) if kernel == "exp" else lam.real)  # (n,): log(-Re lam), or Re lam
         self.frequency = siso.pairs(lam.imag)  # (n,)
         self.log_dt = nn.Parameter(timestep.log_uniform((d_model, 2 if separate_dt else 1), dt_min, dt_max))
-        self.W = siso.pairs(siso.complex_normal(d_model, d_state))  # (d, n, 2)
-        self.W_back = siso.pairs(siso.complex_normal(d_model, d_state)) if bidirectional else None
+        self.W = self._read_out()  # (d, n, 2)
+        self.W_back = self._read_out() if bidirectional else None
         self.D = nn.Parameter(torch.randn(d_model))  # (d,)
 
     def state_spec(self, batch: int) -> Spec | tuple[Spec, ...]:
@@ -131,6 +137,12 @@ class DSS(Layer):
         return siso.stepper(self, lambda: self._bank(0)) if self.kernel == "exp" else None
 
     # -- parameters ------------------------------------------------------------------------------------------------
+
+    def _read_out(self) -> nn.Parameter:
+        if self.init == "legs":
+            return siso.pairs(siso.complex_normal(self.d_model, self.d_state))
+        _, V, _ = legs_ptd(2 * self.d_state).half()
+        return siso.in_basis(V, self.d_model, 2 * ptd(2 * self.d_state)[1])
 
     def _bank(self, L: int | Tensor, back: bool = False) -> DiagonalBank:
         """The system whose kernel is that of length L (which "exp" does not need)."""

@@ -176,7 +176,7 @@ def _widened(P: Tensor, rank: int) -> Tensor:
     n, own = P.shape
     if rank < own:
         raise ValueError(f"S4: this HiPPO matrix has a low-rank part of rank {own}, got rank={rank}; use rank={own}.")
-    return torch.cat([P, EXTRA_COLUMN * siso.complex_normal(n, rank - own)], 1)
+    return torch.cat([P.to(torch.get_default_device()), EXTRA_COLUMN * siso.complex_normal(n, rank - own)], 1)
 
 
 def _check_sharing(d_model: int, n_ssm: int) -> None:

@@ -7,6 +7,9 @@ Gu, Gupta, Goel, Ré 2022, "On the parameterization and initialization of diagon
     K_l = 2 Re sum_n C_n B_bar_n lam_bar_n^l                           the kernel; `ssm.blocked` never builds it whole
 
 Re(lam) = -exp(log_decay), so |lam_bar| < 1 for any value of the parameters.
+
+init="ptd" is S4-PTD (`init.ptd`): lam from LegS + E = V diag(lam) V^-1, B = V^-1 B_hippo and C = C_0 V, so that the
+first model is (LegS + E, B_hippo, C_0) itself, without the spikes that dropping LegS's low-rank term brings.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
-from resolvent.init.spectra import SPECTRA
+from resolvent.init.spectra import SPECTRA, legs_ptd
 from resolvent.layers import border, siso
 from resolvent.layers.contract import Layer, Spec, grouped
 from resolvent.scan.step import Step
@@ -32,7 +35,9 @@ class S4D(Layer):
     The state is kept per unit of input: the paper's x is B_bar times it. This spares a product per step.
 
     d_state         states of the full system of one channel (both members of each conjugate pair counted)
-    init            first spectrum: "legs", "lin", "inv", or "real", which keeps real states and reads y = C x + D u
+    init            first spectrum: "legs", "lin", "inv", "ptd" (perturbed LegS; optimised for d_state = 2, 4, ..., 128
+                    and in closed form for others), or "real", which keeps real states and reads y = C x + D u
+    skip            False leaves out D u
     discretisation  "zoh" or "bilinear"
     dt_min, dt_max  range of the log-uniform first time steps, one per channel
     bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
@@ -50,6 +55,7 @@ class S4D(Layer):
         dt_min: float = timestep.DT_MIN,
         dt_max: float = timestep.DT_MAX,
         bidirectional: bool = False,
+        skip: bool = True,
         lr: float | None = 1e-3,
         check_finite: bool = False,
     ) -> None:
@@ -67,7 +73,7 @@ class S4D(Layer):
         self.B = siso.pairs(B)  # (d, n, 2) or (d, n)
         self.C = self._read_out()  # the same
         self.C_back = self._read_out() if bidirectional else None
-        self.D = nn.Parameter(torch.randn(d_model))  # (d,)
+        self.D = nn.Parameter(torch.randn(d_model)) if skip else None  # (d,)
 
     def state_spec(self, batch: int) -> Spec:
         return Spec((batch, self.d_model, self.n), self.dtype if self.frequency is None else self.complex_dtype)
@@ -78,7 +84,8 @@ class S4D(Layer):
         lam_bar, B_bar, dt = self._discrete()
         own = self.dtype if self.frequency is None else self.complex_dtype
         lam_bar, B_bar, C = (t.to(own) for t in (lam_bar, B_bar[..., None], self._complex(self.C)[:, None]))
-        D, step = self.D[:, None, None], dt[:, 0].to(self.dtype)
+        D = torch.zeros_like(self.log_dt) if self.D is None else self.D
+        D, step = D[:, None, None], dt[:, 0].to(self.dtype)
         if self.frequency is None:
             return System(Diagonal(lam_bar), B_bar, C, D, step)
         return conjugate_closed(lam_bar, B_bar, C, D, step)
@@ -109,7 +116,7 @@ class S4D(Layer):
 
     def _bank(self) -> DiagonalBank:
         lam_bar, B_bar, _ = self._discrete()
-        return DiagonalBank(lam_bar, self._weight(self.C, B_bar), wide(self.D))
+        return DiagonalBank(lam_bar, self._weight(self.C, B_bar), None if self.D is None else wide(self.D))
 
     def _bank_back(self) -> DiagonalBank:
         lam_bar, B_bar, _ = self._discrete()
@@ -124,5 +131,7 @@ class S4D(Layer):
         return wide(p) if self.frequency is None else siso.as_complex(wide(p))
 
     def _read_out(self) -> nn.Parameter:
+        if self.init == "ptd":
+            return siso.in_basis(legs_ptd(self.d_state).half()[1], self.d_model)
         shape = (self.d_model, self.n)
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))

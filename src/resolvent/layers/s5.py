@@ -6,7 +6,8 @@ Smith, Warrington, Linderman 2023, "Simplified state space layers for sequence m
     lam_bar = exp(dt lam),    B_bar = (lam_bar - 1) / lam * B                  zero-order hold, one dt per state
 
 The spectrum starts as that of HiPPO-LegS's normal part, repeated over `blocks` blocks, in its eigenvector basis V:
-B = V^* B_0 and C = C_0 V with B_0, C_0 drawn as LeCun matrices.
+B = V^-1 B_0 and C = C_0 V with B_0, C_0 drawn as LeCun matrices. init="ptd" is S5-PTD (`init.ptd`): each block starts
+as LegS + E = V diag(lam) V^-1 instead, whose V is well conditioned but not unitary.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
+from resolvent.init.spectra import legs_ptd
 from resolvent.layers import border, mimo
 from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
 from resolvent.scan.step import Step, mimo_step
@@ -37,6 +39,8 @@ class S5(Layer):
     conjugate       keep one of each conjugate pair and read 2 Re(C x); False keeps all states and reads Re(C x)
     bidirectional   a second read-out C of the same recurrence run backwards in time (it includes u_t)
     discretisation  "zoh" or "bilinear"
+    init            "legs": each block is LegS's normal part; "ptd": LegS with a small perturbation, optimised for block
+                    sizes 2, 4, ..., 128 and in closed form for others
     c_init          "lecun": C_0 V; "complex_normal": unit complex normal entries, without V
     dt_min, dt_max  range of the log-uniform first time steps, one per state
     clip            hold Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False leaves lam free
@@ -63,16 +67,16 @@ class S5(Layer):
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         _check_blocks(d_state, blocks, conjugate)
         border.check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
-        border.check_choice("S5", "init", init, ("legs",))
+        border.check_choice("S5", "init", init, ("legs", "ptd"))
         border.check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
         timestep.check_range("S5", dt_min, dt_max)
         self.d_state, self.conjugate, self.clip, self.lr = d_state, conjugate, clip, lr
         self.discretisation = discretisation
-        lam, V = _block_spectrum(init, d_state // blocks, conjugate)  # (k,), (d_state / blocks, k)
+        lam, V, V_inv = _block_spectrum(init, d_state // blocks, conjugate)  # (k,), (d_state / blocks, k), transposed
         p = blocks * lam.shape[0]
         self.lam = nn.Parameter(_pairs(lam.repeat(blocks)))  # (p, 2)
         self.log_step = nn.Parameter(timestep.log_uniform((p,), dt_min, dt_max))  # (p,)
-        self.B = nn.Parameter(_input_matrix(V, blocks, d_model))  # (p, d, 2)
+        self.B = nn.Parameter(_input_matrix(V_inv, blocks, d_model))  # (p, d, 2)
         self.C = nn.Parameter(_output_matrix(V, blocks, d_model, c_init))  # (d, p, 2)
         if bidirectional:
             self.C_back = nn.Parameter(_output_matrix(V, blocks, d_model, c_init))  # (d, p, 2)
@@ -144,8 +148,22 @@ def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
         )
 
 
-def _block_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (k,) and eigenvectors (size, k) of one block, k = size / 2 where conjugate halves are kept."""
+def _block_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues (k,), eigenvectors (size, k) and rows of their inverse (k, size) of one block, on the default device.
+
+    k = size / 2 where conjugate halves are kept.
+    """
+    if init == "ptd":
+        found = legs_ptd(size)
+        lam, V, V_inv = found.half() if conjugate else (found.lam, found.V, found.V_inv)
+    else:
+        lam, V = _normal_spectrum(init, size, conjugate)
+        V_inv = V.mH
+    device = torch.get_default_device()
+    return lam.to(device), V.to(device), V_inv.to(device)
+
+
+def _normal_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tensor]:
     if size % 2 == 0:
         lam, _, _, V = dplr(init, size, halves=conjugate)
         return lam, V
@@ -155,11 +173,11 @@ def _block_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tens
     return torch.complex(normal.diagonal(), omega), V
 
 
-def _input_matrix(V: Tensor, blocks: int, d: int) -> Tensor:
-    """B = V^* B_0 as real pairs (p, d, 2); B_0 has variance 1 / d_state, as the published code reads its fan-in."""
-    size = V.shape[0]
+def _input_matrix(V_inv: Tensor, blocks: int, d: int) -> Tensor:
+    """B = V^-1 B_0 as real pairs (p, d, 2); B_0 has variance 1 / d_state, as the published code reads its fan-in."""
+    size = V_inv.shape[1]
     B_0 = _lecun((blocks, size, d), blocks * size)
-    return _pairs((V.mH @ B_0.to(V.dtype)).flatten(0, 1))
+    return _pairs((V_inv @ B_0.to(V_inv.dtype)).flatten(0, 1))
 
 
 def _output_matrix(V: Tensor, blocks: int, d: int, c_init: str) -> Tensor:
@@ -174,7 +192,8 @@ def _output_matrix(V: Tensor, blocks: int, d: int, c_init: str) -> Tensor:
 def _lecun(shape: tuple[int, ...], fan_in: int) -> Tensor:
     """Normal entries of variance 1 / fan_in, truncated at two standard deviations, in float64."""
     std = 1 / (TRUNCATED_STD * math.sqrt(fan_in))
-    return nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64), std=std, a=-2 * std, b=2 * std)
+    empty = torch.empty(shape, dtype=torch.float64, device=torch.get_default_device())
+    return nn.init.trunc_normal_(empty, std=std, a=-2 * std, b=2 * std)
 
 
 def _pairs(z: Tensor) -> Tensor:

@@ -77,9 +77,9 @@ def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor,
 
 
 def pairs(z: Tensor) -> nn.Parameter:
-    """A parameter from z: complex ones as real pairs (..., 2), in torch's default dtype."""
+    """A parameter from z: complex ones as real pairs (..., 2), in torch's default dtype and on its default device."""
     z = torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
-    return nn.Parameter(z.to(torch.get_default_dtype()).contiguous())
+    return nn.Parameter(z.to(torch.get_default_device(), torch.get_default_dtype()).contiguous())
 
 
 def as_complex(p: Tensor) -> Tensor:
@@ -90,6 +90,13 @@ def as_complex(p: Tensor) -> Tensor:
 def complex_normal(*shape: int) -> Tensor:
     """Complex normal numbers of unit variance."""
     return torch.randn(*shape, dtype=torch.complex128)
+
+
+def in_basis(V: Tensor, d: int, factor: Tensor | None = None) -> nn.Parameter:
+    """C_0 V as real pairs (d, k, 2) for normal C_0 (d, n) and a basis V (n, k), times `factor` (k,) where given."""
+    C_0 = torch.randn(d, V.shape[0], dtype=torch.float64)
+    C = C_0.to(V.dtype) @ V.to(C_0.device)
+    return pairs(C if factor is None else C * factor.to(C.device))
 
 
 def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:

@@ -25,11 +25,12 @@ class S4Config(Settings):
 @dataclass(frozen=True)
 class S4DConfig(Settings):
     d_state: int = 64
-    init: Literal["legs", "lin", "inv", "real"] = "legs"
+    init: Literal["legs", "lin", "inv", "real", "ptd"] = "legs"
     dt_min: float = 1e-3
     dt_max: float = 1e-1
     discretisation: Discretisation = "zoh"
     bidirectional: bool = False
+    skip: bool = True
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class DSSConfig(Settings):
     dt_min: float = 1e-3
     dt_max: float = 1e-1
     bidirectional: bool = False
+    init: Literal["legs", "ptd"] = "legs"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class S5Config(Settings):
     dt_max: float = 1e-1
     clip: bool = True
     bidirectional: bool = False
+    init: Literal["legs", "ptd"] = "legs"
 
 
 @dataclass(frozen=True)

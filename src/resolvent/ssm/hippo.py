@@ -8,7 +8,8 @@ lagt  translated Laguerre, an exponentially fading window
 fout  truncated Fourier, a sliding window
 
 Each A is a normal matrix minus a term of low rank (NPLR; S4, Gu et al. 2022, theorem 1), so a unitary V turns it into
-diagonal minus low rank (DPLR): A = V (diag(lam) - P P^*) V^*. All values are float64 or complex128.
+diagonal minus low rank (DPLR): A = V (diag(lam) - P P^*) V^*. All values are float64 or complex128, on the CPU
+whatever torch's default device is: a layer built on another one, or on "meta", moves them there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def nplr(name: str, n: int) -> tuple[Tensor, Tensor, Tensor]:
     The rank r is 1 for legs, lagt and fout, 2 for legt.
     """
     _check(name, n)
-    return {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[name](n)
+    with torch.device("cpu"):
+        return {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[name](n)
 
 
 def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,24 +1,28 @@
-"""The Long Range Arena settings of S4, S4D, S5 and LRU as released or published; Mega's are in `lra_mega`.
+"""The Long Range Arena settings of S4, S4D, S5, S5-PTD and LRU as released or published; Mega's are in `lra_mega`,
+S4-PTD's in `lra_ptd`.
 
 S4      configs/experiment/lra of state-spaces/s4. S4D: the same table with 64 states and one of its initialisations.
 S5      the released run commands of lindermanlab/S5.
+S5-PTD  the same commands with the changes of AnnanYu/Approximate_Diagonal. It keeps all states, as released, although
+        our E is real and halves would do; `clip` takes the place of its `force_neg`; B is drawn on Image, too.
 LRU     rings and phases of the paper; widths and training of NicolasZucchet/minimal-LRU. Its images are in colour.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from resolvent.models.config import ModelConfig, ResidualConfig
 from resolvent.models.layer_config import LRUConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.presets.lra_mega import mega, mega_training
+from resolvent.models.presets.lra_ptd import s4_ptd, s4_ptd_training
 from resolvent.models.presets.lra_task import Task, lra_head, lra_input
 from resolvent.models.presets.recipe import TrainConfig
 from resolvent.models.settings import check_name
 
-Family = Literal["s4", "s4d", "s5", "lru", "mega"]
+Family = Literal["s4", "s4d", "s4_ptd", "s5", "s5_ptd", "lru", "mega"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,15 @@ _S5_TABLE: dict[Task, _S5] = {
     "pathx": _S5(6, 128, 256, 16, "half_glu1", 0.0, 0.06, 75, 1, 6e-4, 3, 32, "complex_normal", 1e-4),
 }
 
+_S5_PTD_CHANGES: dict[Task, dict[str, Any]] = {
+    "listops": {"weight_decay": 0.05, "epochs": 35},
+    "text": {"epochs": 40, "warmup": 5},
+    "retrieval": {},
+    "image": {"lr_factor": 5},
+    "pathfinder": {"weight_decay": 0.05, "epochs": 230, "warmup": 10},
+    "pathx": {"epochs": 90},
+}
+
 _LRU_RING: dict[Task, tuple[float, float, float]] = {
     "listops": (0.0, 0.99, 2 * math.pi),
     "text": (0.0, 0.9, 2 * math.pi),
@@ -90,8 +103,10 @@ def lra(
     _check("lra", family, task)
     if family == "mega":
         return mega(task, vocab)
-    if family == "s5":
-        return _s5(task, vocab)
+    if family == "s4_ptd":
+        return s4_ptd(task, vocab)
+    if family in ("s5", "s5_ptd"):
+        return _s5(family, task, vocab)
     return _lru(task, vocab) if family == "lru" else _s4(family, task, vocab, init)
 
 
@@ -102,8 +117,10 @@ def lra_training(family: Family, task: Task) -> TrainConfig:
         return mega_training(task)
     if family == "lru":
         return TrainConfig(lr=1e-3, ssm_lr=5e-4, weight_decay=0.05, batch=50, epochs=_LRU_EPOCHS[task])
-    if family == "s5":
-        r = _S5_TABLE[task]
+    if family == "s4_ptd":
+        return s4_ptd_training(task)
+    if family in ("s5", "s5_ptd"):
+        r = _s5_row(family, task)
         rate = r.ssm_lr * r.lr_factor
         return TrainConfig(rate, r.weight_decay, r.batch, r.epochs, warmup=r.warmup, ssm_lr=r.ssm_lr)
     row = _S4_TABLE[task]
@@ -132,10 +149,17 @@ def _s4(family: Family, task: Task, vocab: int | None, init: Literal["legs", "li
     )
 
 
-def _s5(task: Task, vocab: int | None) -> ModelConfig:
+def _s5_row(family: Family, task: Task) -> _S5:
     row = _S5_TABLE[task]
+    return replace(row, **_S5_PTD_CHANGES[task]) if family == "s5_ptd" else row
+
+
+def _s5(family: Family, task: Task, vocab: int | None) -> ModelConfig:
+    row = _s5_row(family, task)
     # Re(lam) is clipped in every task, where the published commands do so for Image alone: |lam| < 1 then always holds
     layer = S5Config(row.d_state, row.blocks, c_init=row.c_init, dt_min=row.dt_min, bidirectional=True)
+    if family == "s5_ptd":
+        layer = replace(layer, init="ptd", conjugate=False)
     return ModelConfig(
         input=lra_input(task, vocab),
         block=ResidualConfig(layer, mixer=row.mixer, activation="gelu_tanh"),
