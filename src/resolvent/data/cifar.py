@@ -28,6 +28,7 @@ CHECKSUMS = {
     "data_batch_5.bin": "md5:53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "md5:803d5f7f4d78ea53de84dbe85f74fb6d",
 }
+_PARTS = ("train", "test")
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 COLOUR_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))  # mean and deviation, as usually quoted
 GREY_STATISTICS = ((122.6 / 255,), (61.0 / 255,))
@@ -49,7 +50,8 @@ def cifar10(
     """
     if layout not in get_args(Layout):
         raise ValueError(f"cifar10: expected layout 'pixels' or 'planes', got {layout!r}.")
-    parts = [Part(sequences(images, layout), labels) for images, labels in read_cifar()]
+    held = read_cifar()
+    parts = [Part(sequences(held[f"{part}_x"], layout), held[f"{part}_y"]) for part in _PARTS]
     splits = three_splits(parts[0], parts[1], validation, seed, False if normalise else packed)
     if normalise and layout == "planes":
         raise ValueError(
@@ -69,15 +71,15 @@ def cifar10_grey(
     packed: bool | None = None,
 ) -> Task:
     """Sequential CIFAR-10 in grey, the Long Range Arena's Image: (n, 1024, 1) in [0, 1], ten classes."""
-    parts = [Part(grey(images), labels) for images, labels in read_cifar()]
+    held = cached("cifar10-grey", lambda: {k: grey(v) if k[-1] == "x" else v for k, v in read_cifar().items()})
+    parts = [Part(held[f"{part}_x"], held[f"{part}_y"]) for part in _PARTS]
     splits = three_splits(parts[0], parts[1], validation, seed, False if normalise else packed)
     return _task("cifar10-grey", splits, 1, GREY_STATISTICS if normalise else None, CropFlip() if augment else None)
 
 
-def read_cifar() -> list[tuple[np.ndarray, np.ndarray]]:
-    """(images (n, 1024, 3) as bytes, pixel by pixel; labels (n,)) of the training and of the test part, mapped."""
-    held = cached("cifar10", _decode)
-    return [(held[f"{part}_x"], held[f"{part}_y"]) for part in ("train", "test")]
+def read_cifar() -> Arrays:
+    """train_x (50000, 1024, 3) as bytes, pixel by pixel, train_y, test_x, test_y, mapped from the cache."""
+    return cached("cifar10", _decode)
 
 
 def _decode() -> Arrays:
@@ -100,10 +102,8 @@ def grey(images: np.ndarray) -> np.ndarray:
 
     0.299 R + 0.587 G + 0.114 B with 16 binary places, rounded to the nearest.
     """
-    weights = np.array([[19595], [38470], [7471]], dtype=np.uint32)
-    return ((images.astype(np.uint32) * weights[:, 0]).sum(-1, keepdims=True, dtype=np.uint32) + 0x8000 >> 16).astype(
-        np.uint8
-    )
+    r, g, b = (images[..., i : i + 1].astype(np.uint32) for i in range(3))
+    return ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16).astype(np.uint8)
 
 
 def _task(

@@ -27,12 +27,13 @@ def render(shape: Shape, grown: Grown) -> np.ndarray:
 
 
 def _stroke(canvas: np.ndarray, dash: np.ndarray, radius: float, length: float) -> None:
-    """Light every pixel of the large picture within `radius` of the dash, where there is one."""
+    """Light the large picture within `radius` of the dash, where there is one; the edge, a pixel wide, in greys."""
     rows = np.nonzero(np.isfinite(dash[:, 0]))[0]
     large = dash[rows] * ENLARGED + (ENLARGED - 1) / 2  # centres of pixels on centres of blocks of pixels
     cells, distance = _around(large, math.ceil(length / 2 + radius) + 1, canvas.shape[1])
-    r, c = np.nonzero(distance <= radius)
-    canvas[rows[r], cells[r, c, 0], cells[r, c, 1]] = 1.0
+    light = np.clip(radius + 0.5 - distance, 0, 1).astype(np.float32)
+    place = (rows[:, None], cells[..., 0], cells[..., 1])
+    canvas[place] = np.maximum(canvas[place], light)
 
 
 def _around(dash: np.ndarray, reach: int, side: int) -> tuple[np.ndarray, np.ndarray]:

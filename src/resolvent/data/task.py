@@ -156,7 +156,7 @@ def _check_bounds(where: str, split: Split, bounds: Bounds) -> None:
     if not split.x.numel():
         return
     low, high = bounds
-    first, last = (float(v) / (split.packed or 1) for v in (split.x.min(), split.x.max()))
+    first, last = (float(v) / (split.packed or 1) for v in split.x.aminmax())
     if not (low <= first and last <= high):
         raise ValueError(
             f"{where}: expected inputs within [{low}, {high}], got {first:.4g} to {last:.4g}; "
