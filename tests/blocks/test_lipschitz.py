@@ -15,7 +15,7 @@ from resolvent.blocks.lipschitz import SIGMAS, make_sigma
 from resolvent.layers import L2RU
 
 F64 = torch.float64
-SCALES = (0.1, 1.0, 30.0, 1e4)
+SCALES = (0.3, 10.0, 1e4)
 
 MAPS: dict[str, Callable[[], nn.Module]] = {
     "spectral": lambda: Spectral(5, 3, largest=0.7, bias=True),
@@ -36,7 +36,7 @@ def scrambled(module: nn.Module, scale: float, seed: int = 0) -> nn.Module:
     return module
 
 
-def steepest(f: Callable[[Tensor], Tensor], x: Tensor, rounds: int = 12) -> float:
+def steepest(f: Callable[[Tensor], Tensor], x: Tensor, rounds: int = 6) -> float:
     """The norm of the Jacobian at the steepest point that power iteration and ascent over x find."""
     x = x.clone().requires_grad_()
     best, optimiser = 0.0, torch.optim.Adam([x], lr=0.1)
@@ -104,7 +104,7 @@ def test_residual_block_is_1_lipschitz(sigma: str, scale: float) -> None:
     a, b = torch.randn(2, 100, 30, 3, dtype=F64)
     moved = (block(a)[0] - block(b)[0]).flatten(1).norm(dim=1)
     assert (moved <= (a - b).flatten(1).norm(dim=1)).all()
-    assert steepest(lambda x: block(x)[0], torch.randn(7, 3, dtype=F64), 10) <= 1
+    assert steepest(lambda x: block(x)[0], torch.randn(5, 3, dtype=F64), 3) <= 1
 
 
 def test_residual_block_streams() -> None:

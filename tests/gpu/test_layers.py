@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ScalarS6, ShortConv
+from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ScalarS6, ShortConv
 from resolvent.scan import linear_scan, selective_scan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [
-    S4(6, 8), S4D(6, 8), S4D(6, 8, init="real"), DSS(6, 8), S5(6, 8), LRU(6, 4), EMA(6, 4), S6(6, 4),
+    S4(6, 8), S4D(6, 8), S4D(6, 8, init="real"), DSS(6, 8), S5(6, 8), LRU(6, 4), L2RU(6, 4), EMA(6, 4), S6(6, 4),
     ScalarS6(6, 4, abscissa=-0.1), RGLRU(6), Attention(6, heads=2, head_dim=4, kind="local", size=20), ShortConv(6),
+    L2RU(6, form="complete", trainable_gamma=True), L2RU(6, 4, form="contraction"),
 ]  # fmt: skip
 GRADIENT = 1e-3  # float32 sums over b l steps, in an order that differs from the CPU's
 

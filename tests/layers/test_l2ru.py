@@ -101,11 +101,11 @@ def test_gain_agrees_with_python_control() -> None:
     control = pytest.importorskip("control", reason="python-control is in the parity extra")
     torch.manual_seed(3)
     for form in FORMS:
-        layer = jittered(L2RU(3, 3, 1.7, form=form))
+        layer = jittered(L2RU(2, 2, 1.7, form=form))
         A, B, C, D = (M.real for M in control_matrices(layer.system().real()))
         outside = control.norm(control.ss(A, B, C, D, True), p="inf", method="scipy", print_warning=False)
         assert outside <= layer.gain()
-        assert abs(outside - hinf(layer.system(), 2001)) < 1e-3 * outside
+        assert abs(outside - hinf(layer.system(), 801)) < 1e-3 * outside
 
 
 @pytest.mark.parametrize(("gamma", "radius"), [(0.5, 0.98185), (2.0, 0.95419)])
@@ -187,6 +187,7 @@ def test_precision_and_initial_values(form: str) -> None:
     check_survives_init(layer)
 
 
+@pytest.mark.slow
 def test_compiles() -> None:
     layer = L2RU(3, 3).double()
     check_compiles(layer, inputs(layer))

@@ -27,24 +27,14 @@ from resolvent.models import (
     load_model,
     presets,
     save_model,
+    verify_certified,
 )
-from resolvent.ssm.part import chained
+from resolvent.models.certified import by_construction
+from resolvent.ssm.part import Part, chained
 from resolvent.ssm.system import System
 
 F64 = torch.float64
 SMALL = {"d_model": 3, "hidden": 8, "memory": 6}
-
-
-def by_construction(parts: Any) -> float:
-    """The bound from prescribed gains alone: no H-infinity norm is computed."""
-    found = 1.0
-    for part in parts:
-        if part.kind == "residual":
-            found *= 1 + by_construction(part.parts)
-        else:
-            assert part.lipschitz is not None
-            found *= part.lipschitz
-    return found
 
 
 def scrambled(model: nn.Module, scale: float) -> nn.Module:
@@ -54,7 +44,7 @@ def scrambled(model: nn.Module, scale: float) -> nn.Module:
     return model
 
 
-def worst_ratio(model: nn.Module, x: Tensor, steps: int = 25) -> float:
+def worst_ratio(model: nn.Module, x: Tensor, steps: int = 15) -> float:
     """Gradient ascent on |f(x + e) - f(x)| / |e| over e, and over x."""
     x = x.clone().requires_grad_()
     e = (0.1 * torch.randn_like(x)).requires_grad_()
@@ -137,6 +127,25 @@ def test_stream_checkpoint_and_padding(tmp_path: Path) -> None:
     assert [p.lipschitz for p in again.gain_parts()] == [p.lipschitz for p in model.gain_parts()]
     with model.frozen():
         assert_close(model(x), again(x))
+
+
+def test_constants_by_construction() -> None:
+    two, half = Part("a", "linear", 2.0), Part("b", "linear", 0.5)
+    assert by_construction([two, Part("c", "residual", parts=(two, half)), half]) == 2.0
+    assert by_construction([two, Part("n", "norm", None, reason="divides")]) == math.inf
+
+
+def test_weights_that_certify_nothing_are_refused(tmp_path: Path) -> None:
+    """A checkpoint is verified when it is read: NaN weights never come back as a certified model."""
+    model = build_model(presets.l2ru_classifier(1, 3, **SMALL))
+    assert verify_certified(model) <= 3.0
+    with torch.no_grad():
+        model.tower.body.blocks[0].layer.free.X[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        load_model(save_model(model, tmp_path / "bad"))
+    plain = build_model(ModelConfig(d_model=4, layers=1))
+    with pytest.raises(ValueError, match="CertifiedConfig"):
+        verify_certified(plain)
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -51,6 +51,11 @@ class LipschitzResidual(Block):
         """1 / (1 + gamma) in the layer's dtype, rounded down."""
         return (ROUNDED_DOWN / (1 + self.layer.gamma)).to(self.dtype)
 
+    def gain(self) -> float:
+        """(1 + gamma |sigma|) / (1 + gamma), at most 1."""
+        sigma = self.sigma.gain() if isinstance(self.sigma, Gate | Sandwich) else 1.0
+        return (1 + self.layer.gain() * sigma) * float(self.share().detach())
+
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         h, end = self.layer(x, state.get("layer"), lengths)
         return self._joined(x, h), {"layer": end}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import ring
 from resolvent.ssm.block_tables import wide
-from resolvent.ssm.contraction import cayley, contraction, norm_bound, rounding_margin
+from resolvent.ssm.contraction import below, cayley, defect_factor, held, norm_bound, rounding_margin
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it exp(-nu) is 0 and a phase has no meaning
 SLOWEST = 1e-6  # smallest decay: |lam| <= exp(-1e-6)
@@ -75,13 +75,12 @@ class Complete(nn.Module):
         beta = share / _largest_eigenvalue(Z)  # in units of gamma^2, as Lv in units of gamma
         Lv = torch.linalg.cholesky_ex(eye - beta * Z)[0]
         H12 = torch.sqrt(beta) * (X11 @ X21.mT + C.mT @ Dt)
-        N = torch.linalg.solve_triangular(Lv, H12.mT, upper=False).mT
+        N = below(Lv, H12.mT).mT
         P = X11 @ X11.mT + C.mT @ C + beta * gamma**2 * eye + N @ N.mT
         P = P + RELATIVE_SHIFT * P.diagonal().mean() * eye
         Lp = torch.linalg.cholesky_ex(P)[0]
         Q = cayley(wide(self.S))
-        AC = torch.linalg.solve_triangular(Lp, torch.cat([N, C.mT], 1), upper=False).mT  # [N^T; C] Lp^-T
-        NT, C = AC.chunk(2)
+        NT, C = below(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
         return Matrices(Q @ NT, -gamma * Q @ Lv.mT, C, gamma * torch.sqrt(beta) * Dt)
 
 
@@ -125,8 +124,13 @@ class Contraction(nn.Module):
         lam, _ = self.turning()
         K12, K21, K22 = (wide(p) for p in (self.K12, self.K21, self.K22))
         whole = torch.cat([torch.cat([rotations(lam), K12], 1), torch.cat([K21, K22], 1)])
-        scale = 1 / norm_bound(whole).clamp_min(1.0)
+        scale = 1 / self._bound(whole).clamp_min(1.0)
         return Matrices(scale * lam, gamma * scale * K12, scale * K21, gamma * scale * K22)
+
+    def _bound(self, whole: Tensor) -> Tensor:
+        """`norm_bound` in the layer's own precision (its products cost most), raised by more than float32 rounds it."""
+        rounding = 16 * torch.finfo(torch.float32).eps * math.sqrt(whole.shape[0])
+        return norm_bound(whole.to(self.K12.dtype)).to(whole.dtype) * (1 + rounding)
 
 
 class ComplexDiagonal(nn.Module):
@@ -148,12 +152,13 @@ class ComplexDiagonal(nn.Module):
 
     def forward(self, gamma: Tensor) -> Matrices:
         lam, defect = self.turning()
-        X, G = contraction(wide(self.X))
-        Y_t, F_t = contraction(wide(self.Y).mT)
-        Z, _ = contraction(wide(self.Z))
+        X, Y, Z = (held(wide(p)) for p in (self.X, self.Y, self.Z))
+        n, Lx, Ly = X.shape[0], defect_factor(X), defect_factor(Y.mT)
+        Z = below(defect_factor(Z), Z.mT).mT
+        Y, FZ = below(Ly, torch.cat([Y, Z], 1)).tensor_split([n], 1)  # F = Ly^-1
+        X, FZG = below(Lx, torch.cat([X, FZ]).mT).mT.tensor_split([n])  # G = Lx^-T
         R = defect.repeat_interleave(2)[:, None]  # (n, 1)
-        D = F_t.mT @ Z @ G - Y_t.mT @ turn(lam.conj(), X)
-        return Matrices(lam, gamma * R * X, (R * Y_t).mT, gamma * D)
+        return Matrices(lam, gamma * R * X, Y * R.mT, gamma * (FZG - Y @ turn(lam.conj(), X)))
 
 
 def rounded(K: Matrices, dtype: torch.dtype) -> Matrices:

@@ -17,8 +17,10 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor) -> tuple[Tensor, Tensor]:
     """u (b, l, d), x0 (b, n) or complex (b, p) -> y (b, l, d) and the state after every step (b, l, ...)."""
     x = states(K, u, x0)
     ahead = linear(_reals(x), K.C)  # what step k + 1 reads: (b, l, d)
-    first = linear(_reals(x0), K.C)[:, None]
-    return linear(u, K.D) + torch.cat([first, ahead[:, :-1]], 1), x
+    y = linear(u, K.D)
+    y[:, 0] += linear(_reals(x0), K.C)
+    y[:, 1:] += ahead[:, :-1]
+    return y, x
 
 
 def step(K: Matrices, u_t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from resolvent.models import presets
 from resolvent.models.build import build_model, make_block, make_layer
+from resolvent.models.certified import verify_certified
 from resolvent.models.checkpoint import load_config, load_into, load_model, save_model
 from resolvent.models.components import components_of
 from resolvent.models.config import (
@@ -76,4 +77,5 @@ __all__ = [
     "optim_groups",
     "presets",
     "save_model",
+    "verify_certified",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from resolvent.blocks.lipschitz import LipschitzResidual
@@ -14,6 +15,7 @@ from resolvent.models import config as c
 from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.model import Model
 from resolvent.models.tower import Tower
+from resolvent.ssm.part import Part
 
 
 def certified_model(config: c.ModelConfig) -> Model:
@@ -42,6 +44,41 @@ def certified_model(config: c.ModelConfig) -> Model:
 
 def make_l2ru(d_model: int, layer: c.L2RUConfig) -> L2RU:
     return L2RU(d_model, **{f.name: getattr(layer, f.name) for f in fields(layer)})
+
+
+def verify_certified(model: Model) -> float:
+    """The bound from the weights as they are, checked against the prescribed gain; a ValueError where it does not hold.
+
+    Every L2RU must prove its gain by its certificate, and the product of all constants must not pass the gain.
+    """
+    how = model.config.certified
+    if how is None:
+        raise ValueError("verify_certified: expected a certified model, got one without a CertifiedConfig.")
+    for name, value in model.state_dict().items():
+        if not value.isfinite().all():
+            raise ValueError(
+                f"verify_certified: {name} holds NaN or infinity, so nothing is certified; load other weights."
+            )
+    for name, layer in model.named_modules():
+        if isinstance(layer, L2RU) and not layer.certificate().holds:
+            raise ValueError(
+                f"verify_certified: the certificate of {name} does not hold for these weights; do not use them."
+            )
+    bound = by_construction(model.gain_parts())
+    if not bound <= how.gain:
+        raise ValueError(
+            f"verify_certified: the weights give a bound of {bound}, above the prescribed gain {how.gain}."
+        )
+    return bound
+
+
+def by_construction(parts: Iterable[Part]) -> float:
+    """The product of the constants that parts have by construction, without computing an H-infinity norm."""
+    found = 1.0
+    for part in parts:
+        constant = 1 + by_construction(part.parts) if part.kind == "residual" else part.lipschitz
+        found *= math.inf if constant is None else constant
+    return found
 
 
 def check_certified(config: c.ModelConfig) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.models.build import build_model
+from resolvent.models.certified import verify_certified
 from resolvent.models.config import ModelConfig
 from resolvent.models.model import Model, TwoTower
 from resolvent.models.settings import first_difference, from_dict, to_dict
@@ -83,6 +84,8 @@ def _fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
     if extra:
         raise ValueError(f"checkpoint: {extra[0]} is not part of this model; it belongs to another configuration.")
     model.load_state_dict(weights)
+    if isinstance(model, Model) and model.config.certified is not None:
+        verify_certified(model)  # a gain that was true when it was saved must be true of what was read
 
 
 def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:

@@ -48,16 +48,16 @@ def capped(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
     return W * (largest / torch.clamp(norm_bound(W), min=largest))
 
 
-def contraction(X: Tensor) -> tuple[Tensor, Tensor]:
-    """K = X L^-T with the Cholesky factor of L L^T = I + X^T X: every strict contraction, from every X (r, c).
-
-    Returns K and L^-T (c, c), the factor of its defect: I - K^T K = L^-1 L^-T.
-    """
-    X = held(X)
+def defect_factor(X: Tensor) -> Tensor:
+    """L with L L^T = I + X^T X: K = X L^-T is then a contraction, every strict one for some X (r, c), and its defect is
+    I - K^T K = L^-1 L^-T."""
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    L = torch.linalg.cholesky_ex(eye + X.mT @ X)[0]
-    defect = torch.linalg.solve_triangular(L, eye, upper=False).mT  # L^-T
-    return X @ defect, defect
+    return torch.linalg.cholesky_ex(eye + X.mT @ X)[0]
+
+
+def below(L: Tensor, X: Tensor) -> Tensor:
+    """L^-1 X for a lower triangular L."""
+    return torch.linalg.solve_triangular(L, X, upper=False)
 
 
 def cayley(S: Tensor) -> Tensor:
