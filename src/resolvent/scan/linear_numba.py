@@ -32,7 +32,7 @@ Array = NDArray[Any]
 PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
 
 
-def _jit(f: Callable[..., Any]) -> Callable[..., Any]:
+def jit(f: Callable[..., Any]) -> Callable[..., Any]:
     """njit with fused multiply-adds (the one liberty that loses no accuracy), cached on disk where that is possible."""
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
     try:
@@ -41,7 +41,7 @@ def _jit(f: Callable[..., Any]) -> Callable[..., Any]:
         return njit(**options)(f)
 
 
-@_jit
+@jit
 def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int, int, int], reverse: bool) -> None:
     row, source, lo, hi = where
     l, w, step = b.shape[1], hi - lo, 1 if a.shape[1] > 1 else 0
@@ -50,17 +50,17 @@ def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int
         h[row, t, j] = b[row, t, j]
         if h0.shape[0] > 0:
             h[row, t, j] += a[source, t * step, j] * h0[row, j]
-    whole = _in_vectors(h, w)
+    whole = in_vectors(h, w)
     for k in range(1, l):
         before, t = t, l - 1 - k if reverse else k
         if whole:
-            at = _at(a, source, t * step, lo), _at(b, row, t, lo), _at(h, row, before, lo), _at(h, row, t, lo)
-            advance(h, at, whole)
+            given = address(a, source, t * step, lo), address(b, row, t, lo), address(h, row, before, lo)
+            advance(h, (*given, address(h, row, t, lo)), whole)
         for j in range(lo + whole, hi):
             h[row, t, j] = a[source, t * step, j] * h[row, before, j] + b[row, t, j]
 
 
-@_jit
+@jit
 def _backward_task(
     g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
 ) -> None:
@@ -78,17 +78,17 @@ def _backward_task(
             first[0, 0, j] = h0[row, lo + j]
         if not varies:
             ga[row, 0, lo + j] = 0
-    whole = _in_vectors(h, w)
+    whole = in_vectors(h, w)
     for k in range(l - 1, -1, -1):
         t = l - 1 - k if reverse else k
         past = t + 1 if reverse else t - 1
         if whole:
-            before = _at(h, row, past, lo) if k > 0 else _at(first, 0, 0, 0)
-            up, by, down = _at(g, row, t, lo), _at(a, source, t * varies, lo), _at(gb, row, t, lo)
+            before = address(h, row, past, lo) if k > 0 else address(first, 0, 0, 0)
+            up, by, down = address(g, row, t, lo), address(a, source, t * varies, lo), address(gb, row, t, lo)
             if varies:
-                retreat(h, (up, by, before, _at(carry, 0, 0, 0), _at(ga, row, t, lo), down), whole)
+                retreat(h, (up, by, before, address(carry, 0, 0, 0), address(ga, row, t, lo), down), whole)
             else:
-                retreat_summed(h, (up, by, before, _at(carry, 0, 0, 0), _at(part, 0, 0, 0), down), whole)
+                retreat_summed(h, (up, by, before, address(carry, 0, 0, 0), address(part, 0, 0, 0), down), whole)
         for j in range(whole, w):
             gamma = g[row, t, lo + j] + carry[0, 0, j]
             gb[row, t, lo + j] = gamma
@@ -104,20 +104,20 @@ def _backward_task(
                 part[0, 0, j] = 0
 
 
-@_jit
-def _at(x: Array, i: int, t: int, j: int) -> int:
+@jit
+def address(x: Array, i: int, t: int, j: int) -> int:
     """The address of x[i, t, j] of a contiguous array."""
     return x.ctypes.data + ((i * x.shape[1] + t) * x.shape[2] + j) * x.itemsize
 
 
-@_jit
-def _in_vectors(x: Array, w: int) -> int:
+@jit
+def in_vectors(x: Array, w: int) -> int:
     """How many of a row of w numbers fill vectors."""
     own = WIDTH // parts(x)
     return w // own * own
 
 
-@_jit
+@jit
 def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, int, int, int]:
     """(row of b, row of a, first state, end of the states) of a task."""
     blocks = (n + width - 1) // width

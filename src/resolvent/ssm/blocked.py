@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from resolvent.scan import linear_scan
-from resolvent.scan.linear import _backward as scan_gradients
+from resolvent.scan.carry import carry, carry_backward
 from resolvent.scan.linear import _batched as is_batched
-from resolvent.scan.linear_rows import sum_to
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
@@ -124,7 +123,9 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
         y, before, end = _Pass.apply(flat, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, carry.whole)
     else:
         y, before, end = _pass(blocks, flat, h0, m)
-    y = y.view(d, b, m * t).permute(1, 2, 0).contiguous()[:, :l]
+    y = y.view(d, b, m * t).permute(1, 2, 0).contiguous()
+    if m * t > l:  # a slice of everything would still cost the backward pass a copy
+        y = y[:, :l]
     if lengths is not None:
         end = _state_at(blocks, u, before, lengths)
     elif m * t > l:
@@ -246,8 +247,7 @@ class _Pass(torch.autograd.Function):
         y, before, end = u.new_empty(u.shape), u.new_empty(d, b, m, s), u.new_empty(d, b, s)
         for c in _chunks(before):
             toeplitz, M_in, M_out, whole = (table[c] for table in tables)
-            h = _along(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c])
-            before[c, :, 0], before[c, :, 1:], end[c] = h0[c], h[:, :, :-1], h[:, :, -1]
+            carry(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c], before[c], end[c])
             torch.bmm(u[c], toeplitz, out=y[c]).baddbmm_(before[c].flatten(1, 2), M_out.mT)
         learnt = any(ctx.needs_input_grad[2:])  # else no gradient depends on u and h, and they are not kept
         ctx.save_for_backward(h0, *tables, *((u, before) if learnt else ()))
@@ -279,31 +279,16 @@ def _write_gradients(out: list[Tensor], saved: list[Tensor], g: tuple[Tensor, Te
     """The gradients of u, h0 and, where u and the states were kept, of the tables, for the channels of one chunk."""
     toeplitz, M_in, _, whole, *kept = saved
     gy, g_state, g_end = g
-    if kept:
-        gamma, g_whole = _adjoint(whole, g_state, g_end, kept[1])
-    else:
-        gamma = _along(whole.conj().resolve_conj(), g_state, g_end, reverse=True)
-    gz = torch.cat([gamma[:, :, 1:], g_end[:, :, None]], 2).flatten(1, 2)  # (d, b m, s)
+    g_h0, g_whole = carry_backward(whole, g_state, g_end, kept[1] if kept else None)
+    gz = g_state.flatten(1, 2)  # (d, b m, s)
     torch.bmm(gy, toeplitz.mT, out=out[0]).baddbmm_(gz, M_in.mT)
-    out[1].copy_(gamma[:, :, 0])
-    if kept:
+    out[1].copy_(g_h0)
+    if g_whole is not None:
         u, h = kept[0], kept[1].flatten(1, 2)
         torch.bmm(u.mT, gy, out=out[2])
         torch.bmm(u.mT, gz, out=out[3])
         torch.bmm(gy.mT, h, out=out[4])
         out[5].copy_(g_whole)
-
-
-def _adjoint(whole: Tensor, g: Tensor, g_end: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """γ (d, b, m, s) and the gradient of A^T, in one pass over `before`: that is a scan from zero that h0 enters first.
-
-    g, the gradient that y brings to `before`, is overwritten.
-    """
-    a, h, last = whole[:, None], _own(before, whole), _own(g_end, whole)
-    g[:, :, -1] += _reals(a.conj() * last)
-    g_whole, gamma = scan_gradients(_own(g, whole), a[:, None], h, None, False)
-    final = sum_to(last * h[:, :, -1].conj(), a.shape)
-    return _reals(gamma), g_whole[:, 0, 0] + final[:, 0]
 
 
 def _pass_of(u: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
