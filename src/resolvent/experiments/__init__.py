@@ -3,11 +3,12 @@
     record = run_cell(cell, "runs/one")
 """
 
-from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, TaskChoice
+from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, FourierPlan, TaskChoice
 from resolvent.experiments.folder import Folder, RunError
 from resolvent.experiments.goal import Goal
 from resolvent.experiments.lock import Lock, Taken
 from resolvent.experiments.run import run_cell
+from resolvent.experiments.study import Study, run_study
 
 __all__ = [
     "AttackPlan",
@@ -15,10 +16,13 @@ __all__ = [
     "Cell",
     "CertifyPlan",
     "Folder",
+    "FourierPlan",
     "Goal",
     "Lock",
     "RunError",
+    "Study",
     "Taken",
     "TaskChoice",
     "run_cell",
+    "run_study",
 ]

@@ -22,12 +22,12 @@ def analysed(work: Work) -> dict[str, Any]:
     model = work.trained("best").double().cpu()
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, Layer) and (system := _system(module)) is not None:
+        if isinstance(module, Layer) and (system := system_of(module)) is not None:
             found.append(layer_facts(name, system))
     return {"layers": found}
 
 
-def _system(layer: Layer) -> System | None:
+def system_of(layer: Layer) -> System | None:
     """A selective layer has no system of its own; one that runs both ways has no causal one."""
     make = getattr(layer, "system", None)
     if make is None:

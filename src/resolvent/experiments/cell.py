@@ -12,7 +12,7 @@ from resolvent.models import ModelConfig
 from resolvent.models.settings import Settings, from_dict, to_dict
 from resolvent.training import FitSettings
 
-Value = str | int | float | bool | None
+Value = str | int | float | bool | None | tuple[int, ...] | tuple[float, ...]
 Kept = Literal["best", "last", "best_by_test"]
 
 
@@ -25,7 +25,7 @@ class TaskChoice(Settings):
     samples: int | None = None
     file: str | None = None
 
-    def keywords(self) -> dict[str, Value]:
+    def keywords(self) -> dict[str, Any]:
         return dict(self.options)
 
 
@@ -86,6 +86,22 @@ class CertifyPlan(Settings):
 
 
 @dataclass(frozen=True)
+class FourierPlan(Settings):
+    """Tones at the best checkpoint, in the test alone: `amplitudes` at each of `frequencies` (radians a unit of time).
+
+    where   at the input of every state-space layer, whose step k is at time k dt, or at the model's input (dt = 1)
+    own     also the frequency that the trained layers themselves amplify most
+    """
+
+    amplitudes: tuple[float, ...] = (0.1,)
+    frequencies: tuple[float, ...] = (325.4,)
+    where: Literal["layers", "input"] = "layers"
+    own: bool = True
+    samples: int | None = None
+    batch_size: int = 256
+
+
+@dataclass(frozen=True)
 class Cell(Settings):
     """One run of a recipe. `tags` address it: `resolvent run RECIPE --only s4,cifar10,trades`."""
 
@@ -100,14 +116,11 @@ class Cell(Settings):
     analyse: bool = False
     attribution: bool = False
     seed: int = 0
+    fourier: FourierPlan | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for tag in (self.recipe, *self.tags):
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*", tag):
-                raise ValueError(
-                    f"Cell: a recipe's or tag's name goes into a path: letters, digits and _+.=- only, got {tag!r}."
-                )
+        check_tags("Cell", self.recipe, *self.tags)
 
     @property
     def address(self) -> str:
@@ -130,3 +143,11 @@ class Cell(Settings):
     def from_dict(data: dict[str, Any]) -> Cell:
         cell: Cell = from_dict(data, Cell)
         return cell
+
+
+def check_tags(where: str, *tags: str) -> None:
+    for tag in tags:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*", tag):
+            raise ValueError(
+                f"{where}: a recipe's or tag's name goes into a path: letters, digits and _+.=- only, got {tag!r}."
+            )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from resolvent.attacks.store import first_difference, replace
 from resolvent.experiments.cell import Cell
@@ -24,6 +24,12 @@ class RunError(ValueError):
     """A run cannot start or go on; the message says what to do."""
 
 
+class Described(Protocol):
+    """A cell or a study: what a folder is taken for."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 class Folder:
     """Reads and writes the files of one cell."""
 
@@ -32,7 +38,7 @@ class Folder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"run: {str(self.path)!r} is a file; give a folder, which need not exist yet.")
 
-    def admit(self, cell: Cell) -> None:
+    def admit(self, cell: Described) -> None:
         """Take the folder for this cell, or refuse when it holds another."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)

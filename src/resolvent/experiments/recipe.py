@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 
 from resolvent.experiments import recipes
-from resolvent.experiments.cell import Cell
 from resolvent.experiments.folder import RunError
 from resolvent.experiments.recipes.size import Size
+from resolvent.experiments.study import Job
 
-Recipe = Callable[[Size], list[Cell]]
+Recipe = Callable[[Size], Sequence[Job]]
 
 
 def names() -> dict[str, str]:
@@ -19,7 +19,7 @@ def names() -> dict[str, str]:
     return {name.replace("_", "-"): (inspect.getdoc(getattr(recipes, name)) or "").splitlines()[0] for name in _own()}
 
 
-def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int] = ()) -> list[Cell]:
+def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int] = ()) -> list[Job]:
     """The cells of a recipe whose tags hold everything that `only` lists ("s4,cifar10,trades"), for each seed."""
     known = [each.replace("_", "-") for each in _own()]
     if name not in known:
@@ -29,7 +29,7 @@ def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int
     return [cell.seeded(seed) for cell in cells for seed in seeds] if seeds else cells
 
 
-def select(cells: list[Cell], only: str) -> list[Cell]:
+def select(cells: Sequence[Job], only: str) -> list[Job]:
     """Those cells that carry every one of the tags; each must exist, and together they must leave something."""
     tags = list(dict.fromkeys(tag for cell in cells for tag in cell.tags))
     wanted = [tag.strip() for tag in only.split(",") if tag.strip()]

@@ -15,6 +15,7 @@ from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
 from resolvent.experiments.analysed import analysed
 from resolvent.experiments.cell import AttackPlan, Cell
 from resolvent.experiments.certified import certified
+from resolvent.experiments.fourier import disturbed
 from resolvent.experiments.work import Work
 from resolvent.training.crew import crew
 
@@ -64,5 +65,6 @@ STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("attacks", lambda cell: bool(cell.attacks), attacked),
     ("certificate", lambda cell: cell.certify is not None, certified),
     ("analysis", lambda cell: cell.analyse, analysed),
+    ("fourier", lambda cell: cell.fourier is not None, disturbed),
 )
 SHARED = ("attacks",)  # stages in which all processes of a run take part

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from resolvent.experiments.cell import Cell
 from resolvent.experiments.folder import Folder
 from resolvent.experiments.lock import Taken
 from resolvent.experiments.run import run_cell
+from resolvent.experiments.study import Job, Study, run_study
 from resolvent.experiments.work import Told
 
 WAIT = 2.0  # seconds between looks at cells that others hold
 
 
 def sweep(
-    cells: Sequence[Cell], root: str | Path, *, device: str = "cpu", told: Told = print, wait: bool = True
+    cells: Sequence[Job], root: str | Path, *, device: str = "cpu", told: Told = print, wait: bool = True
 ) -> list[dict[str, Any]]:
     """Run every cell that nobody else runs; with `wait`, stay until the others' are done too (or their owners dead).
 
@@ -34,7 +34,7 @@ def sweep(
         for number, (path, cell) in enumerate(list(open_cells.items())):
             try:
                 told(f"[{len(places) - before + number + 1}/{len(places)}] {cell.address}, seed {cell.seed}")
-                run_cell(cell, path, device=device, told=told)
+                _run(cell, path, device, told)
             except Taken as other:
                 told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
                 continue
@@ -45,3 +45,10 @@ def sweep(
             time.sleep(WAIT)
     found = [Folder(path).record() for path in places]
     return [record for record in found if record is not None]
+
+
+def _run(job: Job, path: Path, device: str, told: Told) -> None:
+    if isinstance(job, Study):
+        run_study(job, path, told=told)
+    else:
+        run_cell(job, path, device=device, told=told)

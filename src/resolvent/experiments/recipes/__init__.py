@@ -4,6 +4,24 @@ On the command line underscores are dashes: `resolvent run qi2024-table1 --only 
 """
 
 from resolvent.experiments.recipes.adversarial import qi2024_table1, qi2024_table2
+from resolvent.experiments.recipes.ptd import (
+    ptd_conditioning,
+    ptd_fourier,
+    ptd_kappa,
+    ptd_sensitivity,
+    ptd_sizes,
+    ptd_transfer,
+)
 from resolvent.experiments.recipes.quickstart import quickstart
 
-__all__ = ["qi2024_table1", "qi2024_table2", "quickstart"]
+__all__ = [
+    "ptd_conditioning",
+    "ptd_fourier",
+    "ptd_kappa",
+    "ptd_sensitivity",
+    "ptd_sizes",
+    "ptd_transfer",
+    "qi2024_table1",
+    "qi2024_table2",
+    "quickstart",
+]

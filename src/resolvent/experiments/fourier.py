@@ -1,0 +1,74 @@
+"""The Fourier stage: the trained model's score under tones, at the frequencies asked for and at its own worst one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.analysis import WorstFrequency, worst_frequency
+from resolvent.attacks import FourierSettings, Site, fourier_sweep, noises
+from resolvent.experiments.analysed import system_of
+from resolvent.experiments.work import Work
+from resolvent.init import timestep
+from resolvent.layers import Layer
+from resolvent.models import components_of
+
+RTOL = 1e-3  # of the largest gain: a tone need not be placed any finer
+
+
+def disturbed(work: Work) -> dict[str, Any]:
+    """The sweep of the cell's plan on the best checkpoint."""
+    plan = work.cell.fourier
+    assert plan is not None
+    model, split = work.trained("best"), work.task.test
+    n = len(split) if plan.samples is None else min(plan.samples, len(split))
+    part = split.select(torch.arange(n)).to(work.device)
+    worst = own_worst(model, plan.where) if plan.own else None
+    frequencies = [*plan.frequencies, *([] if worst is None else [worst.frequency])]
+    sites = sites_of(model) if plan.where == "layers" else []
+    data = (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
+    how = FourierSettings(work.cell.seed, plan.batch_size, work.task.bounds)
+    found = fourier_sweep(model, data, noises(plan.amplitudes, frequencies), sites, how)
+    told = {"where": plan.where, "sites": [site.name for site in sites]}
+    return found.as_dict() | told | {"own": None if worst is None else asdict(worst)}
+
+
+def sites_of(model: nn.Module) -> list[Site]:
+    """Every state-space layer of a model of this library, with its time steps."""
+    return [Site(layer, step_of(layer), name) for name, layer in ssm_layers(model).items()]
+
+
+def ssm_layers(model: nn.Module) -> dict[str, Layer]:
+    """Name -> layer, in the order of the model."""
+    names = [name for name in components_of(model).get("ssm", []) if isinstance(name, str)]
+    found = {name: model.get_submodule(name) for name in names}
+    return {name: layer for name, layer in found.items() if isinstance(layer, Layer)}
+
+
+def step_of(layer: Layer) -> float | Tensor:
+    """dt of each channel (d,); the geometric mean of S5's, which belong to states; 1 where there is none."""
+    if isinstance(own := getattr(layer, "log_dt", None), Tensor):
+        return timestep.positive(own.detach()).reshape(layer.d_model, -1)[:, 0]
+    if isinstance(own := getattr(layer, "log_step", None), Tensor):
+        return math.exp(float(own.detach().double().mean()))
+    return 1.0
+
+
+@torch.no_grad()
+def own_worst(model: nn.Module, where: str = "layers") -> WorstFrequency | None:
+    """The tone that one of its time-invariant layers amplifies most, in the time of the place where it will enter.
+
+    None where there is no such layer, or none that is stable.
+    """
+    layers = ssm_layers(model)
+    systems = {name: system for name, layer in layers.items() if (system := system_of(layer)) is not None}
+    found = worst_frequency(systems, rtol=RTOL) if systems else None
+    if found is None or found.per_step is None or not math.isfinite(found.gain):
+        return None
+    steps = torch.as_tensor(step_of(layers[found.name]) if where == "layers" else 1.0).reshape(-1)
+    dt = float(steps[found.channel if len(steps) > 1 else 0])
+    return replace(found, frequency=found.per_step / dt)
