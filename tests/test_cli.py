@@ -34,7 +34,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_tells_commands_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for word in ("check", "list", "demo", "Exit status"):
+    for word in ("list", "run", "report", "check", "attack", "certify", "demo", "Exit status"):
         assert word in text
 
 
@@ -104,13 +104,13 @@ def test_mistakes_are_one_line_and_status_two(
 
 
 def _forbid_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    from resolvent import demo
+    from resolvent import checkup
     from resolvent.conformance import command
 
     def work(*_: object, **__: object) -> None:
         raise AssertionError("the work began")
 
-    for module, name in ((command, "check_all"), (command, "load_class"), (demo, "check_all")):
+    for module, name in ((command, "check_all"), (command, "load_class"), (checkup, "check_all")):
         monkeypatch.setattr(module, name, work)
 
 
@@ -129,7 +129,7 @@ def test_json_that_cannot_be_written_is_refused_first(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_demo(
+def test_a_folder_that_cannot_be_written_is_refused_before_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from resolvent import report
@@ -138,10 +138,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_demo(
     _forbid_work(monkeypatch)
     (tmp_path / "file").write_text("in the way")
     for place in ("file", "file/deep"):
-        assert cli.main(["demo", "--out", str(tmp_path / place)]) == 2
+        assert cli.main(["check", "--page", str(tmp_path / place)]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("resolvent demo: cannot write ")
-        assert "--out" in error
+        assert error.startswith("resolvent check: cannot write ")
+        assert "--page" in error
 
 
 @pytest.fixture

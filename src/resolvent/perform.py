@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
-from resolvent.experiments.cell import Cell
 from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.folder import RunError
+from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
 from resolvent.experiments.recipe import cells_of
+from resolvent.experiments.study import Job, Study
 from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.train import TrainOptions, train_cell
-from resolvent.report import MissingPackage, write_report
+from resolvent.report import MissingPackage, require_packages, write_report
 from resolvent.report.table import KINDS
 from resolvent.report.table import table as results
+from resolvent.training.crew import crew
 
 SMALL = ("quickstart",)  # recipes made for two cores
 
@@ -41,6 +47,8 @@ class Request(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
     @property
     def out(self) -> Path: ...
+    @property
+    def workers(self) -> int: ...
     @property
     def device(self) -> str: ...
     @property
@@ -69,26 +77,117 @@ class Request(Protocol):
     def layers(self) -> int: ...
 
 
-def run(request: Request) -> int:
-    """0 when every cell is done, 1 when one diverged. What the user can mend comes as a UsageError."""
+def run(request: Request, page: Path | None = None) -> int:
+    """0 when every cell is done, 1 when one diverged. What the user can mend comes as a UsageError.
+
+    `page` is the folder of the report; the recipe's own when left out.
+    """
     console = Console(soft_wrap=True, highlight=False)
+    if request.report and not request.dry_run:
+        _require_page()
     try:
         cells = find(request)
         if request.dry_run:
             foretell(cells, request.device, console)
             return 0
         require_writable(request.out / "report.html", "--out")
-        records = sweep(cells, request.out, device=_device(request.device), told=console.print)
+        records = _records(request, cells, console)
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
         return 130
     except (RunError, ValueError, TypeError, FileNotFoundError) as wrong:
         raise UsageError(str(wrong)) from wrong
-    console.print(table(records))
+    if any("study" not in record for record in records):
+        console.print(table(records))
+    for record in records:
+        if "study" in record:
+            console.print(record["study"]["text"])
     console.print(f"results: {(request.out / cells[0].recipe).resolve()}")
     if request.report:
-        _page([request.out / cells[0].recipe], None, None, console)
+        _page([request.out / cells[0].recipe], page, None, console)
     return 1 if any("failed" in record for record in records) else 0
+
+
+def _records(request: Request, cells: Sequence[Any], console: Console) -> list[dict[str, Any]]:
+    """Run what is missing, alone or with workers, and read what was found."""
+    device = _device(request.device)
+    with crew_of_torchrun(device):
+        if request.workers > 1 and len(cells) > 1:
+            _with_workers(request, cells, console)
+        told = console.print if crew().first else _silent
+        return sweep(cells, request.out, device=device, told=told)
+
+
+def _with_workers(request: Request, cells: Sequence[Any], console: Console) -> None:
+    places = [request.out / cell.place for cell in cells]
+    with progress(console, len(places)) as tick:
+        work_together(arguments(request), places, request.workers, console.print, tick)
+
+
+def arguments(request: Request) -> list[str]:
+    """The command line of one worker."""
+    made = ["run", request.recipe, "--out", str(request.out), "--device", request.device, "--no-report"]
+    made += ["--only", request.only] if request.only else []
+    made += ["--size", request.size] if request.size else []
+    made += ["--seeds", *map(str, request.seeds)] if request.seeds else []
+    if request.recipe == "train":
+        names = ("data", "layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
+        for name in names:
+            made += [f"--{name.replace('_', '-')}", str(getattr(request, name))]
+        made += ["--eps", request.eps] if request.eps else []
+    return made
+
+
+@contextmanager
+def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left on a terminal; nothing otherwise."""
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("runs", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def crew_of_torchrun(device: str) -> Iterator[None]:
+    """Join the other processes when torchrun started this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield
+        return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(hours=6))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def crew_first() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _silent(*_: Any) -> None:
+    return
+
+
+def _require_page() -> None:
+    try:
+        require_packages()
+    except MissingPackage as missing:
+        raise UsageError(f"{missing}; or leave the page out with --no-report") from missing
 
 
 def report(folders: list[Path], out: Path | None, title: str | None) -> None:
@@ -106,7 +205,7 @@ def _page(folders: list[Path], out: Path | None, title: str | None, console: Con
     console.print(f"The report is at {page.resolve()}")
 
 
-def find(request: Request) -> list[Cell]:
+def find(request: Request) -> list[Job]:
     """The cells that the request names."""
     if request.recipe != "train":
         size = request.size or ("small" if request.recipe in SMALL else "full")
@@ -118,11 +217,14 @@ def find(request: Request) -> list[Cell]:
     return [cell.seeded(seed) for seed in request.seeds or (0,)]
 
 
-def foretell(cells: Sequence[Cell], device: str, console: Console) -> None:
+def foretell(cells: Sequence[Job], device: str, console: Console) -> None:
     """Every cell with its cost; the same settings at another seed are measured once."""
     known: dict[str, Any] = {}
     total = 0.0
     for cell in cells:
+        if isinstance(cell, Study):
+            console.print(f"{cell.place}: an analysis without training, seconds to a minute")
+            continue
         key = repr(cell.seeded(0))
         if key not in known:
             known[key] = estimate(cell, open_task(cell.task), device)
@@ -136,6 +238,8 @@ def table(records: Sequence[dict[str, Any]]) -> Table:
     made = Table(box=None, pad_edge=False)
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
+        if "study" in record:
+            continue
         groups.setdefault(",".join(record["cell"]["tags"]), []).append(record)
     found = results(records[0]["cell"]["recipe"] if records else "", groups)
     for column in ("run", "seeds", *(f"{KINDS[kind]}\n{place}" for kind, place in found.columns)):

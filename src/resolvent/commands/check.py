@@ -35,7 +35,14 @@ class Check:
     json: Path | None = None
     """Also write all results to this file."""
 
+    page: Path | None = None
+    """Check all layers, draw spectra and responses of every initialisation, and write report.html to this folder."""
+
     def execute(self) -> int:
+        if self.page is not None:
+            from resolvent import checkup
+
+            return checkup.run(self.page, self.seed)
         from resolvent.conformance import command
 
         return command.run(self)

@@ -30,6 +30,8 @@ class Run:
     """One run of each cell for every seed; the recipe's own when left out."""
     out: Path = Path("runs")
     """The folder of results. Several workers may share it: each takes cells that nobody else runs."""
+    workers: int = 1
+    """Processes on this machine that share the cells; small models train quickest with one for each core."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
     dry_run: bool = False

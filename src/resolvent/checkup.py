@@ -1,4 +1,4 @@
-"""`resolvent demo`: check every layer, gather spectra and impulse responses, write the page."""
+"""`resolvent check --page`: check every layer, gather spectra and impulse responses, write the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(out: Path, seed: int = 0) -> int:
     except report.MissingPackage as missing:
         raise UsageError(str(missing)) from missing
     for name in ("record.json", "report.html"):
-        require_writable(out / name, "--out")
+        require_writable(out / name, "--page")
     console = Console()
     checked = check_all(Settings(seed=seed), console)
     show(checked, console)

@@ -1,4 +1,4 @@
-"""The demo: numbers that agree with closed forms, a page at the end, a clear word when a package is missing."""
+"""The page of a check: numbers that agree with closed forms, a page at the end, a clear word when a package is missing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_responses_scale_with_the_time_step() -> None:
         assert slow[10 * step] == pytest.approx(quick[step], abs=0.06)
 
 
-def test_the_demo_writes_its_page(
+def test_the_check_writes_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
@@ -58,7 +58,7 @@ def test_the_demo_writes_its_page(
 
     monkeypatch.setattr(cases, "CASES", tuple(c for c in cases.CASES if c.layer == "ShortConv"))
     monkeypatch.setattr(cases, "PROPERTIES", properties.PROPERTIES[:2])
-    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
+    assert cli.main(["check", "--page", str(tmp_path)]) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out.replace("\n", "")
     assert "All 1 layers keep the contract" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "record.json").read_text())["check"]["ok"] is True
@@ -66,5 +66,5 @@ def test_the_demo_writes_its_page(
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert cli.main(["demo"]) == 2
+    assert cli.main(["check", "--page", "never"]) == 2
     assert "pip install 'resolvent[report]'" in capsys.readouterr().err
