@@ -24,6 +24,7 @@ from resolvent.models import (
     RetrievalConfig,
     TokensConfig,
     build_model,
+    load_into,
     load_model,
     presets,
     save_model,
@@ -143,6 +144,10 @@ def test_weights_that_certify_nothing_are_refused(tmp_path: Path) -> None:
         model.tower.body.blocks[0].layer.free.X[0, 0] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
         load_model(save_model(model, tmp_path / "bad"))
+    good = build_model(presets.l2ru_classifier(1, 3, **SMALL))
+    with pytest.raises(ValueError, match="NaN"):
+        load_into(good, tmp_path / "bad")
+    assert verify_certified(good) <= 3.0
     plain = build_model(ModelConfig(d_model=4, layers=1))
     with pytest.raises(ValueError, match="CertifiedConfig"):
         verify_certified(plain)

@@ -83,9 +83,19 @@ def _fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
     extra = [name for name in weights if name not in own]
     if extra:
         raise ValueError(f"checkpoint: {extra[0]} is not part of this model; it belongs to another configuration.")
+    before = {name: tensor.clone() for name, tensor in own.items()}
     model.load_state_dict(weights)
     if isinstance(model, Model) and model.config.certified is not None:
-        verify_certified(model)  # a gain that was true when it was saved must be true of what was read
+        _verify(model, before)
+
+
+def _verify(model: Model, before: dict[str, Tensor]) -> None:
+    """A gain that was true when it was saved must be true of what was read; otherwise the model stays as it was."""
+    try:
+        verify_certified(model)
+    except ValueError:
+        model.load_state_dict(before)
+        raise
 
 
 def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:
