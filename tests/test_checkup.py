@@ -1,4 +1,4 @@
-"""The page of a check: numbers that agree with closed forms, a page at the end, a clear word when a package is missing."""
+"""The page of a check: numbers that agree with closed forms, a page, a clear word when a package is missing."""
 
 from __future__ import annotations
 
