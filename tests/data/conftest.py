@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def need(*paths: str) -> None:
-    """Skip unless the real data folder holds these files."""
-    for path in paths:
-        if not (data_folder() / path).is_file():
-            pytest.skip(f"{data_folder() / path} is not there; the set is downloaded by its first use")
+@pytest.fixture
+def need() -> Callable[..., None]:
+    """Called with paths: skip unless the real data folder holds these files."""
+
+    def check(*paths: str) -> None:
+        for path in paths:
+            if not (data_folder() / path).is_file():
+                pytest.skip(f"{data_folder() / path} is not there; the set is downloaded by its first use")
+
+    return check

@@ -123,9 +123,9 @@ def test_an_archive_with_other_members(own_folder: Path, server: tuple[str, Path
     address, served = server
     data = archive(served / "all.tar.gz", {"in/a.bin": b"other"})
     whole = Remote("all.tar.gz", md5(data), (f"{address}/all.tar.gz",))
-    with pytest.raises(ValueError, match="in/a.bin in .* expected md5"):
+    with pytest.raises(ValueError, match=r"in/a\.bin in .* expected md5"):
         fetch_members([Remote("in/a.bin", md5(GOOD))], whole)
-    with pytest.raises(ValueError, match="has no file 'in/c.bin'"):
+    with pytest.raises(ValueError, match=r"has no file 'in/c\.bin'"):
         fetch_members([Remote("in/c.bin", md5(GOOD))], whole)
 
 

@@ -131,7 +131,7 @@ def test_the_arenas_format() -> None:
 
 
 def test_the_official_files_are_asked_for(own_folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="basic_train.tsv.*RESOLVENT_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"basic_train\.tsv.*RESOLVENT_DATA"):
         load_task("listops", official=True)
     folder = own_folder / "lra_release" / "listops-1000"
     folder.mkdir(parents=True)

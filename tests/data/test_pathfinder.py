@@ -221,7 +221,7 @@ def test_a_damaged_png_is_refused_or_unchanged(place: int, value: int) -> None:
 
 
 def test_the_arenas_pictures(own_folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="pathfinder32/curv_contour_length_14.*RESOLVENT_DATA"):
+    with pytest.raises(FileNotFoundError, match=r"pathfinder32/curv_contour_length_14.*RESOLVENT_DATA"):
         load_task("pathfinder", official=True)
     folder = own_folder / "lra_release" / "pathfinder32" / "curv_contour_length_14"
     (folder / "imgs" / "0").mkdir(parents=True)
@@ -242,5 +242,5 @@ def test_a_wrong_list_names_its_line(own_folder: Path, line: str) -> None:
     folder = own_folder / "pathfinder32" / "curv_contour_length_14" / "metadata"
     folder.mkdir(parents=True)
     (folder / "0.npy").write_text(line + "\n")
-    with pytest.raises(ValueError, match="0.npy, line 1"):
+    with pytest.raises(ValueError, match=r"0\.npy, line 1"):
         load_task("pathfinder", official=True)

@@ -99,5 +99,5 @@ def test_reviews_split_at_the_first_tab_and_line_feeds_only() -> None:
     assert [text.decode() for text in texts] == ["good\tvery\x85good\r", "bad\u2028"]
     assert labels.tolist() == [1, 0]
     assert labels.dtype == np.uint8
-    with pytest.raises(ValueError, match="r.tsv, line 2: expected 0 or 1"):
+    with pytest.raises(ValueError, match=r"r\.tsv, line 2: expected 0 or 1"):
         parse_reviews(b"1\tgood\n2\tbad\n", "r.tsv")

@@ -18,7 +18,7 @@ class Sequences:
     values: list[np.ndarray]
     answers: list[str]
     where: str  # the file, for messages
-    classes: tuple[str, ...] | None = None  # where the file lists them
+    classes: tuple[str, ...] | None = None  # where the file lists them; none: numbers
     notes: tuple[str, ...] = ()
 
 

@@ -61,7 +61,7 @@ def read_csv(text: str, where: str, header: bool = True) -> Table:
 def checked(table: Table, header: bool = True) -> Table:
     """Column names once each, every row as wide as the header."""
     names = [name for name in table.columns if name]
-    if header and names and all(_is_number(name) for name in names):
+    if header and names and all(is_number(name) for name in names):
         raise ValueError(
             f"{table.where}, line 1: expected the names of the columns, got numbers; add a header, or pass "
             "header=False when the first column is the label."
@@ -136,7 +136,7 @@ def _long(table: Table, answer: int, identity: int, time: int) -> Sequences:
 def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]:
     """The rows of a sample in the order of their times, and whether those are evenly spaced (words: not asked)."""
     cells = [table.rows[i][time].strip() for i in rows]
-    numeric = all(_is_number(cell) for cell in cells)
+    numeric = all(is_number(cell) for cell in cells)
     keys: list[float] | list[str] = [float(cell) for cell in cells] if numeric else cells
     order = sorted(range(len(rows)), key=keys.__getitem__)
     for a, b in pairwise(order):
@@ -177,7 +177,7 @@ def numbers(cells: Iterable[str], where: str) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         return bool(np.isfinite(float(text)))
     except ValueError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from resolvent.data.sequences import Sequences
-from resolvent.data.table import numbers
+from resolvent.data.table import is_number, numbers
 
 _TAGS = ("problemname", "timestamps", "missing", "univariate", "dimensions", "dimension", "equallength", "serieslength",
          "classlabel", "targetlabel")  # fmt: skip
@@ -22,7 +22,7 @@ def read_ts(text: str, where: str) -> Sequences:
     """Every sample, with what the header promises checked against what the lines hold."""
     lines = text.split("\n")
     tags, start = _header(lines, where)
-    if tags.get("timestamps", ["false"])[0] == "true":
+    if _first(tags, "timestamps") == "true":
         raise ValueError(
             f"{where}: expected values alone, got time stamps (@timeStamps true); write the values without."
         )
@@ -31,12 +31,13 @@ def read_ts(text: str, where: str) -> Sequences:
     answers: list[str] = []
     for number, line in enumerate(lines[start:], start=start + 1):
         if line.strip() and not line.lstrip().startswith(("#", "%")):
-            value, answer = _sample(
-                line.strip(), f"{where}, line {number}", classes is not None or "targetlabel" in tags
-            )
-            if classes is not None and answer not in classes:
-                raise ValueError(f"{where}, line {number}: expected one of the classes {classes}, got {answer!r}.")
-            _check(value, tags, f"{where}, line {number}", values)
+            place = f"{where}, line {number}"
+            value, answer = _sample(line.strip(), place)
+            if classes and answer not in classes:
+                raise ValueError(f"{place}: expected one of the classes {', '.join(classes)}, got {answer!r}.")
+            if not classes and not is_number(answer):
+                raise ValueError(f"{place}: expected a number as the answer (@targetLabel true), got {answer!r}.")
+            _check(value, tags, place, values)
             values.append(value)
             answers.append(answer)
     return Sequences(values, answers, where, classes)
@@ -59,23 +60,28 @@ def _header(lines: list[str], where: str) -> tuple[dict[str, list[str]], int]:
     raise ValueError(f"{where}: expected a line @data before the samples, found none.")
 
 
-def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...] | None:
-    words = tags.get("classlabel", ["false"])
-    if words[:1] and words[0].lower() == "true":
+def _first(tags: dict[str, list[str]], name: str) -> str:
+    return next(iter(tags.get(name, [])), "").lower()
+
+
+def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...]:
+    """The names of the classes; none: the answers are numbers."""
+    words = tags.get("classlabel", [])
+    if _first(tags, "classlabel") == "true":
         if len(words) < 2 or len(set(words)) < len(words):
             raise ValueError(f"{where}: expected the names of the classes after @classLabel true, got {words[1:]}.")
         return tuple(words[1:])
-    if tags.get("targetlabel", ["false"])[0:1] == ["true"]:
-        return None
+    if _first(tags, "targetlabel") == "true":
+        return ()
     raise ValueError(
         f"{where}: expected answers (@classLabel true .. or @targetLabel true), got none; they are needed."
     )
 
 
-def _sample(line: str, where: str, answered: bool) -> tuple[np.ndarray, str]:
+def _sample(line: str, where: str) -> tuple[np.ndarray, str]:
     """(t, c) and the answer. Dimensions of one sample that differ in length are filled with NaN at their ends."""
     *dimensions, answer = line.split(":")
-    if not answered or not dimensions or not answer.strip():
+    if not dimensions or not answer.strip():
         raise ValueError(f"{where}: expected dimensions and an answer between colons, got {line[:40]!r}.")
     if "(" in line:
         raise ValueError(f"{where}: expected plain values, got time stamps in brackets.")
@@ -87,22 +93,15 @@ def _sample(line: str, where: str, answered: bool) -> tuple[np.ndarray, str]:
 
 
 def _check(value: np.ndarray, tags: dict[str, list[str]], where: str, before: list[np.ndarray]) -> None:
-    wanted = {"univariate": 1} if tags.get("univariate", [""])[0:1] == ["true"] else {}
-    for name in ("dimensions", "dimension"):
-        if tags.get(name, [""])[0].isdigit():
-            wanted[name] = int(tags[name][0])
+    wanted = {"univariate": 1} if _first(tags, "univariate") == "true" else {}
+    wanted |= {name: int(_first(tags, name)) for name in ("dimensions", "dimension") if _first(tags, name).isdecimal()}
     for name, count in wanted.items():
         if value.shape[1] != count:
             raise ValueError(f"{where}: expected {count} dimensions (@{name}), got {value.shape[1]}.")
     if before and value.shape[1] != before[0].shape[1]:
         raise ValueError(f"{where}: expected {before[0].shape[1]} dimensions as before, got {value.shape[1]}.")
-    length = tags.get("serieslength", [""])[0:1]
-    if (
-        tags.get("equallength", [""])[0:1] == ["true"]
-        and length
-        and length[0].isdigit()
-        and len(value) != int(length[0])
-    ):
-        raise ValueError(f"{where}: expected {length[0]} steps (@seriesLength), got {len(value)}.")
-    if tags.get("missing", [""])[0:1] == ["false"] and np.isnan(value).any():
+    length = _first(tags, "serieslength")
+    if _first(tags, "equallength") == "true" and length.isdecimal() and len(value) != int(length):
+        raise ValueError(f"{where}: expected {length} steps (@seriesLength), got {len(value)}.")
+    if _first(tags, "missing") == "false" and np.isnan(value).any():
         raise ValueError(f"{where}: expected no missing value (@missing false), got {int(np.isnan(value).sum())}.")
