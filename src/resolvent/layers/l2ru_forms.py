@@ -85,7 +85,10 @@ class Complete(nn.Module):
 
 
 def _largest_eigenvalue(Z: Tensor) -> Tensor:
-    """Of a symmetric matrix; NaN where it is not finite, for which the decomposition would raise."""
+    """Of a symmetric matrix; NaN where it is not finite, for which the decomposition would raise.
+
+    Where the largest ones tie, as at the start (Z is then a multiple of I), it has slopes but no second derivative.
+    """
     finite = Z.isfinite().all()
     return torch.linalg.eigvalsh(torch.where(finite, Z, torch.zeros_like(Z)))[-1].where(finite, torch.nan)
 
