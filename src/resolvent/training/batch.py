@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Draws, Threat
-from resolvent.data.order import fold, shuffled
+from resolvent.data.augment import CropFlip
+from resolvent.data.loader import Loader
+from resolvent.data.order import fold
 from resolvent.data.task import Split
 
 
@@ -46,24 +47,18 @@ class Batch:
 class Batches:
     """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
 
-    def __init__(self, split: Split, batch_size: int, seed: int) -> None:
+    def __init__(self, split: Split, batch_size: int, seed: int, augment: CropFlip | None = None) -> None:
         self.split = split
-        self.batch_size = batch_size
         self.seed = seed
-        self._epoch = -1
-        self._order = torch.zeros(0, dtype=torch.long)
+        self._loader = Loader(split, batch_size, seed, augment=augment)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return -(-len(self.split) // self.batch_size)
+        return len(self._loader)
 
     def at(self, step: int) -> Batch:
-        epoch, place = divmod(step, len(self))
-        if epoch != self._epoch:
-            order = shuffled(len(self.split), self.seed, epoch)
-            self._epoch, self._order = epoch, torch.from_numpy(order).to(self.split.x.device)
-        index = self._order[place * self.batch_size : (place + 1) * self.batch_size]
-        return take(self.split, index, fold(self.seed, epoch))
+        samples = self._loader.at(step)
+        return Batch(samples.x, samples.y, samples.lengths, Draws(fold(self.seed, samples.epoch), samples.index))
 
 
 def take(split: Split, index: Tensor, seed: int) -> Batch:
