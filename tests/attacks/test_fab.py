@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helpers import assert_close
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
 from resolvent.attacks.fab import FAB, fab
-from resolvent.attacks.fab_linear import nearest
+from resolvent.attacks.fab_linear import Spots, nearest
 
 NORMS = {"linf": 0.05, "l2": 0.3, "l1": 1.2}
 DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}
@@ -128,7 +128,7 @@ def test_the_nearest_class_by_a_full_jacobian() -> None:
     jacobian = torch.stack(rows)  # (b, k, ...)
     logits = f(x).detach()
     for norm, dual in DUAL.items():
-        gap, grad, out = nearest(Victim(f, batch_size=4), x, y, norm)
+        gap, grad, out = nearest(Victim(f, batch_size=4), Spots(x, y, None), norm)
         for i in range(6):
             slope = jacobian[i] - jacobian[i, y[i]]
             lead = logits[i] - logits[i, y[i]]

@@ -8,8 +8,8 @@ APGD(targeted_dlr, targets=9)   APGD-T: one run for each of the 9 likeliest wron
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,8 +27,9 @@ from resolvent.attacks.objective import (
     targeted_dlr,
     targeted_margin,
 )
+from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
+from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat import Threat
@@ -38,7 +39,7 @@ _NAMES = {cross_entropy: "apgd-ce", dlr: "apgd-dlr", targeted_dlr: "apgd-t"}
 
 
 @dataclass(frozen=True)
-class APGD:
+class APGD(Opened):
     """Settings; call them to attack: `APGD(dlr, restarts=5)(f, x, y, threat)`.
 
     targets     0, or how many wrong classes to aim at (with a targeted objective), likeliest first
@@ -73,27 +74,17 @@ class APGD:
     def name(self) -> str:
         return _NAMES.get(self.objective, f"apgd-{_label(self.objective)}")
 
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor] | Victim,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-    ) -> AttackResult:
-        victim, rows = prepare(f, x, y, threat, draws)
-        if self.targets and not is_label(rows.y):
-            raise TypeError(f"APGD: targets need class labels (whole numbers), got y of {y.dtype}.")
+    def run(self, opening: Opening) -> AttackResult:
+        victim, rows = opening.victim, opening.rows
+        if self.targets:
+            opening.require_classes("APGD with targets")
         found, objective = Strongest(rows, not self.stop), Fitted(self.objective, rows.y)
-        with victim.attacked():
-            clean_logits = _look(victim, rows, found, clean_logits)
-            _offer_clean(self, objective, found, clean_logits)
-            for restart, ranks in _rounds(self, clean_logits.shape[-1]):
-                left = _left(self, found)
-                if left.numel():
-                    _attack(self, victim, objective, found, _pairs(rows, left, clean_logits, ranks), restart)
+        clean_logits = opening.look(found)
+        _offer_clean(self, objective, found, clean_logits)
+        for restart, ranks in _rounds(self, clean_logits.shape[-1]):
+            left = _left(self, found)
+            if left.numel():
+                _attack(self, victim, objective, found, _pairs(rows, left, clean_logits, ranks), restart)
         return found.result(self.name, objective.notes)
 
 
@@ -130,7 +121,7 @@ def _attack(settings: APGD, victim: Victim, objective: Fitted, found: Strongest,
     probe = Probe(victim, objective, local, settings.passes)
     stages = _stages(settings, rows.threat)
     for number, (factor, steps) in enumerate(stages):
-        stage = Rows(rows.x, rows.y, rows.labels, rows.threat.scaled(factor), draws)
+        stage = replace(rows, threat=rows.threat.scaled(factor), draws=draws)
         last = number == len(stages) - 1
         begin = stage.threat.random_start(rows.x, draws, surface=True) if start is None else start
         plan = Run(steps, settings.rho, settings.momentum, len(stages) > 1, last, settings.stop)
@@ -162,14 +153,6 @@ def _stages(settings: APGD, threat: Threat) -> list[tuple[float, int]]:
     if threat.norm == "l1" and settings.larger_eps and n > 2 * part:
         return [(3.0, part), (2.0, part), (1.0, n - 2 * part)]
     return [(1.0, n)]
-
-
-def _look(victim: Victim, rows: Rows, found: Strongest, clean_logits: Tensor | None) -> Tensor:
-    if clean_logits is None:
-        clean_logits = victim.forward(rows.x)
-        found.count(torch.arange(len(rows), device=rows.x.device), 1, backward=False)
-    check_logits(clean_logits, rows.y)
-    return clean_logits
 
 
 def _offer_clean(settings: APGD, objective: Fitted, found: Strongest, clean_logits: Tensor) -> None:

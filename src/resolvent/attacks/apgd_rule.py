@@ -80,7 +80,7 @@ class Sparsity:
     share: Tensor  # (b,) of the entries that a step moves
     support: Tensor  # (b,) entries of the best point that differ from x, at the last check
     gap: int
-    entries: int
+    entries: Tensor  # (b,) that the attacker may change
     momentum: float = 1.0  # none
     since: int = 0
 
@@ -100,7 +100,7 @@ class Sparsity:
 
     def select(self, keep: Tensor) -> None:
         self.step, self.first = self.step[keep], self.first[keep]
-        self.share, self.support = self.share[keep], self.support[keep]
+        self.share, self.support, self.entries = self.share[keep], self.support[keep], self.entries[keep]
 
 
 def halving(rows: Rows, loss: Tensor, steps: int, rho: float, momentum: float) -> Halving:
@@ -113,8 +113,8 @@ def halving(rows: Rows, loss: Tensor, steps: int, rho: float, momentum: float) -
 
 def sparsity(rows: Rows, start: Tensor, steps: int, warm: bool) -> Sparsity:
     """`warm`: the start came from an earlier stage and its support counts; otherwise a fifth of the entries move."""
-    entries = rows.x[0].numel()
-    support = support_of(start - rows.x) if warm else torch.full_like(rows.x.flatten(1)[:, 0], entries)
+    entries = rows.threat.count(rows.x).clamp_min(1).to(rows.x.dtype)  # (b,)
+    support = support_of(start - rows.x) if warm else entries
     share = support / entries / _ROOM if warm else torch.full_like(support, 0.2)
     eps = rows.threat.radius(rows.x)
     return Sparsity(eps, eps, share, support, max(int(0.04 * steps), 1), entries)

@@ -25,6 +25,7 @@ from resolvent.attacks.objective import margin
 from resolvent.attacks.presets import Preset, chosen
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rounds import CLEAN, STANDS, Board, Job, Listener, outputs, play, rounding
+from resolvent.attacks.rows import fitted
 from resolvent.attacks.store import Store, digest, plain
 from resolvent.attacks.threat import Threat
 
@@ -101,12 +102,13 @@ class AutoAttackResult:
 
 
 def autoattack(
-    f: Callable[[Tensor], Tensor] | Victim,
+    f: Callable[..., Tensor] | Victim,
     x: Tensor,
     y: Tensor,
     threat: Threat,
     preset: Preset = "standard",
     *,
+    lengths: Tensor | None = None,
     seed: int = 0,
     batch_size: int | None = None,
     folder: str | Path | None = None,
@@ -116,18 +118,26 @@ def autoattack(
     f           any callable from x (b, ...) to logits (b, classes); an nn.Module is attacked in evaluation mode
     x, y        (n, ...) and (n,); (n, c, h, w) is taken for images, anything else for sequences (n, l, d) or vectors
     preset      "standard", "qi2024", "plus", "rand", "fast", or a tuple of attacks
+    lengths     (n,) of padded x (n, l, ...): f is called as f(x, lengths), and padding is left alone
     batch_size  at most so many samples pass through f at once; None: all
     folder      keeps each finished batch, so that a killed run goes on with the same result
 
     Probabilities instead of logits are refused; a doubtful outcome is told by `result.flags`.
     """
     victim = f if isinstance(f, Victim) else Victim(f, batch_size)
-    job, flags = prepare(victim, x, y, threat, preset, seed=seed)
+    job, flags = prepare(victim, x, y, threat, preset, seed=seed, lengths=lengths)
     return judged(replace(job, store=None if folder is None else Store(folder, config(job))), preset, flags)
 
 
 def prepare(
-    victim: Victim, x: Tensor, y: Tensor, threat: Threat, preset: Preset, *, seed: int = 0
+    victim: Victim,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    lengths: Tensor | None = None,
 ) -> tuple[Job, tuple[Flag, ...]]:
     """Check everything that can be checked before any work; a job ready to run, and what was seen on the way."""
     where = "autoattack"
@@ -135,10 +145,11 @@ def prepare(
     if not isinstance(threat, Threat):
         raise TypeError(f"{where}: threat must be a Threat, e.g. Threat('linf', 8 / 255), got {type(threat).__name__}.")
     check_count(where, "seed", seed, least=0)
-    fitted = threat.check(x)
+    within = fitted(threat, x, lengths)
     attacks = chosen(preset, threat.norm)
     draws, told = Draws.of(x, seed), described(threat)
-    job = Job(victim, x.detach(), y.detach().to(torch.int64), fitted, draws, attacks, told=told)
+    y = y.detach().to(torch.int64)
+    job = Job(victim, x.detach(), y, within, draws, attacks, told=told, lengths=lengths)
     seen = [outputs(job, job.x[:_SEEN]) for _ in range(_AGAIN)]
     check_logits(where, seen[0], job.y)
     softmax = doubt.softmax_outputs(seen[0])
@@ -229,6 +240,7 @@ def config(job: Job) -> dict[str, Any]:
         "x": digest(job.x),
         "y": digest(job.y),
         "index": digest(job.draws.index),
+        **({} if job.lengths is None else {"lengths": digest(job.lengths)}),
     }
 
 

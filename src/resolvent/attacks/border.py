@@ -66,28 +66,34 @@ def check_count(where: str, name: str, value: Any, least: int = 1) -> None:
         raise ValueError(f"{where}: {name} must be at least {least}, got {value}.")
 
 
-def gather(where: str, data: Any, samples: int | None) -> tuple[Tensor, Tensor]:
-    """(x, y), or the first `samples` of a loader that yields such pairs."""
-    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Tensor):
-        x, y = data
-        return (x, y) if samples is None else (x[:samples], y[:samples])
+def gather(where: str, data: Any, samples: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(x, y, lengths or None): given as such, or the first `samples` of a loader that yields such batches."""
+    if isinstance(data, tuple | list) and len(data) in (2, 3) and isinstance(data[0], Tensor):
+        return _first([_batch(where, data)], samples)
     if not isinstance(data, Iterable):
         raise TypeError(f"{where}: data must be (x, y) or a loader of such pairs, got {type(data).__name__}.")
-    xs, ys, held = [], [], 0
+    batches, held = [], 0
     for batch in data:
-        x, y = _pair(where, batch)
-        xs.append(x)
-        ys.append(y)
-        held += len(x)
+        batches.append(_batch(where, batch))
+        held += len(batches[-1][0])
         if samples is not None and held >= samples:
             break
     if not held:
         raise ValueError(f"{where}: the loader is empty: it yielded no batch; check its dataset and sampler.")
-    return torch.cat(xs)[:samples], torch.cat(ys)[:samples]
+    return _first(batches, samples)
 
 
-def _pair(where: str, batch: Any) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
+def _first(batches: list[tuple[Tensor, ...]], samples: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, y, *rest = (
+        torch.cat(column)[:samples] if len(column) > 1 else column[0][:samples] for column in zip(*batches, strict=True)
+    )
+    return x, y, rest[0] if rest else None
+
+
+def _batch(where: str, batch: Any) -> tuple[Tensor, ...]:
+    """(x, y) or (x, y, lengths)."""
+    held = isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(t, Tensor) for t in batch)
+    if not held:
         got = f"{len(batch)} values" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise TypeError(f"{where}: the loader must yield pairs of tensors (x, y), got {got}.")
-    return batch[0], batch[1]
+        raise TypeError(f"{where}: the loader must yield pairs of tensors (x, y), or (x, y, lengths); got {got}.")
+    return tuple(batch)

@@ -78,7 +78,7 @@ class Draws:
         self, stream: int, counter: int, shape: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """Standard normal numbers (Box-Muller, in float64 so that devices agree after rounding)."""
-        u, v = self.uniform(stream, counter, (2, *shape), torch.float64).unbind(1)
+        u, v = self.uniform(stream, counter, (*shape, 2), torch.float64).unbind(-1)
         return ((-2 * torch.log1p(-u)).sqrt() * (2 * math.pi * v).cos()).to(dtype)
 
     def integers(self, low: Any, high: Any, stream: int, counter: int, shape: Sequence[int] = ()) -> Tensor:

@@ -131,7 +131,7 @@ class Evaluation:
 
 
 def evaluate(
-    f: Callable[[Tensor], Tensor],
+    f: Callable[..., Tensor],
     data: Any,
     threat: Threat,
     preset: Preset = "standard",
@@ -141,15 +141,17 @@ def evaluate(
     surrogate: Callable[[Tensor], Tensor] | None = None,
     listener: Listener | None = None,
 ) -> Evaluation:
-    """Attack f on `data`: (x, y), or a loader of such pairs. Per-sample eps and masks follow the order of the samples.
+    """Attack f on `data`: (x, y), (x, y, lengths) for padded x, or a loader of such batches.
+
+    With lengths f is called as f(x, lengths). Per-sample eps and masks follow the order of the samples.
 
     `folder` keeps every finished batch (a killed evaluation goes on to the same result; another configuration is
     refused) and, at the end, record.json. With a `surrogate`, points found on that model are tried on f as well.
     """
     chosen = EvaluationSettings() if settings is None else settings
-    x, y = gather("evaluate", data, chosen.samples)
+    x, y, lengths = gather("evaluate", data, chosen.samples)
     victim = Victim(f, chosen.batch_size)
-    job, seen = prepare(victim, x, y, threat, preset, seed=chosen.seed)
+    job, seen = prepare(victim, x, y, threat, preset, seed=chosen.seed, lengths=lengths)
     job = replace(job.select(_shard(x, chosen.shard)), listener=listener)
     store = None if folder is None else Store(folder, config(job))
     result = judged(replace(job, store=store), preset, seen)

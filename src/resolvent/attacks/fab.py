@@ -6,7 +6,7 @@ FAB(targets=9)  FAB-T: towards each of the 9 likeliest wrong classes; one backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.fab_linear import nearest, towards
+from resolvent.attacks.fab_linear import Spots, nearest, towards
 from resolvent.attacks.fab_walk import Pace, Walk
-from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import margin
+from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
+from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive, check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat import Threat
 
 
 @dataclass(frozen=True)
-class FAB:
+class FAB(Opened):
     """`FAB(targets=9)(f, x, y, threat, draws=draws)`.
 
     targets    0, or how many wrong classes to walk towards, likeliest first
@@ -62,22 +62,11 @@ class FAB:
     def pace(self) -> Pace:
         return Pace(self.alpha_max, self.eta, self.beta)
 
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor] | Victim,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-    ) -> AttackResult:
-        victim, rows = prepare(f, x, y, threat, draws)
-        if not is_label(rows.y):
-            raise TypeError(f"FAB: y must hold class labels (whole numbers), got {y.dtype}.")
-        hunt = _Hunt(self, victim, rows)
-        with victim.attacked(), torch.no_grad():
-            logits = hunt.look(clean_logits)
+    def run(self, opening: Opening) -> AttackResult:
+        opening.require_classes("FAB")
+        hunt = _Hunt(self, opening)
+        with torch.no_grad():
+            logits = hunt.look()
             for restart, ranks in self._rounds(logits.shape[1]):
                 for at in hunt.chunks(max(len(ranks), 1)):
                     hunt.walk(at, hunt.targets(logits, at, ranks), restart)
@@ -103,22 +92,19 @@ def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
 class _Hunt:
     """One call of the attack: the samples, what was found, and the nearest wrong points, near enough or not."""
 
-    def __init__(self, settings: FAB, victim: Victim, rows: Rows) -> None:
+    def __init__(self, settings: FAB, opening: Opening) -> None:
         self.settings = settings
-        self.victim = victim
-        self.rows = rows
+        self.opening = opening
+        self.victim = opening.victim
+        self.rows = rows = opening.rows
         self.found = Strongest(rows)
-        self.everyone = torch.arange(len(rows), device=rows.x.device)
         self.point = rows.x.clone()
         self.distance = torch.full((len(rows),), torch.inf, dtype=rows.x.dtype, device=rows.x.device)
 
-    def look(self, logits: Tensor | None) -> Tensor:
+    def look(self) -> Tensor:
         """Outputs at x; what is wrong already has distance 0 and is left alone."""
-        if logits is None:
-            logits = self.victim.forward(self.rows.x)
-            self.found.count(self.everyone, 1, backward=False)
-        check_logits(logits, self.rows.y)
-        self.found.offer(self.everyone, self.rows.x, self._loss(logits, self.everyone), logits)
+        logits, everyone = self.opening.look(self.found), self.opening.everyone
+        self.found.offer(everyone, self.rows.x, self._loss(logits, everyone), logits)
         self.distance[self.found.wrong] = 0.0
         return logits
 
@@ -161,7 +147,7 @@ class _Hunt:
         if len(at):
             rows = self.rows.select(at)
             pulled = rows.threat.project(self.point[at], rows.x)
-            logits = self.victim.forward(pulled)
+            logits = self.victim.forward(pulled, rows.lengths)
             self.found.count(at, 1, backward=False)
             self.found.offer(at, pulled, self._loss(logits, at), logits)
 
@@ -176,11 +162,11 @@ class _Hunt:
     def _linearise(self, state: Walk, at: Tensor, target: Tensor | None, fresh: bool) -> tuple[Tensor, Tensor]:
         """z_t - z_y (s, k) and its gradient (s, k, n), cleaned and counted."""
         s, k, n = state.at.shape
-        points, y = state.at.view(s * k, *self.rows.x.shape[1:]), self.rows.y[at].repeat_interleave(k)
+        spots = self._spots(state, at)
         if target is None:
-            gap, slope, logits = nearest(self.victim, points, y, state.threat.norm)
+            gap, slope, logits = nearest(self.victim, spots, state.threat.norm)
         else:
-            gap, slope, logits = towards(self.victim, points, y, target.flatten())
+            gap, slope, logits = towards(self.victim, spots, target.flatten())
         slope, gap = slope.reshape(s, k, n), gap.view(s, k).to(state.at.dtype)
         sound = torch.isfinite(slope.abs().amax(2)) & torch.isfinite(gap)
         if fresh:
@@ -193,15 +179,21 @@ class _Hunt:
         self.found.non_finite[at] |= ~sound.all(1)
         return torch.where(sound, gap, 0.0), torch.where(sound[:, :, None], slope, 0.0)
 
+    def _spots(self, state: Walk, at: Tensor) -> Spots:
+        """Where the walkers stand, sample by sample."""
+        k, rows = state.at.shape[1], self.rows
+        lengths = None if rows.lengths is None else rows.lengths[at].repeat_interleave(k)
+        return Spots(state.at.view(-1, *rows.x.shape[1:]), rows.y[at].repeat_interleave(k), lengths)
+
     def _arrive(self, state: Walk, at: Tensor) -> Tensor:
         """Look where the step ended; which samples (s,) are broken within eps."""
         s, k, _ = state.at.shape
-        points = state.at.view(s * k, *self.rows.x.shape[1:])
-        logits = self.victim.forward(points)
+        spots = self._spots(state, at)
+        logits = self.victim.forward(spots.x, spots.lengths)
         self.found.queries[at] += k
         sound = torch.isfinite(logits).all(1)
         self.found.non_finite[at] |= ~sound.view(s, k).all(1)
-        wrong = sound & (logits.argmax(1) != self.rows.y[at].repeat_interleave(k))
+        wrong = sound & (logits.argmax(1) != spots.y)
         walker = state.across(wrong.view(s, k), self.settings.pace)
         self._note(state, at, logits.view(s, k, -1), walker)
         return self.found.wrong[at]

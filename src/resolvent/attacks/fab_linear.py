@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,25 +14,39 @@ from resolvent.attacks.objective import targeted_margin
 _DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # order of the norm in which a gradient measures the distance
 
 
-def towards(victim: Victim, x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(z_t - z_y (b,), its gradient in x, outputs) at x for one target class per sample."""
-    return victim.value_and_grad(x, targeted_margin, y, target)
+@dataclass(frozen=True, eq=False)
+class Spots:
+    """Points at which the model is looked at."""
+
+    x: Tensor  # (b, ...)
+    y: Tensor  # (b,)
+    lengths: Tensor | None  # (b,)
+
+    def split(self, size: int) -> Iterator[Spots]:
+        lengths = [None] * len(self.x) if self.lengths is None else self.lengths.split(size)
+        for x, y, part in zip(self.x.split(size), self.y.split(size), lengths, strict=False):
+            yield Spots(x, y, part)
 
 
-def nearest(victim: Victim, x: Tensor, y: Tensor, norm: str) -> tuple[Tensor, Tensor, Tensor]:
+def towards(victim: Victim, spots: Spots, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(z_t - z_y (b,), its gradient in x, outputs) for one target class per point."""
+    return victim.value_and_grad(spots.x, targeted_margin, spots.y, target, lengths=spots.lengths)
+
+
+def nearest(victim: Victim, spots: Spots, norm: str) -> tuple[Tensor, Tensor, Tensor]:
     """The same for the class whose linearised boundary is nearest: the least |z_j - z_y| / ||grad||, in the dual norm.
 
     One forward pass and a backward pass for each class; only the best gradient so far is kept, so memory does not grow
     with the number of classes.
     """
-    size = victim.batch_size or max(x.shape[0], 1)
-    parts = [_nearest(victim, a, b, norm) for a, b in zip(x.split(size), y.split(size), strict=True)]
+    size = victim.batch_size or max(len(spots.x), 1)
+    parts = [_nearest(victim, part, norm) for part in spots.split(size)]
     gap, grad, logits = (torch.cat(values) for values in zip(*parts, strict=True))
     return gap, grad, logits
 
 
-def _nearest(victim: Victim, x: Tensor, y: Tensor, norm: str) -> tuple[Tensor, Tensor, Tensor]:
-    slopes = _Slopes(victim, x)
+def _nearest(victim: Victim, spots: Spots, norm: str) -> tuple[Tensor, Tensor, Tensor]:
+    slopes, x, y = _Slopes(victim, spots), spots.x, spots.y
     logits = slopes.logits
     own = logits.gather(1, y[:, None]).squeeze(1)
     least = torch.full_like(own, torch.inf)
@@ -48,12 +65,12 @@ def _nearest(victim: Victim, x: Tensor, y: Tensor, norm: str) -> tuple[Tensor, T
 class _Slopes:
     """Gradients of differences of outputs from one forward pass."""
 
-    def __init__(self, victim: Victim, x: Tensor) -> None:
+    def __init__(self, victim: Victim, spots: Spots) -> None:
         self.victim = victim
         with torch.enable_grad():
-            self.leaf = x.detach().requires_grad_()
-            self.output = victim._call(self.leaf)
-        self.x, self.logits = x.detach(), self.output.detach()
+            self.leaf = spots.x.detach().requires_grad_()
+            self.output = victim.call(self.leaf, spots.lengths)
+        self.x, self.logits = spots.x.detach(), self.output.detach()
 
     def lead(self, j: int, y: Tensor) -> Tensor:
         """d (z_j - z_y) / dx."""

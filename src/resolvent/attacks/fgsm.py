@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.gradient_probe import Fitted, Probe
-from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import prepare
 from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat import Threat
 
 
 @dataclass(frozen=True)
-class FGSM:
+class FGSM(Opened):
     """x' = project(x + eps * steepest(gradient at x)); draws nothing."""
 
     objective: Objective = cross_entropy
@@ -34,25 +31,14 @@ class FGSM:
     def name(self) -> str:
         return "fgsm"
 
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor] | Victim,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-    ) -> AttackResult:
-        victim, rows = prepare(f, x, y, threat, draws)
+    def run(self, opening: Opening) -> AttackResult:
+        rows, at = opening.rows, opening.everyone
         found, objective = Strongest(rows), Fitted(self.objective, rows.y)
-        at = torch.arange(x.shape[0], device=x.device)
-        with victim.attacked():
-            probe = Probe(victim, objective, found, self.passes)
-            _, grad, _ = probe.slope(rows, rows.x, at)
-            step = rows.threat.radius(rows.x) * rows.threat.steepest(grad)
-            x_adv = rows.threat.project(rows.x + step, rows.x)
-            loss, logits = probe.value(rows, x_adv, at)
+        probe = Probe(opening.victim, objective, found, self.passes)
+        _, grad, _ = probe.slope(rows, rows.x, at)
+        step = rows.threat.radius(rows.x) * rows.threat.steepest(grad)
+        x_adv = rows.threat.project(rows.x + step, rows.x)
+        loss, logits = probe.value(rows, x_adv, at)
         found.offer(at, x_adv, loss, logits)
         return found.result(self.name, objective.notes)
 

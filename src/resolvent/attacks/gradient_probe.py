@@ -48,7 +48,9 @@ class Probe:
 
     def slope(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(loss, gradient, logits); the first call decides which samples have no gradient at all."""
-        loss, grad, logits = self.victim.value_and_grad(x_adv, self.objective, *rows.labels, passes=self.passes)
+        loss, grad, logits = self.victim.value_and_grad(
+            x_adv, self.objective, *rows.labels, lengths=rows.lengths, passes=self.passes
+        )
         good, loss, grad = finite(loss, grad, logits)
         self.found.non_finite[at] |= ~good
         if self._fresh:
@@ -60,7 +62,7 @@ class Probe:
 
     def value(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """(loss, logits), without a gradient."""
-        outputs = [self.victim.forward(x_adv) for _ in range(self.passes)]
+        outputs = [self.victim.forward(x_adv, rows.lengths) for _ in range(self.passes)]
         logits = torch.stack(outputs).mean(0) if self.passes > 1 else outputs[0]
         good, loss, _ = finite(self.objective(logits, *rows.labels), torch.zeros_like(x_adv), logits)
         self.found.non_finite[at] |= ~good

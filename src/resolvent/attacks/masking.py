@@ -48,6 +48,7 @@ def _larger(job: Job, standing: float) -> Flag | None:
 def broken(job: Job, source: Victim, threat: Threat) -> float:
     """Share of the samples that points found on `source` by PGD break on the job's own model."""
     x, y = job.x.to(job.device), job.y.to(job.device)
-    found = PGD(steps=STEPS)(source, x, y, threat, draws=job.draws.to(job.device)).to(job.x.device)
+    lengths = None if job.lengths is None else job.lengths.to(job.device)
+    found = PGD(steps=STEPS)(source, x, y, threat, draws=job.draws.to(job.device), lengths=lengths).to(job.x.device)
     logits = outputs(replace(job, x=found.x_adv), found.x_adv)
     return float((logits.argmax(1) != job.y).double().mean())

@@ -18,14 +18,15 @@ _HALF = (torch.float16, torch.bfloat16)
 class Victim:
     """`Victim(f, batch_size=128)`: at most that many samples pass through f at once, with or without gradient.
 
-    f is any callable from (b, ...) to outputs (b, ...). For an nn.Module, `with victim.attacked():` sets evaluation
-    mode, stops parameter gradients and enters `f.frozen()` where the module offers it (or the context that `freeze`
-    makes), and puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+    f is any callable from (b, ...) to outputs (b, ...); where lengths (b,) are handed over it is called f(x, lengths),
+    and they stay beside their samples, whatever becomes of the batch. For an nn.Module, `with victim.attacked():` sets
+    evaluation mode, stops parameter gradients and enters `f.frozen()` where the module offers it (or the context that
+    `freeze` makes), and puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
     """
 
     def __init__(
         self,
-        f: Callable[[Tensor], Tensor],
+        f: Callable[..., Tensor],
         batch_size: int | None = None,
         freeze: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> None:
@@ -43,7 +44,7 @@ class Victim:
         self._inside = False
 
     @staticmethod
-    def of(f: Callable[[Tensor], Tensor] | Victim) -> Victim:
+    def of(f: Callable[..., Tensor] | Victim) -> Victim:
         return f if isinstance(f, Victim) else Victim(f)
 
     @contextmanager
@@ -61,41 +62,31 @@ class Victim:
         finally:
             self._inside = False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Outputs without gradient: (b, classes), at least float32."""
         with torch.no_grad():
-            return torch.cat([self._call(part) for part in x.split(self._size(x))])
+            return torch.cat([self.call(x[at], _part(lengths, at)) for at in self._parts(x)])
 
     def value_and_grad(
-        self, x: Tensor, objective: Objective, *labels: Tensor, passes: int = 1
+        self, x: Tensor, objective: Objective, *labels: Tensor, lengths: Tensor | None = None, passes: int = 1
     ) -> tuple[Tensor, Tensor, Tensor]:
         """objective(f(x), *labels) (b,), its gradient in x, and the outputs, from one pass.
 
         `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
         """
-        size = self._size(x)
         pieces = []
-        for i in range(0, x.shape[0], size):
-            part = [label[i : i + size] for label in labels]
-            runs = [self._differentiate(x[i : i + size], objective, part) for _ in range(passes)]
+        for at in self._parts(x):
+            inputs, part = (x[at], _part(lengths, at)), [label[at] for label in labels]
+            runs = [self._differentiate(*inputs, objective, part) for _ in range(passes)]
             pieces.append(runs[0] if passes == 1 else _mean(runs))
         losses, grads, outputs = zip(*pieces, strict=True)
         return torch.cat(losses), grads[0] if len(grads) == 1 else torch.cat(grads), torch.cat(outputs)
 
-    def _differentiate(self, x: Tensor, objective: Objective, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        self.backwards += x.shape[0]
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            output = self._call(x)
-            losses = objective(output, *labels)
-            if not losses.requires_grad:  # the output does not depend on x at all
-                return losses, torch.zeros_like(x.detach()), output
-            (grad,) = torch.autograd.grad(losses.sum(), [x], allow_unused=True)
-        return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
-
-    def _call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """f itself, once and for all of x, counted and checked."""
         self.forwards += x.shape[0]
-        output = self.f(x.to(self._dtype(x)))
+        given = x.to(self._dtype(x))
+        output = self.f(given) if lengths is None else self.f(given, lengths)
         if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
             got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(
@@ -103,10 +94,24 @@ class Victim:
             )
         return output.float() if output.dtype in _HALF else output
 
-    def _size(self, x: Tensor) -> int:
-        """Samples in a pass: as few passes as the batch size allows, of nearly equal size."""
+    def _differentiate(
+        self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.backwards += x.shape[0]
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            output = self.call(x, lengths)
+            losses = objective(output, *labels)
+            if not losses.requires_grad:  # the output does not depend on x at all
+                return losses, torch.zeros_like(x.detach()), output
+            (grad,) = torch.autograd.grad(losses.sum(), [x], allow_unused=True)
+        return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
+
+    def _parts(self, x: Tensor) -> Iterator[slice]:
+        """As few passes as the batch size allows, of nearly equal size."""
         passes = -(-x.shape[0] // self.batch_size) if self.batch_size else 1
-        return max(-(-x.shape[0] // max(passes, 1)), 1)
+        size = max(-(-x.shape[0] // max(passes, 1)), 1)
+        return (slice(i, i + size) for i in range(0, max(x.shape[0], 1), size))
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""
@@ -117,6 +122,10 @@ class Victim:
     def _frozen(self) -> AbstractContextManager[Any]:
         offered = self.freeze or (getattr(self.f, "frozen", None) if isinstance(self.f, nn.Module) else None)
         return offered() if callable(offered) else nullcontext()
+
+
+def _part(lengths: Tensor | None, at: slice) -> Tensor | None:
+    return None if lengths is None else lengths[at]
 
 
 def _mean(runs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

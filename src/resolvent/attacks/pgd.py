@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,16 +12,17 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.gradient_probe import Fitted, Probe, finite
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.region import Region
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import Rows, prepare
+from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat import Threat
 
 
 @dataclass(frozen=True)
-class PGD:
+class PGD(Opened):
     """Settings; call them to attack: `PGD(steps=20)(f, x, y, threat)`.
 
     step_size     length of a step in the threat's norm; None is 2.5 * eps / steps
@@ -54,28 +54,14 @@ class PGD:
     def name(self) -> str:
         return f"pgd-{self.steps}"
 
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor] | Victim,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-        labels: tuple[Tensor, ...] | None = None,
-    ) -> AttackResult:
-        """`labels` replaces (y,) behind the logits in the objective, e.g. (clean_logits,) for `kl`."""
-        victim, rows = prepare(f, x, y, threat, draws)
-        rows = rows if labels is None else rows.against(*labels)
+    def run(self, opening: Opening) -> AttackResult:
+        rows = opening.rows
         found, objective = Strongest(rows), Fitted(self.objective, rows.y)
-        with victim.attacked():
-            for restart in range(self.restarts if self.steps else 1):
-                at = torch.arange(len(rows), device=x.device)
-                at = at[~found.wrong] if self.stop else at
-                if at.numel():
-                    probe = Probe(victim, objective, found, self.passes)
-                    _run(self, probe, rows.select(at), at, restart)
+        for restart in range(self.restarts if self.steps else 1):
+            at = opening.everyone[~found.wrong] if self.stop else opening.everyone
+            if at.numel():
+                probe = Probe(opening.victim, objective, found, self.passes)
+                _run(self, probe, rows.select(at), at, restart)
         return found.result(self.name, objective.notes)
 
 
@@ -91,7 +77,7 @@ def ascend(
     """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs."""
     region = rows.threat.around(rows.x)
     for _ in range(steps):
-        loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels)
+        loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels, lengths=rows.lengths)
         _, _, grad = finite(loss, grad, logits)
         x_adv = region.project(x_adv + step * rows.threat.steepest(grad))
     return x_adv

@@ -69,6 +69,7 @@ class Attack(Protocol):
     """Settings that can be run: `PGD(steps=20)(f, x, y, threat, draws=draws)`.
 
     f maps (b, ...) to logits (b, classes); a `Victim` may stand for it. `clean_logits` spares the forward pass at x.
+    Where samples are padded, `lengths` (b,) is handed over too, and f is called as f(x, lengths).
     """
 
     @property
@@ -83,4 +84,5 @@ class Attack(Protocol):
         *,
         draws: Draws | None = None,
         clean_logits: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> AttackResult: ...

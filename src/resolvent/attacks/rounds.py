@@ -42,6 +42,7 @@ class Job:
     listener: Listener | None = None
     told: dict[str, Any] | None = None  # the threat as plain values, in the caller's own numbers
     random: bool = False  # the model's outputs change from call to call
+    lengths: Tensor | None = None  # (n,) of padded sequences, which the model takes beside x
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +63,10 @@ class Job:
     def select(self, rows: Tensor) -> Job:
         """The same for some of the samples."""
         threat, draws = self.threat.select(rows), self.draws.select(rows)
-        return replace(self, x=self.x[rows], y=self.y[rows], threat=threat, draws=draws)
+        return replace(self, x=self.x[rows], y=self.y[rows], threat=threat, draws=draws, lengths=self.lengths_of(rows))
+
+    def lengths_of(self, rows: Tensor) -> Tensor | None:
+        return None if self.lengths is None else self.lengths[rows]
 
     def tell(self, name: str, done: int, total: int) -> None:
         if self.listener is not None:
@@ -113,10 +117,19 @@ def play(job: Job) -> Board:
 
 
 def outputs(job: Job, x: Tensor) -> Tensor:
-    """Logits at x (n, ...), batch by batch, outside of autocast: float32 unless the model itself is narrower."""
+    """Logits at x, points of the job's samples or of the first of them, outside of autocast.
+
+    Batch by batch, in float32 unless the model itself is narrower.
+    """
     with job.victim.attacked(), torch.autocast(job.device.type, enabled=False):
         rows = torch.arange(x.shape[0], device=x.device)
-        return torch.cat([job.victim.forward(x[r].to(job.device)).to(x.device) for r in _batches(job, rows)])
+        return torch.cat([_outputs(job, x, r) for r in _batches(job, rows)])
+
+
+def _outputs(job: Job, x: Tensor, rows: Tensor) -> Tensor:
+    lengths = job.lengths_of(rows)
+    lengths = None if lengths is None else lengths.to(job.device)
+    return job.victim.forward(x[rows].to(job.device), lengths).to(x.device)
 
 
 def rounding(logits: Tensor) -> Tensor:
@@ -184,7 +197,8 @@ def _batch(job: Job, board: Board, key: tuple[int, str, int], attack: Attack, ro
 
 def _run(job: Job, board: Board, name: str, attack: Attack, rows: Tensor) -> AttackResult:
     device, x = job.device, job.x[rows]
-    draws = job.draws.select(rows).to(device)
+    draws, lengths = job.draws.select(rows).to(device), job.lengths_of(rows)
+    padded = {} if lengths is None else {"lengths": lengths.to(device)}
     found = attack(
         job.victim,
         x.to(device),
@@ -192,6 +206,7 @@ def _run(job: Job, board: Board, name: str, attack: Attack, rows: Tensor) -> Att
         job.threat.select(rows),
         draws=draws if name == attack.name else draws.fold(name),  # the same attack again draws other numbers
         clean_logits=board.logits[rows].to(device),
+        **padded,
     ).to(x.device)
     outside = ~job.threat.select(rows).contains(found.x_adv, x)
     if bool(outside.any()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,23 +24,31 @@ class Rows:
     labels: tuple[Tensor, ...]  # each (b, ...)
     threat: Threat
     draws: Draws
+    lengths: Tensor | None = None  # (b,) of padded sequences, which the model takes beside x
 
     def __len__(self) -> int:
         return self.x.shape[0]
 
     def against(self, *labels: Tensor) -> Rows:
-        return Rows(self.x, self.y, labels, self.threat, self.draws)
+        return replace(self, labels=labels)
 
     def select(self, index: Tensor) -> Rows:
         labels = tuple(label[index] for label in self.labels)
-        return Rows(self.x[index], self.y[index], labels, self.threat.select(index), self.draws.select(index))
+        lengths = None if self.lengths is None else self.lengths[index]
+        threat, draws = self.threat.select(index), self.draws.select(index)
+        return Rows(self.x[index], self.y[index], labels, threat, draws, lengths)
 
 
 def prepare(
-    f: Callable[[Tensor], Tensor] | Victim, x: Tensor, y: Tensor, threat: Threat, draws: Draws | None
+    f: Callable[..., Tensor] | Victim,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    draws: Draws | None,
+    lengths: Tensor | None = None,
 ) -> tuple[Victim, Rows]:
     """Check what the caller gave, in float32 at least."""
-    threat = threat.check(x)
+    threat = fitted(threat, x, lengths)
     if not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"attack: y must be a tensor with one entry per sample ({x.shape[0]}), got {got}.")
@@ -51,7 +59,24 @@ def prepare(
         raise ValueError(f"attack: draws must number {x.shape[0]} samples, got {len(draws)}; use Draws.of(x, seed).")
     x = x.detach().float() if x.dtype in _HALF else x.detach()
     y = y.long() if is_label(y) else y
-    return Victim.of(f), Rows(x, y, (y,), threat, draws)
+    lengths = None if lengths is None else lengths.to(x.device)
+    return Victim.of(f), Rows(x, y, (y,), threat, draws, lengths)
+
+
+def fitted(threat: Threat, x: Tensor, lengths: Tensor | None) -> Threat:
+    """The threat fitted to x; with lengths (b,) it leaves padding alone."""
+    if lengths is None:
+        return threat.check(x)
+    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape != x.shape[:1] or x.dim() < 3:
+        got = f"{lengths.dtype} {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(
+            f"attack: lengths must be whole numbers ({x.shape[0]},) that go with x (b, l, ...), got {got} with x "
+            f"{tuple(x.shape)}."
+        )
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 1 or high > x.shape[1]:
+        raise ValueError(f"attack: lengths must lie in 1 .. {x.shape[1]}, got {low} .. {high}.")
+    return threat.with_lengths(lengths.to(x.device), x.shape[1]).check(x)
 
 
 def is_label(y: Tensor) -> bool:

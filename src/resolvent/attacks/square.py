@@ -9,7 +9,6 @@ through the model at once (square_ahead.py); results and counts are those of one
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +18,9 @@ from torch import Tensor
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import cross_entropy, margin
+from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
+from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive, check_share
 from resolvent.attacks.square_ahead import Ahead, Live
 from resolvent.attacks.square_deck import Deck
@@ -33,7 +33,7 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Opened):
     """`Square(n_queries=5000)(f, x, y, threat, draws=draws)`.
 
     n_queries  per restart, the first point among them; a sample costs one more for x itself. A window drawn ahead
@@ -65,30 +65,17 @@ class Square:
     def name(self) -> str:
         return "square" if self.loss == "margin" else "square-ce"
 
-    def __call__(
-        self,
-        f: Callable[[Tensor], Tensor] | Victim,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-    ) -> AttackResult:
-        victim, rows = prepare(f, x, y, threat, draws)
-        if not is_label(rows.y):
-            raise TypeError(f"Square: y must hold class labels (whole numbers), got {y.dtype}.")
-        found, everyone = Strongest(rows), torch.arange(len(rows), device=rows.x.device)
-        with victim.attacked(), torch.no_grad():
-            if clean_logits is None:
-                clean_logits = victim.forward(rows.x)
-                found.count(everyone, 1, backward=False)
-            check_logits(clean_logits, rows.y)
-            found.offer(everyone, rows.x, self._loss(clean_logits, rows.y), clean_logits)
+    def run(self, opening: Opening) -> AttackResult:
+        opening.require_classes("Square")
+        rows = opening.rows
+        found = Strongest(rows)
+        with torch.no_grad():
+            logits = opening.look(found)
+            found.offer(opening.everyone, rows.x, self._loss(logits, rows.y), logits)
             for restart in range(self.restarts):
                 standing = (~found.wrong).nonzero().squeeze(1)
                 if len(standing):
-                    self._search(victim, found, rows.select(standing), standing, restart)
+                    self._search(opening.victim, found, rows.select(standing), standing, restart)
         return found.result(self.name)
 
     def share(self, query: int) -> float:
@@ -97,11 +84,12 @@ class Square:
 
     def _search(self, victim: Victim, found: Strongest, rows: Rows, at: Tensor, restart: int) -> None:
         """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
-        shape = rows.x.shape[1:]
+        shape, whole = rows.x.shape[1:], found.rows
 
-        def score(points: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            logits = victim.forward(points.view(-1, *shape))
-            return logits, self._loss(logits, y)
+        def score(points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+            lengths = None if whole.lengths is None else whole.lengths[places]
+            logits = victim.forward(points.view(-1, *shape), lengths)
+            return logits, self._loss(logits, whole.y[places])
 
         ahead = Ahead(victim.batch_size or len(found.rows))
         live = Live.start(at, rows.y, *self._tools(rows, restart), score)

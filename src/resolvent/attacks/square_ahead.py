@@ -18,7 +18,7 @@ from resolvent.attacks.square_deck import Deck
 from resolvent.attacks.square_step import Step
 from resolvent.attacks.strongest import Strongest
 
-Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (m, n) and labels (m,) -> logits and loss
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (m, n) of the samples `at` (m,) -> logits and loss
 
 _MOST = 32  # windows of a sample in one pass
 _EAGER = 0.7  # windows accepted per sample and pass that are put up with: about a third of the pass is for nothing
@@ -61,7 +61,7 @@ class Live:
     def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck, score: Score) -> Live:
         """The first query: the point that the search starts from, taken unless its outputs are not finite."""
         best = step.first(deck.draws)
-        logits, loss = score(best, y)
+        logits, loss = score(best, at)
         sound = loss > -torch.inf
         broken = sound & (logits.argmax(1) != y)
         return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
@@ -71,11 +71,11 @@ class Live:
         live = self
         while len(rows := (live.queries < stop).nonzero().squeeze(1)):
             look = live._look(rows, stop, ahead.depth(len(rows)))
-            step, best, y = live.step, live.best, live.y
+            step, best, at = live.step, live.best, live.at
             if len(look.sample) != len(live.at) or look.depth > 1:
-                step, best, y = step.select(look.sample), best[look.sample], y[look.sample]
+                step, best, at = step.select(look.sample), best[look.sample], at[look.sample]
             trial = step.next(best, share, live.deck.deal(look.sample, look.query))
-            ahead.learn(*live._judge(look, trial, *score(trial, y)))
+            ahead.learn(*live._judge(look, trial, *score(trial, at)))
             live = live.leave(found, live.broken)
         return live
 

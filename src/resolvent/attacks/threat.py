@@ -103,8 +103,9 @@ class Threat:
         flat = g.flatten(1)
         if self.norm == "l2":
             return _unit(flat).view(g.shape)
-        n = flat.shape[1]
-        skip = ((1 - torch.as_tensor(share, device=g.device)) * n).long().clamp(0, n - 1).expand(flat.shape[0])
+        n, free = flat.shape[1], self.count(g)  # what the mask excludes is 0 and comes first
+        kept = (free - ((1 - torch.as_tensor(share, device=g.device)) * free).long()).clamp_min(1)
+        skip = (n - kept).clamp(0, n - 1).expand(flat.shape[0])
         least = flat.abs().sort(1).values.gather(1, skip[:, None])
         sparse = torch.where(flat.abs() >= least, flat.sign(), 0.0)
         return (sparse / _safe(sparse.abs().sum(1, keepdim=True))).view(g.shape)
@@ -160,6 +161,12 @@ class Threat:
         assert self.mask is not None
         return _aligned(self.mask, x.dim()).to(x.device)
 
+    def count(self, x: Tensor) -> Tensor:
+        """How many entries the attacker may change: (b,)."""
+        if self.mask is None:
+            return torch.full((x.shape[0],), x[0].numel(), device=x.device)
+        return self._free(x).expand(x.shape).flatten(1).sum(1)
+
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
         if self.bounds is None:
             return None, None
@@ -176,7 +183,7 @@ class Threat:
 
     def _depth(self, x: Tensor, draws: Draws, stream: int, counter: int) -> Tensor:
         """Radius of a uniform point of the unit ball of n free entries: U^(1/n)."""
-        n = self.masked(torch.ones_like(x)).flatten(1).sum(1).clamp_min(1.0)
+        n = self.count(x).clamp_min(1).to(x.dtype)
         u = draws.fold("depth").uniform(stream, counter, (), x.dtype)
         return u.pow(1 / n).view(-1, *[1] * (x.dim() - 1))
 

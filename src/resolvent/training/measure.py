@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -38,8 +40,8 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
         output = wide(batch.call(model)(batch.x))
         found = {"loss": criterion(output, batch.y), "clean": score(output, batch.y)}
         if probe is not None:
-            threat = batch.fitted(probe.threat)
-            victim = Victim(batch.call(model))
-            x_adv = probe.attack(victim, batch.x, batch.y, threat, draws=batch.draws, clean_logits=output).x_adv
-            found["robust"] = score(victim.forward(x_adv), batch.y)
+            victim, inputs = Victim(model), (batch.x, batch.y, batch.fitted(probe.threat))
+            padded: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
+            x_adv = probe.attack(victim, *inputs, draws=batch.draws, clean_logits=output, **padded).x_adv
+            found["robust"] = score(victim.forward(x_adv, batch.lengths), batch.y)
     return {name: float(value.double().sum()) for name, value in found.items()}

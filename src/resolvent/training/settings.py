@@ -17,10 +17,7 @@ Choice = Literal["robust", "clean"]
 
 @dataclass(frozen=True)
 class Probe:
-    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told.
-
-    On padded sequences it must keep its batches whole (no `stop`): lengths belong to places in the batch.
-    """
+    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told."""
 
     threat: Threat
     attack: Attack = field(default_factory=lambda: PGD(steps=10, objective=criterion))

@@ -1,0 +1,79 @@
+"""How every attack begins: what the caller gave is checked, the model set up, and the outputs at x looked at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.model import Victim
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat import Threat
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """The model and the samples, ready to be attacked."""
+
+    victim: Victim
+    rows: Rows
+    clean_logits: Tensor | None
+
+    @property
+    def everyone(self) -> Tensor:
+        """The places of the samples: (b,)."""
+        return torch.arange(len(self.rows), device=self.rows.x.device)
+
+    def look(self, found: Strongest) -> Tensor:
+        """Outputs at x, for one query unless they were given; labels must fit them."""
+        logits = self.clean_logits
+        if logits is None:
+            logits = self.victim.forward(self.rows.x, self.rows.lengths)
+            found.count(self.everyone, 1, backward=False)
+        check_logits(logits, self.rows.y)
+        return logits
+
+    def require_classes(self, who: str) -> None:
+        if not is_label(self.rows.y):
+            raise TypeError(f"{who}: y must hold class labels (whole numbers), got {self.rows.y.dtype}.")
+
+
+class Opened(ABC):
+    """Settings that attack when they are called; a concrete attack has fields, a name and `run`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def run(self, opening: Opening) -> AttackResult:
+        """The attack itself, with the model in evaluation mode."""
+
+    def __call__(
+        self,
+        f: Callable[..., Tensor] | Victim,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        *,
+        draws: Draws | None = None,
+        clean_logits: Tensor | None = None,
+        labels: tuple[Tensor, ...] | None = None,
+        lengths: Tensor | None = None,
+    ) -> AttackResult:
+        """Attack f at x (b, ...) with labels y (b,).
+
+        clean_logits  outputs at x, if they are known
+        labels        replaces (y,) behind the outputs in the objective, e.g. (clean_logits,) for `kl`
+        lengths       (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is left alone
+        """
+        victim, rows = prepare(f, x, y, threat, draws, lengths)
+        rows = rows if labels is None else rows.against(*labels)
+        with victim.attacked():
+            return self.run(Opening(victim, rows, clean_logits))
