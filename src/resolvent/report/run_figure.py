@@ -11,8 +11,9 @@ from resolvent.report.runs import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-WIDE = (7.4, 2.6)
+WIDE = (5.0, 3.0)
 
 
 def training_svg(record: Record) -> str:
@@ -81,14 +82,14 @@ def curve(record: Record) -> list[tuple[float, float]]:
 
 
 def certificate_svg(record: Record) -> str:
-    """Certified below, attacked above: the truth lies between them."""
+    """Certified below, attacked above: the truth lies between them, and between two radii it is the outer ones' steps."""
     points = record["certificate"]["curve"]
     figure, axes = blank()
     radii = [p["radius"] for p in points]
-    axes.step(radii, [100 * p["certified"] for p in points], where="post", lw=1.4, color=SERIES[0], label="certified")
+    axes.step(radii, [100 * p["certified"] for p in points], where="pre", lw=1.4, color=SERIES[0], label="certified")
     above = [(p["radius"], 100 * p["attacked"]) for p in points if p.get("attacked") is not None]
     if above:
-        axes.plot(*zip(*above, strict=True), "o-", lw=1.2, ms=4, color=SERIES[1], label="under attack")
+        axes.step(*zip(*above, strict=True), where="post", lw=1.2, color=SERIES[1], label="under attack")
     axes.set(xlabel="radius, L2", ylim=(0, 102))
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
     legend(axes)
@@ -96,6 +97,10 @@ def certificate_svg(record: Record) -> str:
 
 
 def attribution_svg(rows: Sequence[tuple[str, float, float]], title: str) -> str:
+    return svg(attribution_figure(rows, title), title + str(rows))
+
+
+def attribution_figure(rows: Sequence[tuple[str, float, float]], title: str) -> Figure:
     """Relative change of clean-to-attacked distance across each component, on train (full) and test (light) samples."""
     figure, axes = blank()
     for i, (_, train, test) in enumerate(rows):
@@ -105,7 +110,7 @@ def attribution_svg(rows: Sequence[tuple[str, float, float]], title: str) -> str
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel(f"change of {title}, %")
-    return svg(figure, title + str(rows))
+    return figure
 
 
 def response_svg(name: str, response: dict[str, Any]) -> str:
