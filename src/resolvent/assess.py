@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
-from resolvent.attacks.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.evaluate import RECORD, EvaluationSettings, evaluate
 from resolvent.attacks.presets import check_preset
 from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
+from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
 
-PLACES = ("", "best", "checkpoint/best", "checkpoint", "last", "checkpoint/last")  # of a model in a run's folder
+Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
 
 
@@ -36,7 +38,7 @@ class Request(Protocol):
     @property
     def bounds(self) -> tuple[float, float] | None: ...
     @property
-    def data(self) -> str: ...
+    def data(self) -> str | None: ...
     @property
     def samples(self) -> int | None: ...
     @property
@@ -49,18 +51,22 @@ class Request(Protocol):
     def device(self) -> str: ...
     @property
     def out(self) -> Path | None: ...
+    @property
+    def checkpoint(self) -> Kept: ...
 
 
 def run(request: Request) -> int:
     """Print the summary; 0 when done. What the user can mend comes as a UsageError."""
     console = Console()
     eps = number("--eps", request.eps)
+    if request.out is not None:
+        require_writable(request.out / RECORD, "--out")
     try:
         check_preset(request.preset)
         settings = EvaluationSettings(request.seed, request.batch_size, request.samples)
-        x, y, bounds = load_data(request.data)
+        x, y, bounds = load_data(request.data or task_of(Path(request.run)) or "digits")
         threat = Threat(request.norm, eps, request.bounds or bounds)
-        model = load(request.run, request.kwargs).to(_device(request.device))
+        model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         progress, listener = progress_bar(console)
         with progress:
             outcome = evaluate(
@@ -70,7 +76,7 @@ def run(request: Request) -> int:
         raise UsageError(str(wrong)) from wrong
     console.print(str(outcome), highlight=False, soft_wrap=True)
     if request.out is not None:
-        console.print(f"record: {request.out / 'record.json'}", highlight=False, soft_wrap=True)
+        console.print(f"record: {request.out / RECORD}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -82,13 +88,13 @@ def number(option: str, text: str) -> float:
         raise UsageError(f"{option} must be a number such as 0.031 or 8/255, got {text!r}.") from None
 
 
-def load(target: str, kwargs: str) -> nn.Module:
-    """The model in a run's folder, or an instance of package.module:Class."""
+def load(target: str, kwargs: str, checkpoint: Kept = "best") -> nn.Module:
+    """The model in a run's folder, of the epoch that `checkpoint` names, or an instance of package.module:Class."""
     folder = Path(target)
     if folder.is_dir():
         if kwargs != "{}":
             raise UsageError("--kwargs goes with package.module:Class; a saved model carries its own settings.")
-        return _saved(folder)
+        return _saved(folder, checkpoint)
     if ":" not in target:
         raise UsageError(f"there is no folder {target!r}; give that of a saved model, or package.module:Class.")
     made = load_class(target)(**parse_kwargs(kwargs))
@@ -97,13 +103,31 @@ def load(target: str, kwargs: str) -> nn.Module:
     return made
 
 
-def _saved(folder: Path) -> nn.Module:
+def _saved(folder: Path, checkpoint: Kept) -> nn.Module:
     from resolvent.models import load_model
 
-    for place in PLACES:
-        if (folder / place / WEIGHTS).is_file():
-            return load_model(folder / place)
-    raise UsageError(f"no {WEIGHTS} in {str(folder)!r}; save a model there with resolvent.models.save_model.")
+    run = folder / "checkpoint"
+    place = next((p for p in (folder, run / checkpoint, folder / checkpoint, run) if (p / WEIGHTS).is_file()), None)
+    if place is None:
+        raise UsageError(_nothing(folder, checkpoint))
+    return load_model(place)
+
+
+def _nothing(folder: Path, checkpoint: Kept) -> str:
+    kept = sorted(p.parent.name for p in (folder / "checkpoint").glob(f"*/{WEIGHTS}"))
+    if kept:
+        return f"the run in {str(folder)!r} has no checkpoint {checkpoint!r} yet, only {', '.join(map(repr, kept))}."
+    return f"no {WEIGHTS} in {str(folder)!r}; save a model there with resolvent.models.save_model."
+
+
+def task_of(run: Path) -> str | None:
+    """The task that a training run was about; None where there is no such run."""
+    path = run / "config.json"
+    try:
+        name = json.loads(path.read_text(encoding="utf-8"))["task"]["name"] if path.is_file() else None
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return None  # the settings of a saved model, or of something else
+    return name if isinstance(name, str) else None
 
 
 def load_data(name: str) -> tuple[Tensor, Tensor, tuple[float, float] | None]:

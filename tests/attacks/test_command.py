@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from victims import Recurrent, labelled, sequences
 
 from resolvent import cli
+from resolvent.data import load_task
 from resolvent.models import (
     ChannelsConfig,
     ClassifierConfig,
@@ -19,8 +21,10 @@ from resolvent.models import (
     ResidualConfig,
     S4DConfig,
     build_model,
+    load_model,
     save_model,
 )
+from resolvent.training import FitSettings, fit
 
 STRANGER = f"{Path(__file__).parent / 'victims.py'}:Recurrent"
 
@@ -54,6 +58,39 @@ def test_a_saved_model_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[s
     save_model(build_model(config), tmp_path / "checkpoint")
     assert quick(str(tmp_path), "--samples", "2", "--eps", "0.01") == 0
     assert "2 samples" in capsys.readouterr().out
+
+
+def trained(folder: Path) -> None:
+    """A run of one epoch on a handful of digits, as `fit` leaves it."""
+    task = load_task("digits")
+    few = replace(task, **{n: part.select(torch.arange(40)) for n, part in task.splits().items()})
+    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig(4)), ClassifierConfig(10), d_model=4, layers=1)
+    fit(build_model(config), few, settings=FitSettings(epochs=2, batch_size=20), folder=folder, save=save_model)
+
+
+def test_a_training_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own task and its best weights unless told; others where they are asked for."""
+    trained(tmp_path)
+    found = {}
+    for kept in ("best", "last"):
+        out = tmp_path / f"attack-{kept}"
+        assert quick(str(tmp_path), "--checkpoint", kept, "--samples", "3", "--eps", "0.01", "--out", str(out)) == 0
+        found[kept] = json.loads((out / "record.json").read_text())
+        same = load_model(tmp_path / "checkpoint" / kept).eval()
+        with torch.no_grad():
+            want = same(load_task("digits").test.x[:3]).argmax(1).tolist()
+        assert [record["clean_prediction"] for record in found[kept]["records"]] == want
+    assert quick(str(tmp_path), "--samples", "3", "--eps", "0.01", "--out", str(tmp_path / "attack-best")) == 0
+    capsys.readouterr()
+    assert cli.main(["attack", str(tmp_path), "--checkpoint", "best_by_test"]) == 2
+    assert "no checkpoint 'best_by_test' yet, only 'best', 'last'" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_told_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "inside"
+    assert cli.main(["attack", STRANGER, "--data", "missing.npz", "--out", str(out)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
 
 
 def test_npz_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

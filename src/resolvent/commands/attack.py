@@ -17,7 +17,9 @@ class Attack:
     """
 
     run: Annotated[str, tyro.conf.Positional]
-    """The folder of a saved model, or somebody else's package.module:Class (path/to/file.py:Class)."""
+    """The folder of a training run or a saved model, or anybody's package.module:Class (path/to/file.py:Class)."""
+    checkpoint: Literal["best", "last", "best_by_test"] = "best"
+    """Which weights of a training run."""
     preset: str = "standard"
     """standard, qi2024, plus, rand or fast."""
     norm: Literal["linf", "l2", "l1"] = "linf"
@@ -26,8 +28,8 @@ class Attack:
     """The largest size, a number or a fraction."""
     bounds: tuple[float, float] | None = None
     """The valid range of an input value; that of the task when left out."""
-    data: str = "digits"
-    """A task by name (its test split), or a .safetensors or .npz file with x and y."""
+    data: str | None = None
+    """A task by name (its test split), or a .safetensors or .npz file with x and y; that of the run, or digits."""
     samples: int | None = None
     """Only the first so many."""
     batch_size: int = 256
