@@ -64,13 +64,13 @@ def run(request: Request) -> int:
     try:
         check_preset(request.preset)
         settings = EvaluationSettings(request.seed, request.batch_size, request.samples)
-        x, y, bounds = load_data(request.data or task_of(Path(request.run)) or "digits")
+        data, bounds = samples_of(request.data or task_of(Path(request.run)) or "digits")
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         progress, listener = progress_bar(console)
         with progress:
             outcome = evaluate(
-                model, (x, y), threat, request.preset, settings=settings, folder=request.out, listener=listener
+                model, data, threat, request.preset, settings=settings, folder=request.out, listener=listener
             )
     except (ValueError, TypeError) as wrong:
         raise UsageError(str(wrong)) from wrong
@@ -132,6 +132,12 @@ def task_of(run: Path) -> str | None:
 
 def load_data(name: str) -> tuple[Tensor, Tensor, tuple[float, float] | None]:
     """Test samples, labels and bounds of a task by name; or x and y of a .safetensors or .npz file, without bounds."""
+    (x, y, *_), bounds = samples_of(name)
+    return x, y, bounds
+
+
+def samples_of(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
+    """The same as (x, y), or (x, y, lengths) where sequences are padded, and the bounds."""
     path = Path(name)
     if path.suffix in (".safetensors", ".npz"):
         if not path.is_file():
@@ -139,11 +145,12 @@ def load_data(name: str) -> tuple[Tensor, Tensor, tuple[float, float] | None]:
         held = _tensors(path)
         if not {"x", "y"} <= set(held):
             raise UsageError(f"{name} must hold x and y, it has {', '.join(sorted(held)) or 'nothing'}.")
-        return held["x"], held["y"], None
+        return tuple(held[key] for key in ("x", "y", "lengths") if key in held), None
     from resolvent.data import load_task
 
     task = load_task(name)
-    return task.test.x, task.test.y, task.bounds
+    test = task.test.unpack()
+    return (test.x, test.y) if test.lengths is None else (test.x, test.y, test.lengths), task.bounds
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """What models do, measured: it is handed modules, tensors or systems, never a class of this library's own layers."""
 
 from resolvent.analysis.attribution import attribution
+from resolvent.analysis.attribution_record import attribution_record
 from resolvent.analysis.certificate import Certificate, certify, certify_logits, verify
 from resolvent.analysis.certificate_report import CertifySettings, Crossed, Sandwich, certificate_report, check_sandwich
 from resolvent.analysis.change import Attribution, Change, Changes, Component
@@ -77,6 +78,7 @@ __all__ = [
     "WorstFrequency",
     "attention_capacity",
     "attribution",
+    "attribution_record",
     "balanced_truncation",
     "certificate_report",
     "certified_gain",

@@ -29,7 +29,7 @@ class Attack:
     bounds: tuple[float, float] | None = None
     """The valid range of an input value; that of the task when left out."""
     data: str | None = None
-    """A task by name (its test split), or a .safetensors or .npz file with x and y; that of the run, or digits."""
+    """A task by name (its test split), or a .safetensors or .npz file with x, y and perhaps lengths; the run's own."""
     samples: int | None = None
     """Only the first so many."""
     batch_size: int = 256

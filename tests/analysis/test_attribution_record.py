@@ -1,0 +1,103 @@
+"""The record behind Figures 3 and 4: the numbers of `attribution`, on both splits, per layer and averaged, in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from resolvent.analysis import attribution, attribution_record
+from resolvent.attacks import PGD, Draws, Threat
+from resolvent.data import Split, load_task
+from resolvent.models import (
+    AdSConfig,
+    ChannelsConfig,
+    ClassifierConfig,
+    ModelConfig,
+    ResidualConfig,
+    S4Config,
+    build_model,
+    components_of,
+)
+from resolvent.report.attribution import attribution_bars, attribution_charts
+
+THREAT = Threat("linf", 0.15, (0.0, 1.0))
+
+
+def small(layers: int = 2) -> Any:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        ChannelsConfig(1),
+        ResidualConfig(S4Config(4), mixer="linear"),
+        ClassifierConfig(10, "last"),
+        d_model=6,
+        layers=layers,
+        ads=AdSConfig("relu"),
+    )
+    return build_model(config)
+
+
+def record(**options: Any) -> tuple[Any, dict[str, Any]]:
+    model, task = small(), load_task("digits")
+    splits = {"train": task.train, "test": task.test}
+    return model, attribution_record(model, splits, THREAT, components_of(model), samples=12, **options)
+
+
+def test_it_holds_what_attribution_finds_on_each_split() -> None:
+    model, told = record(seed=4)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert (told["norm"], told["eps"], told["attack"]) == ("linf", pytest.approx(0.15), "pgd-10")
+    assert told["samples"] == {"train": 12, "test": 12}
+    assert [component["name"] for component in told["components"]] == ["ssm", "ads", "linear"]
+    test = load_task("digits").test
+    x, y = test.x[:12], test.y[:12]
+    x_adv = PGD(steps=10)(model, x, y, THREAT, draws=Draws.of(x, 4)).x_adv
+    want = attribution(model, x, x_adv, components_of(model))
+    for component in told["components"]:
+        mine, known = component["test"], want[component["name"]]
+        assert (mine["mse"], mine["kl"]) == (known.mse.mean, known.kl.mean)
+        assert [layer["where"] for layer in mine["layers"]] == [change.where for change in known.mse.layers]
+        assert mine["mse"] == pytest.approx(math.fsum(layer["mse"] for layer in mine["layers"]) / 2)
+        assert component["train"] != mine
+
+
+def test_padding_stays_out() -> None:
+    """What lies beyond a sample's length may be anything."""
+    model, test = small(), load_task("digits").test
+    x, lengths = test.x[:6].clone(), torch.tensor([64, 10, 30, 64, 5, 17])
+    told = []
+    for filling in (0.0, 1.0):
+        x[torch.arange(64) >= lengths[:, None]] = filling
+        split = {"test": Split(x.clone(), test.y[:6], lengths)}
+        told.append(attribution_record(model, split, THREAT, components_of(model)))
+    for a, b in zip(told[0]["components"], told[1]["components"], strict=True):
+        assert a["test"]["mse"] == pytest.approx(b["test"]["mse"], rel=1e-4)  # a sign of the attack may flip
+
+
+def test_charts_are_plain_numbers() -> None:
+    _, told = record()
+    charts = attribution_charts(told, "S4")
+    assert [chart["title"] for chart in charts] == ["S4, MSE", "S4, KL"]
+    assert [curve["name"] for curve in charts[0]["series"]][:2] == ["ssm, train", "ssm, test"]
+    assert all(len(curve["x"]) == len(curve["y"]) == 2 for chart in charts for curve in chart["series"])
+    assert charts[1]["series"][1]["y"] == [layer["kl"] for layer in told["components"][0]["test"]["layers"]]
+    bars = attribution_bars(told, "kl")
+    assert [row[0] for row in bars] == ["ssm", "ads", "linear"]
+    assert bars[0][1:] == (told["components"][0]["train"]["kl"], told["components"][0]["test"]["kl"])
+
+
+def test_a_change_without_meaning_is_left_out_of_the_bars_and_a_gap_in_the_chart() -> None:
+    model, test = small(), load_task("digits").test
+    splits = {"train": test, "test": test}
+    told = attribution_record(model, splits, Threat("linf", 0.0), components_of(model), samples=3)
+    assert "agree" in told["components"][0]["test"]["layers"][0]["reason"]
+    assert attribution_bars(told) == []
+    assert attribution_charts(told)[0]["series"][0]["y"] == [None, None]
+
+
+def test_no_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one split"):
+        attribution_record(small(), {}, THREAT, {"ssm": ["x"]})
