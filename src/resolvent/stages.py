@@ -19,17 +19,18 @@ from torch import Tensor, nn
 from resolvent.analysis.gain import NoBound
 from resolvent.analysis.interval_pointwise import Function
 from resolvent.analysis.interval_stages import Affine, Pointwise, Pool, Recurrence, Skip, Stage, Taps
-from resolvent.blocks.linear_parts import system_parts
+from resolvent.blocks.linear_parts import system_parts, widened
 from resolvent.blocks.lipschitz import LipschitzResidual
 from resolvent.blocks.mixer import MLP, Mixer
 from resolvent.blocks.norm import BatchNorm, NoNorm
+from resolvent.blocks.normalised import NormalisedLRU
 from resolvent.blocks.pointwise import Pointwise as PointwiseBlock
 from resolvent.blocks.projection import Projection
 from resolvent.blocks.residual import Residual
 from resolvent.blocks.sandwich import LARGEST_LOG_SCALE, Sandwich, SandwichMLP
 from resolvent.blocks.spectral import Spectral
 from resolvent.blocks.stack import Stack
-from resolvent.blocks.state_pool import StatePool, krylov
+from resolvent.blocks.state_pool import StatePool
 from resolvent.layers.contract import Layer
 from resolvent.models.model import Model
 
@@ -162,6 +163,11 @@ def _layer(module: Layer, name: str) -> Stages:
     return stages
 
 
+@_of.register(NormalisedLRU)
+def _normalised(module: NormalisedLRU, name: str) -> Stages:
+    return [Recurrence(widened(module.system()))]
+
+
 @_of.register(Stack)
 def _stack(module: Stack, name: str) -> Stages:
     return [stage for i, block in enumerate(module.blocks) for stage in _of(block, f"{name}.blocks.{i}")]
@@ -193,7 +199,7 @@ def _pool(kind: str, pool: nn.Module | None, length: int, lengths: Tensor | None
     if isinstance(pool, StatePool):
         if lengths is not None:
             raise ValueError("stages_of: pooling by state needs sequences of one length; pass them unpadded.")
-        return Taps(krylov(*pool.matrices(), length).flip(-1))
+        return Taps(pool.powers(length).flip(-1))
     if kind not in ("mean", "last"):
         raise NoBound(f"stages_of: head.pool ({kind}) has no stage; pool by mean, last step or state.")
     return Pool(kind, lengths)  # type: ignore[arg-type]

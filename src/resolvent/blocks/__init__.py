@@ -10,6 +10,7 @@ from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
 from resolvent.blocks.norm import BatchNorm, LayerNorm, RMSNorm, ScaleNorm, make_norm
+from resolvent.blocks.normalised import NormalisedLRU
 from resolvent.blocks.parts import parts_of
 from resolvent.blocks.pointwise import Pointwise
 from resolvent.blocks.projection import Projection
@@ -33,6 +34,7 @@ __all__ = [
     "LipschitzResidual",
     "Mamba",
     "Mixer",
+    "NormalisedLRU",
     "Pointwise",
     "Projection",
     "RMSNorm",

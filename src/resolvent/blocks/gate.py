@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.layers.border import check_positive
+from resolvent.layers.freezing import Freezable
 from resolvent.ssm.block_tables import wide
 from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
 
 
-class Gate(nn.Module):
+class Gate(Freezable):
     """(..., d_in) -> (..., d_out), 1-Lipschitz for any weights: both are divided by max(1, |A| + |B| / 4).
 
     It maps zero to zero, so one is its gain too.
@@ -32,6 +33,10 @@ class Gate(nn.Module):
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """A and B (d_out, d_in) as the forward pass uses them."""
+        found: tuple[Tensor, Tensor] = self.cached("matrices", self._matrices)
+        return found
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
         A, B = wide(self.A), wide(self.B)
         scale = rounding_margin(sum(A.shape)) / (norm_bound(A) + norm_bound(B) / 4).clamp_min(1.0)
         return (scale * A).to(self.A.dtype), (scale * B).to(self.B.dtype)

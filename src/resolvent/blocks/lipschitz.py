@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from resolvent.blocks.activation import activation
 from resolvent.blocks.block import Block, State
 from resolvent.blocks.gate import Gate
+from resolvent.blocks.normalised import NormalisedLRU
 from resolvent.blocks.sandwich import Sandwich
 from resolvent.layers.border import check_choice
 from resolvent.layers.l2ru import L2RU
@@ -36,12 +37,12 @@ def make_sigma(kind: Sigma, d_model: int, *, bias: bool = True) -> nn.Module:
 
 
 class LipschitzResidual(Block):
-    """y = (x + sigma(g(x))) / (1 + gamma), g an L2RU with gain gamma: 1-Lipschitz, any parameter values.
+    """y = (x + sigma(g(x))) / (1 + gamma), g of gain gamma (L2RU, or a normalised LRU): 1-Lipschitz for any weights.
 
     Without biases in sigma it maps zero to zero, and has a gain of at most one as well.
     """
 
-    def __init__(self, layer: L2RU, sigma: Sigma = "sandwich", *, bias: bool = True) -> None:
+    def __init__(self, layer: L2RU | NormalisedLRU, sigma: Sigma = "sandwich", *, bias: bool = True) -> None:
         super().__init__(layer.d_model)
         self.layer = layer
         self.kind = sigma
@@ -49,7 +50,8 @@ class LipschitzResidual(Block):
 
     def share(self) -> Tensor:
         """1 / (1 + gamma) in the layer's dtype, rounded down."""
-        return (ROUNDED_DOWN / (1 + self.layer.gamma)).to(self.dtype)
+        found: Tensor = self.cached("share", lambda: (ROUNDED_DOWN / (1 + self.layer.gamma)).to(self.dtype))
+        return found
 
     def gain(self) -> float:
         """(1 + gamma |sigma|) / (1 + gamma), at most 1."""

@@ -15,12 +15,13 @@ from resolvent.blocks.ads import AdS
 from resolvent.blocks.gate import Gate
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
-from resolvent.blocks.linear_parts import NO_GAIN, SILU_SLOPE, linear_parts, system_parts
+from resolvent.blocks.linear_parts import NO_GAIN, SILU_SLOPE, linear_parts, system_parts, widened
 from resolvent.blocks.lipschitz import LipschitzResidual
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
 from resolvent.blocks.norm import BatchNorm, LayerNorm, NoNorm, RMSNorm, ScaleNorm
+from resolvent.blocks.normalised import NormalisedLRU
 from resolvent.blocks.pointwise import Pointwise
 from resolvent.blocks.projection import Projection
 from resolvent.blocks.residual import Residual
@@ -175,6 +176,11 @@ def _lipschitz_residual(module: LipschitzResidual, name: str) -> list[Part]:
     branch = chain((module.layer, f"{name}.layer"), (module.sigma, f"{name}.sigma"))
     share = float(module.share().detach().double())
     return [Part(name, "residual", parts=tuple(branch)), Part(f"{name}.share", "linear", share)]
+
+
+@parts_of.register(NormalisedLRU)
+def _normalised(module: NormalisedLRU, name: str) -> list[Part]:
+    return [Part(name, "system", module.gain(), widened(module.system()))]
 
 
 @parts_of.register(Mixer)

@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.layers.border import check_positive
+from resolvent.layers.freezing import Freezable
 from resolvent.ssm.block_tables import wide
 from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
 
 LARGEST_LOG_SCALE = 10.0  # of Psi: exp(10) = 2e4
 
 
-class Sandwich(nn.Module):
+class Sandwich(Freezable):
     """One sandwich layer (..., d_in) -> (..., d_out), 1-Lipschitz for any parameter values."""
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool = True) -> None:
@@ -36,7 +37,8 @@ class Sandwich(nn.Module):
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """A (d_out, d_out) and B (d_out, d_in) as the forward pass uses them."""
-        return _rows(self.U, self.V)
+        found: tuple[Tensor, Tensor] = self.cached("matrices", lambda: _rows(self.U, self.V))
+        return found
 
     def gain(self) -> float:
         """The Lipschitz constant, from the weights as they are used: |[A B]|^2 (at most 1)."""
@@ -50,7 +52,7 @@ class Sandwich(nn.Module):
         return math.sqrt(2) * (psi * inner) @ A
 
 
-class SandwichMLP(nn.Module):
+class SandwichMLP(Freezable):
     """Sandwich layers of the given widths, then a linear map: (..., d_in) -> (..., d_out) with Lipschitz constant L.
 
     sqrt(L) stands at the two ends and nowhere else. Without biases it maps zero to zero, and L is its gain too.
@@ -70,7 +72,8 @@ class SandwichMLP(nn.Module):
 
     def last(self) -> Tensor:
         """The final map (d_out, width) as it is used, without its sqrt(L)."""
-        return _rows(self.U, self.V)[1]
+        found: Tensor = self.cached("last", lambda: _rows(self.U, self.V)[1])
+        return found
 
     def gain(self) -> float:
         inner = math.prod(layer.gain() for layer in self.layers if isinstance(layer, Sandwich))

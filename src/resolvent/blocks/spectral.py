@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.layers.border import check_positive
+from resolvent.layers.freezing import Freezable
 from resolvent.ssm.block_tables import wide
 from resolvent.ssm.contraction import capped, rounding_margin, spectral_norm
 
 
-class Spectral(nn.Module):
+class Spectral(Freezable):
     """W x + b with |W| <= `largest` for any weight: W = weight / max(1, |weight| / largest).
 
     The norm in the division is `norm_bound`, a smooth upper bound; `gain()` is the exact norm of W as it is used. The
@@ -30,6 +31,10 @@ class Spectral(nn.Module):
 
     def matrix(self) -> Tensor:
         """W (d_out, d_in) as the forward pass uses it."""
+        found: Tensor = self.cached("matrix", self._matrix)
+        return found
+
+    def _matrix(self) -> Tensor:
         keep = rounding_margin(max(self.weight.shape))
         return (keep * capped(wide(self.weight), self.largest)).to(self.weight.dtype)
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from resolvent.layers.border import check_even, check_positive, padding_mask
 from resolvent.layers.contract import reverse
+from resolvent.layers.freezing import Freezable
 from resolvent.layers.l2ru_run import halving
 from resolvent.ssm.block_tables import wide
 from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
 
 
-class StatePool(nn.Module):
+class StatePool(Freezable):
     """(b, l, d) -> (b, d m): the state after each sequence's last step, m (even) states for each channel.
 
     A starts as turns by (i + 1/2) 2 pi / m: a ring that holds exactly the last m steps, an isometry of them. [A b]
@@ -42,6 +43,15 @@ class StatePool(nn.Module):
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """A (d, m, m) and b (d, m, 1) as they are used."""
+        found: tuple[Tensor, Tensor] = self.cached("matrices", self._matrices)
+        return found
+
+    def powers(self, length: int) -> Tensor:
+        """[b, A b, A^2 b, ...] (d, m, length)."""
+        found: Tensor = self.cached(f"powers {length}", lambda: krylov(*self.matrices(), length))
+        return found
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
         A, b = cayley_rows(wide(self.U), wide(self.V))
         keep = rounding_margin(self.m + 1)
         return (keep * A).to(self.U.dtype), (keep * b).to(self.U.dtype)
@@ -56,8 +66,7 @@ class StatePool(nn.Module):
         """z_l = sum_j A^j b u_{l-1-j}, one product with the powers."""
         mask = padding_mask(x, lengths)
         back = reverse(x if mask is None else x.masked_fill(mask, 0), lengths)  # (b, l, d)
-        powers = krylov(*self.matrices(), x.shape[1])  # (d, m, l)
-        return torch.einsum("bld,dml->bdm", back, powers).flatten(1)
+        return torch.einsum("bld,dml->bdm", back, self.powers(x.shape[1])).flatten(1)
 
     def initial(self, batch: int, like: Tensor) -> Tensor:
         return like.new_zeros(batch, self.d_model, self.m)

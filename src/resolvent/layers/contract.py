@@ -11,7 +11,6 @@ Shape letters: b batch, l length, d channels (d_model), n states (d_state).
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers import border, lane
+from resolvent.layers.freezing import Freezable, frozen
 from resolvent.scan.step import Step
 
 State = Any  # a tensor, or a tuple or dict of tensors; what it holds is told by `Layer.state_spec`
@@ -36,7 +36,7 @@ class Spec:
     dtype: torch.dtype
 
 
-class Layer(nn.Module, ABC):
+class Layer(Freezable, ABC):
     """One sequence layer (b, l, d) -> (b, l, d). Concrete layers are final: compose, do not subclass them."""
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
@@ -46,9 +46,6 @@ class Layer(nn.Module, ABC):
         self.bidirectional = bidirectional
         self.check_finite = check_finite
         self._specs: dict[tuple[int, torch.dtype], Any] = {}
-        self._holders = 0  # how many frozen() contexts are open
-        self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
-        self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
 
     # -- what a concrete layer writes ------------------------------------------------------------------------------
 
@@ -71,9 +68,6 @@ class Layer(nn.Module, ABC):
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """What a bidirectional layer adds for the other direction; x comes reversed, the caller turns y back."""
         raise ValueError(f"{type(self).__name__} has no second direction; build it with bidirectional=False.")
-
-    def _derive_all(self) -> None:
-        """Fill the tables that `frozen()` keeps ahead of the first call. Optional: they fill themselves on use."""
 
     def _stepper(self) -> Step | None:
         """`_step` for plain values (u, h) -> (y, h'), with all tables prepared; kept in `frozen()`. Optional.
@@ -189,77 +183,9 @@ class Layer(nn.Module, ABC):
             self._specs[key] = self.state_spec(batch)
         return self._specs[key]
 
-    def cached(self, key: str, compute: Callable[[], Any]) -> Any:
-        """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
-        if self._tables is None:
-            return compute()
-        if key not in self._tables:
-            with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it
-                self._tables[key] = compute()
-        return self._tables[key]
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
         """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""
-        if self._tables is not None:
-            self._tables.clear()  # they were made for the old dtype and device
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._tables is not None:
-            raise RuntimeError(
-                f"{type(self).__name__}: copied or pickled inside frozen(); the copy would stay frozen for ever. "
-                "Leave the frozen() context first."
-            )
-        return self.__dict__.copy()
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Freeze a whole model: every layer's tables once, no parameter gradients. What an attack's inner loop needs.
-
-    It holds for the module, not for a thread. Contexts may nest and overlap: the last one out thaws. Parameters must
-    not be changed inside, in place or by `functional_call`: the tables would stay those of the old values.
-    """
-    layers = [m for m in module.modules() if isinstance(m, Layer)]
-    parameters = _hold(layers, list(module.parameters()))
-    try:
-        for layer in layers:
-            layer._derive_all()
-        yield module
-    finally:
-        _release(layers, parameters)
-
-
-_freezing = threading.Lock()
-_frozen_parameters: dict[int, list[Any]] = {}  # id -> [parameter, open contexts], for those that were trainable
-
-
-def _hold(layers: list[Layer], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    """Open one more context; returns the parameters that it must give back."""
-    with _freezing:
-        held = [p for p in parameters if p.requires_grad or id(p) in _frozen_parameters]
-        for p in held:
-            _frozen_parameters.setdefault(id(p), [p, 0])[1] += 1
-            p.requires_grad_(False)
-        for layer in layers:
-            layer._holders += 1
-            if layer._tables is None:
-                layer._tables = {}
-    return held
-
-
-def _release(layers: list[Layer], parameters: list[nn.Parameter]) -> None:
-    with _freezing:
-        for p in parameters:
-            entry = _frozen_parameters[id(p)]
-            entry[1] -= 1
-            if entry[1] == 0:
-                del _frozen_parameters[id(p)]
-                p.requires_grad_(True)
-        for layer in layers:
-            layer._holders -= 1
-            if layer._holders == 0:
-                layer._tables = None
 
 
 def grouped(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -298,11 +224,3 @@ def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
 
 def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:
     return old.to(new.device) if new.dtype in HALF and old.dtype not in HALF else new
-
-
-def _refuse_load_when_frozen(module: nn.Module, *_: Any) -> None:
-    if isinstance(module, Layer) and module._tables is not None:
-        raise RuntimeError(
-            f"{type(module).__name__}: weights were loaded inside frozen(), whose tables would stay old. "
-            "Leave the frozen() context first."
-        )

@@ -32,7 +32,7 @@ from resolvent.layers.s6 import S6
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.models import config as c
 from resolvent.models import layer_config as lc
-from resolvent.models.certified import certified_model, make_l2ru
+from resolvent.models.certified import certified_model, make_bounded
 from resolvent.models.head import Match, Readout
 from resolvent.models.model import Model, TwoTower
 from resolvent.models.tower import Tower
@@ -95,7 +95,7 @@ def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
         case c.ResidualConfig():
             return [_residual(config, make_layer(d, block.layer), _ads(config, d), _mixer(config, block))]
         case c.LipschitzConfig():
-            return [LipschitzResidual(make_l2ru(d, block.layer), block.sigma)]
+            return [LipschitzResidual(make_bounded(d, block.layer), block.sigma)]
         case c.MambaConfig():
             ads = _ads(config, block.expand * d)
             return [_residual(config, Mamba(d, block.d_state, expand=block.expand, width=block.width, ads=ads))]

@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
+from torch import nn
+
 from resolvent.blocks.lipschitz import LipschitzResidual
 from resolvent.blocks.norm import make_norm
+from resolvent.blocks.normalised import NormalisedLRU
 from resolvent.blocks.spectral import Spectral
 from resolvent.blocks.stack import Stack
 from resolvent.layers.l2ru import L2RU
+from resolvent.layers.lru import LRU
 from resolvent.models import config as c
 from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.model import Model
@@ -30,7 +34,7 @@ def certified_model(config: c.ModelConfig) -> Model:
     assert isinstance(config.input, c.ChannelsConfig)
     assert not isinstance(head, c.RetrievalConfig)
     d, bias = config.d_model, how.kind == "lipschitz"
-    blocks = [LipschitzResidual(make_l2ru(d, block.layer), block.sigma, bias=bias) for _ in range(config.layers)]
+    blocks = [LipschitzResidual(make_bounded(d, block.layer), block.sigma, bias=bias) for _ in range(config.layers)]
     none = make_norm("none", d)
     tower = Tower(Spectral(config.input.channels, d, bias=config.input.bias), Stack(blocks), input_norm=none,
                   final_norm=none)  # fmt: skip
@@ -42,14 +46,19 @@ def certified_model(config: c.ModelConfig) -> Model:
     return Model(config, tower, readout)
 
 
-def make_l2ru(d_model: int, layer: c.L2RUConfig) -> L2RU:
+def make_bounded(d_model: int, layer: c.L2RUConfig | c.NormalisedLRUConfig) -> L2RU | NormalisedLRU:
+    """The recurrence of prescribed gain that the settings describe."""
+    if isinstance(layer, c.NormalisedLRUConfig):
+        inner = LRU(d_model, layer.d_state, r_min=layer.r_min, r_max=layer.r_max, max_phase=layer.max_phase, lr=None)
+        return NormalisedLRU(inner, layer.gamma, trainable_gamma=layer.trainable_gamma)
     return L2RU(d_model, **{f.name: getattr(layer, f.name) for f in fields(layer)})
 
 
 def verify_certified(model: Model) -> float:
     """The bound from the weights as they are, checked against the prescribed gain; a ValueError where it does not hold.
 
-    Every L2RU must prove its gain by its certificate, and the product of all constants must not pass the gain.
+    Every L2RU must prove its gain by its certificate, every normalised LRU by its closed-form bound, and the product of
+    all constants must not pass the gain.
     """
     how = model.config.certified
     if how is None:
@@ -60,7 +69,7 @@ def verify_certified(model: Model) -> float:
                 f"verify_certified: {name} holds NaN or infinity, so nothing is certified; load other weights."
             )
     for name, layer in model.named_modules():
-        if isinstance(layer, L2RU) and not layer.certificate().holds:
+        if not _proven(layer):
             raise ValueError(
                 f"verify_certified: the certificate of {name} does not hold for these weights; do not use them."
             )
@@ -70,6 +79,12 @@ def verify_certified(model: Model) -> float:
             f"verify_certified: the weights give a bound of {bound}, above the prescribed gain {how.gain}."
         )
     return bound
+
+
+def _proven(layer: nn.Module) -> bool:
+    if isinstance(layer, NormalisedLRU):
+        return layer.gain() <= float(layer.gamma.detach())
+    return not isinstance(layer, L2RU) or layer.certificate().holds
 
 
 def by_construction(parts: Iterable[Part]) -> float:

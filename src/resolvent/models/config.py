@@ -10,7 +10,7 @@ from resolvent.blocks.ads import AdSKind
 from resolvent.blocks.lipschitz import Sigma
 from resolvent.blocks.mixer import MixerKind
 from resolvent.blocks.norm import NormKind
-from resolvent.models.layer_config import L2RUConfig, LayerConfig, S4DConfig
+from resolvent.models.layer_config import L2RUConfig, LayerConfig, NormalisedLRUConfig, S4DConfig
 from resolvent.models.settings import Settings
 
 Pooling = Literal["mean", "last", "max"]
@@ -107,9 +107,9 @@ class H3Config(Settings):
 
 @dataclass(frozen=True)
 class LipschitzConfig(Settings):
-    """y = (x + sigma(g(x))) / (1 + gamma) with an L2RU g of gain gamma: 1-Lipschitz, for certified models."""
+    """y = (x + sigma(g(x))) / (1 + gamma) with a recurrence g of gain gamma: 1-Lipschitz, for certified models."""
 
-    layer: L2RUConfig = field(default_factory=L2RUConfig)
+    layer: L2RUConfig | NormalisedLRUConfig = field(default_factory=L2RUConfig)
     sigma: Sigma = "sandwich"
 
 

@@ -82,6 +82,18 @@ class L2RUConfig(Settings):
 
 
 @dataclass(frozen=True)
+class NormalisedLRUConfig(Settings):
+    """An LRU whose output is scaled to a gain of at most `gamma`, or of one that is trained from there."""
+
+    d_state: int = 16
+    gamma: float = 1.0
+    trainable_gamma: bool = False
+    r_min: float = 0.0
+    r_max: float = 0.99
+    max_phase: float = 2 * math.pi
+
+
+@dataclass(frozen=True)
 class EMAConfig(Settings):
     d_state: int = 16
     bidirectional: bool = False

@@ -1,7 +1,7 @@
 """Published models as functions that return a ModelConfig, with their training settings beside them."""
 
 from resolvent.models.presets.generalisation import selective_block, selective_training
-from resolvent.models.presets.l2ru import l2ru_classifier, l2ru_stack, l2ru_training
+from resolvent.models.presets.l2ru import l2ru_classifier, l2ru_stack, l2ru_training, lru_classifier
 from resolvent.models.presets.lra import lra, lra_training
 from resolvent.models.presets.lra_mega import mega, mega_training
 from resolvent.models.presets.lru_stack import lru_stack
@@ -15,6 +15,7 @@ __all__ = [
     "l2ru_training",
     "lra",
     "lra_training",
+    "lru_classifier",
     "lru_stack",
     "mega",
     "mega_training",

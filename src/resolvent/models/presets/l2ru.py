@@ -1,9 +1,12 @@
-"""Models with a prescribed gain, of L2RU layers: a classifier with certified radii, and a stack to identify systems.
+"""Models with a prescribed gain: classifiers with certified radii of L2RU or normalised LRU layers, and a stack of L2RU
+layers to identify systems.
 
 y_0 = E u,    y_i = (y_{i-1} + sigma_i(g_i(y_{i-1}))) / (1 + gamma_i),    y = H y_r,    |E| <= 1, |H| <= gain
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from resolvent.blocks.lipschitz import Sigma
 from resolvent.models.config import (
@@ -14,7 +17,7 @@ from resolvent.models.config import (
     ModelConfig,
     RegressionConfig,
 )
-from resolvent.models.layer_config import L2RUConfig
+from resolvent.models.layer_config import L2RUConfig, NormalisedLRUConfig
 from resolvent.models.presets.recipe import TrainConfig
 
 
@@ -42,6 +45,21 @@ def l2ru_classifier(
         norm="none",
         certified=CertifiedConfig(gain, "lipschitz", memory),
     )
+
+
+def lru_classifier(
+    channels: int = 1,
+    classes: int = 10,
+    *,
+    gain: float = 3.0,
+    memory: int = 64,
+    d_model: int = 2,
+    layers: int = 2,
+    hidden: int = 256,
+) -> ModelConfig:
+    """The same classifier with LRU layers, each scaled to its gain by a bound of its H-infinity norm."""
+    like = l2ru_classifier(channels, classes, gain=gain, memory=memory, d_model=d_model, layers=layers, hidden=hidden)
+    return replace(like, block=LipschitzConfig(NormalisedLRUConfig(16, 0.5, trainable_gamma=True), "sandwich"))
 
 
 def l2ru_stack(

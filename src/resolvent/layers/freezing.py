@@ -1,0 +1,104 @@
+"""Tables that are made from parameters alone: computed in every pass, or once inside of `frozen()`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+
+class Freezable(nn.Module):
+    """Abstract. A module that gets its tables from `cached` takes part in `frozen()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holders = 0  # how many frozen() contexts are open
+        self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
+        self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
+
+    def cached(self, key: str, compute: Callable[[], Any]) -> Any:
+        """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
+        if self._tables is None:
+            return compute()
+        if key not in self._tables:
+            with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it
+                self._tables[key] = compute()
+        return self._tables[key]
+
+    def _derive_all(self) -> None:
+        """Fill the tables that `frozen()` keeps ahead of the first call. Optional: they fill themselves on use."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        if self._tables is not None:
+            self._tables.clear()  # they were made for the old dtype and device
+        super()._apply(fn, recurse)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._tables is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}: copied or pickled inside frozen(); the copy would stay frozen for ever. "
+                "Leave the frozen() context first."
+            )
+        return self.__dict__.copy()
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[nn.Module]:
+    """Freeze a whole model: every layer's tables once, no parameter gradients. What an attack's inner loop needs.
+
+    It holds for the module, not for a thread. Contexts may nest and overlap: the last one out thaws. Parameters must
+    not be changed inside, in place or by `functional_call`: the tables would stay those of the old values.
+    """
+    held = [m for m in module.modules() if isinstance(m, Freezable)]
+    parameters = _hold(held, list(module.parameters()))
+    try:
+        for each in held:
+            each._derive_all()
+        yield module
+    finally:
+        _release(held, parameters)
+
+
+_freezing = threading.Lock()
+_frozen_parameters: dict[int, list[Any]] = {}  # id -> [parameter, open contexts], for those that were trainable
+
+
+def _hold(modules: list[Freezable], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Open one more context; returns the parameters that it must give back."""
+    with _freezing:
+        held = [p for p in parameters if p.requires_grad or id(p) in _frozen_parameters]
+        for p in held:
+            _frozen_parameters.setdefault(id(p), [p, 0])[1] += 1
+            p.requires_grad_(False)
+        for module in modules:
+            module._holders += 1
+            if module._tables is None:
+                module._tables = {}
+    return held
+
+
+def _release(modules: list[Freezable], parameters: list[nn.Parameter]) -> None:
+    with _freezing:
+        for p in parameters:
+            entry = _frozen_parameters[id(p)]
+            entry[1] -= 1
+            if entry[1] == 0:
+                del _frozen_parameters[id(p)]
+                p.requires_grad_(True)
+        for module in modules:
+            module._holders -= 1
+            if module._holders == 0:
+                module._tables = None
+
+
+def _refuse_load_when_frozen(module: nn.Module, *_: Any) -> None:
+    if isinstance(module, Freezable) and module._tables is not None:
+        raise RuntimeError(
+            f"{type(module).__name__}: weights were loaded inside frozen(), whose tables would stay old. "
+            "Leave the frozen() context first."
+        )
