@@ -36,8 +36,7 @@ def model(channels: int = 1, classes: int = 2) -> torch.nn.Module:
 
 def trained(task: Task, folder: Path | None = None, epochs: int = 2) -> dict[str, torch.Tensor]:
     network = model(task.channels or 1, task.classes or 2)
-    objective = pgd_at(Threat("linf", 0.05, (0, 1)), steps=2)
-    fit(network, task, objective, FitSettings(epochs=epochs, batch_size=5), folder)
+    fit(network, task, standard, FitSettings(epochs=epochs, batch_size=5), folder)
     return network.state_dict()
 
 
@@ -47,6 +46,13 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def test_packed_trains_to_the_same_bits() -> None:
     assert same(trained(pictures(True)), trained(pictures(False)))
+
+
+def test_packed_trains_adversarially() -> None:
+    objective = pgd_at(Threat("linf", 0.05, (0, 1)), steps=1)
+    settings = FitSettings(epochs=1, batch_size=16)
+    rows = [fit(model(), pictures(packed), objective, settings).rows for packed in (True, False)]
+    assert rows[0][0]["train_loss"] == rows[1][0]["train_loss"]
 
 
 def test_augmentation_reaches_the_loop_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
