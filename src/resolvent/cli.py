@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import tyro
 
+from resolvent.commands.analyse import Analyse
 from resolvent.commands.attack import Attack
 from resolvent.commands.certify import Certify
 from resolvent.commands.check import Check
@@ -17,7 +18,7 @@ from resolvent.commands.run import Run
 
 EXIT_CODES = "Exit status: 0 all well, 1 a property fails, 2 the command was called wrongly or lacks a package."
 
-Command = List | Run | Report | Check | Attack | Certify | Demo
+Command = List | Run | Report | Check | Attack | Certify | Analyse | Demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -104,3 +104,57 @@ def test_a_hostile_record_is_text_not_code(tmp_path: Path) -> None:
     text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
     assert "<script" not in text
     assert "<img" not in text
+
+
+def study(folder: Path, text: str = "kappa fell") -> None:
+    chart = {"title": "κ <over> N", "caption": "", "xlabel": "N", "ylabel": "κ", "log": "xy",
+             "series": [{"name": "a", "x": [1.0, 2.0, 3.0], "y": [0.0, None, 3.0], "style": "line"},
+                        {"name": "b", "x": [1.0, 2.0, 3.0], "y": [1.0, 1.0, 1.0], "style": "dash"}],
+             "marks": [{"x": 3.0, "y": 3.0, "text": "here"}]}  # fmt: skip
+    found = {"text": text, "table": {"columns": ["N", "κ"], "rows": [[4, 86.11239], [8, None]]}, "charts": [chart]}
+    record = {
+        "format": 1, "cell": {"recipe": "ptd-kappa", "tags": ["n=8"], "seed": 0}, "study": found,
+        "versions": {"resolvent": "0", "torch": "2", "python": "3", "device": "cpu: x"},
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "cell.json").write_text("{}")
+    (folder / "record.json").write_text(json.dumps(record))
+
+
+def test_studies_stand_beside_runs_and_alone(tmp_path: Path) -> None:
+    study(tmp_path / "ptd")
+    alone = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "kappa fell" in alone
+    assert "86.11" in alone
+    assert "κ &lt;over&gt; N" in alone
+    assert "<h2>Accuracy</h2>" not in alone
+    assert "kappa fell" in (tmp_path / "out" / NAMES["markdown"]).read_text()
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    both = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "kappa fell" in both
+    assert "<h2>Accuracy</h2>" in both
+
+
+def test_fourier_noise_is_shown_run_beside_run(tmp_path: Path) -> None:
+    for name, hurt in (("s4d", 0.1), ("s4-ptd", 0.6)):
+        points = [
+            {"amplitude": 0.3, "frequency": 81.0, "score": hurt},
+            {"amplitude": 0.3, "frequency": 1.5, "score": 0.2},
+        ]
+        noise = {"clean": 0.65, "points": points, "samples": 8, "regression": False, "where": "layers", "sites": ["a"],
+                 "own": {"frequency": 1.5, "gain": 3.0}}  # fmt: skip
+        run(tmp_path, (name, "cifar10"), 0, fourier=noise)
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "cifar10, tone at 81" in text
+    assert "own worst frequency" in text
+    assert "the input of every state-space layer" in text
+
+
+def test_a_damaged_study_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+    study(tmp_path / "good")
+    study(tmp_path / "bad")
+    held = json.loads((tmp_path / "bad" / "record.json").read_text())
+    del held["study"]["charts"]
+    (tmp_path / "bad" / "record.json").write_text(json.dumps(held))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "1 thing to look at first" in text

@@ -53,6 +53,7 @@ def layer_facts(name: str, system: System) -> dict[str, Any]:
         "gain": _finite(gains[worst]),
         "gain_frequency": _finite(norm.frequency.reshape(-1)[worst]),
         "channels": len(gains),
+        "channel": worst,
     }
     if facts["gain"] is not None:
         facts["response"] = _response(system, worst, facts)

@@ -26,6 +26,10 @@ SIZE = (3.5, 2.5)  # inches; the page scales it
 
 
 def spectrum_svg(spectrum: Spectrum) -> str:
+    return svg(spectrum_figure(spectrum), spectrum.name + spectrum.plane)
+
+
+def spectrum_figure(spectrum: Spectrum) -> Figure:
     """Eigenvalues, coloured by group."""
     figure, axes = blank()
     if spectrum.plane == "discrete":
@@ -39,7 +43,7 @@ def spectrum_svg(spectrum: Spectrum) -> str:
         axes.plot(re_part, im_part, "o", ms=3.2, mew=0, alpha=0.85, color=SERIES[k % len(SERIES)], label=label)
     if len(spectrum.groups) > 1:
         legend(axes)
-    return svg(figure, spectrum.name + spectrum.plane)
+    return figure
 
 
 def panel_svg(panel: Panel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from resolvent.report.fourier import fourier_findings
 from resolvent.report.page import require_packages
 from resolvent.report.record import Spectrum, write_whole
 from resolvent.report.runs import Record, Runs, read_runs
@@ -20,7 +21,8 @@ def write_report(folders: list[Path], out: Path, title: str | None = None) -> Pa
     require_packages()
     runs = read_runs(folders)
     tables = [table(recipe, cells) for recipe, cells in runs.recipes().items()]
-    write_whole(out / NAMES["markdown"], markdown(tables, problems(runs)))
+    told = markdown(tables, problems(runs)) + "".join(f"\n## {n}\n\n{r['study']['text']}\n" for n, r in runs.studies())
+    write_whole(out / NAMES["markdown"], told)
     write_whole(out / NAMES["csv"], "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(tables)))
     page = out / NAMES["html"]
     write_whole(page, render(runs, tables, title))
@@ -31,21 +33,46 @@ def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
     """The page as text."""
     from resolvent.report.template import template
 
-    good = [record for record in runs.records.values() if "failed" not in record]
+    trained = [record for record in runs.records.values() if "study" not in record]
+    good = [record for record in trained if "failed" not in record]
     first = {",".join(r["cell"]["tags"]): r for r in reversed(good)}  # one seed of every cell, the lowest
     return template("runs.html").render(
-        title=title or ("Runs of " + ", ".join(runs.recipes()) if runs.records else "Runs"),
-        counts={"runs": len(runs.records), "cells": sum(len(t.rows) for t in tables)},
+        title=title or _title(runs),
+        counts={"runs": len(trained), "cells": sum(len(t.rows) for t in tables)},
+        studies=studies(runs, first),
         problems=problems(runs),
         tiles=tiles(good),
         tables=tables,
         kinds=KINDS,
         published=any(t.published for t in tables),
-        tasks=list({r["task"]["name"]: r["task"] for r in runs.records.values()}.values()),
+        tasks=list({r["task"]["name"]: r["task"] for r in trained}.values()),
         versions=sorted({_version(r) for r in runs.records.values()}),
         names=NAMES,
         **figures(first),
     )
+
+
+def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:
+    """Analyses, and scores under Fourier noise: name, text, table, and charts that are drawn."""
+    named = [(name.replace(",", " "), record) for name, record in first.items()]
+    noise = [("Fourier noise", held) for held in fourier_findings(named)]
+    found = [(name, record["study"]) for name, record in runs.studies()] + noise
+    return [held | {"name": name, "drawn": drawn(held["charts"])} for name, held in found]
+
+
+def drawn(charts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from markupsafe import Markup
+
+    from resolvent.report.chart import chart_svg, wide
+
+    return [
+        {"title": c["title"], "caption": c["caption"], "wide": wide(c), "svg": Markup(chart_svg(c))} for c in charts
+    ]
+
+
+def _title(runs: Runs) -> str:
+    names = dict.fromkeys(record["cell"]["recipe"] for record in runs.records.values())
+    return "Runs of " + ", ".join(names) if names else "Runs"
 
 
 def figures(first: dict[str, Record]) -> dict[str, Any]:
@@ -130,11 +157,14 @@ def bars(name: str, record: Record) -> list[tuple[str, Any]]:
 
     from resolvent.report.run_figure import attribution_svg
 
-    drawn = []
-    for what in ("mse", "kl"):
-        rows = [(c["name"], c["train"][what], c["test"][what]) for c in record["attribution"]["components"]]
-        drawn.append((f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))))
-    return drawn
+    held = [(what, attribution_rows(record["attribution"], what)) for what in ("mse", "kl")]
+    return [(f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))) for what, rows in held if rows]
+
+
+def attribution_rows(held: dict[str, Any], what: str) -> list[tuple[str, float, float]]:
+    """(component, train, test) in per cent, for those that have both."""
+    rows = [(c["name"], c["train"][what], c["test"][what]) for c in held["components"]]
+    return [(name, train, test) for name, train, test in rows if train is not None and test is not None]
 
 
 def example(name: str, held: dict[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,17 @@ class Runs:
     records: dict[Path, Record] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    def studies(self) -> list[tuple[str, Record]]:
+        """Analyses without training: recipe and tags, and the record."""
+        held = [(r["cell"], r) for r in self.records.values() if "study" in r]
+        return [(" ".join([cell["recipe"], *cell["tags"]]), record) for cell, record in held]
+
     def recipes(self) -> dict[str, dict[str, list[Record]]]:
-        """recipe -> address -> its seeds."""
+        """recipe -> address -> its seeds; studies apart."""
         found: dict[str, dict[str, list[Record]]] = {}
         for record in self.records.values():
+            if "study" in record:
+                continue
             cell = record["cell"]
             found.setdefault(cell["recipe"], {}).setdefault(",".join(cell["tags"]), []).append(record)
         return found
@@ -64,5 +71,7 @@ def check(record: Record) -> None:
     cell = record["cell"]
     if not isinstance(cell["recipe"], str) or not all(isinstance(tag, str) for tag in cell["tags"]):
         raise ValueError("its cell has no recipe or tags")
-    if "failed" not in record:
+    if "study" in record:
+        record["study"]["text"], record["study"]["table"]["rows"], record["study"]["charts"]
+    elif "failed" not in record:
         record["training"]["summary"]["best"]["epoch"]

@@ -45,7 +45,6 @@ def before_and_after(sizes: Sizes = (2, 4, 8, 16, 32, 64)) -> Findings:
             series("normal part (S4D)", sizes, [0.0] * len(sizes), "dash"),
         ],
         ("states N", "log₁₀ κ(V)"),
-        log="x",
         caption="κ of LegS grows 5.83-fold with each state; that of PTD stays where it is.",
     )
     text = (

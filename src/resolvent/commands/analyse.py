@@ -1,0 +1,47 @@
+"""`resolvent analyse`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Analyse:
+    """Look into a trained model, a preset or a bare initialisation: spectra, responses, kernels, conditioning.
+
+    resolvent analyse runs/quickstart/s4-digits-trades/seed-0
+    resolvent analyse --preset robustness:s4,cifar10
+    resolvent analyse --init s4d-legs --n 64 --figures out/figures
+
+    Exit status: 0 written, 2 bad usage.
+    """
+
+    target: Annotated[Path | None, tyro.conf.Positional] = None
+    """The folder of a run or of a saved model."""
+    preset: str | None = None
+    """A preset with its arguments, e.g. robustness:s4,cifar10 or lra:s4d,image."""
+    init: str | None = None
+    """legs, s4d-legs, s4d-lin, s4d-inv, s4d-real or ptd."""
+    n: int = 64
+    """--init: the number of states."""
+    contours: bool = True
+    """--init: draw pseudospectra, the slowest part for many states."""
+    attribution: bool = False
+    """A run's folder: also which component tames or spreads the attack that the run was measured by."""
+    out: Path = Path("out/analysis")
+    """The folder for analysis.html and analysis.json."""
+    json: Path | None = None
+    """Also write the numbers to this file."""
+    figures: Path | None = None
+    """Also write every figure to this folder, as SVG and as PDF."""
+    seed: int = 0
+    """Where the weights of a preset start."""
+
+    def execute(self) -> int:
+        from resolvent import examine
+
+        return examine.run(self)

@@ -1,0 +1,101 @@
+"""The page of an analysis: what a start or a trained model does to each frequency, figures that a paper could print."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resolvent.report.page import require_packages
+from resolvent.report.record import Spectrum, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Analysis = dict[str, Any]
+WIDE = 5.0  # inches: broader figures take a whole row
+NAMES = {"json": "analysis.json", "html": "analysis.html"}
+
+
+def write_numbers(record: Analysis, path: Path) -> None:
+    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def write_analysis(record: Analysis, folder: Path) -> Path:
+    """analysis.json, and analysis.html, one file that needs no network; returns the page's path."""
+    require_packages()
+    write_numbers(record, folder / NAMES["json"])
+    page = folder / NAMES["html"]
+    write_whole(page, render(record))
+    return page
+
+
+def write_figures(record: Analysis, folder: Path) -> list[Path]:
+    """Every figure of the page as SVG and PDF."""
+    require_packages()
+    from resolvent.report.print_figure import save_figure
+
+    named = [(f"{k + 1:02d}-{_slug(title)}", figure) for k, (title, _, figure) in enumerate(figures(record))]
+    return [path for name, figure in named for path in save_figure(figure, folder, name)]
+
+
+def render(record: Analysis) -> str:
+    """The page as text."""
+    from markupsafe import Markup
+
+    from resolvent.report.figure import svg
+    from resolvent.report.template import template
+
+    drawn = [
+        {"title": title, "caption": caption, "wide": figure.get_figwidth() > WIDE, "svg": Markup(svg(figure, title))}
+        for title, caption, figure in figures(record)
+    ]
+    return template("analysis.html").render(
+        record=record, drawn=drawn, facts=facts(record), names=NAMES, layers=record.get("layers", []),
+        skipped=record.get("skipped", []),
+    )  # fmt: skip
+
+
+def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
+    """(title, caption, figure) in the order of the page."""
+    from resolvent.report.chart import chart_figure
+    from resolvent.report.figure import spectrum_figure
+    from resolvent.report.pseudospectrum import pseudospectrum_figure
+    from resolvent.report.run_figure import attribution_figure
+    from resolvent.report.run_page import attribution_rows
+
+    for held in record["spectra"]:
+        yield (
+            f"{held['name']}: spectrum" if record["kind"] == "model" else held["name"],
+            held["caption"],
+            spectrum_figure(Spectrum(**held)),
+        )
+    if record.get("pseudospectrum"):
+        told = "A change of A by 10^k can carry an eigenvalue anywhere inside the line 10^k."
+        yield "Pseudospectrum", told, pseudospectrum_figure(record["pseudospectrum"])
+    for chart in record["charts"]:
+        yield chart["title"], chart["caption"], chart_figure(chart)
+    for what in ("mse", "kl"):
+        rows = attribution_rows(record["attribution"], what) if record.get("attribution") else []
+        if rows:
+            told = (
+                "Full bars: training samples; hatched: test samples. To the left, the component brings them together."
+            )
+            yield f"Attribution, {what.upper()}", told, attribution_figure(rows, what.upper())
+
+
+def facts(record: Analysis) -> list[tuple[str, str]]:
+    return [(name, number(value)) for name, value in record["facts"].items()]
+
+
+def number(value: float | None) -> str:
+    """Four digits; a dash where there is none."""
+    if value is None:
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.4g}".replace("-", "−")
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "figure"
