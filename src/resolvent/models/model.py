@@ -14,6 +14,7 @@ from resolvent.layers.contract import frozen
 from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.config import ModelConfig
 from resolvent.models.head import Match, Readout
+from resolvent.models.lowered import Lowered, serving
 from resolvent.models.parts import model_parts, two_tower_parts
 from resolvent.models.pool import PoolKind, pool
 from resolvent.models.tower import Tower
@@ -30,7 +31,17 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.from_embedding(self.embed(x), lengths)
+        quick = serving(self, x, lengths)
+        if quick is None:
+            return self.from_embedding(self.embed(x), lengths)
+        self.tower.check(x)
+        lowered, dtype = quick
+        with torch.autocast(x.device.type, enabled=False):
+            return lowered(x, lowered.kept_tables(x.shape[1], dtype))
+
+    def lowered(self, x: Tensor) -> tuple[Lowered, torch.dtype] | None:
+        """The model as a function of x and of tables, and their dtype, where `forward` runs x in that form."""
+        return serving(self, x, None)
 
     def embed(self, x: Tensor) -> Tensor:
         return self.tower.embed(x)

@@ -33,7 +33,7 @@ class Tower(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (b, l) or channels (b, l, c) -> (b, l, d)."""
-        self._check(x)
+        self.check(x)
         return self.entry(x)
 
     def features(self, e: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -45,11 +45,12 @@ class Tower(nn.Module):
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step: tokens (b,) or channels (b, c) -> features (b, d)."""
-        self._check(x_t[:, None] if isinstance(x_t, Tensor) and x_t.dim() else x_t)
+        self.check(x_t[:, None] if isinstance(x_t, Tensor) and x_t.dim() else x_t)
         h, state = self.body.step(self.dropout(self.input_norm(self.entry(x_t))), state)
         return self.final_norm(h), state
 
-    def _check(self, x: Tensor) -> None:
+    def check(self, x: Tensor) -> None:
+        """Raise on input that the entry does not take."""
         if not isinstance(x, Tensor):
             raise TypeError(f"Model: expected a tensor, got {type(x).__name__}; use torch.as_tensor(x).")
         if isinstance(self.entry, nn.Embedding):

@@ -40,12 +40,17 @@ def bilinear(lam: Tensor, P: Tensor, B: Tensor, dt: Tensor) -> HalfDPLR:
     F = 1 / (1 - dt / 2 * lam)  # (d, n)
     FP = F[..., None] * P  # (d, n, r)
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
-    G = torch.linalg.inv(eye + dt[..., None] * (P.mH @ FP).real)  # (d, r, r)
+    G = _inverse(eye + dt[..., None] * (P.mH @ FP).real)  # (d, r, r)
     U = dt[..., None] * FP @ G.to(FP.dtype)  # (d, n, r)
     Q = F.conj()[..., None] * P  # (d, n, r)
     seen = (Q.mH @ B[..., None]).real  # (d, r, 1): Re(P^* F B)
     B_bar = dt * (F * B - (U @ seen.to(U.dtype))[..., 0])
     return HalfDPLR(2 * F - 1, U, Q, B_bar)
+
+
+def _inverse(M: Tensor) -> Tensor:
+    """Without the look at the result that torch.linalg.inv takes, for which a GPU would have to wait."""
+    return 1 / M if M.shape[-1] == 1 else torch.linalg.inv_ex(M).inverse
 
 
 def contracted(half: HalfDPLR, lam: Tensor, P: Tensor, dt: Tensor, margin: float) -> HalfDPLR:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, Victim
@@ -43,8 +44,12 @@ class Inner:
         if self.steps == 0:
             return batch.x
         threat = batch.fitted(self.threat)
-        with Victim(model).attacked():  # evaluation mode, tables computed once, input gradients only
-            victim = Victim(batch.call(model))
-            rows = Rows(batch.x, batch.y, (reference(victim),), threat, batch.draws)
-            size = threat.radius(batch.x) * (2.5 / self.steps) if self.step_size is None else self.step_size
-            return ascend(victim, rows, start(threat), self.steps, size, objective)
+        victim = Victim(model)
+        with victim.attacked():  # evaluation mode, tables computed once, input gradients only
+            rows = Rows(batch.x, batch.y, (reference(victim),), threat, batch.draws, batch.lengths)
+            return ascend(victim, rows, start(threat), self.steps, self.size(threat, batch.x), objective)
+
+    def size(self, threat: Threat, x: Tensor) -> Tensor:
+        """The length of a step, shaped to multiply x: (b, 1, ...)."""
+        radius = threat.radius(x)
+        return radius * (2.5 / self.steps) if self.step_size is None else torch.full_like(radius, self.step_size)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl, squared_deviation
 from resolvent.training.batch import Batch
+from resolvent.training.captured import Passes, recorded_step, rise
 from resolvent.training.criterion import criterion, wide
 from resolvent.training.inner import Inner
 
@@ -44,11 +47,18 @@ class PGDAT:
     inner: Inner
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        x_adv = self.inner.ascend(
-            model, batch, lambda threat: threat.random_start(batch.x, batch.draws), criterion, lambda _: batch.y
-        )
+        quick = recorded_step(model, batch, self.inner, self.recorded)
+        if quick is not None:
+            return Loss(*quick)
+        x_adv = self.inner.ascend(model, batch, partial(_uniform, batch), criterion, lambda _: batch.y)
         output = wide(batch.call(model)(x_adv))
         return Loss(criterion(output, batch.y).mean(), output)
+
+    def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
+        """The same on a GPU, as one fixed sequence of kernels."""
+        x_adv = rise(f.still, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
+        output = f.learnt(x_adv)
+        return criterion(output, batch.y).mean(), output
 
 
 @dataclass(frozen=True)
@@ -62,18 +72,34 @@ class TRADES:
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         if self.beta == 0:  # no term, no attack: the standard loss to the last bit
             return standard(model, batch)
+        quick = recorded_step(model, batch, self.inner, self.recorded)
+        if quick is not None:
+            return Loss(*quick)
+        start = partial(self._start, batch)
         apart = squared_deviation if batch.y.is_floating_point() else kl
-        x_adv = self.inner.ascend(
-            model, batch, lambda threat: self._start(threat, batch), apart, lambda victim: victim.forward(batch.x)
-        )
+        x_adv = self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
         f = batch.call(model)
         output = wide(f(batch.x))
         robust = apart(wide(f(x_adv)), output).mean()
         return Loss(criterion(output, batch.y).mean() + self.beta * robust, output)
 
-    def _start(self, threat: Threat, batch: Batch) -> Tensor:
+    def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
+        """The same on a GPU, as one fixed sequence of kernels."""
+        apart = squared_deviation if batch.y.is_floating_point() else kl
+        with torch.no_grad():
+            clean = f.still(batch.x)
+        x_adv = rise(f.still, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
+        output = f.learnt(batch.x)
+        robust = apart(f.learnt(x_adv), output).mean()
+        return criterion(output, batch.y).mean() + self.beta * robust, output
+
+    def _start(self, batch: Batch, threat: Threat) -> Tensor:
         x = batch.x
         return threat.project(x + self.noise * batch.draws.normal(0, 0, x.shape[1:], x.dtype), x)
+
+
+def _uniform(batch: Batch, threat: Threat) -> Tensor:
+    return threat.random_start(batch.x, batch.draws)
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:

@@ -1,0 +1,197 @@
+"""A whole post-norm block with channels first, and the entry of a model, each with one hand-written gradient.
+
+    block   y = k * h,  g = act(s y) with s = sigma(Wa y + ba),  out = norm(h + final(W g + b))        h (d, b, l)
+    entry   out = norm(W x + b)                                                                       x (b, l, c)
+
+Left to autograd, such a block passes over memory about three times as often: here everything after the convolution is
+one pass over the activations in each direction (`fused_triton` on a GPU, `fused_torch` elsewhere), the gradient of the
+skip is added inside the adjoint convolution, and what only parameter gradients need is neither kept nor computed in an
+attack. Gradients of gradients run the plain operations again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks import fused_torch
+from resolvent.blocks.ads import AdS
+from resolvent.blocks.fused_torch import Weights
+from resolvent.blocks.mixer import Mixer
+from resolvent.blocks.norm import LayerNorm
+from resolvent.blocks.residual import Residual
+from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
+
+WIDEST = 256  # channels of which a column still fits on a multiprocessor
+
+
+def entry_weights(entry: nn.Module, norm: nn.Module, dtype: torch.dtype) -> Weights | None:
+    """What `entered` needs, or None where the entry has another form."""
+    if not (isinstance(entry, nn.Linear) and isinstance(norm, LayerNorm) and _suits(entry.out_features, dtype, entry)):
+        return None
+    bias = torch.zeros_like(norm.bias) if entry.bias is None else entry.bias
+    none, W = ("none",) * 3, entry.weight
+    low = W.detach().to(_wide(dtype))
+    return Weights(norm.eps, *none, dtype, W, bias, norm.weight, norm.bias, low, entry=True)
+
+
+def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
+    """What `post_norm_block` needs, or None where the block has another form."""
+    mixer, norm, ads = block.mixer, block.norm, block.ads
+    plain = isinstance(mixer, Mixer) and mixer.kind == "linear" and block.skip and not block.prenorm
+    if not plain or not isinstance(norm, LayerNorm) or (isinstance(ads, AdS) and ads.shift is not None):
+        return None
+    assert isinstance(mixer, Mixer)
+    names = [_name(mixer.act), _name(mixer.final), _name(ads.sigma if isinstance(ads, AdS) else nn.Identity())]
+    if mixer.linear is None or None in names or not _suits(block.d_model, dtype, mixer.linear):
+        return None
+    act, final, sigma = (str(name) for name in names)
+    W, bias = mixer.linear.weight, mixer.linear.bias
+    made = Weights(norm.eps, act, final, sigma, dtype, W, bias, norm.weight, norm.bias, low=W.detach().to(dtype))
+    if not isinstance(ads, AdS):
+        return made
+    Wa, ba = ads.scale.weight, ads.scale.bias if ads.scale.bias is not None else torch.zeros_like(bias)
+    return replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype))
+
+
+def post_norm_block(h: Tensor, conv: Toeplitz, w: Weights) -> Tensor:
+    """out (d, b, l) of h (d, b, l)."""
+    out: Tensor = _PostNorm.apply(
+        h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, (conv.detached(), w.detached())
+    )
+    return out
+
+
+def entered(x: Tensor, w: Weights) -> Tensor:
+    """(b, l, c) -> (d, b, l) in the dtype of the products; x itself is not rounded below float32."""
+    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, w.detached())
+    return out
+
+
+def _suits(d: int, dtype: torch.dtype, module: nn.Module) -> bool:
+    weight = next(module.parameters())
+    if weight.device.type == "cpu":
+        return True
+    return weight.is_cuda and dtype == torch.bfloat16 and d <= WIDEST and _triton() is not None
+
+
+def _triton() -> Any:
+    """The GPU's kernels, or None where Triton is not installed."""
+    try:
+        from resolvent.blocks import fused_triton
+    except ImportError:
+        return None
+    return fused_triton
+
+
+def _ops(x: Tensor) -> Any:
+    return _triton() if x.is_cuda else fused_torch
+
+
+def _name(module: nn.Module) -> str | None:
+    if isinstance(module, nn.GELU):
+        return "gelu" if module.approximate == "none" else "gelu_tanh"
+    names: dict[type, str] = {nn.Identity: "none", nn.SiLU: "silu", nn.ReLU: "relu", nn.Sigmoid: "sigmoid"}
+    return (names | {nn.Tanh: "tanh"}).get(type(module))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class _PostNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, kernel: Tensor, *rest: Any) -> Tensor:
+        *learned, (conv, w) = rest
+        learn = any(ctx.needs_input_grad[1:])
+        y = forward_product(h, conv.ahead)
+        out, unit, rstd = _ops(h).forward(y, h, w)
+        ctx.save_for_backward(h, unit, rstd, y if learn or not w.linear_in_y else None)
+        ctx.tables, ctx.learned, ctx.learn = (conv, w), (kernel, *learned), learn
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (conv, w), (h, unit, rstd, y), g = ctx.tables, ctx.saved_tensors, gradients[0]
+        if by_graph_only(g):
+            inputs = (h, *ctx.learned)
+            return *_again(lambda *t: plain_block(*t, w=w), inputs, g, ctx.needs_input_grad[: len(inputs)]), None
+        gz, gy, found = _ops(unit).backward(g, unit, rstd, y, w, learn=ctx.learn)
+        gk = kernel_gradient(h, gy, conv.back.shape[1]).to(conv.kernel.dtype) if ctx.learn else None
+        gh = adjoint_product(gy, conv.back, onto=gz)
+        return gh, gk, *(found or (None,) * 6), None
+
+
+class _Entry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
+        *learned, w = rest
+        learn = any(ctx.needs_input_grad[1:])
+        x = x.contiguous()
+        out, unit, rstd = _ops(x).forward(x.permute(2, 0, 1), None, w)
+        ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
+        ctx.save_for_backward(unit, rstd)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        g, needs, x = gradients[0], ctx.needs_input_grad, ctx.inputs[0]
+        if by_graph_only(g):
+            return *_again(lambda *t: plain_entry(*t, w=ctx.w), ctx.inputs, g, needs[:5]), None
+        unit, rstd = ctx.saved_tensors
+        _, gx, found = _ops(x).backward(g, unit, rstd, x.permute(2, 0, 1), ctx.w, learn=ctx.learn)
+        return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
+
+
+def _again(function: Any, inputs: tuple[Any, ...], g: Tensor, needs: Any) -> tuple[Tensor | None, ...]:
+    """Gradients of a plain function as a graph, for inputs some of which may be None."""
+    at = [i for i, t in enumerate(inputs) if t is not None]
+
+    def given(*tensors: Tensor) -> tuple[Tensor]:
+        full: list[Any] = [None] * len(inputs)
+        for i, t in zip(at, tensors, strict=True):
+            full[i] = t
+        return (function(*full),)
+
+    found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
+    every: list[Tensor | None] = [None] * len(inputs)
+    for i, t in zip(at, found, strict=True):
+        every[i] = t
+    return tuple(every)
+
+
+def plain_block(
+    h: Tensor,
+    kernel: Tensor,
+    W: Tensor,
+    bias: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    Wa: Tensor | None,
+    ba: Tensor | None,
+    *,
+    w: Weights,
+) -> Tensor:
+    """The block in torch's operations: the truth, and what gradients of gradients run."""
+    y = plain_product(h, kernel)
+    if Wa is not None and ba is not None:
+        y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y
+    z = h + fused_torch.ACTS[w.final](_map(W, bias, fused_torch.ACTS[w.act](y)))
+    return _norm(z, gamma, beta, w.eps)
+
+
+def plain_entry(x: Tensor, W: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, *, w: Weights) -> Tensor:
+    return _norm(_map(W, bias, x.permute(2, 0, 1)), gamma, beta, w.eps).to(w.dtype)
+
+
+def _map(W: Tensor, bias: Tensor, y: Tensor) -> Tensor:
+    return torch.tensordot(W.to(y.dtype), y, 1) + bias.to(y.dtype)[:, None, None]
+
+
+def _norm(z: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    var, mean = torch.var_mean(z, 0, correction=0, keepdim=True)
+    return (z - mean) * torch.rsqrt(var + eps) * gamma[:, None, None] + beta[:, None, None]

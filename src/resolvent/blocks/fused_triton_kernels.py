@@ -1,0 +1,179 @@
+"""The two kernels of `fused_triton`: all channels of BM columns to a program."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _act(x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
+    if KIND == 1:
+        x = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+    elif KIND == 2:
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif KIND == 3:
+        x = x * tl.sigmoid(x)
+    elif KIND == 4:
+        x = tl.maximum(x, 0.0)
+    elif KIND == 5:
+        x = tl.sigmoid(x)
+    elif KIND == 6:
+        x = 2 * tl.sigmoid(2 * x) - 1
+    return x
+
+
+@triton.jit
+def _slope(g, x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
+    """g act'(x)."""
+    if KIND == 1:
+        phi = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+        g = g * (0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * phi)
+    elif KIND == 2:
+        s = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        g = g * (s + x * s * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * x * x))
+    elif KIND == 3:
+        s = tl.sigmoid(x)
+        g = g * s * (1 + x * (1 - s))
+    elif KIND == 4:
+        g = tl.where(x > 0, g, 0.0)
+    elif KIND == 5:
+        s = tl.sigmoid(x)
+        g = g * s * (1 - s)
+    elif KIND == 6:
+        t = 2 * tl.sigmoid(2 * x) - 1
+        g = g * (1 - t * t)
+    return g
+
+
+@triton.jit
+def _matrix(W, rows, cols, step_r, step_c, n_r, n_c):  # type: ignore[no-untyped-def]
+    inside = (rows[:, None] < n_r) & (cols[None, :] < n_c)
+    return tl.load(W + rows[:, None] * step_r + cols[None, :] * step_c, mask=inside, other=0.0)
+
+
+@triton.jit
+def _vector(p, rows, n):  # type: ignore[no-untyped-def]
+    return tl.load(p + rows, mask=rows < n, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def forward_kernel(  # type: ignore[no-untyped-def]
+    Y, y_c, y_m, R, W, BIAS, GAMMA, BETA, WA, BA, OUT, UNIT, RSTD, m, l, eps, d: tl.constexpr, c: tl.constexpr,
+    ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_R: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    rows, ch = tl.arange(0, BD), tl.arange(0, BC)
+    low = W.dtype.element_ty
+    w = _matrix(W, rows, ch, c, 1, d, c)
+    if ADS:
+        wa = _matrix(WA, ch, ch, c, 1, c, c)
+        ba = _vector(BA, ch, c)
+    bias, gamma, beta = _vector(BIAS, rows, d), _vector(GAMMA, rows, d), _vector(BETA, rows, d)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(m, BM), tl.num_programs(0), num_stages=AHEAD):
+        cols = (tile * BM + tl.arange(0, BM)).to(tl.int64)
+        live = cols < m
+        at = rows.to(tl.int64)[:, None] * m + cols[None, :]
+        inside = (rows[:, None] < d) & live[None, :]
+        seen = (ch[:, None] < c) & live[None, :]
+        y = tl.load(Y + ch.to(tl.int64)[:, None] * y_c + cols[None, :] * y_m, mask=seen, other=0.0).to(low)
+        if HAS_R:
+            r = tl.load(R + at, mask=inside, other=0.0)
+        v = y
+        if ADS:
+            a = tl.dot(wa, y, input_precision=PRECISION) + ba
+            v = (_act(a, SIGMA) * y.to(tl.float32)).to(low)
+        if ACT > 0:
+            v = _act(v.to(tl.float32), ACT).to(low)
+        z = _act(tl.dot(w, v, input_precision=PRECISION) + bias, FINAL)
+        if HAS_R:
+            z += r.to(tl.float32)
+        if d < BD:
+            z = tl.where(rows[:, None] < d, z, 0.0)
+        z -= tl.sum(z, 0)[None, :] / d
+        if d < BD:
+            z = tl.where(rows[:, None] < d, z, 0.0)
+        rstd = 1 / tl.sqrt(tl.sum(z * z, 0) / d + eps)
+        z = z * rstd[None, :]
+        tl.store(UNIT + at, z.to(UNIT.dtype.element_ty), mask=inside)
+        tl.store(OUT + at, (z * gamma + beta).to(OUT.dtype.element_ty), mask=inside)
+        tl.store(RSTD + cols, rstd, mask=live)
+
+
+@triton.jit
+def backward_kernel(  # type: ignore[no-untyped-def]
+    G, g_d, g_b, g_t, UNIT, RSTD, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
+    d: tl.constexpr, c: tl.constexpr,
+    ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
+    FLAT: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr,
+    BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    rows, ch = tl.arange(0, BD), tl.arange(0, BC)
+    low = W.dtype.element_ty
+    turned = _matrix(W, ch, rows, 1, c, c, d)
+    if FINAL > 0:
+        w = _matrix(W, rows, ch, c, 1, d, c)
+        bias = _vector(BIAS, rows, d)
+    if ADS:
+        wa, turned_a = _matrix(WA, ch, ch, c, 1, c, c), _matrix(WA, ch, ch, 1, c, c, c)
+        ba = _vector(BA, ch, c)
+    gamma = _vector(GAMMA, rows, d)
+    if LEARN:
+        g_gamma, g_beta = tl.zeros((BD,), dtype=tl.float32), tl.zeros((BD,), dtype=tl.float32)
+        g_bias, g_ba = tl.zeros((BD,), dtype=tl.float32), tl.zeros((BC,), dtype=tl.float32)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(m, BM), tl.num_programs(0), num_stages=AHEAD):
+        cols = (tile * BM + tl.arange(0, BM)).to(tl.int64)
+        live = cols < m
+        at = rows.to(tl.int64)[:, None] * m + cols[None, :]
+        inside = (rows[:, None] < d) & live[None, :]
+        seen = (ch[:, None] < c) & live[None, :]
+        if FLAT:
+            g = tl.load(G + at, mask=inside, other=0.0)
+        else:
+            column = (cols // l) * g_b + (cols % l) * g_t
+            g = tl.load(G + rows.to(tl.int64)[:, None] * g_d + column[None, :], mask=inside, other=0.0)
+        unit = tl.load(UNIT + at, mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(RSTD + cols, mask=live, other=0.0)
+        g = g.to(tl.float32)
+        if LEARN:
+            g_gamma += tl.sum(g * unit, 1)
+            g_beta += tl.sum(g, 1)
+        gu = g * gamma
+        gz = (gu - tl.sum(gu, 0)[None, :] / d - unit * (tl.sum(gu * unit, 0)[None, :] / d)) * rstd[None, :]
+        if d < BD:
+            gz = tl.where(rows[:, None] < d, gz, 0.0)
+        if KEEP_Z:
+            tl.store(GZ + at, gz.to(GZ.dtype.element_ty), mask=inside)
+        if ADS or ACT > 0 or FINAL > 0:
+            y = tl.load(Y + ch.to(tl.int64)[:, None] * y_c + cols[None, :] * y_m, mask=seen, other=0.0).to(low)
+            v = y
+            if ADS:
+                a = tl.dot(wa, y, input_precision=PRECISION) + ba
+                s = _act(a, SIGMA)
+                v = (s * y.to(tl.float32)).to(low)
+            if FINAL > 0:
+                after = _act(v.to(tl.float32), ACT).to(low)
+                gz = _slope(gz, tl.dot(w, after, input_precision=PRECISION) + bias, FINAL)
+                if LEARN:
+                    tl.store(GW + at, gz.to(GW.dtype.element_ty), mask=inside)
+        if LEARN:
+            g_bias += tl.sum(gz, 1)
+        gv = tl.dot(turned, gz.to(low), input_precision=PRECISION)
+        if ACT > 0:
+            gv = _slope(gv, v.to(tl.float32), ACT)
+        if ADS:
+            ga = _slope(gv * y.to(tl.float32), a, SIGMA)
+            gv = gv * s + tl.dot(turned_a, ga.to(low), input_precision=PRECISION)
+            if LEARN:
+                g_ba += tl.sum(ga, 1)
+                full = ch.to(tl.int64)[:, None] * m + cols[None, :]
+                tl.store(GA + full, ga.to(GA.dtype.element_ty), mask=seen)
+        where = GY + ch.to(tl.int64)[:, None] * gy_c + cols[None, :] * gy_m
+        tl.store(where, gv.to(GY.dtype.element_ty), mask=seen)
+    if LEARN:
+        place = SUMS + tl.program_id(0).to(tl.int64) * 4 * d
+        tl.store(place + rows, g_gamma, mask=rows < d)
+        tl.store(place + d + rows, g_beta, mask=rows < d)
+        tl.store(place + 2 * d + rows, g_bias, mask=rows < d)
+        if ADS:
+            tl.store(place + 3 * d + ch, g_ba, mask=ch < c)

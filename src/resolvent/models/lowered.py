@@ -1,0 +1,165 @@
+"""A residual stack of time-invariant layers in one layout, channels first: the form that training and attacks run.
+
+`lowered(model)` reads the modules of a `Model` and computes what its forward computes, as a function of x and of tables
+that depend on the parameters alone:
+
+    entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool -> head
+
+with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
+Toeplitz matrices, the maps over channels are plain products, and no transpose stands between them. Tables are made once
+per `frozen()` context, so an attack pays for them once and differentiates in x alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks import columns, fused
+from resolvent.blocks.block import hooked
+from resolvent.blocks.residual import Residual
+from resolvent.layers.dss import DSS
+from resolvent.layers.s4 import S4
+from resolvent.layers.s4d import S4D
+from resolvent.models.head import Readout
+from resolvent.models.responses import impulse_responses
+from resolvent.ssm.blocked import plain
+from resolvent.ssm.toeplitz import Toeplitz, toeplitz
+
+if TYPE_CHECKING:
+    from resolvent.models.model import Model
+
+LAYERS = (S4, S4D, DSS)
+LONGEST = {"cuda": 2048, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a pass needs besides x, for one length and dtype: per block its Toeplitz tables and its fused weights."""
+
+    dtype: torch.dtype
+    toeplitz: tuple[Toeplitz, ...]
+    entry: fused.Weights | None
+    blocks: tuple[fused.Weights | None, ...]
+
+    def detached(self) -> Tables:
+        return replace(
+            self,
+            toeplitz=tuple(t.detached() for t in self.toeplitz),
+            entry=None if self.entry is None else self.entry.detached(),
+            blocks=tuple(None if w is None else w.detached() for w in self.blocks),
+        )
+
+
+class Lowered:
+    """The lowered form of one model: `Lowered(model)(x, tables)` equals `model(x)`."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.blocks: list[Residual] = list(model.tower.body.blocks)  # type: ignore[arg-type]
+
+    def tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """From the parameters as they are; differentiable where gradients are on."""
+        responses = impulse_responses([b.layer for b in self.blocks], length)
+        made = [toeplitz(k.to(_wide(dtype)), dtype) for k in responses]
+        tower = self.model.tower
+        entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
+        return Tables(dtype, tuple(made), entry, tuple(fused.block_weights(b, dtype) for b in self.blocks))
+
+    def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """The tables of the `frozen()` context around this call, or new ones."""
+        found: Tables = self.model.tower.body.cached(f"lowered {length} {dtype}", lambda: self.tables(length, dtype))
+        return found
+
+    def __call__(self, x: Tensor, tables: Tables) -> Tensor:
+        """Logits or values of x (b, l, c), in the dtype of the tables."""
+        h = self._entered(x, tables)
+        for block, conv, weights in zip(self.blocks, tables.toeplitz, tables.blocks, strict=True):
+            h = _block(block, h, conv) if weights is None else fused.post_norm_block(h, conv, weights)
+        return self._read(columns.norm(self.model.tower.final_norm, h))
+
+    def _entered(self, x: Tensor, tables: Tables) -> Tensor:
+        tower = self.model.tower
+        if tables.entry is not None:
+            return fused.entered(x, tables.entry)
+        channels = x.to(tables.dtype).permute(2, 0, 1)  # (c, b, l)
+        return columns.norm(tower.input_norm, columns.linear(tower.entry, channels))  # type: ignore[arg-type]
+
+    def _read(self, h: Tensor) -> Tensor:
+        head = self.model.head
+        pooled = _Mean.apply(h) if head.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
+        return head.out(head.hidden(pooled.t()))
+
+
+class _Mean(torch.autograd.Function):
+    """The mean over time, in float32 at least; its gradient is a view, where autograd would write all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        ctx.l, ctx.dtype = h.shape[2], h.dtype
+        return h.sum(2, dtype=_wide(h.dtype)) / ctx.l
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return (gradients[0] / ctx.l).to(ctx.dtype)[:, :, None].expand(-1, -1, ctx.l)
+
+
+def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, torch.dtype] | None:
+    """The lowered form and its dtype where it is right for this call and quicker than the modules; else None."""
+    if lengths is not None or not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
+        return None
+    dtype = _dtype(x)
+    if dtype is None or x.shape[1] > LONGEST.get(x.device.type, 0):
+        return None
+    if not plain() or not lowerable(model) or any(_declared(b.layer) < x.shape[1] for b in model.tower.body.blocks):
+        return None
+    return Lowered(model), dtype
+
+
+def lowerable(model: nn.Module) -> bool:
+    """Whether every part of the model has a lowered form and nobody watches the modules that it goes around."""
+    tower, head = getattr(model, "tower", None), getattr(model, "head", None)
+    if not isinstance(tower, nn.Module) or not isinstance(head, Readout) or head.pooling not in ("mean", "last"):
+        return False
+    body: Any = tower.body
+    return (
+        isinstance(tower.entry, nn.Linear)
+        and isinstance(tower.input_norm, columns.NORMS)
+        and isinstance(tower.final_norm, columns.NORMS)
+        and not (tower.training and tower.dropout.p > 0)  # type: ignore[union-attr, operator]
+        and all(columns.covers(b) and _runs(b.layer) for b in body.blocks)
+        and not any(hooked(m) for m in model.modules())
+    )
+
+
+def _runs(layer: nn.Module) -> bool:
+    return isinstance(layer, LAYERS) and not (layer.bidirectional or layer.check_finite)
+
+
+def _dtype(x: Tensor) -> torch.dtype | None:
+    """bf16 under autocast on a GPU, else x's own: on a GPU float32 products are slower than the layers' own pass."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.bfloat16 if kind == "cuda" and torch.get_autocast_dtype(kind) == torch.bfloat16 else None
+    return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
+
+
+def _block(block: Residual, x: Tensor, conv: Toeplitz) -> Tensor:
+    """`Residual` in torch's operations."""
+    h = columns.norm(block.norm, x) if block.prenorm else x
+    h = columns.mixed(block, conv(h))
+    y = x + h if block.skip else h
+    return y if block.prenorm else columns.norm(block.norm, y)
+
+
+def _declared(layer: Any) -> float:
+    """The longest sequence that a layer takes: a softmax DSS may have been declared for one."""
+    return (layer.length or math.inf) if isinstance(layer, DSS) else math.inf
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,59 @@
+"""Impulse responses of the layers of a stack, all at once where they are of one kind.
+
+A response is made by a few hundred short operations. On a GPU each costs its launch, whatever it computes, so layers
+with the same settings are mapped over together: their parameters stacked, the operations called once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from resolvent.layers.contract import Layer
+from resolvent.layers.dss import DSS
+from resolvent.ssm.impulse import impulse
+
+SETTING = (str, int, float, bool, type(None))
+
+
+def impulse_responses(layers: list[Layer], length: int) -> list[Tensor]:
+    """K (d, length) of every layer in float64, D at its place zero."""
+    if len(layers) > 1 and layers[0].anchor.is_cuda and alike(layers):
+        return together(layers, length)
+    return [response(layer, length) for layer in layers]
+
+
+def response(layer: Any, length: int) -> Tensor:
+    bank = layer._bank(layer.length or length) if isinstance(layer, DSS) else layer._bank()
+    return impulse(bank, length)
+
+
+def alike(layers: list[Layer]) -> bool:
+    """Whether all are of one class, with the same settings and shapes."""
+    return all(_kind(layer) == _kind(layers[0]) for layer in layers)
+
+
+def together(layers: list[Layer], length: int) -> list[Tensor]:
+    """The same for layers that are alike, in one pass over stacked parameters."""
+    own = [dict(layer.named_parameters()) for layer in layers]
+    stacked = {name: torch.stack([p[name] for p in own]) for name in own[0]}
+    one = _Response(layers[0], length)
+    named = {f"layer.{name}": p for name, p in stacked.items()}
+    return list(vmap(lambda p: functional_call(one, p, ()))(named).unbind(0))
+
+
+class _Response(nn.Module):
+    def __init__(self, layer: Layer, length: int) -> None:
+        super().__init__()
+        self.layer, self.length = layer, length
+
+    def forward(self) -> Tensor:
+        return response(self.layer, self.length)
+
+
+def _kind(layer: Layer) -> tuple[Any, ...]:
+    settings = {name: value for name, value in vars(layer).items() if isinstance(value, SETTING) and name != "_holders"}
+    return type(layer), settings, [(name, p.shape, p.dtype, p.device) for name, p in layer.named_parameters()]

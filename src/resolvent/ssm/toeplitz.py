@@ -1,0 +1,159 @@
+"""Causal convolution with one kernel per channel as products with Toeplitz matrices: where matrix units are quick.
+
+x is laid out as (d, b, l), channels first and time last, so that y_c = x_c M_c with M_c[s, t] = k_{c, t-s} is one
+batched product. Time is cut into slices of T steps: the outputs of a slice [a, e) need the inputs [0, e) alone, which
+skips the causal half, and the matrices of all slices are pieces of one table of T columns (they depend on t - s):
+
+    y[a:e]  = x[:e]  ahead[:, r:r+e]',   ahead[n, i] = k_{n - i + l - T},  r = l - T - a
+    ∂x[a:e] = ∂y[a:] back[:, :l-a]',     back[n, i]  = k_{i - n}
+    ∂k_s    = sum of ∂ahead where n - i + l - T = s,    ∂ahead[:, r:r+e]' = sum over slices of x[:e]' ∂y[a:e]
+
+Products accumulate in float32 at least. The first slice takes what T does not divide. On a GPU `toeplitz_triton` does
+the same in one launch where shapes allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+
+SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
+
+
+@dataclass(frozen=True)
+class Toeplitz:
+    """The kernel (d, l), which alone is differentiated, and its two tables (d, T, l) in the dtype of the products."""
+
+    kernel: Tensor
+    ahead: Tensor
+    back: Tensor
+
+    def detached(self) -> Toeplitz:
+        return Toeplitz(self.kernel.detach(), self.ahead, self.back)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """y (d, b, l) of x (d, b, l)."""
+        y: Tensor = _Product.apply(x, self.kernel, self.ahead, self.back)
+        return y
+
+
+def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toeplitz:
+    """The tables of kernel (d, l) for products in `dtype`, in slices of `size` steps."""
+    l = kernel.shape[-1]
+    T = min(size or SLICE.get(kernel.device.type, 64), l)
+    with torch.no_grad():
+        return Toeplitz(kernel, *_tables(kernel.detach(), dtype, T))
+
+
+def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
+    quick = _triton() if kernel.is_cuda else None
+    if quick is not None:
+        found: tuple[Tensor, Tensor] = quick.tables(kernel, dtype, T)
+        return found
+    windows = F.pad(kernel.to(dtype), (T - 1, 0)).unfold(-1, T, 1)  # (d, l, T), [i, n] = k_{i + n - T + 1}
+    return windows.flip(1).mT.contiguous(), windows.flip(2).mT.contiguous()
+
+
+def _triton() -> Any:
+    """The GPU's kernels, or None where Triton is not installed or too old for them."""
+    try:
+        from resolvent.ssm import toeplitz_triton
+    except ImportError:
+        return None
+    return toeplitz_triton
+
+
+def _quick(x: Tensor, T: int) -> Any:
+    quick = _triton() if x.is_cuda else None
+    return quick if quick is not None and quick.serves(x, T) else None
+
+
+def slices(l: int, T: int) -> list[tuple[int, int]]:
+    """[a, e) of T steps each, from the first, shorter one to the last."""
+    first = l % T or T
+    return [(0, first), *((a, a + T) for a in range(first, l, T))]
+
+
+def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
+    """y = x M; no graph is recorded."""
+    T, l = ahead.shape[1:]
+    quick = _quick(x, T)
+    if quick is not None:
+        found: Tensor = quick.product(x, ahead, back=False)
+        return found
+    y = torch.empty_like(x)
+    for a, e in slices(l, T):
+        r = l - T - a
+        torch.bmm(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, out=y[:, :, a:e])
+    return y
+
+
+def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Tensor:
+    """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
+    T, l = back.shape[1:]
+    quick = _quick(gy, T)
+    if quick is not None:
+        found: Tensor = quick.product(gy, back, back=True, onto=onto)
+        return found
+    gx = torch.empty_like(gy) if onto is None else onto
+    for a, e in slices(l, T):
+        M, part = back[:, : e - a, : l - a].mT, gx[:, :, a:e]
+        if onto is None:
+            torch.bmm(gy[:, :, a:], M, out=part)
+        else:
+            torch.baddbmm(part, gy[:, :, a:], M, out=part)
+    return gx
+
+
+def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
+    """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
+    quick = _quick(x, T)
+    if quick is not None:
+        found: Tensor = quick.kernel_gradient(x, gy)
+        return found
+    d, _, l = x.shape
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    g = x.new_zeros(d, l, T, dtype=wide)  # of the windows: ahead' with its rows turned around
+    for a, e in slices(l, T):
+        part = torch.bmm(x[:, :, :e].mT, gy[:, :, a:e])  # (d, e, e - a): row s is row l - T - a + s of ahead'
+        g[:, T + a - e : T + a, : e - a] += part.flip(1)
+    folded = torch.ops.aten.unfold_backward(g, [d, l + T - 1], 1, T, 1)
+    return folded[:, T - 1 :]
+
+
+def plain_product(x: Tensor, kernel: Tensor) -> Tensor:
+    """The same with torch's own operations and the whole matrix: differentiable to any order."""
+    l = kernel.shape[-1]
+    M = F.pad(kernel.to(x.dtype), (l - 1, 0)).unfold(-1, l, 1).flip(1)  # (d, l, l), row s column t: k_{t - s}
+    return x @ M
+
+
+class _Product(torch.autograd.Function):
+    """The tables are made from the kernel, so its gradient stands for theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
+        learnt = ctx.needs_input_grad[1]
+        ctx.save_for_backward(kernel, back, *((x,) if learnt else ()))
+        return forward_product(x, ahead)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        kernel, back, *kept = ctx.saved_tensors
+        gy, T = gradients[0], back.shape[1]
+        if by_graph_only(gy):
+            x = kept[0] if kept else torch.zeros_like(gy).requires_grad_()
+            found = gradients_by_graph(
+                lambda *t: (plain_product(*t),), (x, kernel), (gy,), [*ctx.needs_input_grad[:1], bool(kept)]
+            )
+            return *found, None, None
+        gy = gy.contiguous()
+        gx = adjoint_product(gy, back) if ctx.needs_input_grad[0] else None
+        gk = kernel_gradient(kept[0], gy, T).to(kernel.dtype) if kept else None
+        return gx, gk, None, None

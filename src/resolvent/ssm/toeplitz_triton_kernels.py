@@ -1,0 +1,80 @@
+"""The kernels of `toeplitz_triton`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product_kernel(  # type: ignore[no-untyped-def]
+    X, TABLE, OUT, b, l, BACK: tl.constexpr, ONTO: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr
+):
+    """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, l) are tensor descriptors."""
+    slices, tiles = l // BT, b // BB
+    pid = tl.program_id(0)
+    c, rest = pid // (slices * tiles), pid % (slices * tiles)
+    i, row = rest // tiles, c * b + (rest % tiles) * BB
+    if BACK:  # outputs [a, a + T) from inputs [a, l), rows 0 .. of the table: the first slice is the longest
+        a = i * BT
+        first, shift, count = a, -a, l - a
+    else:  # from inputs [0, a + T), the last rows of the table: the last slice is the longest
+        a = (slices - 1 - i) * BT
+        first, shift, count = 0, l - BT - a, a + BT
+    acc = tl.zeros((BB, BT), dtype=tl.float32)
+    for k in tl.range(first, first + count, BK):
+        x = X.load([row, k])
+        t = TABLE.load([c * BT, k + shift])
+        acc = tl.dot(x, t.T, acc)
+    rows = row + tl.arange(0, BB)
+    at = OUT + rows.to(tl.int64)[:, None] * l + a + tl.arange(0, BT)[None, :]
+    if ONTO:
+        acc += tl.load(at).to(tl.float32)
+    tl.store(at, acc.to(OUT.dtype.element_ty))
+
+
+@triton.jit
+def table_kernel(K, AHEAD, BACK, l, T, BL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Row n of both tables of one channel: ahead[n, i] = k_{n - i + l - T}, back[n, i] = k_{i - n}."""
+    c, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = tl.arange(0, BL)
+    lag = n - i + l - T
+    ahead = tl.load(K + c * l + lag, mask=(lag >= 0) & (i < l), other=0.0)
+    back = tl.load(K + c * l + i - n, mask=(i >= n) & (i < l), other=0.0)
+    at = (c * T + n) * l + i
+    tl.store(AHEAD + at, ahead.to(AHEAD.dtype.element_ty), mask=i < l)
+    tl.store(BACK + at, back.to(BACK.dtype.element_ty), mask=i < l)
+
+
+@triton.jit
+def gradient_kernel(  # type: ignore[no-untyped-def]
+    X, GY, PAIRS, b, l, n, BT: tl.constexpr, BB: tl.constexpr
+):
+    """PAIRS[c, q, s, t] = sum over slices p and sequences of x[p T + s] gy[(p + q) T + t], the nearest pairs first."""
+    pid = tl.program_id(0)
+    c, q = pid // n, pid % n
+    s, sequence = tl.arange(0, BT), tl.arange(0, BB)
+    base = c.to(tl.int64) * b * l
+    acc = tl.zeros((BT, BT), dtype=tl.float32)
+    chunks = tl.cdiv(b, BB)
+    for step in tl.range(0, (n - q) * chunks):
+        p, first = step // chunks, (step % chunks) * BB
+        live = (first + sequence < b)[:, None]
+        at = base + (first + sequence)[:, None] * l + p * BT + s[None, :]
+        x = tl.load(X + at, mask=live, other=0.0)
+        g = tl.load(GY + at + q * BT, mask=live, other=0.0)
+        acc = tl.dot(tl.trans(x), g, acc)
+    out = pid.to(tl.int64) * BT * BT + s[:, None] * BT + s[None, :]
+    tl.store(PAIRS + out, acc)
+
+
+@triton.jit
+def diagonal_kernel(PAIRS, SUMS, BT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SUMS[j] = sum of the entries with t - s = j - T."""
+    pid = tl.program_id(0).to(tl.int64)
+    lag = tl.arange(0, 2 * BT) - BT
+    total = tl.zeros((2 * BT,), dtype=tl.float32)
+    for s in range(BT):
+        t = s + lag
+        total += tl.load(PAIRS + pid * BT * BT + s * BT + t, mask=(t >= 0) & (t < BT), other=0.0)
+    tl.store(SUMS + pid * 2 * BT + tl.arange(0, 2 * BT), total)

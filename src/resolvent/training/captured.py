@@ -1,0 +1,166 @@
+"""The whole adversarial step on a GPU as one CUDA graph: tables, every attack step, the loss and its gradients.
+
+A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. Where the model
+has a lowered form (`model.lowered(x)`: a function of x and of tables made from the parameters), the step is a fixed
+sequence of kernels: it is recorded when the same shapes come for the second time and replayed from then on. The tables
+are made once; the attack uses them detached, the training pass with their graph. The numbers are those of the same
+step without a graph.
+
+What cannot be recorded (another norm than Linf, masks, lengths, a model without lowered form, a kernel that has to wait
+for the CPU) runs as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks import Threat
+from resolvent.training.batch import Batch
+from resolvent.training.inner import Inner
+
+Forward = Callable[[Tensor], Tensor]
+Reach = tuple[Any, ...]  # an objective and what it takes after the output
+
+MOST = 2  # graphs of one model: each keeps its activations
+_log = logging.getLogger(__name__)
+_recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients."""
+
+    still: Forward
+    learnt: Forward
+
+
+Loss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
+
+
+def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
+    """`attacks.pgd.ascend` for Linf without a look at any value: a sample whose gradient is not finite stays put."""
+    objective, *labels = reach
+    region, size, x = threat.around(batch.x), inner.size(threat, batch.x), start
+    for _ in range(inner.steps):
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            output = f(at)
+            losses = objective(output, *labels)
+            (grad,) = torch.autograd.grad(losses.sum(), at)
+        good = torch.isfinite(losses.detach()) & torch.isfinite(output.detach()).all(-1)
+        good = (good & torch.isfinite(grad).flatten(1).all(1)).view(-1, *[1] * (x.dim() - 1))
+        x = region.project(x + size * torch.where(good, grad, 0.0).sign())
+    return x
+
+
+def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> tuple[Tensor, Tensor] | None:
+    """(value, output) of one step, whose gradients `value.backward()` brings to the parameters; None: run as ever.
+
+    `loss` is a value that stands for what it computes: equal ones share a recording.
+    """
+    lowered = _lowered(model, batch, inner.threat) if inner.steps else None
+    if lowered is None:
+        return None
+    known = _of(model)
+    name = (loss, tuple(batch.x.shape), batch.x.dtype, tuple(batch.y.shape), batch.y.dtype, lowered[1])
+    if name not in known:
+        known[name] = None  # seen once: a shape that never comes again is not worth a recording
+        return None
+    full = sum(isinstance(r, _Recording) for r in known.values()) >= MOST
+    if known[name] is False or (known[name] is None and full):
+        return None
+    if known[name] is None:
+        known[name] = _record(model, lowered, batch, batch.fitted(inner.threat), loss)
+    return known[name].replay(batch) if known[name] else None
+
+
+def _lowered(model: nn.Module, batch: Batch, threat: Threat) -> Any:
+    """The model's lowered form and its dtype, where a step with it can be recorded."""
+    if not batch.x.is_cuda or batch.lengths is not None or threat.norm != "linf" or threat.mask is not None:
+        return None
+    offered = getattr(model, "lowered", None)
+    return offered(batch.x) if callable(offered) and torch.is_grad_enabled() else None
+
+
+def _of(model: nn.Module) -> dict[Any, Any]:
+    """The recordings of a model; those of parameters that have moved since are dropped."""
+    places = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
+    known = _recorded.get(model)
+    if known is None or known[0] != places:
+        known = _recorded[model] = (places, {})
+    return known[1]
+
+
+def _record(
+    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, loss: Loss
+) -> _Recording | bool:
+    """A recording, or False where some kernel refuses to be recorded."""
+    form, dtype = lowered
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def run(held: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
+        with torch.autocast("cuda", enabled=False):
+            tables = form.tables(held.x.shape[1], dtype)
+            still = tables.detached()
+            value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables)), held, threat)
+            found = torch.autograd.grad(value, parameters, allow_unused=True)
+        known = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
+        return value.detach(), output.detach(), known
+
+    try:
+        return _Recording(parameters, run, batch)
+    except RuntimeError as error:
+        _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", error)
+        return False
+
+
+class _Recording:
+    """One recorded step: its batch, outputs and gradients at fixed places."""
+
+    def __init__(self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch) -> None:
+        draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
+        self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
+        self.parameters = parameters
+        self.graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # handles, workspaces and compiled kernels come into being outside of the graph
+                run(self.batch)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(self.graph):
+            self.value, self.output, self.gradients = run(self.batch)
+
+    def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        held = self.batch
+        pairs = (held.x, batch.x), (held.y, batch.y), *zip(_numbers(held), _numbers(batch), strict=True)
+        for to, source in pairs:
+            to.copy_(source)
+        self.graph.replay()
+        value: Tensor = _Found.apply(self.value, self.gradients, *self.parameters)
+        return value, self.output.clone()
+
+
+def _numbers(batch: Batch) -> tuple[Tensor, Tensor]:
+    """All that the random numbers of a batch depend on."""
+    return batch.draws.index, batch.draws._key
+
+
+class _Found(torch.autograd.Function):
+    """A value whose gradients are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *torch._foreach_mul(ctx.gradients, g[0])
