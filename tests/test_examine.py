@@ -100,7 +100,8 @@ def test_the_page_the_numbers_and_the_figures(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "seed-0"
     cell = small_cell()
-    run_cell(replace(cell, attacks=(), budget=replace(cell.budget, epochs=1)), folder, told=lambda line: None)
+    cell = replace(cell, attacks=(), attribution=True, budget=replace(cell.budget, epochs=1))
+    run_cell(cell, folder, told=lambda line: None)
     return folder
 
 
@@ -114,6 +115,7 @@ def test_a_run_with_attribution(run: Path, tmp_path: Path) -> None:
     assert layer["time_constants"]["shortest"] <= layer["time_constants"]["longest"]
     names = {c["name"] for c in record["attribution"]["components"]}
     assert names == {"ssm", "linear"}
+    assert record["attribution"] == json.loads((run / "record.json").read_text())["attribution"]
     assert "Attribution, MSE" in (tmp_path / "analysis.html").read_text(encoding="utf-8")
 
 

@@ -13,9 +13,11 @@ import torch
 from resolvent.attacks import Threat
 from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
 from resolvent.experiments.analysed import analysed
+from resolvent.experiments.attributed import attributed
 from resolvent.experiments.cell import AttackPlan, Cell
 from resolvent.experiments.certified import certified
 from resolvent.experiments.fourier import disturbed
+from resolvent.experiments.generalised import generalised
 from resolvent.experiments.work import Work
 from resolvent.training.crew import crew
 
@@ -61,10 +63,17 @@ def _rounded(values: torch.Tensor) -> list[Any]:
     return [[round(v, 4) for v in row] for row in values.double().reshape(values.shape[0], -1).tolist()]
 
 
+def explained(work: Work) -> dict[str, Any]:
+    """What each component of the best checkpoint does to the difference that an attack makes."""
+    return attributed(work.trained("best"), work.task, work.cell.goal, work.cell.seed)
+
+
 STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("attacks", lambda cell: bool(cell.attacks), attacked),
     ("certificate", lambda cell: cell.certify is not None, certified),
     ("analysis", lambda cell: cell.analyse, analysed),
+    ("attribution", lambda cell: cell.attribution and cell.goal.eps is not None, explained),
     ("fourier", lambda cell: cell.fourier is not None, disturbed),
+    ("generalisation", lambda cell: cell.bound is not None, generalised),
 )
 SHARED = ("attacks",)  # stages in which all processes of a run take part

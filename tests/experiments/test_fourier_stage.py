@@ -1,0 +1,105 @@
+"""The Fourier stage of a run, where its tones enter, and the recipe that compares S4D with S4-PTD under them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from resolvent.experiments import Budget, Cell, FourierPlan, Goal, TaskChoice, run_cell
+from resolvent.experiments.fourier import own_worst, sites_of, step_of
+from resolvent.experiments.recipe import cells_of
+from resolvent.experiments.recipes.ptd import noise_model
+from resolvent.layers import LRU, S5
+from resolvent.models import ChannelsConfig, ClassifierConfig, build_model, load_model
+from resolvent.models.presets import robustness
+
+
+def quiet(line: str) -> None:
+    return
+
+
+@pytest.fixture(scope="module")
+def cell() -> Cell:
+    model = noise_model("legs", 4, ChannelsConfig(1), ClassifierConfig(10, "last"), d_model=4, layers=2, dt_min=0.01)
+    plan = FourierPlan((0.1, 10.0), (5.0,), samples=20, batch_size=7)
+    return Cell("test", ("s4d",), model, TaskChoice("digits", samples=40), Goal(),
+                Budget(epochs=1, batch_size=20, choose="clean", ssm_lr=0.0), fourier=plan)  # fmt: skip
+
+
+def test_a_run_tells_its_scores_under_noise(cell: Cell, tmp_path: Path) -> None:
+    torch.manual_seed(cell.seed)
+    before = build_model(cell.model).state_dict()
+    record = run_cell(cell, tmp_path / "a", told=quiet)
+    held = record["fourier"]
+    assert (held["samples"], held["where"], held["regression"]) == (20, "layers", False)
+    assert held["sites"] == ["tower.body.blocks.0.layer", "tower.body.blocks.1.layer"]
+    assert [p["amplitude"] for p in held["points"]] == [0.1, 10.0] * 2
+    assert held["points"][2]["frequency"] == held["own"]["frequency"]
+    other = replace(cell, fourier=replace(cell.fourier or FourierPlan(), batch_size=20))
+    assert run_cell(other, tmp_path / "b", told=quiet)["fourier"] == held
+    after = load_model(tmp_path / "a" / "checkpoint" / "last").state_dict()
+    frozen = [n for n in before if n.rpartition(".")[2] in ("log_dt", "log_decay", "frequency", "B")]
+    assert len(frozen) == 8
+    assert all(torch.equal(before[n], after[n]) for n in frozen), "dt, A and B were to stay"
+    assert not torch.equal(before["tower.body.blocks.0.layer.C"], after["tower.body.blocks.0.layer.C"])
+
+
+def test_sites_have_the_layers_own_time_steps() -> None:
+    model = build_model(robustness("dss", "mnist"))
+    sites = sites_of(model)
+    assert len(sites) == 2
+    assert torch.as_tensor(sites[0].dt).shape == (128,)
+    s5 = S5(4, 8)
+    assert step_of(s5) == pytest.approx(math.exp(float(s5.log_step.detach().mean())))
+    assert step_of(LRU(4, 8)) == 1.0
+    assert sites_of(build_model(robustness("mega", "mnist")))[0].dt == 1.0
+
+
+def test_the_own_worst_frequency_is_in_the_time_of_its_place() -> None:
+    torch.manual_seed(0)
+    head = ClassifierConfig(2)
+    model = build_model(noise_model("legs", 16, ChannelsConfig(1), head, d_model=3, layers=1, dt_min=0.01, dt_max=0.01))
+    inside, outside = own_worst(model), own_worst(model, "input")
+    assert inside is not None
+    assert outside is not None
+    assert inside.frequency == pytest.approx(80.966, rel=1e-2)  # the spike of 16 states
+    assert outside.frequency == pytest.approx(inside.frequency * 0.01, rel=1e-6)
+    assert own_worst(build_model(robustness("mamba", "mnist"))) is None
+
+
+def scores(record: dict[str, Any]) -> dict[float, float]:
+    held = record["fourier"]["points"][:4]
+    return {p["amplitude"]: p["score"] for p in held}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["digits", "sinusoids"])
+def test_a_tone_at_the_spike_hurts_s4d_and_not_ptd(task: str, tmp_path: Path) -> None:
+    """Half a minute each: training on two cores, no outside data."""
+    cells = cells_of("ptd-fourier", "small", task)
+    s4d, ptd = (run_cell(cell, tmp_path / str(i), told=quiet) for i, cell in enumerate(cells))  # type: ignore[arg-type]
+    lost = [record["fourier"]["clean"] - scores(record)[0.3] for record in (s4d, ptd)]
+    if task == "digits":
+        assert min(record["fourier"]["clean"] for record in (s4d, ptd)) > 0.85
+        assert lost[0] > 0.5  # most of what S4D knew
+        assert abs(lost[1]) < 0.03
+    else:
+        assert lost[0] > 10 * abs(lost[1])  # of the squared error
+
+
+def test_the_full_recipe_is_the_published_experiment() -> None:
+    cells = cells_of("ptd-fourier", "full")
+    assert [cell.address for cell in cells] == ["s4d,cifar10", "s4-ptd,cifar10"]
+    cell = cells[0]
+    assert isinstance(cell, Cell)
+    assert (cell.model.d_model, cell.model.layers, cell.model.prenorm, cell.model.dropout) == (128, 4, False, 0.1)
+    block: Any = cell.model.block
+    assert (block.skip, block.layer.skip, block.layer.d_state) == (False, False, 32)
+    assert (cell.budget.ssm_lr, cell.budget.epochs, cell.budget.lr, cell.budget.weight_decay) == (0.0, 100, 0.01, 0.05)
+    assert cell.fourier is not None
+    assert 0.1 in cell.fourier.amplitudes
