@@ -50,8 +50,8 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = 
         a = border.align(a, b)
     if h0 is not None and h0.shape != b.shape[:-2] + b.shape[-1:]:
         h0 = h0.expand(b.shape[:-2] + b.shape[-1:])
-    if a.dtype == b.dtype and (h0 is None or h0.dtype == b.dtype) and b.dtype not in border.HALF:
-        return _scan(a, b, h0, reverse)
+    if a.dtype == b.dtype and (h0 is None or h0.dtype == b.dtype) and (b.dtype not in border.HALF or b.is_cuda):
+        return _scan(a, b, h0, reverse)  # on a GPU the kernels read and write half types themselves
     return _promoted(a, b, h0, reverse)
 
 
@@ -248,12 +248,13 @@ def _vmap(
 
 @torch.library.custom_op("resolvent::linear_scan", mutates_args=())
 def _op(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    return _forward(a, b, h0, reverse)
+    return _forward(a, b, h0, reverse).contiguous()
 
 
 @torch.library.custom_op("resolvent::linear_scan_backward", mutates_args=())
 def _op_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
-    return _backward(g, a, h, h0, reverse)
+    ga, gb = _backward(g, a, h, h0, reverse)
+    return ga.contiguous(), gb.contiguous()
 
 
 @_op.register_fake

@@ -5,23 +5,27 @@ A forward kernel is (a, b, h0, reverse) -> h, a backward kernel (g, a, h, h0, re
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from resolvent.scan.chunked import chunked_scan
 from resolvent.scan.dispatch import Candidate, Kernel, choose
+from resolvent.scan.linear_border import HALF
 from resolvent.scan.linear_rows import sum_to
 from resolvent.scan.reference import reference_scan
 
 TOLERANCE = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float64: 1e-12, torch.complex128: 1e-12}
+TOLERANCE |= dict.fromkeys(HALF, 2e-2)
 
 
 def forward_kernel(b: Tensor) -> Kernel:
-    return choose("linear_scan", FORWARD, b.device, b.dtype)
+    return choose("linear_scan", HALF_FORWARD if b.dtype in HALF else FORWARD, b.device, b.dtype)
 
 
 def backward_kernel(h: Tensor) -> Kernel:
-    return choose("linear_scan_backward", BACKWARD, h.device, h.dtype)
+    return choose("linear_scan_backward", HALF_BACKWARD if h.dtype in HALF else BACKWARD, h.device, h.dtype)
 
 
 def composed(scan: Kernel) -> Kernel:
@@ -63,8 +67,29 @@ def _load_numba_backward() -> Kernel:
     return numba_backward
 
 
+def _load_triton(name: str) -> Kernel:
+    from resolvent.scan import linear_triton
+
+    return getattr(linear_triton, name)
+
+
+def _in_float32(kernel: Kernel) -> Kernel:
+    """The same for half types: converted on the way in and out, accumulated in float32."""
+
+    def run(*args: Any) -> Any:
+        dtype = args[1].dtype
+        out = kernel(*(x.float() if isinstance(x, Tensor) else x for x in args))
+        return out.to(dtype) if isinstance(out, Tensor) else tuple(x.to(dtype) for x in out)
+
+    return run
+
+
 def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in TOLERANCE
+    return device.type == "cpu" and dtype in TOLERANCE and dtype not in HALF
+
+
+def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda"
 
 
 def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
@@ -102,13 +127,43 @@ def _probe_backward(kernel: Kernel, device: torch.device, dtype: torch.dtype) ->
     return True
 
 
+def _probe_triton_forward(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
+    """Both layouts: channels side by side in memory, and steps."""
+
+    def turned(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
+        return kernel(a, b.mT.contiguous().mT, h0, reverse)
+
+    return all(_probe_forward(k, device, dtype) for k in (kernel, turned))
+
+
+def _probe_triton_backward(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> bool:
+    def turned(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+        return kernel(g, a, h.mT.contiguous().mT, h0, reverse)
+
+    return all(_probe_backward(k, device, dtype) for k in (kernel, turned))
+
+
+TRITON_FORWARD = Candidate("triton", _gpu, lambda: _load_triton("triton_scan"), _probe_triton_forward)
+TRITON_BACKWARD = Candidate("triton", _gpu, lambda: _load_triton("triton_backward"), _probe_triton_backward)
 FORWARD = (
+    TRITON_FORWARD,
     Candidate("numba", _cpu, _load_numba_scan, _probe_forward),
     Candidate("torch", _anywhere, lambda: chunked_scan, _probe_forward),
     Candidate("reference", _anywhere, lambda: reference_scan, _trusted),
 )
 BACKWARD = (
+    TRITON_BACKWARD,
     Candidate("numba", _cpu, _load_numba_backward, _probe_backward),
     Candidate("torch", _anywhere, lambda: composed(chunked_scan), _probe_backward),
     Candidate("reference", _anywhere, lambda: composed(reference_scan), _trusted),
+)
+HALF_FORWARD = (
+    TRITON_FORWARD,
+    Candidate("torch", _anywhere, lambda: _in_float32(chunked_scan), _probe_forward),
+    Candidate("reference", _anywhere, lambda: _in_float32(reference_scan), _trusted),
+)
+HALF_BACKWARD = (
+    TRITON_BACKWARD,
+    Candidate("torch", _anywhere, lambda: _in_float32(composed(chunked_scan)), _probe_backward),
+    Candidate("reference", _anywhere, lambda: _in_float32(composed(reference_scan)), _trusted),
 )

@@ -1,6 +1,7 @@
 """Runs the selective scan's kernels: picks the backend, casts in and out. Knows nothing of autograd.
 
-A backend is two functions on `Inputs` of one dtype, float32 or float64, with l >= 1:
+A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or float64, or where they say `as_given` of
+any mixture of float32 and half types:
     forward(x, reverse, save) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
     backward(x, saved, gy, gh, reverse) -> one gradient per input
 `saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
@@ -25,19 +26,24 @@ def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tenso
     """y in the dtype of u, the last state and the saved states in the accumulator's."""
     dtype = accumulator(x)
     kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
-    y, h, saved = kernel(cast(x, dtype), reverse, save)
+    y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save)
     return y.to(x.u.dtype), h, saved
+
+
+def _as_taken(x: Inputs, kernel: Callable[..., Any], dtype: torch.dtype) -> Inputs:
+    """In one dtype, unless the kernel says that it reads every input as it is given."""
+    return x if getattr(kernel, "as_given", False) else cast(x, dtype)
 
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool) -> list[Tensor | None]:
     """Gradients of every input, each in its dtype; None stands for an upstream gradient of zeros."""
     dtype = accumulator(x)
     kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
-    wide = cast(x, dtype)
+    wide = _as_taken(x, kernel, dtype)
     if saved.shape[1] == 0:
-        saved = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)(wide, reverse, True)[2]
-    gy = torch.zeros_like(wide.u) if gy is None else gy.to(dtype)
-    gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape) if gh is None else gh.to(dtype)
+        saved = forward(x, reverse, True)[2]
+    gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
+    gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape, dtype=dtype) if gh is None else gh.to(dtype)
     gradients = kernel(wide, saved, gy, gh, reverse)
     return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
 
@@ -49,6 +55,12 @@ def _load_numba(name: str) -> Callable[..., Any]:
     from resolvent.scan import selective_numba
 
     return getattr(selective_numba, name)
+
+
+def _load_triton(name: str) -> Callable[..., Any]:
+    from resolvent.scan import selective_triton
+
+    return getattr(selective_triton, name)
 
 
 def _load_torch(name: str) -> Callable[..., Any]:
@@ -98,12 +110,18 @@ def _on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and _anywhere(device, dtype)
 
 
+def _on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and _anywhere(device, dtype)
+
+
 FORWARD_CANDIDATES = (
+    Candidate("triton", _on_gpu, lambda: _load_triton("forward"), _probe_forward),
     Candidate("numba", _on_cpu, lambda: _load_numba("forward"), _probe_forward),
     Candidate("torch", _anywhere, lambda: _load_torch("forward"), _probe_forward),
     Candidate("reference", _anywhere, lambda: _load_reference("forward"), _probe_forward),
 )
 BACKWARD_CANDIDATES = (
+    Candidate("triton", _on_gpu, lambda: _load_triton("backward"), _probe_backward),
     Candidate("numba", _on_cpu, lambda: _load_numba("backward"), _probe_backward),
     Candidate("torch", _anywhere, lambda: _load_torch("backward"), _probe_backward),
     Candidate("reference", _anywhere, lambda: _load_reference("backward"), _probe_backward),

@@ -1,0 +1,196 @@
+"""The Triton linear scan called from torch: layouts, the cut into programs, and the pass that joins chunks.
+
+b may lie in memory as (..., l, n) or, a transposed view, as (..., n, l); the states come back as b lies. Rows with
+channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: the last state and
+the product of every chunk, a short scan over those, and a second pass from the states so found. The cut depends on the
+shapes alone, so that the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.scan.linear_rows import multiplier_rows, sum_to
+from resolvent.scan.linear_triton_kernels import scan_kernel
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is cut
+WANTED = 2112  # warps to aim for then: sixteen on each
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one scan is cut: tiles of bt steps by bn channels, `chunks` chunks of `chunk` steps, loads `stages` ahead."""
+
+    bt: int
+    bn: int
+    stages: int
+    warps: int
+    chunk: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sizes and pointers that every pass over the same data shares."""
+
+    a: Tensor
+    b: Tensor
+    rows: int
+    l: int
+    n: int
+    div: int
+    time_last: bool
+    down: bool
+    adjoint: bool
+
+    @property
+    def constant(self) -> bool:
+        return self.a.shape[-2] == 1
+
+    @property
+    def scratch(self) -> torch.dtype:
+        return torch.complex64 if self.b.is_complex() else torch.float32
+
+
+def triton_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n)."""
+    _check(b)
+    job = _job(a, b, down=reverse, adjoint=False)
+    h = _like(b, job.time_last)
+    _run(job, h, h0)
+    return h
+
+
+def triton_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+    """(∂a, ∂b) in one pass over g, a and h."""
+    _check(h)
+    time_last = _is_time_last(h)
+    job = _job(a, _as(g, time_last), down=not reverse, adjoint=True)
+    states, gb = _as(h, time_last), _like(h, time_last)
+    if not job.constant:
+        ga = _like(h, time_last)
+        _run(job, gb, h0, states, ga)
+        return sum_to(ga, a.shape), gb
+    plan = _plan(job)
+    parts = torch.empty((job.rows, plan.chunks, job.n), dtype=job.scratch, device=h.device)
+    _run(job, gb, h0, states, parts, plan)
+    ga = parts.sum(1).reshape(*h.shape[:-2], 1, job.n)
+    return sum_to(ga, a.shape).to(a.dtype), gb
+
+
+def _check(b: Tensor) -> None:
+    if b.dtype not in DTYPES:
+        raise TypeError(f"linear_scan: the triton backend takes float32, complex64 and half types, got {b.dtype}.")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _is_time_last(b: Tensor) -> bool:
+    return not b.is_contiguous() and b.mT.is_contiguous()
+
+
+def _as(x: Tensor, time_last: bool) -> Tensor:
+    """x without pending conjugation, dense in the wanted order."""
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    x = x.detach()
+    return x.mT.contiguous().mT if time_last else x.contiguous()
+
+
+def _like(b: Tensor, time_last: bool) -> Tensor:
+    if not time_last:
+        return torch.empty(b.shape, dtype=b.dtype, device=b.device)
+    return torch.empty(b.mT.shape, dtype=b.dtype, device=b.device).mT
+
+
+def _words(x: Tensor) -> Tensor:
+    """Memory as the kernel takes it: a complex number is one 64-bit word."""
+    x = x.mT if _is_time_last(x) else x
+    return torch.view_as_real(x).view(torch.int64) if x.is_complex() else x
+
+
+def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool) -> Job:
+    time_last = _is_time_last(b)
+    l, n = b.shape[-2:]
+    source, div = multiplier_rows(a, b.shape)
+    source = _as(source, time_last and source.shape[-2] > 1)
+    return Job(source, _as(b, time_last), prod(b.shape[:-2]), l, n, div, time_last, down, adjoint)
+
+
+# -- the cut and the launches ------------------------------------------------------------------------------------------
+
+
+def _plan(job: Job) -> Plan:
+    if job.time_last:
+        bt, bn, stages, warps = min(1024, max(16, triton.next_power_of_2(job.l))), 1, 1, 4
+    else:
+        bt, bn, stages, warps = 4, min(32, triton.next_power_of_2(job.n)), 8, 1
+    programs = job.rows * triton.cdiv(job.n, bn) * warps
+    chunk, tiles = job.l, triton.cdiv(job.l, bt)
+    if programs < ENOUGH and tiles >= 8:
+        chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
+    return Plan(bt, bn, stages, warps, chunk, triton.cdiv(job.l, chunk))
+
+
+def _run(
+    job: Job,
+    out: Tensor,
+    h0: Tensor | None,
+    states: Tensor | None = None,
+    ga: Tensor | None = None,
+    plan: Plan | None = None,
+) -> None:
+    """Fill `out`, and `ga` where it is given; h0 is the start of a forward scan, and for ∂a that of its states."""
+    plan = _plan(job) if plan is None else plan
+    before = None if h0 is None else _as(h0, False)
+    if plan.chunks == 1:
+        _launch(job, plan, out=out, before=before, states=states, ga=ga)
+        return
+    size = (job.rows, plan.chunks, job.n)
+    ends, products, starts = (torch.empty(size, dtype=job.scratch, device=out.device) for _ in range(3))
+    _launch(job, plan, out=out, start=ends, product=products, ends=True)
+    carry = _job(products, ends, down=False, adjoint=False)
+    _launch(carry, _carry_plan(plan), out=starts, before=None if job.adjoint else before)
+    _launch(job, plan, out=out, start=starts, before=before, states=states, ga=ga)
+
+
+def _carry_plan(plan: Plan) -> Plan:
+    return Plan(min(32, triton.next_power_of_2(plan.chunks)), min(plan.bn * 32, 32), 1, 1, plan.chunks, 1)
+
+
+def _launch(job: Job, plan: Plan, *, out: Tensor, ends: bool = False, **given: Tensor | None) -> None:
+    named = {name: given.get(name) for name in ("start", "product", "states", "before", "ga")}
+    blank = _words(job.b)
+    words = {name: blank if x is None else _words(x) for name, x in named.items()}
+    grid = (job.rows * plan.chunks * triton.cdiv(job.n, plan.bn),)
+    sizes = (job.l, job.n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1)
+    flags: dict[str, Any] = {
+        "DOWN": job.down,
+        "CONSTANT": job.constant,
+        "COMPLEX": job.b.is_complex(),
+        "TIME_LAST": job.time_last,
+        "ENDS": ends,
+        "STARTED": named["start"] is not None and not ends,
+        "ADJOINT": job.adjoint,
+        "GRADIENT": named["ga"] is not None,
+        "GIVEN": named["before"] is not None,
+    }
+    order = (words[name] for name in ("product", "states", "before", "ga"))
+    with on_device(job.b):
+        scan_kernel[grid](
+            _words(job.a), blank, words["start"], _words(out), *order, *sizes,
+            **flags, BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
+        )  # fmt: skip
+
+
+def on_device(x: Tensor) -> Any:
+    """The context in which a kernel on x's device is launched; on the CPU, under Triton's interpreter, none."""
+    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()

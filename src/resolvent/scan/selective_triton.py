@@ -1,0 +1,230 @@
+"""The Triton selective scan called from torch: memory in and out, the cut into programs, and the joining of segments.
+
+Inputs come as they are, bfloat16, float16 or float32 mixed at will; states and sums are float32. How the work is cut
+follows from the shapes alone and nothing is added atomically, so that the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.scan import selective_chunked
+from resolvent.scan.dispatch import log
+from resolvent.scan.linear_triton import on_device, triton_scan
+from resolvent.scan.selective_inputs import CHUNK, Inputs, cast, chunks, each
+from resolvent.scan.selective_triton_backward import T, adjoint_ends_kernel, backward_kernel
+from resolvent.scan.selective_triton_forward import forward_kernel
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_STATES = 64  # for a channel: more would not fit in a warp's registers
+MOST_NUMBERS = 2**29  # in one sequence: offsets inside it are 32-bit
+FULL = 1000  # programs that fill a device: eight warps, one program each, on 132 multiprocessors
+
+
+class Cut(NamedTuple):
+    """How a pass is cut into programs: `bd` channels with `g` threads for each, of one of `segments` segments; tiles of
+    t steps, `stages` of them under way."""
+
+    bd: int
+    np: int
+    segments: int
+    g: int = 1
+    t: int = 4
+    stages: int = 3
+
+
+def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d)."""
+    if not fits(x):
+        return selective_chunked.forward(cast(x, torch.float32), reverse, save)
+    b, l, d = x.u.shape
+    n = x.A.shape[1]
+    x = each(_dense, x)
+    cut = forward_cut(b, l, d, n, save)
+    y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
+    saved = _new(x, b, chunks(l) if save else 0, n, d)
+    before = None if x.h0 is None else x.h0[:, None]  # (b, 1, d, n)
+    if cut.segments > 1:
+        ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
+        wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
+        _forward(x, wide, reverse, y=y, last=ends, product=product)
+        before = _entering(product, ends, x.h0, down=False)
+    last = _new(x, b, cut.segments, d, n)
+    _forward(x, cut, reverse, before=before, y=y, last=last, saved=saved)
+    return y, last[:, -1].contiguous(), saved
+
+
+def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
+    """Gradients of every input, each in its dtype, from those of y and of the last state."""
+    if not fits(x):
+        wide = cast(x, torch.float32)
+        return selective_chunked.backward(wide, saved, gy.float(), gh, reverse)
+    b, l, d = x.u.shape
+    n = x.A.shape[1]
+    x = each(_dense, x)
+    gy, gh = _dense(gy), gh.detach().contiguous()
+    cut = backward_cut(b, l, d, n)
+    after = gh[:, None]
+    if cut.segments > 1:
+        ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
+        _adjoint_ends(x, gy, cut, ends, product, reverse)
+        after = _entering(product, ends, gh, down=True)
+    return _gradients(x, saved.detach().contiguous(), gy, after, cut, reverse)
+
+
+forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
+
+
+def fits(x: Inputs) -> bool:
+    """Whether the kernels can hold and index this; what they cannot is run in torch, and said once."""
+    if x.u.dtype not in DTYPES:
+        raise TypeError(f"selective_scan: the triton backend takes float32 and half types, got {x.u.dtype}.")
+    l, d = x.u.shape[1:]
+    n = x.A.shape[1]
+    if n <= MOST_STATES and l * max(d, n) < MOST_NUMBERS:
+        return True
+    _say_once(n > MOST_STATES)
+    return False
+
+
+@cache
+def _say_once(states: bool) -> None:
+    what = f"more than {MOST_STATES} states" if states else "2^29 numbers or more in a sequence"
+    log.warning("selective_scan: the triton backend does not take %s; these run in torch", what)
+
+
+# -- the cut -----------------------------------------------------------------------------------------------------------
+
+
+def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
+    """Two channels to a thread, one, then two threads to a channel, four: the first that fills the device."""
+    np = triton.next_power_of_2(n)
+    if np <= 16:
+        for bd in (64, 32):
+            if b * triton.cdiv(d, bd) >= FULL:
+                return Cut(bd, np, 1, 1, 4 if save else 8, 4)
+    g = min(np, max(4, np // 8))  # up to eight states for a thread
+    bd = 32 // g
+    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), g, 8, 4)
+
+
+def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
+    np = max(4, triton.next_power_of_2(n))
+    bd = max(8, 256 // np)
+    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), stages=4)
+
+
+def _segments(programs: int, l: int) -> int:
+    """As many as fill the device, of two chunks at least."""
+    count = chunks(l)
+    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, FULL // programs))))
+
+
+def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
+    """Flags that choose the quicker loads where the shapes allow them."""
+    l, d = x.u.shape[1:]
+    n = x.A.shape[1]
+    even = l % steps == 0 and d % cut.bd == 0 and n == cut.np
+    pairs = all(t.dtype == torch.bfloat16 and t.stride(1) % 2 == 0 and t.data_ptr() % 4 == 0 for t in (x.B, x.C))
+    flags = {"EVEN": even, "WORDS": even and pairs and n >= 2 * cut.g}
+    return flags | {"CHUNK": CHUNK, "BD": cut.bd, "STAGES": cut.stages, "num_warps": 1}
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+def _forward(
+    x: Inputs, cut: Cut, reverse: bool, *, y: Tensor, last: Tensor, before: Tensor | None = None, **out: Tensor
+) -> None:
+    """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
+    b, l, d = x.u.shape
+    ends, saved = "product" in out, out.get("saved")
+    given = (x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), _or(x.z, x.u), _or(before, x.u), y, last)
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, _or(x.z, x.u)))
+    sizes = (l, d, x.A.shape[1], chunks(l), cut.segments, 1)
+    grid = (b * (cut.segments - ends) * triton.cdiv(d, cut.bd),)
+    flags = {
+        "REVERSE": reverse,
+        "SKIP": x.D is not None and not ends,
+        "GATED": x.z is not None and not ends,
+        "STARTED": before is not None,
+        "SAVE": saved is not None and saved.shape[1] > 0,
+    }
+    shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
+    with on_device(x.u):
+        forward_kernel[grid](*given, out.get("product", last), _or(saved, last), *strides, *sizes, **flags, **shape)
+
+
+def _adjoint_ends(x: Inputs, gy: Tensor, cut: Cut, ends: Tensor, product: Tensor, reverse: bool) -> None:
+    b, l, d = x.u.shape
+    wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
+    z = _or(x.z, x.u)
+    strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
+    with on_device(x.u):
+        adjoint_ends_kernel[(b * (cut.segments - 1) * triton.cdiv(d, wide.bd),)](
+            x.dt, x.A, x.C, z, gy, ends, product, *strides, l, d, x.A.shape[1], chunks(l), cut.segments, 1,
+            REVERSE=reverse, GATED=x.z is not None, NP=cut.np, **_shape(x, wide, CHUNK),
+        )  # fmt: skip
+
+
+def _gradients(
+    x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool
+) -> tuple[Tensor | None, ...]:
+    b, l, d = x.u.shape
+    n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), _or(x.z, x.u)
+    gu, gdt, gz = (torch.empty((b, l, d), dtype=t.dtype, device=t.device) for t in (x.u, x.dt, z))
+    gA, gh0 = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
+    gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
+    gD = _new(x, b, cut.segments, d)
+    programs = b * cut.segments * blocks
+    scratch = _new(x, programs, CHUNK // T.value, cut.bd, cut.np)
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
+    with on_device(x.u):
+        backward_kernel[(programs,)](
+            x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), z, gy, after, saved, scratch,
+            gu, gdt, gA, gB, gC, gD, gz, gh0, *strides, l, d, n, b, chunks(l), cut.segments,
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, NP=cut.np, **_shape(x, cut, CHUNK),
+        )  # fmt: skip
+    return (
+        gu,
+        gdt,
+        gA.sum((0, 1)).to(x.A.dtype),
+        gB.sum(0),
+        gC.sum(0),
+        None if x.D is None else gD.sum((0, 1)).to(x.D.dtype),
+        None if x.z is None else gz,
+        None if x.h0 is None else gh0[:, 0].contiguous().to(x.h0.dtype),
+    )
+
+
+def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, down: bool) -> Tensor:
+    """What enters each segment (b, segments, d, n), from what each alone hands on and its product of multipliers."""
+    flat = ends.flatten(2)  # (b, segments, d n)
+    outer = torch.zeros_like(flat[:, 0]) if outer is None else outer.float().flatten(1)
+    after = triton_scan(product.flatten(2), flat, outer, down)
+    shifted = (after[:, 1:], outer[:, None]) if down else (outer[:, None], after[:, :-1])
+    return torch.cat(shifted, 1).reshape(ends.shape)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _dense(t: Tensor) -> Tensor:
+    """t as the kernels index it: steps at one distance, also from sequence to sequence, and columns side by side."""
+    t = t.detach()
+    if t.dim() == 3 and t.stride(2) == 1 and t.stride(0) == t.shape[1] * t.stride(1) and t.stride(1) >= t.shape[2]:
+        return t
+    return t.contiguous()
+
+
+def _or(t: Tensor | None, other: Tensor) -> Tensor:
+    return other if t is None else t
+
+
+def _new(x: Inputs, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=x.u.device)

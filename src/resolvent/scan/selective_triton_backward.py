@@ -1,0 +1,247 @@
+"""The selective scan's backward pass in Triton: states recomputed from the saved ones, every gradient in one walk.
+
+With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards and all others follow from it:
+
+    λ_t = C_t g_t + ā_{t+1} λ_{t+1}        m_t = λ_t ∘ ā_t ∘ h_{t-1}        ā_t = exp(dt_t A)
+    ∂A = Σ_t dt_t m_t    ∂dt_t = Σ_n A m_t + u_t Σ_n λ_t B_t    ∂u_t = dt_t Σ_n λ_t B_t + D g_t
+    ∂B_t = Σ_d λ_t dt_t u_t    ∂C_t = Σ_d h_t g_t
+
+A program is one warp; it owns BD channels of one segment and walks its chunks backwards: from the state saved at a
+chunk's start it finds those at every fourth step, kept in `scratch`, which stays in cache, and from each of these in
+turn four states and multipliers in registers. ∂B and ∂C come out as one part for each block of channels and are added
+up afterwards, in a fixed order.
+"""
+# Triton's language has no unpacking into tuples.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
+
+import triton
+import triton.language as tl
+
+from resolvent.scan.selective_triton_tiles import LN2, LOG2E, fold, once, put, rows, sigmoid, tile, widen
+
+T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as registers hold
+
+
+@triton.jit(do_not_specialize=["unit"])
+def adjoint_ends_kernel(
+    dt: tl.tensor,
+    A: tl.tensor,
+    C: tl.tensor,
+    z: tl.tensor,
+    gy: tl.tensor,
+    ends: tl.tensor,
+    product: tl.tensor,
+    sdt: tl.tensor,
+    sC: tl.tensor,
+    sz: tl.tensor,
+    sgy: tl.tensor,
+    l: tl.tensor,
+    d: tl.tensor,
+    n: tl.tensor,
+    chunks: tl.tensor,
+    segments: tl.tensor,
+    unit: tl.tensor,
+    REVERSE: tl.constexpr,
+    GATED: tl.constexpr,
+    EVEN: tl.constexpr,
+    WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BD: tl.constexpr,
+    NP: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """What each segment but the first alone hands back, ā λ of its first step, and the product of its multipliers.
+
+    Both (b, segments, d, n). Nothing stands before the first.
+    """
+    blocks = tl.cdiv(d, BD)
+    pid = tl.program_id(0)
+    j = (pid % blocks) * BD + tl.arange(0, BD)  # (BD,)
+    row, segment = (pid // blocks // (segments - 1)).to(tl.int64), pid // blocks % (segments - 1) + 1
+    part = row * segments + segment
+    s = tl.arange(0, NP)
+    channel = j < d
+    both = channel[:, None] & (s < n)[None, :]
+    states = (j * n)[:, None] + (s * unit)[None, :]  # (BD, NP)
+    rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
+    carry = tl.zeros((BD, NP), tl.float32)
+    total = tl.zeros((BD, T), tl.float32)
+    dt += row * l * sdt
+    z += row * l * sz
+    gy += row * l * sgy
+    C += row * l * sC
+    k = s
+    if WORDS:
+        C, sC = C.to(tl.pointer_type(tl.int32), bitcast=True), sC // 2
+        k = tl.arange(0, NP // 2)
+    length = tl.cdiv(chunks, segments) * CHUNK
+    low, high = segment * length, tl.minimum(segment * length + length, chunks * CHUNK)
+    for back in tl.range(low, high, T, num_stages=STAGES):
+        i = high - T - (back - low)
+        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
+        g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        if GATED:
+            gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            g *= gate * sigmoid(gate)
+        sizes, gs = rows(size), rows(g)
+        for q in tl.static_range(T - 1, -1, -1):
+            carry = tl.exp2(sizes[q][:, None] * rate) * (carry + gs[q][:, None] * Cs[q][None, :])
+        total += size
+    tl.store(ends + part * d * n + states, carry, mask=both)
+    tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
+
+
+@triton.jit
+def backward_kernel(
+    u: tl.tensor,
+    dt: tl.tensor,
+    A: tl.tensor,
+    B: tl.tensor,
+    C: tl.tensor,
+    D: tl.tensor,
+    z: tl.tensor,
+    gy: tl.tensor,
+    gh: tl.tensor,
+    saved: tl.tensor,
+    scratch: tl.tensor,
+    gu: tl.tensor,
+    gdt: tl.tensor,
+    gA: tl.tensor,
+    gB: tl.tensor,
+    gC: tl.tensor,
+    gD: tl.tensor,
+    gz: tl.tensor,
+    gh0: tl.tensor,
+    su: tl.tensor,
+    sdt: tl.tensor,
+    sB: tl.tensor,
+    sC: tl.tensor,
+    sz: tl.tensor,
+    sgy: tl.tensor,
+    l: tl.tensor,
+    d: tl.tensor,
+    n: tl.tensor,
+    count: tl.tensor,
+    chunks: tl.tensor,
+    segments: tl.tensor,
+    REVERSE: tl.constexpr,
+    SKIP: tl.constexpr,
+    GATED: tl.constexpr,
+    EVEN: tl.constexpr,
+    WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BD: tl.constexpr,
+    NP: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in each segment; gD likewise
+    (b, segments, d); gB, gC (blocks, b, l, n); scratch (programs, CHUNK / T, BD, NP); count is b."""
+    blocks = tl.cdiv(d, BD)
+    pid = tl.program_id(0)
+    block = pid % blocks
+    j = block * BD + tl.arange(0, BD)  # (BD,)
+    part = (pid // blocks).to(tl.int64)
+    row, segment = part // segments, (part % segments).to(tl.int32)
+    s = tl.arange(0, NP)
+    states = j[:, None] * n + s[None, :]  # (BD, NP)
+    turned = s[None, :] * d + j[:, None]
+    own = tl.arange(0, BD)[:, None] * NP + s[None, :]
+    channel = j < d
+    both = channel[:, None] & (s < n)[None, :]
+    rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
+    carry = tl.load(gh + part * d * n + states, mask=both, other=0.0)
+    of_A = tl.zeros((BD, NP), tl.float32)
+    of_D = tl.zeros((BD, T), tl.float32)
+    if SKIP:
+        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    scratch += pid.to(tl.int64) * (CHUNK // T * BD * NP)
+    u += row * l * su
+    dt += row * l * sdt
+    z += row * l * sz
+    gy += row * l * sgy
+    B += row * l * sB
+    C += row * l * sC
+    gu += row * l * d
+    gdt += row * l * d
+    gz += row * l * d
+    gB += (block.to(tl.int64) * count + row) * l * n
+    gC += (block.to(tl.int64) * count + row) * l * n
+    k = s
+    if WORDS:
+        B, C = B.to(tl.pointer_type(tl.int32), bitcast=True), C.to(tl.pointer_type(tl.int32), bitcast=True)
+        sB, sC = sB // 2, sC // 2
+        k = tl.arange(0, NP // 2)
+    length = tl.cdiv(chunks, segments)
+    low, high = segment * length, tl.minimum(segment * length + length, chunks)
+    for back in range(low, high):
+        c = high - 1 - (back - low)
+        h = tl.load(saved + (row * chunks + c) * n * d + turned, mask=both, other=0.0)
+        tl.store(scratch + own, h)
+        tl.debug_barrier()
+        h = tl.load(scratch + own)
+        for m in tl.range(0, CHUNK - T, T, num_stages=STAGES):
+            i = c * CHUNK + m
+            x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+            sizes, drives = rows(size), rows(size * x)
+            for q in tl.static_range(T):
+                h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
+            tl.store(scratch + (m // T + 1) * (BD * NP) + own, h)
+        tl.debug_barrier()
+        for m in tl.range(0, CHUNK, T, num_stages=STAGES):
+            i = c * CHUNK + CHUNK - T - m
+            h = tl.load(scratch + (CHUNK - T - m) // T * (BD * NP) + own)
+            x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            if GATED:
+                gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+                share = sigmoid(gate)
+                slope = g * share * (1.0 + gate * (1.0 - share))
+                g *= gate * share
+            Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+            Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
+            g = once(g)
+            sizes, drives, gs = rows(size), rows(size * x), rows(g)
+            hs, bars = (h,), ()
+            for q in tl.static_range(T):
+                bar = tl.exp2(sizes[q][:, None] * rate)
+                h = bar * h + drives[q][:, None] * Bs[q][None, :]
+                bars = bars + (bar,)
+                hs = hs + (h,)
+            reads, drawn, slopes, of_Bs, of_Cs = (), (), (), (), ()
+            for q in tl.static_range(T - 1, -1, -1):
+                if GATED:
+                    reads = (tl.sum(tl.reshape(hs[q + 1] * Cs[q][None, :], (BD, 4, NP // 4)), 2),) + reads
+                lam = carry + gs[q][:, None] * Cs[q][None, :]
+                carry = lam * bars[q]
+                through = carry * hs[q]
+                of_A += through * sizes[q][:, None]
+                drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
+                slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
+                of_B = tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)
+                of_C = tl.sum(tl.reshape(hs[q + 1] * gs[q][:, None], (BD // 8, 8, NP)), 0)
+                of_Bs = (tl.trans(of_B),) + of_Bs
+                of_Cs = (tl.trans(of_C),) + of_Cs
+            of_drive = fold(drawn)
+            of_u = of_drive * size
+            if SKIP:
+                of_u += g * skip
+                of_D += g * x
+            put(gu, of_u, i, l, d, j, T, REVERSE, EVEN)
+            put(gdt, fold(slopes) * LN2 + of_drive * x, i, l, d, j, T, REVERSE, EVEN)
+            if GATED:
+                v = fold(reads)
+                if SKIP:
+                    v += skip * x
+                put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN)
+            put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN)
+            put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN)
+        tl.debug_barrier()
+    tl.store(gh0 + part * d * n + states, carry, mask=both)
+    tl.store(gA + part * d * n + states, of_A, mask=both)
+    if SKIP:
+        tl.store(gD + part * d + j, tl.sum(of_D, 1), mask=channel)

@@ -1,0 +1,129 @@
+"""Tiles of steps for the selective scan's Triton kernels: loaded whole, taken apart into steps, put together again.
+
+A tile spreads over all the threads of a program, so that loads are wide and can be under way rounds ahead, and what
+belongs to a step and a channel is worked out once. The recurrence wants one step at a time, known to every thread that
+holds states of the channel: `rows` takes a tile apart, and the compiler hands the numbers over in shared memory.
+"""
+# mypy: disable-error-code="assignment"
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def sigmoid(x: tl.tensor) -> tl.tensor:
+    return 1.0 / (1.0 + tl.exp2(-x * LOG2E))
+
+
+@triton.jit
+def once(x: tl.tensor) -> tl.tensor:
+    """x, not to be computed a second time in another layout, which the compiler would rather do than hand it over.
+
+    It does not repeat sums, so this is one: x + 0.
+    """
+    return tl.sum(tl.join(x, tl.zeros_like(x)), 2)
+
+
+@triton.jit
+def tile(
+    x: tl.tensor, stride: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor, T: tl.constexpr,
+    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Steps i, ..., i + T - 1 of x (l, ·) at columns k, as the scan counts them: (columns, T).
+
+    Zeros beyond either end, unless all is EVEN: a step of zeros, dt = 0 among them, changes nothing.
+    """
+    q = tl.arange(0, T)
+    t = l - 1 - i - q if REVERSE else i + q
+    at = x + (t[None, :] * stride + k[:, None])
+    if EVEN:
+        return tl.load(at)
+    return tl.load(at, mask=inside[:, None] & (i + q < l)[None, :], other=0.0)
+
+
+@triton.jit
+def put(
+    x: tl.tensor, values: tl.tensor, i: tl.tensor, l: tl.tensor, width: tl.tensor, k: tl.tensor, T: tl.constexpr,
+    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write (columns, T) to steps i, ..., i + T - 1 of x (l, width)."""
+    q = tl.arange(0, T)
+    t = l - 1 - i - q if REVERSE else i + q
+    at = x + (t[None, :] * width + k[:, None])
+    if EVEN:
+        tl.store(at, values.to(x.dtype.element_ty))
+    else:
+        tl.store(at, values.to(x.dtype.element_ty), mask=(k < width)[:, None] & (i + q < l)[None, :])
+
+
+@triton.jit
+def widen(x: tl.tensor) -> tl.tensor:
+    """float32 from what was loaded: numbers, or 32-bit words (n/2, T) that hold two bfloat16 numbers each.
+
+    Words come apart with one instruction for each number.
+    """
+    if x.dtype == tl.int32:
+        low = (x << 16).to(tl.float32, bitcast=True)
+        high = (x & -65536).to(tl.float32, bitcast=True)
+        pairs = tl.permute(tl.join(low, high), (0, 2, 1))  # (n/2, 2, T)
+        wide = tl.reshape(pairs, (2 * x.shape[0], x.shape[1]))
+    else:
+        wide = x.to(tl.float32)
+    return wide
+
+
+@triton.jit
+def rows(x: tl.tensor) -> tl.tensor:
+    """The four or eight columns of a tile, each a vector."""
+    if x.shape[1] == 8:
+        x0246, x1357 = tl.split(tl.reshape(x, (x.shape[0], 2, 2, 2)))
+        x04, x26 = tl.split(x0246)
+        x15, x37 = tl.split(x1357)
+        x0, x4 = tl.split(x04)
+        x2, x6 = tl.split(x26)
+        x1, x5 = tl.split(x15)
+        x3, x7 = tl.split(x37)
+        steps = (x0, x1, x2, x3, x4, x5, x6, x7)
+    else:
+        x02, x13 = tl.split(tl.reshape(x, (x.shape[0], 2, 2)))
+        x0, x2 = tl.split(x02)
+        x1, x3 = tl.split(x13)
+        steps = (x0, x1, x2, x3)
+    return steps
+
+
+@triton.jit
+def fold(steps: tl.tensor) -> tl.tensor:
+    """Four or eight (columns, G) summed over G: a tile (columns, T).
+
+    Where threads share G, they meet in shared memory once for all the steps, in place of a sum across threads for each.
+    """
+    if len(steps) == 8:
+        x0246 = tl.join(tl.join(steps[0], steps[4]), tl.join(steps[2], steps[6]))
+        x1357 = tl.join(tl.join(steps[1], steps[5]), tl.join(steps[3], steps[7]))
+        x = tl.permute(tl.join(x0246, x1357), (0, 2, 3, 4, 1))  # (columns, 2, 2, 2, G)
+    else:
+        x = tl.join(tl.join(steps[0], steps[2]), tl.join(steps[1], steps[3]))
+        x = tl.permute(x, (0, 2, 3, 1))  # (columns, 2, 2, G)
+    G: tl.constexpr = steps[0].shape[1]
+    columns: tl.constexpr = steps[0].shape[0]
+    if G == 1:
+        total = tl.reshape(x, (columns, len(steps)))
+    elif G == 2:
+        a, b = tl.split(tl.reshape(x, (columns, len(steps), 2)))
+        total = a + b
+    elif G == 4:
+        a, b = tl.split(tl.reshape(x, (columns, len(steps), 2, 2)))
+        c, e = tl.split(a + b)
+        total = c + e
+    elif G == 8:
+        a, b = tl.split(tl.reshape(x, (columns, len(steps), 2, 2, 2)))
+        c, e = tl.split(a + b)
+        f, g = tl.split(c + e)
+        total = f + g
+    else:
+        total = tl.sum(tl.reshape(x, (columns, len(steps), G)), 2)
+    return total

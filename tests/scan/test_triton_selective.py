@@ -1,0 +1,86 @@
+"""The Triton selective scan in interpreter mode, on tiny shapes, against the loop in float64."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
+from selective_cases import ALL, double, draw, slow, with_gradients
+
+from helpers import assert_close
+from resolvent.scan import selective_triton
+from resolvent.scan.selective_inputs import Inputs, each
+
+
+def check(x: Inputs, reverse: bool = False) -> None:
+    """Values and every gradient, with the upstream gradients that `with_gradients` draws."""
+    (y, h), want = with_gradients(slow, double(x), reverse)
+    source = torch.Generator().manual_seed(1)
+    gy, gh = (torch.randn(t.shape, generator=source, dtype=torch.float64) for t in (y, h))
+    x = each(torch.Tensor.detach, x)
+    y_found, h_found, saved = selective_triton.forward(x, reverse, True)
+    gradients = selective_triton.backward(x, saved, gy.to(x.u.dtype), gh.float(), reverse)
+    found = [g for g in gradients if g is not None]
+    assert y_found.dtype == x.u.dtype
+    assert [g.dtype for g in found] == [t.dtype for t in x if t is not None]
+    assert_close(y_found.double(), y, dtype=x.u.dtype)
+    assert_close(h_found.double(), h, dtype=x.u.dtype)
+    for got, true in zip(found, want, strict=True):
+        assert_close(got.double(), true, dtype=x.u.dtype, gradient=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_odd_sizes(reverse: bool) -> None:
+    check(draw(1, 5, 3, 3, dtype=torch.float32), reverse)
+
+
+def test_more_than_one_chunk() -> None:
+    check(draw(1, 33, 2, 1, extras=("z",), dtype=torch.float32))
+
+
+def test_bare() -> None:
+    check(draw(2, 3, 2, 2, extras=(), dtype=torch.float32))
+
+
+def test_whole_tiles_in_half_precision() -> None:
+    """No tail anywhere: no masks, and B and C in pairs."""
+    check(draw(1, 32, 16, 16, dtype=torch.bfloat16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", [False, True])
+def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two segments, of 64 steps and of one: what enters each is found first."""
+    monkeypatch.setattr(selective_triton, "FULL", 10**6)
+    check(draw(1, 65, 2, 2, dtype=torch.float32), reverse)
+
+
+def test_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two channels to a thread."""
+    monkeypatch.setattr(selective_triton, "FULL", 1)
+    check(draw(1, 4, 70, 2, extras=("D", "z"), dtype=torch.float32))
+
+
+@pytest.mark.slow
+def test_slices_of_one_projection() -> None:
+    """u and z side by side in memory, as a projection leaves them, are read where they lie."""
+    x = draw(2, 4, 3, 2, dtype=torch.float32)
+    pair = torch.cat((x.u, x.z), -1).detach()
+    u, z = pair.chunk(2, -1)
+    assert selective_triton._dense(u).data_ptr() == u.data_ptr()
+    check(x._replace(u=u.requires_grad_(), z=z.requires_grad_()))
+
+
+def test_too_many_states_run_in_torch(caplog: pytest.LogCaptureFixture) -> None:
+    selective_triton._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "resolvent"):
+        for _ in range(2):
+            check(draw(1, 3, 2, selective_triton.MOST_STATES + 1, extras=ALL, dtype=torch.float32))
+    assert sum("states" in message for message in caplog.messages) == 1
+
+
+def test_a_dtype_that_is_not_taken() -> None:
+    with pytest.raises(TypeError, match="float32"):
+        selective_triton.forward(draw(1, 2, 2, 2), False, False)
