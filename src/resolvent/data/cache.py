@@ -36,7 +36,7 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
         _store(make_folder(folder), built)
     except OSError as wrong:
         warnings.warn(f"data: {name} is not cached and will be made again next time: {wrong}", stacklevel=2)
-        return built
+        return {name: np.array(array) for name, array in built.items()}  # writable, as mapped ones are
     return _mapped(folder, built)
 
 
@@ -56,7 +56,7 @@ def _damage(folder: Path) -> str | None:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         expected = {str(name): (int(entry["size"]), int(entry["crc32"])) for name, entry in index.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return INDEX
     for name, (size, crc) in expected.items():
         path = folder / f"{name}.npy"

@@ -50,7 +50,7 @@ class Split:
     def _unpacked(self, x: Tensor) -> Tensor:
         if self.packed is None:
             return x
-        return x.float() / self.packed if self.packed else x.long()
+        return x.float().div_(self.packed) if self.packed else x.long()
 
 
 @dataclass(frozen=True)
