@@ -167,4 +167,4 @@ def _checked(
 
 
 def _told(score: float, regression: bool) -> str:
-    return f"squared error {-score:.4g}" if regression else f"{score:.1%}"
+    return f"squared error {0.0 - score:.4g}" if regression else f"{score:.1%}"
