@@ -1,4 +1,8 @@
-"""`resolvent certify`: a saved model, data, a size; certified below, attacked above, and the gain of every part."""
+"""`resolvent certify`: a saved model, data, a size; certified below, attacked above, and the gain of every part.
+
+In Linf a sample counts as certified when its Lipschitz radius reaches eps, or when linear bounds over the box of inputs
+leave its margin positive; both shares are told.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,27 @@ from resolvent.analysis import (
     CertifySettings,
     Crossed,
     Gain,
+    LinfSettings,
+    NoBound,
     SmoothingSettings,
     certificate_report,
     certified_gain,
+    certify_linf,
+    check_sandwich,
 )
-from resolvent.assess import load, load_data, number
+from resolvent.assess import load, load_data, number, task_of
 from resolvent.attacks import Threat, autoattack
 from resolvent.attacks.presets import check_preset
 from resolvent.attacks.store import replace
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
-from resolvent.models import Model
+from resolvent.models import Model, TokensConfig
+from resolvent.models.parts import last_weight
+from resolvent.stages import stages_of
 
 NONE = "none"
+ROWS = 32  # samples whose linear bounds are computed at once
+Data = tuple[Tensor, Tensor, tuple[float, float] | None]  # x, y, the valid range of a value
 
 
 class Request(Protocol):
@@ -39,7 +51,7 @@ class Request(Protocol):
     @property
     def eps(self) -> str: ...
     @property
-    def data(self) -> str: ...
+    def data(self) -> str | None: ...
     @property
     def samples(self) -> int | None: ...
     @property
@@ -77,30 +89,72 @@ def run(request: Request) -> int:
 def _record(request: Request, eps: float) -> tuple[dict[str, Any], Gain]:
     if request.preset != NONE:
         check_preset(request.preset)
-    model = load(str(request.run), "{}")
-    if not isinstance(model, Model):
-        raise UsageError(f"certify needs a model of this library with one input, got {type(model).__name__}.")
-    model.eval()
-    x, y, bounds = load_data(request.data)
-    x, y = x[: request.samples], y[: request.samples]
-    gain = certified_gain(model.gain_parts(x.shape[1]))
     smoothing = None
     if request.smoothing is not None:
         smoothing = SmoothingSettings(sigma=request.smoothing, n=request.noise_samples, seed=request.seed)
     settings = CertifySettings(eps, request.norm, smoothing=smoothing)
-    robust = None if gain.value is None else _robust(request, model, x, y, eps, bounds)
-    return certificate_report(model, gain, x, y, settings, robust=robust), gain
+    model = _model(request)
+    x, y, bounds = load_data(request.data or task_of(request.run) or "digits")
+    data = (x[: request.samples], y[: request.samples], bounds)
+    gain = certified_gain(model.gain_parts(x.shape[1]), head=last_weight(model.head))
+    box = _box(model, data, eps) if request.norm == "linf" else "linear bounds are for linf"
+    bounded = gain.value is not None or isinstance(box, Tensor)
+    robust = _robust(request, model, data, eps) if bounded else None
+    record = certificate_report(model, gain, *data[:2], settings, robust=robust)
+    return (_joined(record, box, model, data, robust) if request.norm == "linf" else record), gain
 
 
-def _robust(
-    request: Request, model: Model, x: Tensor, y: Tensor, eps: float, bounds: tuple[float, float] | None
-) -> Tensor | None:
+def _model(request: Request) -> Model:
+    model = load(str(request.run), "{}")
+    if not isinstance(model, Model):
+        raise UsageError(f"certify needs a model of this library with one input, got {type(model).__name__}.")
+    if isinstance(model.config.input, TokensConfig):
+        raise UsageError(
+            "certify: this model reads tokens, which have no distance in any norm; certify model.from_embedding in the "
+            "space of embeddings."
+        )
+    return model.eval()
+
+
+def _robust(request: Request, model: Model, data: Data, eps: float) -> Tensor | None:
     """Who withstands the attack within eps; None without one."""
     if request.preset == NONE or eps == 0:
         return None
+    x, y, bounds = data
     threat = Threat(request.norm, eps, bounds)
     found: Tensor = autoattack(model, x, y, threat, request.preset, seed=request.seed, batch_size=256).robust
     return found
+
+
+def _box(model: Model, data: Data, eps: float) -> Tensor | str:
+    """Whom linear bounds certify within eps in Linf (b,), or why there are none."""
+    x, y, bounds = data
+    try:
+        stages = stages_of(model, x.shape[1])
+        settings = LinfSettings(bounds)
+        parts = zip(x.split(ROWS), y.split(ROWS), strict=True)
+        return torch.cat([certify_linf(stages, a, b, eps, settings).certified for a, b in parts])
+    except NoBound as refused:
+        return str(refused)
+
+
+def _joined(
+    record: dict[str, Any], box: Tensor | str, model: Model, data: Data, robust: Tensor | None
+) -> dict[str, Any]:
+    """The record with what linear bounds add to the Lipschitz radius."""
+    if isinstance(box, str):
+        return record | {"linear": {"certified": None, "reason": box}}
+    x, y, _ = data
+    eps, held = record["eps"], record.get("certificate")
+    with torch.no_grad():
+        correct = model(x).argmax(-1) == y
+    radius = torch.tensor([0.0] * len(y) if held is None else held["radius"])
+    both = check_sandwich(
+        box & correct | (radius > 0) & (radius >= eps) & correct, robust, correct, norm="linf", eps=eps
+    )
+    share = float((box & correct).double().mean())
+    told = {"certified": share, "samples": box.tolist()}
+    return record | {"status": "certified", "sandwich": both.as_dict(), "text": str(both), "linear": told}
 
 
 def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
@@ -108,8 +162,7 @@ def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
     console.print(str(gain))
     if record["status"] == "certified":
         console.print(record["text"])
-        radii = torch.tensor(record["certificate"]["radius"])
-        console.print(f"certified radius: median {float(radii.median()):.4g}, largest {float(radii.max()):.4g}")
+        _show_ways(record, console)
     else:
         console.print(f"refused: {record['reason']}")
         if "smoothing" not in record:
@@ -117,3 +170,19 @@ def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
     if "smoothing" in record:
         held = record["smoothing"]
         console.print(f"smoothed: {held['certified']:.1%} certified within {held['eps']:g} in L2")
+
+
+def _show_ways(record: dict[str, Any], console: Console) -> None:
+    """Which bound gave the number."""
+    held, linear = record.get("certificate"), record.get("linear")
+    if held is not None:
+        radii = torch.tensor(held["radius"], dtype=torch.float64)
+        share = float(((radii > 0) & (radii >= record["eps"]) & torch.tensor(held["correct"])).double().mean())
+        way = "pair by pair over the last map" if held["pairwise"] else "of the whole model"
+        console.print(
+            f"by the Lipschitz constant, {way}: {share:.1%}; radius: median {float(radii.median()):.4g}, "
+            f"largest {float(radii.max()):.4g}"
+        )
+    if linear is not None:
+        told = linear.get("reason") or f"{linear['certified']:.1%}"
+        console.print(f"by linear bounds over the box: {told}")

@@ -22,8 +22,8 @@ class Certify:
     """How the size of a perturbation is measured."""
     eps: str = "0.5"
     """The size to certify, a number or a fraction."""
-    data: str = "digits"
-    """A task by name (its test split), or a .safetensors or .npz file with x and y."""
+    data: str | None = None
+    """A task by name (its test split), or a .safetensors or .npz file with x and y; the run's own task by default."""
     samples: int | None = None
     """Only the first so many."""
     preset: str = "fast"

@@ -38,7 +38,7 @@ class Budget(Settings):
     lr: float = 1e-3
     weight_decay: float = 2e-4
     betas: tuple[float, float] = (0.9, 0.999)
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Literal["cosine", "constant", "plateau"] = "cosine"
     warmup: float = 0.0
     clip: float | None = None
     groups: bool = True
@@ -48,6 +48,7 @@ class Budget(Settings):
     save_every: int | None = None
     track_test: bool = False
     choose: Literal["robust", "clean"] = "robust"
+    optimiser: Literal["adamw", "adam"] = "adamw"
 
     def settings(self, seed: int) -> FitSettings:
         own = {name: value for name, value in to_dict(self).items() if name != "class"}
@@ -78,11 +79,27 @@ class AttackPlan(Settings):
 
 @dataclass(frozen=True)
 class CertifyPlan(Settings):
-    """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, and below an attack."""
+    """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, and below an attack.
+
+    smoothing   also certify the model smoothed by normal noise of this deviation; `copies` noisy samples count each
+    """
 
     radii: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0)
     samples: int | None = None
     preset: str | None = "fast"
+    smoothing: float | None = None
+    copies: int = 1000
+
+
+@dataclass(frozen=True)
+class BoundPlan(Settings):
+    """The generalisation bound of a single selective block after training, its gap, and its norms after every epoch.
+
+    ceiling   where the loss is cut: the bound is one for losses of at most that
+    """
+
+    delta: float = 0.05
+    ceiling: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,7 @@ class Cell(Settings):
     attribution: bool = False
     seed: int = 0
     fourier: FourierPlan | None = None
+    bound: BoundPlan | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

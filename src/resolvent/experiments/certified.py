@@ -10,8 +10,10 @@ from torch import Tensor
 from resolvent.analysis import certified_gain, certify, check_sandwich
 from resolvent.attacks import Threat, autoattack
 from resolvent.experiments.cell import CertifyPlan
+from resolvent.experiments.smoothed import smoothed
 from resolvent.experiments.work import Work
 from resolvent.models import TwoTower
+from resolvent.models.parts import last_weight
 
 
 def certified(work: Work) -> dict[str, Any]:
@@ -23,8 +25,11 @@ def certified(work: Work) -> dict[str, Any]:
     x, y = split.x[:n].to(work.device), split.y[:n].to(work.device)
     lengths = None if split.lengths is None else split.lengths[:n]
     shortest = work.task.length if lengths is None else int(lengths.min())
-    gain = certified_gain(model.gain_parts(shortest))
+    head = None if isinstance(model, TwoTower) else last_weight(model.head)
+    gain = certified_gain(model.gain_parts(shortest), head=head)
     told: dict[str, Any] = {"gain": gain.value, "samples": n, "parts": gain.as_dict()}
+    if plan.smoothing is not None and lengths is None:
+        told["smoothing"] = smoothed(work, model, plan, x, y)
     if gain.value is None or isinstance(model, TwoTower):
         return told | {"reason": gain.explanation, "curve": []}
     found = certify(model, x, y, gain, lengths=lengths)

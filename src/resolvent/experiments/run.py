@@ -9,6 +9,7 @@ everything else in the record is the same on every run of the same cell.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import time
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ import torch
 from resolvent.data import Task
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.folder import RECORD, Folder
+from resolvent.experiments.generalised import norms_watch
 from resolvent.experiments.lock import Lock
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages import SHARED, STAGES, Stage
@@ -113,12 +115,23 @@ def _fit(work: Work) -> dict[str, Any]:
     goal, settings = cell.goal, cell.budget.settings(cell.seed)
     probe = goal.probe(bounds) if work.task.vocabulary is None else None
     settings = type(settings)(**{**vars(settings), "probe": probe})
-    history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, save=save_model)
+    watch = norms_watch(cell)
+    history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, save=save_model, watch=watch)
     if crew().first:
         work.folder.seal()
     crew().wait()
-    rows = [dict(row) for row in history.rows]
-    return {"parameters": count_parameters(model), "rows": rows, "summary": history.summary}
+    told = {"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary}
+    plain: dict[str, Any] = finite(told)
+    return plain
+
+
+def finite(value: Any) -> Any:
+    """A copy in which a number that is none is None: an unstable model has infinite losses, and JSON does not."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _set_aside(path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+from torch import Tensor, nn
 
 from resolvent.blocks.parts import PRODUCT, chain, parts_of
+from resolvent.blocks.spectral import Spectral
 from resolvent.blocks.state_pool import StatePool
 from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.head import Match, Readout
@@ -21,6 +22,12 @@ def model_parts(tower: Tower, head: Readout | LipschitzReadout, length: int | No
     """`length` (the shortest sequence that the bound is for) sharpens the mean's constant, 1 / sqrt(length)."""
     pooled = [pool_part(head.pooling, length)] if isinstance(head, Readout) else _readout_pool(head, length)
     return [*tower_parts(tower), *pooled, *chain((head.hidden, "head.hidden"), (head.out, "head.out"))]
+
+
+def last_weight(head: Readout | LipschitzReadout) -> Tensor:
+    """The linear map at the end, as it is used: with it pairs of logits are bounded by the distance of their rows."""
+    out = head.out
+    return (out.matrix() if isinstance(out, Spectral) else out.weight).detach()
 
 
 def two_tower_parts(tower: Tower, pooling: PoolKind, head: Match, length: int | None) -> list[Part]:

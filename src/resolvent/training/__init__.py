@@ -4,12 +4,14 @@ history = fit(model, load_task("digits"), trades(Threat("linf", 0.1, (0, 1))), F
 """
 
 from resolvent.training.batch import Batch
+from resolvent.training.collapse import spread
 from resolvent.training.criterion import criterion
 from resolvent.training.diverged import Diverged
 from resolvent.training.fit import fit
 from resolvent.training.history import History
 from resolvent.training.inner import Inner
 from resolvent.training.measure import measure
+from resolvent.training.noisy import noisy
 from resolvent.training.objective import PGDAT, TRADES, Loss, Objective, pgd_at, standard, trades
 from resolvent.training.optimiser import parameter_groups
 from resolvent.training.settings import FitSettings, Probe
@@ -28,8 +30,10 @@ __all__ = [
     "criterion",
     "fit",
     "measure",
+    "noisy",
     "parameter_groups",
     "pgd_at",
+    "spread",
     "standard",
     "trades",
 ]

@@ -9,15 +9,28 @@ from resolvent.attacks import squared_deviation
 
 
 def criterion(output: Tensor, y: Tensor) -> Tensor:
-    """l per sample (b,): cross-entropy for whole-number y, squared error summed over the output for real y."""
+    """l per sample (b,): cross-entropy for whole-number y, squared error summed over the output for real y.
+
+    One logit (b, 1) says how much class 1 is preferred to class 0.
+    """
     if y.is_floating_point():
         return squared_deviation(output, y.view_as(output))
+    if binary(output):
+        return F.binary_cross_entropy_with_logits(output[:, 0], y.to(output.dtype), reduction="none")
     return F.cross_entropy(output, y, reduction="none")
 
 
 def score(output: Tensor, y: Tensor) -> Tensor:
     """Per sample (b,), larger is better: 1 or 0 for a class, minus the squared error for real y."""
-    return -criterion(output, y) if y.is_floating_point() else (output.argmax(-1) == y).to(output.dtype)
+    if y.is_floating_point():
+        return -criterion(output, y)
+    chosen = (output[:, 0] > 0).long() if binary(output) else output.argmax(-1)
+    return (chosen == y).to(output.dtype)
+
+
+def binary(output: Tensor) -> bool:
+    """Whether the output is one logit for two classes."""
+    return output.dim() == 2 and output.shape[1] == 1
 
 
 def wide(output: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ from resolvent.training.settings import FitSettings
 from resolvent.training.state import Save
 
 Final = Callable[[nn.Module], dict[str, float]]
+Watch = Callable[[nn.Module], dict[str, float]]
+OVERFLOW = "every output is finite, but the norm of the gradient is beyond the largest number"
 
 
 def fit(
@@ -42,6 +44,7 @@ def fit(
     *,
     save: Save | None = None,
     final: Final | None = None,
+    watch: Watch | None = None,
 ) -> History:
     """Train `model` in place; it is left with the last weights, and `history.load(model)` puts the best ones in.
 
@@ -49,6 +52,7 @@ def fit(
     save    writes the best weights as save(model, folder), e.g. `models.save_model`, which adds the settings
     final   measured once on the best and on the last weights in evaluation mode, e.g. {"autoattack": accuracy}; its gap
             is recorded with the others
+    watch   looks at the model after every epoch; what it returns is entered into the epoch's row
     """
     run = begin(model, task, objective, settings or FitSettings(), folder, save)
     done = run.files.summary() if run.files is not None else None
@@ -57,7 +61,7 @@ def fit(
     devices = [run.device] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices), _modes(model):
         with reporter(task.name, run.steps) as told:
-            _train(run, told)
+            _train(run, told, watch)
         return _closed(run, final)
 
 
@@ -72,7 +76,7 @@ def _modes(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _train(run: Run, told: Reporter) -> None:
+def _train(run: Run, told: Reporter, watch: Watch | None = None) -> None:
     run.model.train()
     started = time.perf_counter()
     while run.ledger.step < run.steps:
@@ -80,7 +84,8 @@ def _train(run: Run, told: Reporter) -> None:
         told.step(run.ledger.step)
         every = run.settings.save_every
         if run.ledger.step % len(run.batches) == 0:
-            row = _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
+            seen = {} if watch is None else dict(watch(run.model))
+            row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
             _enter(run, row)
             told.row(row)
             started = time.perf_counter()
@@ -92,7 +97,8 @@ def _step(run: Run) -> None:
     """One update; a loss or gradient that is not finite stops the run before the weights change."""
     step = run.ledger.step
     batch = run.batches.at(step)
-    set_rate(run.optimiser, rate(step, len(run.batches), run.settings))
+    losses = (row["train_loss"] for row in run.ledger.rows)
+    set_rate(run.optimiser, rate(step, len(run.batches), run.settings, losses))
     run.optimiser.zero_grad(set_to_none=True)
     mean, right = _summed(run, batch, step)
     size = _clipped(run)
@@ -195,7 +201,7 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
 
 def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
     gradient = non_finite_gradient(run.model)
-    reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or "no layer returned it"
+    reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or OVERFLOW
     kept = "" if run.files is None else f"; the last stored state is {run.files.state}"
     raise Diverged(
         f"fit: loss or gradient is not finite at step {step + 1} (epoch {run.epoch + 1}): {reason}. The model holds "

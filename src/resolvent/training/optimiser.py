@@ -1,17 +1,19 @@
-"""AdamW on the groups that the model asks for, and the learning rate as a function of the step."""
+"""AdamW or Adam on the groups that the model asks for, and the learning rate as a function of the step."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from resolvent.training.plateau import plateau
 from resolvent.training.settings import FitSettings
 
 
-def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.AdamW:
+def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
     """Each group remembers its own full rate as `base_lr`; `set_rate` scales it."""
     groups = parameter_groups(model) if settings.groups else [{"params": list(model.parameters())}]
     made = []
@@ -23,7 +25,8 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.AdamW
             made.append({"weight_decay": settings.weight_decay, **own, "params": params, "lr": lr, "base_lr": lr})
     if not made:
         raise ValueError("fit: the model has no parameter to train; is requires_grad off throughout?")
-    return torch.optim.AdamW(made, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+    make = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    return make(made, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
@@ -39,13 +42,18 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     return [{"params": params, **dict(key)} for key, params in groups.items() if params]
 
 
-def rate(step: int, per_epoch: int, settings: FitSettings) -> float:
-    """Factor of the learning rate at `step`: a linear rise over the warm-up, then a half cosine to zero."""
+def rate(step: int, per_epoch: int, settings: FitSettings, losses: Iterable[float] = ()) -> float:
+    """Factor of the learning rate at `step`: a linear rise over the warm-up, then a half cosine to zero.
+
+    `losses` are the training losses of the epochs so far, for the schedule "plateau".
+    """
     warmup = round(settings.warmup * per_epoch)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     if settings.schedule == "constant":
         return 1.0
+    if settings.schedule == "plateau":
+        return plateau(losses)
     rest = max(settings.epochs * per_epoch - warmup, 1)
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / rest))
 

@@ -176,6 +176,8 @@ def check_outputs(run: Run) -> None:
     if not isinstance(output, Tensor):
         raise TypeError(f"fit: expected the model to return a tensor of outputs, got {type(output).__name__}.")
     classes = run.task.classes
+    if classes == 2 and output.shape == (len(first), 1):  # one logit for two classes
+        return
     if classes is not None and output.shape != (len(first), classes):
         raise ValueError(
             f"fit: expected logits of shape (b, {classes}) for task {run.task.name!r}, got {tuple(output.shape)} for "

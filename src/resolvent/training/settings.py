@@ -11,7 +11,8 @@ from resolvent.attacks.setting import check_count
 from resolvent.training.criterion import criterion
 
 Precision = Literal["float32", "bf16"]
-Schedule = Literal["cosine", "constant"]
+Schedule = Literal["cosine", "constant", "plateau"]
+Optimiser = Literal["adamw", "adam"]
 Choice = Literal["robust", "clean"]
 
 
@@ -28,6 +29,7 @@ class FitSettings:
     """The defaults are those of the study of deep SSMs under adversarial training, its 180 epochs apart.
 
     warmup         epochs of linear rise before the cosine; may be a fraction
+    schedule       "cosine" to zero, "constant", or "plateau": times 0.9 when the training loss stays where it is
     clip           largest norm of the whole gradient; None: as it comes
     groups         keep the layers' own optimiser groups (no weight decay on dynamics); False: one group for all
     ssm_lr         learning rate of the groups that layers set apart; None: what they ask for, or lr
@@ -37,6 +39,7 @@ class FitSettings:
     track_test     measure the test split with the validation split, and keep the best by it under its own name
     choose         what makes a checkpoint the best: the score under the probe, or the clean one (standard training)
     probe          attack of the measurements; None: the objective's own threat, or none at all
+    optimiser      "adamw", or "adam", whose weight decay is part of the gradient
     """
 
     epochs: int = 30
@@ -56,6 +59,7 @@ class FitSettings:
     track_test: bool = False
     choose: Choice = "robust"
     probe: Probe | None = None
+    optimiser: Optimiser = "adamw"
 
     def __post_init__(self) -> None:
         check_count("FitSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
@@ -68,6 +72,7 @@ class FitSettings:
         _choice("schedule", self.schedule, get_args(Schedule))
         _choice("precision", self.precision, get_args(Precision))
         _choice("choose", self.choose, get_args(Choice))
+        _choice("optimiser", self.optimiser, get_args(Optimiser))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"FitSettings: seed must be a whole number, got {self.seed!r}.")
         if self.warmup > self.epochs:

@@ -4,6 +4,7 @@ On the command line underscores are dashes: `resolvent run qi2024-table1 --only 
 """
 
 from resolvent.experiments.recipes.adversarial import qi2024_table1, qi2024_table2
+from resolvent.experiments.recipes.certified import certified_digits
 from resolvent.experiments.recipes.ptd import (
     ptd_conditioning,
     ptd_fourier,
@@ -13,8 +14,17 @@ from resolvent.experiments.recipes.ptd import (
     ptd_transfer,
 )
 from resolvent.experiments.recipes.quickstart import quickstart
+from resolvent.experiments.recipes.selective import (
+    honarpisheh2025_abscissa,
+    honarpisheh2025_gap,
+    honarpisheh2025_stability,
+)
 
 __all__ = [
+    "certified_digits",
+    "honarpisheh2025_abscissa",
+    "honarpisheh2025_gap",
+    "honarpisheh2025_stability",
     "ptd_conditioning",
     "ptd_fourier",
     "ptd_kappa",

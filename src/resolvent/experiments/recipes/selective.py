@@ -1,0 +1,96 @@
+"""The study of generalisation in selective SSMs (Honarpisheh et al. 2025): both experiments and the sweep of s_A.
+
+One selective block behind an embedding, trained by Adam with the penalty on collapsed answers. Every cell keeps the
+block's norms after each epoch and the bound of Theorem 3.3 for what was trained. A seed whose loss is no number stays
+in the tables as failed; the authors draw another one. The small size is Majority alone, in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resolvent.experiments.cell import BoundPlan, Budget, Cell, TaskChoice
+from resolvent.experiments.goal import Goal
+from resolvent.experiments.recipes.size import Size
+from resolvent.models.presets import selective_block, selective_training
+from resolvent.models.presets.generalisation import StudyTask
+
+UNSTABLE = 0.1  # s_A at the start of experiment 1
+SWEEP = tuple(round(-0.1 + 0.02 * k, 2) for k in range(11))
+FIRST: dict[StudyTask, range] = {
+    "majority": range(150, 301, 50),
+    "imdb": range(300, 601, 100),
+    "listops": range(200, 501, 100),
+}
+FIXED: dict[StudyTask, int] = {"majority": 250, "imdb": 500, "listops": 300}
+SECOND: dict[StudyTask, range] = {
+    "majority": range(25, 401, 25),
+    "imdb": range(100, 2001, 100),
+    "listops": range(100, 1001, 100),
+}
+FEW = 2500  # reviews of experiment 1, a tenth of them all; generated sets have 1000 samples in both
+SEEDS = 5
+
+
+def honarpisheh2025_stability(size: Size = "full") -> list[Cell]:
+    """Honarpisheh et al. 2025, experiment 1: an unstable start, s_A = 0.1, over T; does training drive s_A to 0?"""
+    recipe = "honarpisheh2025-stability"
+    if size == "small":
+        return [_cell(recipe, "majority", T, UNSTABLE, epochs=10) for T in (50, 100, 300)]
+    return [_cell(recipe, task, T, UNSTABLE, epochs=10, samples=FEW) for task in FIRST for T in FIRST[task]]
+
+
+def honarpisheh2025_abscissa(size: Size = "full") -> list[Cell]:
+    """Honarpisheh et al. 2025, appendix B.5: s_A from -0.1 to 0.1 at one length."""
+    recipe = "honarpisheh2025-abscissa"
+    if size == "small":
+        return [_cell(recipe, "majority", 50, s, epochs=10) for s in (-0.1, 0.0, 0.1)]
+    return [_cell(recipe, task, T, s, epochs=10, samples=FEW) for task, T in FIXED.items() for s in SWEEP]
+
+
+def honarpisheh2025_gap(size: Size = "full") -> list[Cell]:
+    """Honarpisheh et al. 2025, experiment 2: training against test over T from s_A = 0, five seeds."""
+    recipe = "honarpisheh2025-gap"
+    if size == "small":
+        small = [_cell(recipe, "majority", T, 0.0, epochs=10) for T in (25, 50, 100)]
+        return [cell.seeded(seed) for cell in small for seed in (0, 1)]
+    full = [_cell(recipe, task, T, 0.0) for task in SECOND for T in SECOND[task]]
+    return [cell.seeded(seed) for cell in full for seed in range(SEEDS)]
+
+
+def _cell(
+    recipe: str, task: StudyTask, T: int, abscissa: float, *, epochs: int | None = None, samples: int | None = None
+) -> Cell:
+    training = selective_training(task)
+    length = epochs or training.epochs or 1
+    budget = Budget(
+        epochs=length,
+        batch_size=training.batch,
+        lr=training.lr,
+        weight_decay=training.weight_decay,
+        schedule="plateau",
+        clip=training.clip,
+        groups=training.groups,
+        optimiser=training.optimiser,
+        evaluate_every=max(1, length // 5),
+        choose="clean",
+    )
+    return Cell(
+        recipe,
+        (task, f"T={T}", f"s_A={abscissa:g}"),
+        selective_block(task, abscissa=abscissa),
+        _task(task, T, samples),
+        Goal(spread=True),
+        budget,
+        bound=BoundPlan(),
+    )
+
+
+def _task(task: StudyTask, T: int, samples: int | None) -> TaskChoice:
+    if task == "imdb":  # padding on the right is read like everything else
+        return TaskChoice("imdb-words", (("length", T),), samples)
+    made: dict[StudyTask, tuple[tuple[str, Any], ...]] = {
+        "majority": (("length", T), ("samples", 1000)),
+        "listops": (("around", T), ("samples", (1000, 1000, 1000)), ("lengths", False)),
+    }
+    return TaskChoice(task, made[task], samples)

@@ -1,0 +1,46 @@
+"""The penalty by which the generalisation study keeps a model from answering the same to everything (Keller 2024).
+
+    max(0, 10 (0.1 - std(sigmoid(z))))        over all logits z of a batch
+
+is 1 for constant answers and 0 as soon as probabilities spread by a tenth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.training.batch import Batch
+from resolvent.training.objective import Loss, Objective, standard
+
+WEIGHT, LEAST = 10.0, 0.1
+
+
+def collapse(output: Tensor) -> Tensor:
+    """The penalty itself. The deviation is the unbiased one; of a single number it is 0."""
+    p = torch.sigmoid(output)
+    spread = p.std() if p.numel() > 1 else p.new_zeros(())
+    return torch.relu(WEIGHT * (LEAST - spread))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """An objective and the penalty on its outputs; see `spread`."""
+
+    objective: Objective = standard
+
+    @property
+    def inner(self) -> object:
+        """Of an adversarial objective: `fit` reads its threat from here."""
+        return getattr(self.objective, "inner", None)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        loss = self.objective(model, batch)
+        return Loss(loss.value + collapse(loss.output), loss.output)
+
+
+def spread(objective: Objective = standard) -> Spread:
+    """`objective` plus the collapse-avoidance penalty."""
+    return Spread(objective)
