@@ -174,3 +174,23 @@ def test_second_gradients_with_frozen_tables() -> None:
     w = torch.randn_like(u)
     (gv,) = torch.autograd.grad(gu, v, w)
     assert_close(gv, blocked.run(blocks, w, u.new_zeros(1, 2, 6))[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("T", [2, 7, 56])
+def test_table_gradients_equal_those_of_the_graph(T: int, kind: str, dtype: torch.dtype) -> None:
+    """The backward pass without a graph against autograd through the tables as they are written, in float64."""
+    lam = spectrum(3, 5, kind)
+    inputs = [lam.requires_grad_(), like(lam).requires_grad_(), torch.randn(3, dtype=F64, requires_grad=True)]
+    tables = _all_tables(diagonal_blocks(DiagonalBank(*inputs), T, F64))
+    g = [torch.randn_like(t) for t in tables]
+    graph = torch.autograd.grad(tables, inputs, g, create_graph=True)  # second order is wanted: torch's operations
+    found = _all_tables(diagonal_blocks(DiagonalBank(*inputs), T, dtype))
+    got = torch.autograd.grad(found, inputs, [narrow(t, dtype) for t in g])
+    assert_close(got, tuple(t.detach() for t in graph), dtype=dtype, gradient=True)
+
+
+def _all_tables(blocks: blocked.Blocks) -> tuple[Tensor, ...]:
+    assert isinstance(blocks.carry, blocked.DiagonalCarry)
+    return blocks.toeplitz, blocks.M_in, blocks.M_out, blocks.carry.powers, blocks.carry.whole

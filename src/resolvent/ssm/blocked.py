@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from resolvent.scan import linear_scan
 from resolvent.scan.carry import carry, carry_backward
 from resolvent.scan.linear import _batched as is_batched
+from resolvent.ssm.layout import channels_first, channels_last
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
@@ -117,13 +118,13 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
     m = -(-l // T)  # blocks
     t = min(l, T)  # steps of each; a single block may be shorter than the tables
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
-    flat = _laid_out(padded.reshape(b * m, t, d).permute(2, 0, 1))  # (d, b m, t)
-    carry, h0 = blocks.carry, h0.transpose(0, 1)
-    if m > 1 and u.device.type == "cpu" and isinstance(carry, DiagonalCarry) and plain():
-        y, before, end = _Pass.apply(flat, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, carry.whole)
+    rows = padded.reshape(b * m, t, d)
+    powers, h0 = blocks.carry, h0.transpose(0, 1)
+    if m > 1 and u.device.type == "cpu" and isinstance(powers, DiagonalCarry) and plain():
+        y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, powers.whole)
     else:
-        y, before, end = _pass(blocks, flat, h0, m)
-    y = y.view(d, b, m * t).permute(1, 2, 0).contiguous()
+        y, before, end = _pass(blocks, rows, h0, m)
+    y = y.view(b, m * t, d)
     if m * t > l:  # a slice of everything would still cost the backward pass a copy
         y = y[:, :l]
     if lengths is not None:
@@ -143,13 +144,14 @@ def _laid_out(x: Tensor) -> Tensor:
 
 
 def _pass(blocks: Blocks, u: Tensor, h0: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """From u (d, b m, t) and h0 (d, b, s): y (d, b m, t), the states before each block (d, b, m, s), the last one."""
-    T, t = blocks.toeplitz.shape[-1], u.shape[-1]
+    """From u (b m, t, d) and h0 (d, b, s): y (b m, t, d), the states before each block (d, b, m, s), the last one."""
+    T, t = blocks.toeplitz.shape[-1], u.shape[1]
+    u = _laid_out(u.permute(2, 0, 1))  # (d, b m, t)
     z = torch.bmm(u, blocks.M_in[:, T - t :]).unflatten(1, (-1, m))
     before, end = _states(blocks, z, h0, t)
     y = torch.bmm(u, blocks.toeplitz[:, :t, :t])
     y = torch.baddbmm(y, before.flatten(1, 2), blocks.M_out[:, :t].mT)
-    return _contiguous_gradient(y), before, end
+    return _contiguous_gradient(y).permute(1, 2, 0).contiguous(), before, end
 
 
 def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tensor]:
@@ -242,18 +244,19 @@ class _Pass(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (d, b, s), m = h0.shape, u.shape[1] // max(h0.shape[1], 1)
+    def forward(ctx: Any, given: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (d, b, s), m = h0.shape, given.shape[0] // max(h0.shape[1], 1)
+        u = channels_first(given)  # (d, b m, t)
         y, before, end = u.new_empty(u.shape), u.new_empty(d, b, m, s), u.new_empty(d, b, s)
         for c in _chunks(before):
             toeplitz, M_in, M_out, whole = (table[c] for table in tables)
             carry(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c], before[c], end[c])
             torch.bmm(u[c], toeplitz, out=y[c]).baddbmm_(before[c].flatten(1, 2), M_out.mT)
         learnt = any(ctx.needs_input_grad[2:])  # else no gradient depends on u and h, and they are not kept
-        ctx.save_for_backward(h0, *tables, *((u, before) if learnt else ()))
+        ctx.save_for_backward(h0, *tables, *((given, before) if learnt else ()))  # u is sooner made again than kept
         ctx.set_materialize_grads(False)
-        ctx.shapes = u.shape, before.shape, h0.shape
-        return y, before, end
+        ctx.shapes = given.shape, before.shape, h0.shape
+        return channels_last(y), before, end
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -264,7 +267,8 @@ class _Pass(torch.autograd.Function):
         if by_graph_only(*g):
             u = kept[0] if kept else zero.expand(ctx.shapes[0]).requires_grad_()
             return gradients_by_graph(_pass_of, (u, h0, *tables), g, ctx.needs_input_grad)
-        gy, g_end = _laid_out(g[0]), g[2].contiguous()  # once, not in each product
+        gy, g_end = channels_first(g[0]), g[2].contiguous()  # once, not in each product
+        kept[:1] = [channels_first(u) for u in kept[:1]]
         found = [x.new_empty(x.shape) for x in (gy, h0, *(tables if kept else ()))]
         for c in _chunks(g[1]):
             g_state = torch.bmm(gy[c], M_out[c]).view(g[1][c].shape)
@@ -272,6 +276,7 @@ class _Pass(torch.autograd.Function):
                 g_state += g[1][c]
             own = [x[c] for x in (*tables, *kept)]
             _write_gradients([x[c] for x in found], own, (gy[c], g_state, g_end[c]))
+        found[0] = found[0].permute(1, 2, 0)
         return *found, *(None,) * (6 - len(found))
 
 
@@ -292,10 +297,10 @@ def _write_gradients(out: list[Tensor], saved: list[Tensor], g: tuple[Tensor, Te
 
 
 def _pass_of(u: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`_pass` as a function of tensors; its u has whole blocks."""
+    """`_pass` as a function of tensors; its u (b m, t, d) has whole blocks."""
     toeplitz, M_in, M_out, whole = tables
     blocks = Blocks(toeplitz, M_in, M_out, DiagonalCarry(whole[:, None], whole))
-    return _pass(blocks, u, h0, u.shape[1] // max(h0.shape[1], 1))
+    return _pass(blocks, u, h0, u.shape[0] // max(h0.shape[1], 1))
 
 
 def _chunks(states: Tensor) -> list[slice]:
