@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 Chart = dict[str, Any]
 DASHES = ("-", "--", "-.", ":")
 BROAD = (7.4, 3.2)  # inches: for charts with many curves
-MANY = 5
+MANY = 5  # curves
+FEW = 7  # places on an axis
 
 
 def chart_svg(chart: Chart) -> str:
@@ -28,13 +29,14 @@ def chart_figure(chart: Chart) -> Figure:
     drawn = 0
     for curve in chart["series"]:
         x, y = (_shown(curve[key], key in log) for key in ("x", "y"))
-        colour, dash = SERIES[drawn % len(SERIES)], DASHES[drawn // len(SERIES) % len(DASHES)]
+        points = curve.get("style") == "points"
+        number = max(drawn - 1, 0) if points else drawn  # points go with the line before them
+        colour, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
         if curve.get("style") == "dash":
             axes.plot(x, y, lw=1.0, ls="--", color=MUTED, label=curve["name"])
             continue
-        points = curve.get("style") == "points"
         axes.plot(x, y, "o" if points else dash, ms=3.4, mew=0, lw=1.2, color=colour, label=curve["name"])
-        drawn += 1
+        drawn += not points
     for mark in chart.get("marks", []):
         axes.plot([mark["x"]], [mark["y"]], "v", ms=3.5, mew=0, color=INK)
         axes.annotate(mark["text"], (mark["x"], mark["y"]), (4, 4), textcoords="offset points", size=7, color=INK)
@@ -55,7 +57,12 @@ def _shown(values: Sequence[float | None], log: bool) -> list[float]:
 
 
 def _scale(axes: Any, chart: Chart, log: str) -> None:
+    """Logarithms where asked for; a few round places on the x axis are its ticks."""
     for name, set_scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         values = [v for curve in chart["series"] for v in _shown(curve[name], name in log)]
         if name in log and any(math.isfinite(v) for v in values):
             set_scale("log")
+    places = sorted({v for curve in chart["series"] for v in _shown(curve["x"], "x" in log) if math.isfinite(v)})
+    if "x" in log and len(places) <= FEW:
+        axes.set_xticks(places, [f"{v:g}" for v in places])
+        axes.set_xticks([], minor=True)
