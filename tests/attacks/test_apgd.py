@@ -30,8 +30,8 @@ def accuracy(x: Tensor, y: Tensor) -> float:
         return float((trained()(x).argmax(1) == y).double().mean())
 
 
-def compare_accuracy(norm: Any, attack: APGD, n: int, slack: float) -> None:
-    """Never weaker by more than the slack; being stronger than the reference is no fault."""
+def compare_accuracy(norm: Any, attack: APGD, n: int, slack: float) -> float:
+    """Never weaker by more than the slack; being stronger than the reference is no fault. Returns the difference."""
     x, y = images(n, 5)
     threat = Threat(norm, PARITY[norm][1], (0.0, 1.0))
     found = attack(trained(), x, y, threat)
@@ -41,6 +41,7 @@ def compare_accuracy(norm: Any, attack: APGD, n: int, slack: float) -> None:
     assert mine <= want + slack
     assert threat.contains(found.x_adv, x).all()
     assert torch.equal(found.success, trained()(found.x_adv).argmax(1) != y)
+    return mine - want
 
 
 # One sample of 200 is 0.5 points.
@@ -65,7 +66,8 @@ def test_accuracy_on_a_thousand(norm: str, attack: APGD) -> None:
         assert mine <= accuracy(theirs(norm, loss="dlr").perturb(x, y), y) + 0.005
     else:
         # On L1 the reference itself moved by 1.7 points between seeds (three seeds, 300 samples).
-        compare_accuracy(norm, attack, 1000, 0.005 if norm != "l1" else 0.015)
+        apart = compare_accuracy(norm, attack, 1000, 0.005 if norm != "l1" else 0.015)
+        assert norm == "l1" or abs(apart) <= 0.005
 
 
 def mean_losses(norm: Any, n: int, seeds: int) -> tuple[Tensor, Tensor]:

@@ -304,3 +304,19 @@ def test_every_preset_runs_on_sequences() -> None:
         assert isinstance(result, AutoAttackResult)
         assert result.preset == name
         assert len(result.attacks) == len(result.stages) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize("preset", ["standard", "qi2024", "plus", "rand"])
+def test_every_preset_runs_as_it_is(preset: str, norm: Any) -> None:
+    """With its full budgets, on a few sequences: each norm's list, and no attack leaves the threat."""
+    model, x, y = case(6, wrong=1)
+    threat = Threat(norm, {"linf": 0.02, "l2": 0.05, "l1": 0.15}[norm], bounds=(0.0, 1.0))
+    result = autoattack(model, x, y, threat, preset)
+    assert result.stages[1:] == tuple(attack.name for attack in home.chosen(preset, norm))
+    assert threat.check(x).contains(result.x_adv, x).all()
+    assert 0 < result.accuracy <= autoattack(model, x, y, threat, QUICK).accuracy
+    assert {flag.kind for flag in result.flags} <= {"borderline"}
+    stands = int(result.queries[result.robust].min())
+    assert stands > {"standard": 5500, "qi2024": 5300, "plus": 7000, "rand": 4000}[preset]  # 3 targets
