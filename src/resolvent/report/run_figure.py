@@ -82,7 +82,7 @@ def curve(record: Record) -> list[tuple[float, float]]:
 
 
 def certificate_svg(record: Record) -> str:
-    """Certified below, attacked above: the truth lies between them, and between two radii it is the outer ones' steps."""
+    """Certified below, attacked above; between two radii each curve keeps the value that is sure to bound the truth."""
     points = record["certificate"]["curve"]
     figure, axes = blank()
     radii = [p["radius"] for p in points]
