@@ -3,7 +3,7 @@
 On the command line underscores are dashes: `resolvent run qi2024-table1 --only s4,cifar10,trades`.
 """
 
-from resolvent.experiments.recipes.adversarial import qi2024_table1, qi2024_table2
+from resolvent.experiments.recipes.adversarial import qi2024_error_growth, qi2024_table1, qi2024_table2
 from resolvent.experiments.recipes.certified import certified_digits
 from resolvent.experiments.recipes.ptd import (
     ptd_conditioning,
@@ -18,6 +18,7 @@ from resolvent.experiments.recipes.selective import (
     honarpisheh2025_abscissa,
     honarpisheh2025_gap,
     honarpisheh2025_stability,
+    honarpisheh2025_table1,
 )
 
 __all__ = [
@@ -25,12 +26,14 @@ __all__ = [
     "honarpisheh2025_abscissa",
     "honarpisheh2025_gap",
     "honarpisheh2025_stability",
+    "honarpisheh2025_table1",
     "ptd_conditioning",
     "ptd_fourier",
     "ptd_kappa",
     "ptd_sensitivity",
     "ptd_sizes",
     "ptd_transfer",
+    "qi2024_error_growth",
     "qi2024_table1",
     "qi2024_table2",
     "quickstart",

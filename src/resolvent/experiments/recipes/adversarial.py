@@ -16,6 +16,7 @@ from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
 from resolvent.experiments.goal import Goal, Kind
 from resolvent.experiments.recipes.digits import digits_cell
 from resolvent.experiments.recipes.size import Size
+from resolvent.experiments.study import Study
 from resolvent.models.presets import robustness, robustness_training
 from resolvent.models.presets.robustness import Dataset, Structure
 
@@ -51,6 +52,12 @@ def qi2024_table2(size: Size = "full") -> list[Cell]:
         for kind in kinds
         for ads in scalings
     ]
+
+
+def qi2024_error_growth(size: Size = "full") -> list[Study]:
+    """Qi et al. 2024, Theorem 4.1.1: the output error of a perturbed input over the length; bounds, mean, attack."""
+    lengths = (4, 8, 16, 32, 64, 128, 256) if size == "full" else (4, 8, 16, 32)
+    return [Study("qi2024-error-growth", ("layers",), "error_growth.over_length", (("lengths", lengths),))]
 
 
 def published(recipe: str, structure: Structure, dataset: Dataset, kind: Kind, ads: AdSKind | None = None) -> Cell:

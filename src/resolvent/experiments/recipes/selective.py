@@ -12,6 +12,7 @@ from typing import Any
 from resolvent.experiments.cell import BoundPlan, Budget, Cell, TaskChoice
 from resolvent.experiments.goal import Goal
 from resolvent.experiments.recipes.size import Size
+from resolvent.experiments.study import Study
 from resolvent.models.presets import selective_block, selective_training
 from resolvent.models.presets.generalisation import StudyTask
 
@@ -56,6 +57,16 @@ def honarpisheh2025_gap(size: Size = "full") -> list[Cell]:
         return [cell.seeded(seed) for cell in small for seed in (0, 1)]
     full = [_cell(recipe, task, T, 0.0) for task in SECOND for T in SECOND[task]]
     return [cell.seeded(seed) for cell in full for seed in range(SEEDS)]
+
+
+def honarpisheh2025_table1(size: Size = "full") -> list[Study]:
+    """Honarpisheh et al. 2025, Table 1: how bounds of nine models grow with T, and the capacity of Theorem 3.3."""
+    lengths = (10, 20, 50, 100, 200, 500, 1000, 2000) if size == "full" else (10, 100, 1000)
+    name, settings = "honarpisheh2025-table1", (("lengths", lengths),)
+    return [
+        Study(name, ("orders",), "scaling.table_one", settings),
+        Study(name, ("capacity",), "scaling.over_length", settings),
+    ]
 
 
 def _cell(
