@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from resolvent import cli, examine
+from resolvent.analysis import frequency_response
 from resolvent.commands.analyse import Analyse
 from resolvent.experiments import run_cell
 from resolvent.experiments.inside import inside
 from resolvent.experiments.portrait import LARGEST, portrait
-from resolvent.models import save_model
+from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, save_model
 from resolvent.models.build import build_model
 from resolvent.ssm.hippo import hippo
 
@@ -120,9 +121,6 @@ def test_a_run_with_attribution(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_layers_numbers_are_those_of_its_worst_channel(tmp_path: Path) -> None:
-    from resolvent.analysis import frequency_response
-    from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig
-
     model = build_model(ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig(4)), ClassifierConfig(3), 3, 1))
     system = model.double().tower.body.blocks[0].layer.system()
     (layer,) = inside(model, "x")["layers"]
@@ -141,6 +139,12 @@ def test_selective_layers_are_listed_with_the_reason() -> None:
     made = inside(build_model(examine.preset("selective_block")), "S6")
     assert made["layers"] == []
     assert made["skipped"][0]["kind"] == "ScalarS6"
+
+
+def test_both_directions_are_looked_into() -> None:
+    block = ResidualConfig(S4DConfig(4, bidirectional=True))
+    made = inside(build_model(ModelConfig(ChannelsConfig(1), block, ClassifierConfig(2), 2, 1)), "x")
+    assert [held["name"].rpartition(".")[2] for held in made["layers"]] == ["forward", "back"]
 
 
 def test_a_preset_with_arguments() -> None:

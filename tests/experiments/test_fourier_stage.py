@@ -15,7 +15,15 @@ from resolvent.experiments.fourier import own_worst, sites_of, step_of
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.recipes.ptd import noise_model
 from resolvent.layers import LRU, S5
-from resolvent.models import ChannelsConfig, ClassifierConfig, build_model, load_model
+from resolvent.models import (
+    ChannelsConfig,
+    ClassifierConfig,
+    ModelConfig,
+    ResidualConfig,
+    S4DConfig,
+    build_model,
+    load_model,
+)
 from resolvent.models.presets import robustness
 
 
@@ -70,6 +78,15 @@ def test_the_own_worst_frequency_is_in_the_time_of_its_place() -> None:
     assert inside.frequency == pytest.approx(80.966, rel=1e-2)  # the spike of 16 states
     assert outside.frequency == pytest.approx(inside.frequency * 0.01, rel=1e-6)
     assert own_worst(build_model(robustness("mamba", "mnist"))) is None
+
+
+def test_a_bidirectional_model_has_a_worst_frequency_too() -> None:
+    block = ResidualConfig(S4DConfig(4, bidirectional=True, dt_min=0.1, dt_max=0.1))
+    model = build_model(ModelConfig(ChannelsConfig(1), block, ClassifierConfig(2), 3, 1))
+    found = own_worst(model)
+    assert found is not None
+    assert found.name.startswith("tower.body.blocks.0.layer.")
+    assert found.frequency == pytest.approx((found.per_step or 0) / 0.1)
 
 
 def scores(record: dict[str, Any]) -> dict[float, float]:

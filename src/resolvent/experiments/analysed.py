@@ -40,9 +40,9 @@ def system_of(layer: Layer) -> System | None:
     return made
 
 
-def layer_facts(name: str, system: System) -> dict[str, Any]:
+def layer_facts(name: str, system: System, rtol: float = 1e-6) -> dict[str, Any]:
     """Spectrum, the largest gain of any channel, and the response of the channel that has it."""
-    norm = hinf_norm(system)
+    norm = hinf_norm(system, rtol)
     lam = poles(system).reshape(-1)
     gains = norm.upper.reshape(-1)
     worst = int(gains.nan_to_num(math.inf).argmax())

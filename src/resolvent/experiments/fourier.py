@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.analysis import WorstFrequency, worst_frequency
 from resolvent.attacks import FourierSettings, Site, fourier_sweep, noises
-from resolvent.experiments.analysed import system_of
+from resolvent.experiments.systems import systems_of
 from resolvent.experiments.work import Work
 from resolvent.init import timestep
 from resolvent.layers import Layer
@@ -65,10 +65,12 @@ def own_worst(model: nn.Module, where: str = "layers") -> WorstFrequency | None:
     None where there is no such layer, or none that is stable.
     """
     layers = ssm_layers(model)
-    systems = {name: system for name, layer in layers.items() if (system := system_of(layer)) is not None}
+    held = {name: systems_of(layer, name)[0] for name, layer in layers.items()}
+    places = {place: name for name, own in held.items() for place in own}
+    systems = {place: system for own in held.values() for place, system in own.items()}
     found = worst_frequency(systems, rtol=RTOL) if systems else None
     if found is None or found.per_step is None or not math.isfinite(found.gain):
         return None
-    steps = torch.as_tensor(step_of(layers[found.name]) if where == "layers" else 1.0).reshape(-1)
+    steps = torch.as_tensor(step_of(layers[places[found.name]]) if where == "layers" else 1.0).reshape(-1)
     dt = float(steps[found.channel if len(steps) > 1 else 0])
     return replace(found, frequency=found.per_step / dt)

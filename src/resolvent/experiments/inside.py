@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.analysis import hankel_singular_values, time_constants
-from resolvent.experiments.analysed import layer_facts, system_of
+from resolvent.experiments.analysed import layer_facts
 from resolvent.experiments.studies.findings import chart, series
+from resolvent.experiments.systems import systems_of
 from resolvent.layers import Layer
 from resolvent.ssm import DPLR, Dense, Diagonal, System
 
-NONE = "no time-invariant system of its own: selective, bidirectional or attention"
+NONE = "no time-invariant system: it depends on its input, or on the length of the sequence"
+RTOL = 1e-4  # of a bracketed gain
 TOLERANCE = 1e-3  # of the largest Hankel singular value: smaller ones carry next to nothing
 
 
@@ -27,15 +29,15 @@ def inside(model: nn.Module, title: str) -> dict[str, Any]:
     for name, module in copy.named_modules():
         if not isinstance(module, Layer) or _holds_layers(module):
             continue
-        system = system_of(module)
-        if system is None:
-            skipped.append({"name": name, "kind": type(module).__name__, "reason": NONE})
-        else:
-            layers.append(layer(name, type(module).__name__, system))
+        kind = type(module).__name__
+        systems, _ = systems_of(module, name)
+        layers += [layer(place, kind, system) for place, system in systems.items()]
+        if not systems:
+            skipped.append({"name": name, "kind": kind, "reason": NONE})
     return {
         "kind": "model",
         "title": title,
-        "lead": f"{len(layers)} time-invariant layers; a tone is amplified by each as its own response says.",
+        "lead": _lead(len(layers)),
         "facts": _facts(layers),
         "spectra": [held.pop("spectrum") for held in layers],
         "pseudospectrum": None,
@@ -45,6 +47,12 @@ def inside(model: nn.Module, title: str) -> dict[str, Any]:
     }
 
 
+def _lead(count: int) -> str:
+    if not count:
+        return "No time-invariant layer: what this model does to a tone depends on its input."
+    return "What each time-invariant layer (in each direction) remembers, and how much it amplifies each frequency."
+
+
 def _holds_layers(module: nn.Module) -> bool:
     """Whether it is a scaffold around layers rather than one."""
     return any(isinstance(part, Layer) for part in module.modules() if part is not module)
@@ -52,7 +60,7 @@ def _holds_layers(module: nn.Module) -> bool:
 
 def layer(name: str, kind: str, system: System) -> dict[str, Any]:
     """Numbers of one layer, its spectrum and its charts: those of the channel with the largest gain."""
-    found = layer_facts(name, system)
+    found = layer_facts(name, system, RTOL)
     times = time_constants(system).reshape(-1).double().sort().values
     worst = found.pop("channel", 0)
     values = hankel_singular_values(one_of(system, worst)).reshape(-1)
