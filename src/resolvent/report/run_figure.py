@@ -81,9 +81,8 @@ def curve(record: Record) -> list[tuple[float, float]]:
     return sorted(found.items())
 
 
-def certificate_svg(record: Record) -> str:
+def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> str:
     """Certified below, attacked above; between two radii each curve keeps the value that is sure to bound the truth."""
-    points = record["certificate"]["curve"]
     figure, axes = blank()
     radii = [p["radius"] for p in points]
     axes.step(radii, [100 * p["certified"] for p in points], where="pre", lw=1.4, color=SERIES[0], label="certified")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.report.fourier import fourier_findings
+from resolvent.report.generalisation import gap_findings
 from resolvent.report.page import require_packages
 from resolvent.report.record import Spectrum, write_whole
 from resolvent.report.runs import Record, Runs, read_runs
@@ -53,10 +54,11 @@ def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
 
 
 def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:
-    """Analyses, and scores under Fourier noise: name, text, table, and charts that are drawn."""
+    """Analyses, scores under Fourier noise, generalisation over lengths: name, text, table, charts that are drawn."""
     named = [(name.replace(",", " "), record) for name, record in first.items()]
     noise = [("Fourier noise", held) for held in fourier_findings(named)]
     found = [(name, record["study"]) for name, record in runs.studies()] + noise
+    found += [(recipe, held) for recipe, cells in runs.recipes().items() for held in gap_findings(cells)]
     return [held | {"name": name, "drawn": drawn(held["charts"])} for name, held in found]
 
 
@@ -140,15 +142,21 @@ def tiles(good: list[Record]) -> list[dict[str, str]]:
 
 
 def certificate(name: str, record: Record) -> dict[str, Any]:
-    """A curve where there is a bound, and the component that breaks it where there is none."""
+    """A curve where there is a bound, or one of the smoothed model; the component that breaks a bound by name."""
     from markupsafe import Markup
 
     from resolvent.report.run_figure import certificate_svg
 
-    held = record["certificate"]
-    drawn = held.get("curve") and held.get("gain") is not None
+    held, smooth = record["certificate"], record["certificate"].get("smoothing")
     caption = f"gain {held['gain']:.4g}" if held.get("gain") is not None else held.get("reason", "no finite bound")
-    return {"name": name, "svg": Markup(certificate_svg(record)) if drawn else "", "caption": caption}
+    points = held.get("curve") if held.get("gain") is not None else None
+    if not points and smooth:
+        points = smooth["curve"]
+        caption = (
+            f"smoothed by noise of deviation {smooth['sigma']:g}, {smooth['n']:,} copies: each sample holds with "
+            f"probability {1 - smooth['alpha']:g}. The model itself has no bound: {caption}"
+        )
+    return {"name": name, "svg": Markup(certificate_svg(record, points)) if points else "", "caption": caption}
 
 
 def bars(name: str, record: Record) -> list[tuple[str, Any]]:
