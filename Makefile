@@ -8,7 +8,7 @@ endif
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALL = $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench docs clean
 
 $(INSTALL): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ bench: $(INSTALL)
 	$(PIP) -e ".[bench]"
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/scaling.py
+
+docs: $(INSTALL)
+	$(PIP) -e ".[docs]"
+	$(BIN)/python -m mkdocs build
 
 clean:
 	$(PYTHON) -c "import shutil; [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', 'out', 'build', 'dist')]"

@@ -10,11 +10,32 @@ from rich.table import Table
 
 
 def run() -> int:
-    """Print layers, initialisations and presets."""
+    """Print recipes, tasks, layers, initialisations and presets."""
     console = Console()
-    for title, rows in {"Layers": layers(), "Initialisations": initialisations(), "Presets": presets()}.items():
+    parts = {
+        "Recipes (resolvent run NAME)": recipes(),
+        "Tasks": tasks(),
+        "Layers": layers(),
+        "Initialisations": initialisations(),
+        "Presets": presets(),
+    }
+    for title, rows in parts.items():
         console.print(_table(title, rows))
     return 0
+
+
+def recipes() -> list[tuple[str, str]]:
+    """What `resolvent run` knows."""
+    from resolvent.experiments.recipe import names
+
+    return [*names().items(), ("train", "Your own data or any task, any layer: see resolvent run --help.")]
+
+
+def tasks() -> list[tuple[str, str]]:
+    """What models can be trained on."""
+    from resolvent.data import task_summaries
+
+    return list(task_summaries().items())
 
 
 def layers() -> list[tuple[str, str]]:

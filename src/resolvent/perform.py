@@ -18,7 +18,6 @@ from rich.table import Table
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.experiments.estimate import duration, estimate
-from resolvent.experiments.folder import RunError
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
 from resolvent.experiments.recipe import cells_of
@@ -95,7 +94,7 @@ def run(request: Request, page: Path | None = None) -> int:
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
         return 130
-    except (RunError, ValueError, TypeError, FileNotFoundError) as wrong:
+    except (ValueError, TypeError, OSError, ImportError) as wrong:
         raise UsageError(str(wrong)) from wrong
     if any("study" not in record for record in records):
         console.print(table(records))

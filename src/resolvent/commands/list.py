@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class List:
-    """Name the layers, initialisations and presets that this version has."""
+    """Name the recipes, tasks, layers, initialisations and presets that this version has."""
 
     def execute(self) -> int:
         from resolvent import catalogue
