@@ -8,6 +8,7 @@ shapes alone, so that the same input gives the same bits.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -111,10 +112,10 @@ def _like(b: Tensor, time_last: bool) -> Tensor:
     return torch.empty(b.mT.shape, dtype=b.dtype, device=b.device).mT
 
 
-def _words(x: Tensor) -> Tensor:
+def _words(x: Tensor, time_last: bool) -> Tensor:
     """Memory as the kernel takes it: a complex number is one 64-bit word."""
-    x = x.mT if _is_time_last(x) else x
-    return torch.view_as_real(x).view(torch.int64) if x.is_complex() else x
+    x = x.mT if time_last else x
+    return x.view(torch.int64) if x.is_complex() else x
 
 
 def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool) -> Job:
@@ -133,6 +134,8 @@ def _plan(job: Job) -> Plan:
         bt, bn, stages, warps = min(1024, max(16, triton.next_power_of_2(job.l))), 1, 1, 4
     else:
         bt, bn, stages, warps = 4, min(32, triton.next_power_of_2(job.n)), 8, 1
+        if job.b.element_size() < 4:  # copies ahead of use come in four bytes at least: a taller tile in their place
+            bt, stages = 32, 1
     programs = job.rows * triton.cdiv(job.n, bn) * warps
     chunk, tiles = job.l, triton.cdiv(job.l, bt)
     if programs < ENOUGH and tiles >= 8:
@@ -166,31 +169,38 @@ def _carry_plan(plan: Plan) -> Plan:
     return Plan(min(32, triton.next_power_of_2(plan.chunks)), min(plan.bn * 32, 32), 1, 1, plan.chunks, 1)
 
 
-def _launch(job: Job, plan: Plan, *, out: Tensor, ends: bool = False, **given: Tensor | None) -> None:
-    named = {name: given.get(name) for name in ("start", "product", "states", "before", "ga")}
-    blank = _words(job.b)
-    words = {name: blank if x is None else _words(x) for name, x in named.items()}
+def _launch(
+    job: Job,
+    plan: Plan,
+    *,
+    out: Tensor,
+    ends: bool = False,
+    start: Tensor | None = None,
+    product: Tensor | None = None,
+    states: Tensor | None = None,
+    before: Tensor | None = None,
+    ga: Tensor | None = None,
+) -> None:
+    blank = _words(job.b, job.time_last)
+
+    def words(x: Tensor | None, time_last: bool = False) -> Tensor:
+        return blank if x is None else _words(x, time_last)
+
     grid = (job.rows * plan.chunks * triton.cdiv(job.n, plan.bn),)
-    sizes = (job.l, job.n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1)
-    flags: dict[str, Any] = {
-        "DOWN": job.down,
-        "CONSTANT": job.constant,
-        "COMPLEX": job.b.is_complex(),
-        "TIME_LAST": job.time_last,
-        "ENDS": ends,
-        "STARTED": named["start"] is not None and not ends,
-        "ADJOINT": job.adjoint,
-        "GRADIENT": named["ga"] is not None,
-        "GIVEN": named["before"] is not None,
-    }
-    order = (words[name] for name in ("product", "states", "before", "ga"))
+    big = job.time_last and not job.constant
     with on_device(job.b):
         scan_kernel[grid](
-            _words(job.a), blank, words["start"], _words(out), *order, *sizes,
-            **flags, BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
+            words(job.a, big), blank, words(start), words(out, job.time_last), words(product),
+            words(states, job.time_last), words(before), words(ga, big),
+            job.l, job.n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1,
+            DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), TIME_LAST=job.time_last, ENDS=ends,
+            STARTED=start is not None and not ends, ADJOINT=job.adjoint, GRADIENT=ga is not None,
+            GIVEN=before is not None, BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
         )  # fmt: skip
 
 
 def on_device(x: Tensor) -> Any:
-    """The context in which a kernel on x's device is launched; on the CPU, under Triton's interpreter, none."""
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
+    """The context in which a kernel on x's device is launched; most often none is needed."""
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return nullcontext()

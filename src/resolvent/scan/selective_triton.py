@@ -116,13 +116,15 @@ def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
 def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
     np = max(4, triton.next_power_of_2(n))
     bd = max(8, 256 // np)
-    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), stages=4)
+    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l, 4), stages=5)
 
 
-def _segments(programs: int, l: int) -> int:
-    """As many as fill the device, of two chunks at least."""
+def _segments(programs: int, l: int, rounds: int = 1) -> int:
+    """One where that fills the device; else as many as fill it so many times over, of two chunks at least."""
+    if programs >= FULL:
+        return 1
     count = chunks(l)
-    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, FULL // programs))))
+    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, rounds * FULL // programs))))
 
 
 def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def _forward(
 
 def _adjoint_ends(x: Inputs, gy: Tensor, cut: Cut, ends: Tensor, product: Tensor, reverse: bool) -> None:
     b, l, d = x.u.shape
-    wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
+    wide = Cut(max(1, 1024 // cut.np), cut.np, cut.segments, stages=4)
     z = _or(x.z, x.u)
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
@@ -182,7 +184,7 @@ def _gradients(
     gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
     gD = _new(x, b, cut.segments, d)
     programs = b * cut.segments * blocks
-    scratch = _new(x, programs, CHUNK // T.value, cut.bd, cut.np)
+    scratch = _new(x, programs, CHUNK // T.value + 1, cut.bd, cut.np)
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
     with on_device(x.u):
         backward_kernel[(programs,)](
