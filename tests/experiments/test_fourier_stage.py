@@ -33,7 +33,7 @@ def quiet(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def cell() -> Cell:
-    model = noise_model("legs", 4, ChannelsConfig(1), ClassifierConfig(10, "last"), d_model=4, layers=2, dt_min=0.01)
+    model = noise_model(S4DConfig(4, dt_min=0.01), ChannelsConfig(1), ClassifierConfig(10, "last"), d_model=4, layers=2)
     plan = FourierPlan((0.1, 10.0), (5.0,), samples=20, batch_size=7)
     return Cell("test", ("s4d",), model, TaskChoice("digits", samples=40), Goal(),
                 Budget(epochs=1, batch_size=20, choose="clean", ssm_lr=0.0), fourier=plan)  # fmt: skip
@@ -71,7 +71,8 @@ def test_sites_have_the_layers_own_time_steps() -> None:
 def test_the_own_worst_frequency_is_in_the_time_of_its_place() -> None:
     torch.manual_seed(0)
     head = ClassifierConfig(2)
-    model = build_model(noise_model("legs", 16, ChannelsConfig(1), head, d_model=3, layers=1, dt_min=0.01, dt_max=0.01))
+    layer = S4DConfig(16, dt_min=0.01, dt_max=0.01)
+    model = build_model(noise_model(layer, ChannelsConfig(1), head, d_model=3, layers=1))
     inside, outside = own_worst(model), own_worst(model, "input")
     assert inside is not None
     assert outside is not None

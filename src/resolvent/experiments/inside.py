@@ -17,6 +17,7 @@ from resolvent.layers import Layer
 from resolvent.ssm import DPLR, Dense, Diagonal, System
 
 NONE = "no time-invariant system: it depends on its input, or on the length of the sequence"
+POINTS = 300  # of a curve over all modes
 RTOL = 1e-4  # of a bracketed gain
 TOLERANCE = 1e-3  # of the largest Hankel singular value: smaller ones carry next to nothing
 
@@ -88,6 +89,7 @@ def _charts(name: str, response: dict[str, Any] | None, times: Tensor, values: T
         marks = [(s["frequency"], s["magnitude"], f"{s['frequency']:.3g}") for s in response["spikes"]]
         title = f"{name}: gain over frequency"
         made.append(chart(title, drawn, ("radians a step", "gain"), log="xy", marks=marks))
+    times = times[:: max(1, len(times) // POINTS)]
     share = torch.linspace(0, 1, len(times), dtype=torch.float64)
     made.append(
         chart(f"{name}: memory", [series("modes", share, times)], ("share of the modes", "steps to 1/e"), log="y")

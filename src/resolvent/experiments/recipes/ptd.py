@@ -9,6 +9,7 @@ is kept of the same 32-state systems, where the script keeps all 32.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from resolvent.experiments.cell import Budget, Cell, FourierPlan, TaskChoice
@@ -66,10 +67,11 @@ def ptd_fourier(size: Size = "full") -> list[Cell]:
 
 def cifar_cell(start: Start) -> Cell:
     """Sequential CIFAR-10 in colour at the settings of the released noise experiment."""
+    head = ClassifierConfig(10, "mean")
     return Cell(
         "ptd-fourier",
         (NAMES[start], "cifar10"),
-        noise_model(start, 32, ChannelsConfig(3), ClassifierConfig(10, "mean"), d_model=128, layers=4, dropout=0.1),
+        noise_model(S4DConfig(32, start), ChannelsConfig(3), head, d_model=128, layers=4, dropout=0.1),
         TaskChoice("cifar10", (("normalise", True), ("seed", 42))),
         Goal(),
         Budget(epochs=100, batch_size=64, lr=1e-2, weight_decay=0.05, ssm_lr=0.0, choose="clean"),
@@ -95,7 +97,7 @@ def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int,
     return Cell(
         "ptd-fourier",
         (NAMES[start], name),
-        noise_model(start, 16, ChannelsConfig(1), head, d_model=32, layers=2, **steps),
+        noise_model(S4DConfig(16, start, **steps), ChannelsConfig(1), head, d_model=32, layers=2),
         task,
         Goal(),
         Budget(
@@ -114,18 +116,8 @@ def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int,
 
 
 def noise_model(
-    start: Start,
-    n: int,
-    entry: ChannelsConfig,
-    head: Any,
-    *,
-    d_model: int,
-    layers: int,
-    dropout: float = 0.0,
-    dt_min: float = 1e-3,
-    dt_max: float = 1e-1,
+    layer: S4DConfig, entry: ChannelsConfig, head: Any, *, d_model: int, layers: int, dropout: float = 0.0
 ) -> ModelConfig:
     """The model of the noise experiment: nothing goes around its state-space layers."""
-    layer = S4DConfig(n, start, dt_min, dt_max, skip=False)
-    block = ResidualConfig(layer, mixer="glu", activation="gelu", skip=False)
+    block = ResidualConfig(replace(layer, skip=False), mixer="glu", activation="gelu", skip=False)
     return ModelConfig(entry, block, head, d_model, layers, norm="layer", prenorm=False, dropout=dropout)
