@@ -93,7 +93,7 @@ def sinusoids_cell(start: Start) -> Cell:
     return _small(start, "sinusoids", task, RegressionConfig(2, "mean"), dt_min=0.02, dt_max=0.02, epochs=12)
 
 
-def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int, **steps: float) -> Cell:
+def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int, **steps: Any) -> Cell:
     return Cell(
         "ptd-fourier",
         (NAMES[start], name),
