@@ -5,6 +5,7 @@ On the command line underscores are dashes: `resolvent run qi2024-table1 --only 
 
 from resolvent.experiments.recipes.adversarial import qi2024_error_growth, qi2024_table1, qi2024_table2
 from resolvent.experiments.recipes.certified import certified_digits
+from resolvent.experiments.recipes.long_range import lra
 from resolvent.experiments.recipes.ptd import (
     ptd_conditioning,
     ptd_fourier,
@@ -27,6 +28,7 @@ __all__ = [
     "honarpisheh2025_gap",
     "honarpisheh2025_stability",
     "honarpisheh2025_table1",
+    "lra",
     "ptd_conditioning",
     "ptd_fourier",
     "ptd_kappa",
