@@ -22,8 +22,8 @@ def certified(work: Work) -> dict[str, Any]:
     assert plan is not None
     model, split = work.trained("best"), work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    x, y = split.x[:n].to(work.device), split.y[:n].to(work.device)
-    lengths = None if split.lengths is None else split.lengths[:n]
+    part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
+    x, y, lengths = part.x, part.y, part.lengths
     shortest = work.task.length if lengths is None else int(lengths.min())
     head = None if isinstance(model, TwoTower) else last_weight(model.head)
     gain = certified_gain(model.gain_parts(shortest), head=head)

@@ -38,7 +38,8 @@ def attacked(work: Work) -> dict[str, Any]:
 def _evaluation(work: Work, plan: AttackPlan, kept: str, key: str) -> dict[str, Any]:
     split = work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    x, y = split.x[:n].to(work.device), split.y[:n].to(work.device)
+    part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
+    x, y = part.x, part.y
     team = crew()
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, (team.rank, team.size), plan.probe)
     threat = Threat(plan.norm, plan.eps, work.task.bounds)

@@ -79,7 +79,8 @@ def table(recipe: str, cells: dict[str, list[Record]]) -> Table:
 
 
 def row(recipe: str, name: str, records: list[Record]) -> Row:
-    good = [record for record in records if "failed" not in record]
+    failed = sum("failed" in record for record in records)
+    good = [record for record in records if "failed" not in record and _classifies(record)]
     known = target(recipe, tuple(name.split(",")))
     values = {}
     for kind in KINDS:
@@ -87,7 +88,7 @@ def row(recipe: str, name: str, records: list[Record]) -> Row:
             found = [m for record in good if (m := measured(record, kind, place)) is not None]
             if found:
                 values[kind, place] = _value(found, known, f"{kind}_{place}")
-    return Row(name, len(records), len(records) - len(good), values, known.source if known else "")
+    return Row(name, len(records), failed, values, known.source if known else "")
 
 
 def measured(record: Record, kind: str, place: str) -> float | None:
@@ -98,6 +99,11 @@ def measured(record: Record, kind: str, place: str) -> float | None:
     else:
         share = _attacked(record, place)
     return None if share is None else 100.0 * share
+
+
+def _classifies(record: Record) -> bool:
+    """Squared errors are no accuracies: a regression has its own section."""
+    return record["task"].get("classes", 0) is not None
 
 
 def _attacked(record: Record, place: str) -> float | None:
