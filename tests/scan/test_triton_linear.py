@@ -68,9 +68,17 @@ def test_time_cut_into_chunks(constant: bool, reverse: bool, monkeypatch: pytest
     check(draw((1, 1 if constant else 18, 2), (1, 18, 2), torch.complex128), reverse, torch.complex64)
 
 
-def test_half_precision() -> None:
-    found = check(draw((1, 5, 3), (1, 5, 3), torch.float64), False, torch.bfloat16)
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("n", [3, 4])
+def test_half_precision(n: int, constant: bool) -> None:
+    """An even number of channels goes in pairs."""
+    found = check(draw((1, 1 if constant else 5, n), (1, 5, n), torch.float64), constant, torch.bfloat16)
     assert found.dtype == torch.bfloat16
+
+
+def test_half_precision_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_triton, "_plan", lambda job: linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8)))
+    check(draw((1, 11, 4), (1, 11, 4), torch.float64), False, torch.bfloat16)
 
 
 def test_pending_conjugate() -> None:

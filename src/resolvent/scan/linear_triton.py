@@ -56,6 +56,11 @@ class Job:
         return self.a.shape[-2] == 1
 
     @property
+    def pairs(self) -> bool:
+        """Whether two neighbouring bfloat16 channels go as one word: copies ahead of use need four bytes."""
+        return self.b.dtype == torch.bfloat16 and not self.time_last and self.n % 2 == 0
+
+    @property
     def scratch(self) -> torch.dtype:
         return torch.complex64 if self.b.is_complex() else torch.float32
 
@@ -99,11 +104,12 @@ def _is_time_last(b: Tensor) -> bool:
 
 
 def _as(x: Tensor, time_last: bool) -> Tensor:
-    """x without pending conjugation, dense in the wanted order."""
+    """x without pending conjugation, dense in the wanted order, whole words from the first number on."""
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
     x = x.detach()
-    return x.mT.contiguous().mT if time_last else x.contiguous()
+    x = x.mT.contiguous().mT if time_last else x.contiguous()
+    return x if x.data_ptr() % 8 == 0 else x.clone()
 
 
 def _like(b: Tensor, time_last: bool) -> Tensor:
@@ -112,9 +118,11 @@ def _like(b: Tensor, time_last: bool) -> Tensor:
     return torch.empty(b.mT.shape, dtype=b.dtype, device=b.device).mT
 
 
-def _words(x: Tensor, time_last: bool) -> Tensor:
-    """Memory as the kernel takes it: a complex number is one 64-bit word."""
+def _words(x: Tensor, time_last: bool, pairs: bool) -> Tensor:
+    """Memory as the kernel takes it: a complex number is one 64-bit word, and so are two numbers that go together."""
     x = x.mT if time_last else x
+    if pairs:
+        return x.view(torch.int32 if x.dtype == torch.bfloat16 else torch.int64)
     return x.view(torch.int64) if x.is_complex() else x
 
 
@@ -130,13 +138,14 @@ def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool) -> Job:
 
 
 def _plan(job: Job) -> Plan:
+    n = job.n // 2 if job.pairs else job.n
     if job.time_last:
         bt, bn, stages, warps = min(1024, max(16, triton.next_power_of_2(job.l))), 1, 1, 4
     else:
-        bt, bn, stages, warps = 4, min(32, triton.next_power_of_2(job.n)), 8, 1
-        if job.b.element_size() < 4:  # copies ahead of use come in four bytes at least: a taller tile in their place
+        bt, bn, stages, warps = 4, min(32, triton.next_power_of_2(n)), 8, 1
+        if job.b.element_size() < 4 and not job.pairs:  # too narrow to be copied ahead: a taller tile in its place
             bt, stages = 32, 1
-    programs = job.rows * triton.cdiv(job.n, bn) * warps
+    programs = job.rows * triton.cdiv(n, bn) * warps
     chunk, tiles = job.l, triton.cdiv(job.l, bt)
     if programs < ENOUGH and tiles >= 8:
         chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
@@ -181,20 +190,22 @@ def _launch(
     before: Tensor | None = None,
     ga: Tensor | None = None,
 ) -> None:
-    blank = _words(job.b, job.time_last)
+    pairs = job.pairs
+    blank = _words(job.b, job.time_last, pairs)
 
     def words(x: Tensor | None, time_last: bool = False) -> Tensor:
-        return blank if x is None else _words(x, time_last)
+        return blank if x is None else _words(x, time_last, pairs)
 
-    grid = (job.rows * plan.chunks * triton.cdiv(job.n, plan.bn),)
+    n = job.n // 2 if pairs else job.n
+    grid = (job.rows * plan.chunks * triton.cdiv(n, plan.bn),)
     big = job.time_last and not job.constant
     with on_device(job.b):
         scan_kernel[grid](
             words(job.a, big), blank, words(start), words(out, job.time_last), words(product),
             words(states, job.time_last), words(before), words(ga, big),
-            job.l, job.n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1,
-            DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), TIME_LAST=job.time_last, ENDS=ends,
-            STARTED=start is not None and not ends, ADJOINT=job.adjoint, GRADIENT=ga is not None,
+            job.l, n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1,
+            DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), PAIRS=pairs, TIME_LAST=job.time_last,
+            ENDS=ends, STARTED=start is not None and not ends, ADJOINT=job.adjoint, GRADIENT=ga is not None,
             GIVEN=before is not None, BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
         )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 A program owns a block of channels of one row and a chunk of its steps. Inside a tile the steps are joined by the
 associative (a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂); the state that enters is added to the first step's b, so that no
-product longer than a tile is ever formed. A complex64 number is one 64-bit word, taken apart in registers. Sums are in
-float32 and in an order that the shapes alone decide.
+product longer than a tile is ever formed. A complex64 number is one 64-bit word, two bfloat16 numbers are one 32-bit
+word (PAIRS: two channels side by side, and n counts words); they are taken apart in registers. Sums are in float32 and
+in an order that the shapes alone decide.
 
 Memory is (rows, l, n), or (rows, n, l) where TIME_LAST. The same kernel runs the adjoint γ_t = ‾a_{t+1}γ_{t+1} + g_t,
 and beside it forms ∂a_t = γ_t ‾h_{t-1}.
@@ -38,26 +39,33 @@ def _join_complex(
 
 
 @triton.jit
-def _load(at: tl.tensor, mask: tl.tensor, COMPLEX: tl.constexpr) -> tl.tensor:
-    """(real part, imaginary part) in float32; the second is a copy of the first, unused, where all is real."""
+def _load(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; without words the same one twice."""
     x = tl.load(at, mask=mask, other=0)
-    if COMPLEX:
-        re = x.to(tl.int32).to(tl.float32, bitcast=True)
-        im = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    if x.dtype == tl.int64:
+        first = x.to(tl.int32).to(tl.float32, bitcast=True)
+        second = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    elif x.dtype == tl.int32:
+        first = (x << 16).to(tl.float32, bitcast=True)
+        second = (x & -65536).to(tl.float32, bitcast=True)
     else:
-        re = x.to(tl.float32)
-        im = re
-    return re, im
+        first = x.to(tl.float32)
+        second = first
+    return first, second
 
 
 @triton.jit
-def _store(at: tl.tensor, re: tl.tensor, im: tl.tensor, mask: tl.tensor, COMPLEX: tl.constexpr) -> None:
-    if COMPLEX:
-        low = re.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-        high = im.to(tl.int32, bitcast=True).to(tl.int64) << 32
+def _store(at: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.tensor) -> None:
+    if at.dtype.element_ty == tl.int64:
+        low = first.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        high = second.to(tl.int32, bitcast=True).to(tl.int64) << 32
+        tl.store(at, low | high, mask=mask)
+    elif at.dtype.element_ty == tl.int32:
+        low = first.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        high = second.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16
         tl.store(at, low | high, mask=mask)
     else:
-        tl.store(at, re.to(at.dtype.element_ty), mask=mask)
+        tl.store(at, first.to(at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -67,7 +75,7 @@ def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: 
         im = ar * bi + ai * br
     else:
         re = ar * br
-        im = re
+        im = ai * bi
     return re, im
 
 
@@ -85,11 +93,10 @@ def _shifted(
     time: tl.tensor,
     inside: tl.tensor,
     BY: tl.constexpr,
-    COMPLEX: tl.constexpr,
 ) -> tl.tensor:
     """The tile BY steps later; zero where there is no such step."""
     there = ((t + BY >= 0) & (t + BY < l))[None, :] & inside
-    return _load(at + BY * time, there, COMPLEX)
+    return _load(at + BY * time, there)
 
 
 @triton.jit(do_not_specialize=["unit"])
@@ -112,6 +119,7 @@ def scan_kernel(
     DOWN: tl.constexpr,
     CONSTANT: tl.constexpr,
     COMPLEX: tl.constexpr,
+    PAIRS: tl.constexpr,
     TIME_LAST: tl.constexpr,
     ENDS: tl.constexpr,
     STARTED: tl.constexpr,
@@ -147,6 +155,7 @@ def scan_kernel(
     FLIP: tl.constexpr = DOWN and TIME_LAST  # memory order is kept for wide loads; else the rows follow the scan
     WAY: tl.constexpr = -1 if DOWN and not TIME_LAST else 1
     NEXT: tl.constexpr = 1 if DOWN else -1  # from a step of the adjoint to the one before it
+    ONE: tl.constexpr = 0.0 if COMPLEX else 1.0  # the second number of 1
     i = tl.arange(0, BT)
     inside = (j < n)[:, None]
     tile = (tl.arange(0, BN) * channel)[:, None] + i[None, :] * (WAY * time)  # (BN, BT)
@@ -156,7 +165,7 @@ def scan_kernel(
     b += corner
     out += corner
     if CONSTANT:
-        cr, ci = _load(a + source * n + j, j < n, COMPLEX)
+        cr, ci = _load(a + source * n + j, j < n)
     else:
         a += corner + (source - row) * l * n
     if GRADIENT:
@@ -169,15 +178,15 @@ def scan_kernel(
     hr = tl.zeros((BN,), tl.float32)
     hi = tl.zeros((BN,), tl.float32)
     if STARTED:
-        hr, hi = _load(start + here - n, (j < n) & (c > 0), COMPLEX)
+        hr, hi = _load(start + here - n, (j < n) & (c > 0))
     if GIVEN:
-        xr, xi = _load(before + row * n + j, j < n, COMPLEX)
+        xr, xi = _load(before + row * n + j, j < n)
         if not ADJOINT:
             hr = tl.where(c == 0, xr, hr)
             hi = tl.where(c == 0, xi, hi)
     if ENDS:
         pr = tl.full((BN,), 1.0, tl.float32)
-        pi = tl.zeros((BN,), tl.float32)
+        pi = tl.full((BN,), ONE, tl.float32)
     for k in tl.range(0, tl.cdiv(tl.minimum(chunk, l - c * chunk), BT), num_stages=STAGES):
         if FLIP:
             t0 = l - c * chunk - (k + 1) * BT
@@ -188,46 +197,50 @@ def scan_kernel(
         t = t0 + WAY * i
         valid = ((t >= 0) & (t < l))[None, :] & inside
         base = t0.to(tl.int64) * time
-        br, bi = _load(b + base + tile, valid, COMPLEX)
+        br, bi = _load(b + base + tile, valid)
         if CONSTANT:
             ar = tl.where(valid, cr[:, None], 1.0)
-            ai = tl.where(valid, ci[:, None], 0.0)
+            ai = tl.where(valid, ci[:, None], ONE)
         elif ADJOINT:
-            ar, ai = _shifted(a + base + tile, t, l, time, inside, NEXT, COMPLEX)
+            ar, ai = _shifted(a + base + tile, t, l, time, inside, NEXT)
         else:
-            ar, ai = _load(a + base + tile, valid, COMPLEX)
+            ar, ai = _load(a + base + tile, valid)
             ar = tl.where(valid, ar, 1.0)
+            ai = tl.where(valid, ai, ONE)
         if GRADIENT:
-            sr, si = _shifted(states + base + tile, t, l, time, inside, -NEXT, COMPLEX)
+            sr, si = _shifted(states + base + tile, t, l, time, inside, -NEXT)
             if GIVEN:
                 first = (t == (0 if DOWN else l - 1))[None, :]
                 sr = tl.where(first, xr[:, None], sr)
                 si = tl.where(first, xi[:, None], si)
-        if ADJOINT:
+        if ADJOINT and COMPLEX:
             ai = -ai
         er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
         br = tl.where(begin, br + er, br)
+        bi = tl.where(begin, bi + ei, bi)
         if COMPLEX:
-            bi = tl.where(begin, bi + ei, bi)
             qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, _join_complex, reverse=FLIP)
             hi = _at_end(yi, end)
         else:
             qr, yr = tl.associative_scan((ar, br), 1, _join_real, reverse=FLIP)
             qi, yi = qr, yr
+            if PAIRS:
+                qi, yi = tl.associative_scan((ai, bi), 1, _join_real, reverse=FLIP)
+                hi = _at_end(yi, end)
         hr = _at_end(yr, end)
         if ENDS:
             pr, pi = _times(_at_end(qr, end), _at_end(qi, end), pr, pi, COMPLEX)
         else:
-            _store(out + base + tile, yr, yi, valid, COMPLEX)
+            _store(out + base + tile, yr, yi, valid)
         if GRADIENT:
-            gr, gi = _times(yr, yi, sr, -si, COMPLEX)
+            gr, gi = _times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
             if CONSTANT:
                 total_r += tl.sum(tl.where(valid, gr, 0.0), 1)
                 total_i += tl.sum(tl.where(valid, gi, 0.0), 1)
             else:
-                _store(ga + base + tile, gr, gi, valid, COMPLEX)
+                _store(ga + base + tile, gr, gi, valid)
     if ENDS:
-        _store(start + here, hr, hi, j < n, COMPLEX)
-        _store(product + here, pr, pi, j < n, COMPLEX)
+        _store(start + here, hr, hi, j < n)
+        _store(product + here, pr, pi, j < n)
     if GRADIENT and CONSTANT:
-        _store(ga + here, total_r, total_i, j < n, COMPLEX)
+        _store(ga + here, total_r, total_i, j < n)
