@@ -21,7 +21,9 @@ def certified_digits(size: Size = "full") -> list[Cell]:
     plan = CertifyPlan(RADII) if size == "full" else CertifyPlan(RADII, samples=100)
     bounded: dict[str, ModelConfig] = {"l2ru": l2ru_classifier(), "lru": lru_classifier()}
     cells = [_cell(name, model, Goal(), plan) for name, model in bounded.items()]
-    votes = replace(plan, smoothing=SIGMA, copies=10_000 if size == "full" else 1000)
+    votes = replace(plan, smoothing=SIGMA, copies=10_000)
+    if size == "small":
+        votes = replace(votes, samples=50, copies=500)
     cells.append(_cell("s5-smoothed", digits_model("s5"), Goal(noise=SIGMA), votes))
     return [cell.seeded(seed) for cell in cells for seed in SEEDS]
 
