@@ -112,7 +112,7 @@ def _batch(rows: int, dtype: torch.dtype = torch.float32) -> Batch:
 
 def _errors(model: nn.Module, lti: bool) -> dict[str, float]:
     """Logits, input and parameter gradients in bf16 against the modules in float64, as ‖difference‖ / ‖truth‖."""
-    batch = _batch(8)
+    batch = _batch(8 if lti else 2)
     want = _gradients(copy.deepcopy(model).double(), batch.x.double(), batch.y)
     with torch.autocast("cuda", torch.bfloat16):
         got = _gradients(model, batch.x, batch.y)

@@ -26,7 +26,7 @@ from resolvent.blocks.residual import Residual
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
 
-WIDEST = 256  # channels of which a column still fits on a multiprocessor
+WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
 
 
 def entry_weights(entry: nn.Module, norm: nn.Module, dtype: torch.dtype) -> Weights | None:
@@ -60,15 +60,13 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
 
 def post_norm_block(h: Tensor, conv: Toeplitz, w: Weights) -> Tensor:
     """out (d, b, l) of h (d, b, l)."""
-    out: Tensor = _PostNorm.apply(
-        h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, (conv.detached(), w.detached())
-    )
+    out: Tensor = _PostNorm.apply(h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, (conv.detached(), w.still))
     return out
 
 
 def entered(x: Tensor, w: Weights) -> Tensor:
     """(b, l, c) -> (d, b, l) in the dtype of the products; x itself is not rounded below float32."""
-    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, w.detached())
+    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, w.still)
     return out
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from resolvent.blocks.column_norm import normalised, slope
 
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -45,6 +48,17 @@ class Weights:
     low_a: Tensor | None = None  # (d, d)
     entry: bool = False  # its y is a view of x (b, l, c), and so is the gradient
 
+    @cached_property
+    def affine(self) -> Tensor:
+        """What the norm takes (4, d): the bias where it is added last, gamma, beta, eps."""
+        bias = self.bias if self.final == "none" else torch.zeros_like(self.bias)
+        return torch.stack([bias, self.gamma, self.beta, torch.full_like(bias, self.eps)]).detach()
+
+    @cached_property
+    def still(self) -> Weights:
+        """The same without gradients."""
+        return self.detached()
+
     @property
     def linear_in_y(self) -> bool:
         """The gradient in y does not depend on y."""
@@ -58,16 +72,12 @@ class Weights:
 
 def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
     """out, unit (d, b, l) and 1/deviation (b l,) of y (c, b, l) and the skip r (d, b, l)."""
-    flat = y.flatten(1)
-    z = ACTS[w.final](_products(flat, w)[-1])
-    if r is not None:
-        z = z.add_(r.flatten(1)) if w.final == "none" else z + r.flatten(1)
-    unit = z.sub_(z.mean(0))
-    rstd = torch.rsqrt(unit.square().mean(0) + w.eps)
-    unit *= rstd
-    out = torch.addcmul(w.beta[:, None], unit, w.gamma[:, None])
-    shape = (-1, *y.shape[1:])
-    return out.view(shape), unit.view(shape), rstd
+    flat, shape = y.flatten(1), (-1, *y.shape[1:])
+    skip = None if r is None else r.flatten(1)
+    g = ACTS[w.act](_scaled(flat, w)[1])
+    z = w.low @ g if w.final == "none" else ACTS[w.final](torch.addmm(w.bias[:, None], w.low, g))
+    out, rstd = normalised(z, skip, w.affine)
+    return out.view(shape), z.view(shape), rstd
 
 
 def backward(
@@ -77,8 +87,7 @@ def backward(
     d, shape = unit.shape[0], unit.shape[1:]
     g, unit = g.reshape(d, -1), unit.flatten(1)
     flat = None if y is None else y.flatten(1)
-    gu = g * w.gamma[:, None]
-    gz = torch.addcmul(gu - gu.mean(0), unit, (gu * unit).mean(0), value=-1).mul_(rstd)
+    gz = slope(g, unit, rstd, w.gamma)
     a, v, u = _products(flat, w) if flat is not None and not w.linear_in_y else (None, flat, None)
     gw = gz if u is None else _through(gz, u, w.final)
     gv = w.low.t() @ gw
@@ -91,13 +100,18 @@ def backward(
     return gz.view(d, *shape), gy.view(-1, *shape), found
 
 
+def _scaled(flat: Tensor, w: Weights) -> tuple[Tensor | None, Tensor]:
+    """a and v."""
+    if w.low_a is None or w.ba is None:
+        return None, flat
+    a = torch.addmm(w.ba[:, None], w.low_a, flat)
+    return a, ACTS[w.sigma](a) * flat
+
+
 def _products(flat: Tensor, w: Weights) -> tuple[Tensor | None, Tensor, Tensor]:
     """a, v and u."""
-    a = None
-    if w.low_a is not None and w.ba is not None:
-        a = torch.addmm(w.ba[:, None], w.low_a, flat)
-        flat = ACTS[w.sigma](a) * flat
-    return a, flat, torch.addmm(w.bias[:, None], w.low, ACTS[w.act](flat))
+    a, v = _scaled(flat, w)
+    return a, v, torch.addmm(w.bias[:, None], w.low, ACTS[w.act](v))
 
 
 def _through(g: Tensor, x: Tensor, act: str) -> Tensor:

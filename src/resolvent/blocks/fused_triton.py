@@ -18,10 +18,8 @@ from resolvent.blocks.fused_torch import ACTS, Weights
 from resolvent.blocks.fused_triton_kernels import backward_kernel, forward_kernel
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
-COLUMNS = 64  # to a tile; half as many beyond 128 channels
-WARPS = 4
+COLUMNS = 64  # to a tile
 AHEAD = 3  # tiles loaded ahead of the one at work
-RESIDENT = 2  # programs to a multiprocessor, each of which takes tile after tile
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,9 +31,9 @@ def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Te
     r = None if r is None else r.contiguous()
     sizes = _sizes(d, c)
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
-        forward_kernel[(_programs(m, sizes, y),)](
+        forward_kernel[(_programs(m, sizes, y, w),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, unit, rstd, m, l, w.eps, d, c,
-            **_kinds(w), HAS_R=r is not None, **sizes, num_warps=WARPS,
+            **_kinds(w), HAS_R=r is not None, **sizes, num_warps=_warps(w),
         )  # fmt: skip
     return out, unit, rstd
 
@@ -54,14 +52,16 @@ def backward(
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
     sizes = _sizes(d, c)
-    programs = _programs(m, sizes, unit)
+    programs = _programs(m, sizes, unit, w)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
+    still = g.stride(2) == 0 and l % sizes["BM"] == 0  # the gradient of a mean over time
+    g = g if still else g.contiguous()
     with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
         backward_kernel[(programs,)](
-            g, *g.stride(), unit, rstd, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
+            g, *g.stride()[:2], unit, rstd, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
             gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
-            **_kinds(w), FLAT=g.is_contiguous(), LEARN=learn, KEEP_Z=learn or not w.entry, **sizes, num_warps=WARPS,
+            **_kinds(w), FLAT=not still, LEARN=learn, KEEP_Z=learn or not w.entry, **sizes, num_warps=_warps(w),
         )  # fmt: skip
     found = _learned(sums.sum(0), gw, ga, y, w) if sums is not None and gw is not None and y is not None else None
     return gz, gy, found
@@ -99,20 +99,22 @@ def _steps(y: Tensor) -> tuple[int, int]:
 
 
 def _sizes(d: int, c: int) -> dict[str, int]:
-    wide = max(triton.next_power_of_2(d), 16)
-    return {
-        "BD": wide,
-        "BC": max(triton.next_power_of_2(c), 16),
-        "BM": COLUMNS if wide <= 128 else COLUMNS // 2,
-        "AHEAD": AHEAD,
-    }
+    rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
+    return {"BD": rows, "BC": channels, "BM": COLUMNS, "AHEAD": AHEAD}
 
 
-def _programs(m: int, sizes: dict[str, int], like: Tensor) -> int:
+def _warps(w: Weights) -> int:
+    """Eight where activations keep more values alive than four warps have registers for."""
+    return 4 if w.linear_in_y else 8
+
+
+def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
+    """As many as run at once, each of which takes tile after tile."""
     tiles = triton.cdiv(m, sizes["BM"])
     if not like.is_cuda:
         return tiles
-    return min(tiles, RESIDENT * torch.cuda.get_device_properties(like.device).multi_processor_count)
+    resident = 2 if w.linear_in_y else 1
+    return min(tiles, resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
 
 
 def _kinds(w: Weights) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
-    G, g_d, g_b, g_t, UNIT, RSTD, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
+    G, g_d, g_b, UNIT, RSTD, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
     d: tl.constexpr, c: tl.constexpr,
     ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
     FLAT: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr,
@@ -127,14 +127,14 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         at = rows.to(tl.int64)[:, None] * m + cols[None, :]
         inside = (rows[:, None] < d) & live[None, :]
         seen = (ch[:, None] < c) & live[None, :]
-        if FLAT:
-            g = tl.load(G + at, mask=inside, other=0.0)
-        else:
-            column = (cols // l) * g_b + (cols % l) * g_t
-            g = tl.load(G + rows.to(tl.int64)[:, None] * g_d + column[None, :], mask=inside, other=0.0)
         unit = tl.load(UNIT + at, mask=inside, other=0.0).to(tl.float32)
         rstd = tl.load(RSTD + cols, mask=live, other=0.0)
-        g = g.to(tl.float32)
+        if FLAT:
+            g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
+        else:  # the same at every step of a sequence, of which a tile holds one
+            first = tile * BM // l
+            one = tl.load(G + first * g_b + rows.to(tl.int64) * g_d, mask=rows < d, other=0.0)
+            g = tl.zeros((BD, BM), dtype=tl.float32) + one.to(tl.float32)[:, None]
         if LEARN:
             g_gamma += tl.sum(g * unit, 1)
             g_beta += tl.sum(g, 1)

@@ -1,0 +1,75 @@
+"""The Triton kernels of fused blocks and Toeplitz products on the CPU, in the interpreter, on tiny shapes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close
+
+if torch.cuda.is_available():
+    pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
+sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
+import triton_interpreter  # noqa: F401
+
+from resolvent.blocks import fused_torch, fused_triton
+from resolvent.blocks.fused_torch import Weights
+from resolvent.ssm import toeplitz, toeplitz_triton
+
+
+def weights(d: int, c: int, kinds: tuple[str, str, str | None], entry: bool = False) -> Weights:
+    act, final, sigma = kinds
+    W, Wa = torch.randn(d, c) / c**0.5, torch.randn(d, d) / d**0.5
+    bias, gamma, beta, ba = (torch.randn(d) for _ in range(4))
+    more: Any = (Wa, ba, Wa) if sigma else (None, None, None)
+    return Weights(1e-5, act, final, sigma or "none", torch.float32, W, bias, gamma, beta, W, *more, entry=entry)
+
+
+def compare(y: Tensor, r: Tensor | None, g: Tensor, w: Weights) -> None:
+    want, got = fused_torch.forward(y, r, w), fused_triton.forward(y, r, w)
+    assert_close(got, want)
+    for learn in (False, True):
+        truth = fused_torch.backward(g, want[1], want[2], y, w, learn)
+        found = fused_triton.backward(g, want[1], want[2], y, w, learn)
+        for a, b in zip((*found[:2], *(found[2] or ())), (*truth[:2], *(truth[2] or ())), strict=True):
+            if b is not None and (r is not None or a.shape != truth[0].shape):  # an entry has no skip
+                assert_close(a, b, gradient=True)
+
+
+@pytest.mark.parametrize(
+    ("d", "b", "l", "kinds"),
+    [
+        (16, 2, 9, ("none", "none", None)),
+        (20, 3, 31, ("gelu", "silu", "relu")),
+        (16, 2, 64, ("gelu_tanh", "tanh", "sigmoid")),
+        (16, 1, 1, ("tanh", "relu", "tanh")),
+    ],
+)
+def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> None:
+    g = torch.randn(d, b, 1).expand(d, b, l) if l == 64 else torch.randn(d, b, l)
+    compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
+
+
+def test_entry() -> None:
+    x = torch.randn(2, 9, 3)
+    compare(x.permute(2, 0, 1), None, torch.randn(16, 2, 9), weights(16, 3, ("none", "none", None), entry=True))
+
+
+def test_toeplitz_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SIZE", "ROWS", "DEPTH"):
+        monkeypatch.setattr(toeplitz_triton, name, 16)
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
+    x, g, k = torch.randn(2, 32, 64), torch.randn(2, 32, 64), torch.randn(2, 64)
+    ahead, back = toeplitz_triton.tables(k, torch.float32, 16)
+    assert_close((ahead, back), toeplitz._tables(k, torch.float32, 16))
+    assert_close(toeplitz_triton.product(x, ahead, back=False), toeplitz.forward_product(x, ahead))
+    gx = toeplitz.adjoint_product(g, back)
+    assert_close(toeplitz_triton.product(g, back, back=True), gx)
+    assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone()), gx + x)
+    assert_close(toeplitz_triton.kernel_gradient(x, g), toeplitz.kernel_gradient(x, g, 16), gradient=True)

@@ -1,0 +1,155 @@
+"""The lowered form on a GPU, bf16 against float64 modules; its kernels against plain operations; the recorded step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close
+from resolvent.attacks import Draws, Threat
+from resolvent.blocks import fused, fused_torch
+from resolvent.blocks.fused_torch import Weights
+from resolvent.models import build_model
+from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
+from resolvent.models.layer_config import DSSConfig, S4Config, S4DConfig
+from resolvent.models.presets import robustness
+from resolvent.ssm import toeplitz
+from resolvent.training import captured, pgd_at, trades
+from resolvent.training.batch import Batch
+from resolvent.training.criterion import criterion
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]
+BF16 = 2e-2
+
+
+def distance(got: Tensor, want: Tensor) -> float:
+    """‖difference‖ / ‖truth‖: single entries of a gradient may cancel to less than bf16 resolves."""
+    got, want = got.detach().double(), want.detach().double()
+    return float((got - want).norm() / want.norm())
+
+
+def config(layer: Any = LAYERS[1], d: int = 32, act: Any = "none", ads: Any = None) -> ModelConfig:
+    block = ResidualConfig(layer, "linear", act, final_activation=act)
+    return replace(robustness("s4"), d_model=d, layers=2, block=block, ads=ads and AdSConfig(ads, False))
+
+
+def both(model: Any, x: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Logits, input gradient and all parameter gradients as one vector: bf16 lowered, and float64 modules."""
+    found = []
+    for wide in (False, True):
+        own = copy.deepcopy(model).double() if wide else model
+        at = (x.double() if wide else x).clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=not wide):
+            assert (own.lowered(at) is None) == wide
+            logits = own(at)
+        gradients = torch.autograd.grad(criterion(logits.double(), y).sum(), [at, *own.parameters()])
+        found.append([logits, gradients[0], torch.cat([g.flatten().double() for g in gradients[1:]])])
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(("b", "l"), [(1, 1), (3, 130), (128, 256)])
+def test_against_float64(layer: Any, b: int, l: int) -> None:
+    x, y = torch.rand(b, l, 3, device="cuda"), torch.arange(b, device="cuda") % 10
+    for got, want in zip(*both(build_model(config(layer)).cuda(), x, y), strict=True):
+        assert distance(got, want) <= BF16
+
+
+@pytest.mark.parametrize(
+    ("d", "act", "ads"), [(24, "gelu", "relu"), (128, "silu", None), (128, "none", "tanh"), (200, "none", "tanh")]
+)
+def test_widths_activations_and_scaling(d: int, act: str, ads: str | None) -> None:
+    x, y = torch.rand(4, 100, 3, device="cuda"), torch.arange(4, device="cuda")
+    for got, want in zip(*both(build_model(config(d=d, act=act, ads=ads)).cuda(), x, y), strict=True):
+        assert distance(got, want) <= BF16
+
+
+@pytest.mark.parametrize(("d", "b", "l"), [(3, 128, 256), (2, 256, 1024), (3, 5, 77), (1, 128, 128)])
+def test_toeplitz_products(d: int, b: int, l: int) -> None:
+    k = torch.randn(d, l, device="cuda") / l**0.5
+    x, g = (torch.randn(d, b, l, device="cuda").bfloat16() for _ in range(2))
+    wide, taps = x.double().requires_grad_(), k.double().requires_grad_()
+    want = toeplitz.plain_product(wide, taps)
+    gx, gk = torch.autograd.grad(want, (wide, taps), g.double())
+    made = toeplitz.toeplitz(k, torch.bfloat16)
+    assert_close(toeplitz.forward_product(x, made.ahead).double(), want, tolerance=BF16)
+    assert_close(toeplitz.adjoint_product(g, made.back).double(), gx, tolerance=BF16)
+    assert_close(toeplitz.adjoint_product(g, made.back, onto=x.clone()).double(), gx + x.double(), tolerance=BF16)
+    assert_close(toeplitz.kernel_gradient(x, g, made.back.shape[1]).double(), gk, tolerance=BF16)
+
+
+@pytest.mark.parametrize("l", [1, 5000, 65_536])
+def test_any_length_runs(l: int) -> None:
+    model = build_model(config(d=16)).cuda()
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        assert torch.isfinite(model(torch.rand(1, l, 3, device="cuda"))).all()
+
+
+@pytest.mark.parametrize("still", [False, True])
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize(("act", "final", "sigma"), [("none", "none", None), ("gelu_tanh", "sigmoid", "tanh")])
+def test_fused_kernels(act: str, final: str, sigma: str | None, learn: bool, still: bool) -> None:
+    triton = fused._triton()
+    assert triton is not None
+    d, b, l = 48, 3, 128 if still else 77
+    y, r, g = (torch.randn(d, b, l, device="cuda").bfloat16() for _ in range(3))
+    g = g[:, :, :1].expand(d, b, l) if still else g  # what a mean over time hands back
+    W, Wa = (torch.randn(d, d, device="cuda") / d**0.5 for _ in range(2))
+    bias, gamma, beta, ba = (torch.randn(d, device="cuda") for _ in range(4))
+
+    def weights(dtype: torch.dtype) -> Weights:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        own = [t.to(wide) for t in (W, bias, gamma, beta)]
+        more = (Wa.to(wide), ba.to(wide), Wa.to(dtype)) if sigma else (None, None, None)
+        return Weights(1e-5, act, final, sigma or "none", dtype, *own, W.to(dtype), *more)
+
+    low, wide = weights(torch.bfloat16), weights(torch.float64)
+    got = triton.forward(y, r, low)
+    want = fused_torch.forward(y.double(), r.double(), wide)
+    for a, w in zip(got, want, strict=True):
+        assert distance(a, w) <= BF16
+    back = triton.backward(g, got[1], got[2], y, low, learn)
+    truth = fused_torch.backward(g.double(), want[1], want[2], y.double(), wide, learn)
+    for a, w in zip((*back[:2], *(back[2] or ())), (*truth[:2], *(truth[2] or ())), strict=True):
+        if w is not None:
+            assert a is not None
+            assert distance(a, w) <= BF16
+
+
+@pytest.mark.parametrize("make", [pgd_at, trades])
+def test_the_recorded_step_is_the_step(make: Any) -> None:
+    """Replays with other samples and other parameters give what the same step gives without a graph."""
+    model, objective = build_model(config()).cuda(), make(Threat("linf", 8 / 255, (0, 1)), steps=3)
+    g = torch.Generator().manual_seed(0)
+    for turn in range(4):
+        x, y = torch.rand(128, 128, 3, generator=g).cuda(), torch.randint(0, 10, (128,), generator=g).cuda()
+        batch = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda")))
+        found = []
+        for own in (model, copy.deepcopy(model)):  # the copy is new each time, so it never gets as far as a recording
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = objective(own, batch)
+            found.append([loss.value, loss.output, *torch.autograd.grad(loss.value, list(own.parameters()))])
+        for got, want in zip(*found, strict=True):
+            assert distance(got, want) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1e-3 * torch.randn_like(p))
+    recordings = captured._recorded[model][1].values()
+    assert sum(isinstance(r, captured._Recording) for r in recordings) == 1
+
+
+def test_no_recording_for_other_norms() -> None:
+    model, objective = build_model(config()).cuda(), pgd_at(Threat("l2", 0.5, (0, 1)), steps=2)
+    batch = Batch(torch.rand(4, 64, 3, device="cuda"), torch.arange(4).cuda(), None, Draws(0, torch.arange(4).cuda()))
+    for _ in range(3):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = objective(model, batch)
+        loss.value.backward()
+    assert torch.isfinite(loss.value)
+    assert model not in captured._recorded
