@@ -74,7 +74,9 @@ def _suits(d: int, dtype: torch.dtype, module: nn.Module) -> bool:
     weight = next(module.parameters())
     if weight.device.type == "cpu":
         return True
-    return weight.is_cuda and dtype == torch.bfloat16 and d <= WIDEST and _triton() is not None
+    if not weight.is_cuda or dtype != torch.bfloat16 or d > WIDEST or _triton() is None:
+        return False
+    return torch.cuda.get_device_capability(weight.device) >= (9, 0)  # others have less shared memory
 
 
 def _triton() -> Any:

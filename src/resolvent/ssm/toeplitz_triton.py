@@ -18,8 +18,10 @@ ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3  # sequences to a tile, steps to a pr
 
 
 def serves(x: Tensor, size: int) -> bool:
+    """bf16, whole slices and tiles, and a GPU that copies tiles by descriptor."""
     b, l = x.shape[1:]
-    return x.dtype == torch.bfloat16 and x.is_contiguous() and size == SIZE and l % SIZE == 0 and b % ROWS == 0
+    fits = x.dtype == torch.bfloat16 and x.is_contiguous() and size == SIZE and l % SIZE == 0 and b % ROWS == 0
+    return fits and torch.cuda.get_device_capability(x.device) >= (9, 0)
 
 
 def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:
