@@ -53,7 +53,7 @@ def alone(i: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("norm", EPS)
-@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{type(a).__name__}-{getattr(getattr(a, 'objective', None), '__name__', '')}-{getattr(a, 'targets', 0)}")
 def test_an_attack_finds_what_it_finds_on_each_short_sequence(attack: Any, norm: Any) -> None:
     x, y = padded()
     threat = Threat(norm, EPS[norm], (0.0, 1.0))
