@@ -52,8 +52,13 @@ def alone(i: int) -> tuple[Tensor, Tensor]:
     return x[i : i + 1, : LENGTHS[i]], y[i : i + 1]
 
 
+def _named(attack: Any) -> str:
+    objective = getattr(getattr(attack, "objective", None), "__name__", "")
+    return f"{type(attack).__name__}-{objective}-{getattr(attack, 'targets', 0)}"
+
+
 @pytest.mark.parametrize("norm", EPS)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{type(a).__name__}-{getattr(getattr(a, 'objective', None), '__name__', '')}-{getattr(a, 'targets', 0)}")
+@pytest.mark.parametrize("attack", ATTACKS, ids=_named)
 def test_an_attack_finds_what_it_finds_on_each_short_sequence(attack: Any, norm: Any) -> None:
     x, y = padded()
     threat = Threat(norm, EPS[norm], (0.0, 1.0))
