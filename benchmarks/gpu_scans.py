@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -259,15 +260,37 @@ def show(r: Result) -> None:
     )
 
 
+def compile_ahead(count: int) -> None:
+    """Every row once, each in a process of its own: kernels compile side by side and wait in Triton's cache."""
+    command = [sys.executable, __file__, "--row"]
+    running = [subprocess.Popen([*command, str(i)], stdout=subprocess.DEVNULL) for i in range(count)]
+    for process in running:
+        process.wait()
+
+
+def run_once(row: LinearRow | SelectiveRow) -> None:
+    x = row.inputs()
+    row.run(x)
+    for _, prepare in row.timings():
+        prepare(x)()
+    torch.cuda.synchronize()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose name holds this word")
     parser.add_argument("--commit", default="unknown", help="what was measured, for the record")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--row", type=int, help="run this row once, so that its kernels are compiled, and measure nothing"
+    )
     args = parser.parse_args()
+    if args.row is not None:
+        run_once(rows()[args.row])
+        return
+    compile_ahead(len(rows()))
     copy, exps = copy_rate(), exponential_rate()
     print(f"copy {copy * 1e-12:.2f} TB/s, exponentials {exps * 1e-12:.2f} T/s", flush=True)
-    results = [r for row in rows() if args.only in row.name for r in measure(row, copy, exps)]
     record = {
         "device": torch.cuda.get_device_name(),
         "date": time.strftime("%Y-%m-%d"),
@@ -277,10 +300,14 @@ def main() -> None:
         "triton": triton.__version__,
         "copy_tb_per_s": copy * 1e-12,
         "exponentials_t_per_s": exps * 1e-12,
-        "rows": [asdict(r) for r in results],
     }
+    results: list[Result] = []
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    for row in rows():
+        if args.only in row.name:
+            results += measure(row, copy, exps)
+            record_rows = {"rows": [asdict(r) for r in results]}
+            args.out.write_text(json.dumps(record | record_rows, indent=1) + "\n")  # a run cut short leaves what it has
 
 
 if __name__ == "__main__":

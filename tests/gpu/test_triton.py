@@ -44,16 +44,16 @@ def scan_and_gradients(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -
 
 
 def compare(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool = False, narrow: torch.dtype | None = None) -> None:
-    """Float32 or half on the GPU against float64 on the CPU; a, b and h0 come in float64."""
+    """Float32 or half against torch operations in float64; a, b and h0 come in float64."""
     narrow = narrow or (torch.complex64 if b.is_complex() else torch.float32)
-    given = [None if t is None else t.to(narrow).to(b.dtype) for t in (a, b, h0)]  # what the narrow type can hold
-    want = scan_and_gradients(*given, reverse)
-    moved = [None if t is None else t.to(CUDA, narrow) for t in given]
+    moved = [None if t is None else t.to(CUDA, narrow) for t in (a, b, h0)]
     found = scan_and_gradients(*moved, reverse)
+    with use("torch"):
+        want = scan_and_gradients(*(None if t is None else t.to(b.dtype) for t in moved), reverse)
     real = narrow if narrow == torch.bfloat16 else torch.float32
-    assert_close(found[0].cpu().to(b.dtype), want[0], dtype=real)
+    assert_close(found[0].to(b.dtype), want[0], dtype=real)
     for got, true in zip(found[1:], want[1:], strict=True):
-        assert_close(got.cpu().to(true.dtype), true, dtype=real, gradient=True)
+        assert_close(got.to(true.dtype), true, dtype=real, gradient=True)
 
 
 def draw(shape: tuple[int, ...], dtype: torch.dtype, constant: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,11 +145,12 @@ def selective_and_gradients(x: dict[str, Tensor], reverse: bool) -> dict[str, Te
 
 def compare_selective(x: dict[str, Tensor], reverse: bool = False, narrow: torch.dtype = torch.float32) -> None:
     wide = {"A", "D", "h0"}  # as models keep them
-    kept = {name: t.to(torch.float32 if name in wide else narrow) for name, t in x.items()}
-    want = selective_and_gradients({name: t.double() for name, t in kept.items()}, reverse)
-    found = selective_and_gradients({name: t.to(CUDA) for name, t in kept.items()}, reverse)
+    kept = {name: t.to(CUDA, torch.float32 if name in wide else narrow) for name, t in x.items()}
+    found = selective_and_gradients(kept, reverse)
+    with use("torch"):
+        want = selective_and_gradients({name: t.double() for name, t in kept.items()}, reverse)
     for name, true in want.items():
-        assert_close(found[name].cpu().double(), true, dtype=narrow, gradient=name not in ("y", "h"))
+        assert_close(found[name].double(), true, dtype=narrow, gradient=name not in ("y", "h"))
 
 
 @pytest.mark.parametrize("length", [1, 3, 32, 97, 1000, 16_384, 65_536])

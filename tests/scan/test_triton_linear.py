@@ -89,3 +89,19 @@ def test_pending_conjugate() -> None:
 def test_a_dtype_that_is_not_taken() -> None:
     with pytest.raises(TypeError, match="float32"):
         triton_scan(torch.ones(1, 2, 2, dtype=torch.float64), torch.ones(1, 2, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16])
+def test_a_kernel_that_does_not_compile(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch takes over, and says so once."""
+
+    def refuse(*_: object) -> None:
+        raise linear_triton.OutOfResources(2, 1, "shared memory")
+
+    monkeypatch.setattr(linear_triton, "_run", refuse)
+    monkeypatch.setattr(linear_triton, "_refused", set())
+    for _ in range(2):
+        check(draw((1, 9, 2), (1, 9, 2), torch.complex128 if dtype.is_complex else torch.float64), False, dtype)
+    assert sum("takes over" in message for message in caplog.messages) == 2  # the scan and its backward pass

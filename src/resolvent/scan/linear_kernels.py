@@ -73,7 +73,7 @@ def _load_triton(name: str) -> Kernel:
     return getattr(linear_triton, name)
 
 
-def _in_float32(kernel: Kernel) -> Kernel:
+def in_float32(kernel: Kernel) -> Kernel:
     """The same for half types: converted on the way in and out, accumulated in float32."""
 
     def run(*args: Any) -> Any:
@@ -155,11 +155,11 @@ BACKWARD = (
 )
 HALF_FORWARD = (
     TRITON_FORWARD,
-    Candidate("torch", _anywhere, lambda: _in_float32(chunked_scan), _probe_forward),
-    Candidate("reference", _anywhere, lambda: _in_float32(reference_scan), _trusted),
+    Candidate("torch", _anywhere, lambda: in_float32(chunked_scan), _probe_forward),
+    Candidate("reference", _anywhere, lambda: in_float32(reference_scan), _trusted),
 )
 HALF_BACKWARD = (
     TRITON_BACKWARD,
-    Candidate("torch", _anywhere, lambda: _in_float32(composed(chunked_scan)), _probe_backward),
-    Candidate("reference", _anywhere, lambda: _in_float32(composed(reference_scan)), _trusted),
+    Candidate("torch", _anywhere, lambda: in_float32(composed(chunked_scan)), _probe_backward),
+    Candidate("reference", _anywhere, lambda: in_float32(composed(reference_scan)), _trusted),
 )

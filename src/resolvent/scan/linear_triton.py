@@ -8,18 +8,25 @@ shapes alone, so that the same input gives the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton
 from torch import Tensor
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
 
+from resolvent.scan.chunked import chunked_scan
+from resolvent.scan.dispatch import log
+from resolvent.scan.linear_border import HALF
 from resolvent.scan.linear_rows import multiplier_rows, sum_to
 from resolvent.scan.linear_triton_kernels import scan_kernel
 
+T = TypeVar("T")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
 ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is cut
 WANTED = 2112  # warps to aim for then: sixteen on each
@@ -68,6 +75,11 @@ class Job:
 def triton_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n)."""
     _check(b)
+    args = (a, b, h0, reverse)
+    return tried(("linear_scan", b.dtype), lambda: _scan(*args), lambda: _torch_kernel(b, False)(*args))
+
+
+def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     job = _job(a, b, down=reverse, adjoint=False)
     h = _like(b, job.time_last)
     _run(job, h, h0)
@@ -77,6 +89,18 @@ def triton_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = 
 def triton_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
     """(∂a, ∂b) in one pass over g, a and h."""
     _check(h)
+    args = (g, a, h, h0, reverse)
+    return tried(("linear_scan_backward", h.dtype), lambda: _backward(*args), lambda: _torch_kernel(h, True)(*args))
+
+
+def _torch_kernel(b: Tensor, backward: bool) -> Callable[..., Any]:
+    from resolvent.scan.linear_kernels import composed, in_float32  # which names this module as a candidate
+
+    kernel = composed(chunked_scan) if backward else chunked_scan
+    return in_float32(kernel) if b.dtype in HALF else kernel
+
+
+def _backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
     time_last = _is_time_last(h)
     job = _job(a, _as(g, time_last), down=not reverse, adjoint=True)
     states, gb = _as(h, time_last), _like(h, time_last)
@@ -94,6 +118,20 @@ def triton_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse:
 def _check(b: Tensor) -> None:
     if b.dtype not in DTYPES:
         raise TypeError(f"linear_scan: the triton backend takes float32, complex64 and half types, got {b.dtype}.")
+
+
+_refused: set[Hashable] = set()
+
+
+def tried(key: Hashable, run: Callable[[], T], other: Callable[[], T]) -> T:
+    """`run`, or `other` where Triton cannot compile or launch it here (a device with less on chip), said once."""
+    if key not in _refused:
+        try:
+            return run()
+        except (CompilationError, OutOfResources, PTXASError) as error:
+            _refused.add(key)
+            log.warning("%s: the triton backend fails here, torch takes over: %s", key, error)
+    return other()
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

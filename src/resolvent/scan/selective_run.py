@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import Candidate, available, choose
 from resolvent.scan.selective_inputs import Inputs, accumulator, cast
 from resolvent.scan.selective_reference import selective_reference
 
@@ -110,6 +110,12 @@ def _on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and _anywhere(device, dtype)
 
 
+def _forward_is_right(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the forward pass works: compiling the backward one for a trial takes ten seconds, and the forward pass
+    tells already whether there is a compiler. Should it fail later, torch takes over then."""
+    return "triton" in available(FORWARD, FORWARD_CANDIDATES[:1], device, dtype)
+
+
 def _on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and _anywhere(device, dtype)
 
@@ -121,7 +127,7 @@ FORWARD_CANDIDATES = (
     Candidate("reference", _anywhere, lambda: _load_reference("forward"), _probe_forward),
 )
 BACKWARD_CANDIDATES = (
-    Candidate("triton", _on_gpu, lambda: _load_triton("backward"), _probe_backward),
+    Candidate("triton", _on_gpu, lambda: _load_triton("backward"), _forward_is_right),
     Candidate("numba", _on_cpu, lambda: _load_numba("backward"), _probe_backward),
     Candidate("torch", _anywhere, lambda: _load_torch("backward"), _probe_backward),
     Candidate("reference", _anywhere, lambda: _load_reference("backward"), _probe_backward),

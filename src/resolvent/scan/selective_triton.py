@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.scan import selective_chunked
 from resolvent.scan.dispatch import log
-from resolvent.scan.linear_triton import on_device, triton_scan
+from resolvent.scan.linear_triton import on_device, tried, triton_scan
 from resolvent.scan.selective_inputs import CHUNK, Inputs, cast, chunks, each
 from resolvent.scan.selective_triton_backward import T, adjoint_ends_kernel, backward_kernel
 from resolvent.scan.selective_triton_forward import forward_kernel
@@ -40,8 +40,15 @@ class Cut(NamedTuple):
 
 def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d)."""
-    if not fits(x):
+
+    def other() -> tuple[Tensor, Tensor, Tensor]:
         return selective_chunked.forward(cast(x, torch.float32), reverse, save)
+
+    key = ("selective_scan", x.u.dtype, x.A.shape[1])
+    return tried(key, lambda: _forward(x, reverse, save), other) if fits(x) else other()
+
+
+def _forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     b, l, d = x.u.shape
     n = x.A.shape[1]
     x = each(_dense, x)
@@ -52,18 +59,24 @@ def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tenso
     if cut.segments > 1:
         ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
         wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
-        _forward(x, wide, reverse, y=y, last=ends, product=product)
+        _walk(x, wide, reverse, y=y, last=ends, product=product)
         before = _entering(product, ends, x.h0, down=False)
     last = _new(x, b, cut.segments, d, n)
-    _forward(x, cut, reverse, before=before, y=y, last=last, saved=saved)
+    _walk(x, cut, reverse, before=before, y=y, last=last, saved=saved)
     return y, last[:, -1].contiguous(), saved
 
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
     """Gradients of every input, each in its dtype, from those of y and of the last state."""
-    if not fits(x):
-        wide = cast(x, torch.float32)
-        return selective_chunked.backward(wide, saved, gy.float(), gh, reverse)
+
+    def other() -> tuple[Tensor | None, ...]:
+        return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse)
+
+    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1])
+    return tried(key, lambda: _backward(x, saved, gy, gh, reverse), other) if fits(x) else other()
+
+
+def _backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
     b, l, d = x.u.shape
     n = x.A.shape[1]
     x = each(_dense, x)
@@ -140,7 +153,7 @@ def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def _forward(
+def _walk(
     x: Inputs, cut: Cut, reverse: bool, *, y: Tensor, last: Tensor, before: Tensor | None = None, **out: Tensor
 ) -> None:
     """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
@@ -164,7 +177,7 @@ def _forward(
 
 def _adjoint_ends(x: Inputs, gy: Tensor, cut: Cut, ends: Tensor, product: Tensor, reverse: bool) -> None:
     b, l, d = x.u.shape
-    wide = Cut(max(1, 1024 // cut.np), cut.np, cut.segments, stages=4)
+    wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
     z = _or(x.z, x.u)
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
@@ -184,7 +197,7 @@ def _gradients(
     gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
     gD = _new(x, b, cut.segments, d)
     programs = b * cut.segments * blocks
-    scratch = _new(x, programs, CHUNK // T.value + 1, cut.bd, cut.np)
+    scratch = _new(x, programs, CHUNK // T.value, cut.bd, cut.np)
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
     with on_device(x.u):
         backward_kernel[(programs,)](

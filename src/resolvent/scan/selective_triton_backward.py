@@ -137,7 +137,7 @@ def backward_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in each segment; gD likewise
-    (b, segments, d); gB, gC (blocks, b, l, n); scratch (programs, CHUNK / T + 1, BD, NP); count is b."""
+    (b, segments, d); gB, gC (blocks, b, l, n); scratch (programs, CHUNK / T, BD, NP); count is b."""
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
     block = pid % blocks
@@ -156,7 +156,7 @@ def backward_kernel(
     of_D = tl.zeros((BD, T), tl.float32)
     if SKIP:
         skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
-    scratch += pid.to(tl.int64) * ((CHUNK // T + 1) * BD * NP)
+    scratch += pid.to(tl.int64) * (CHUNK // T * BD * NP)
     u += row * l * su
     dt += row * l * sdt
     z += row * l * sz
@@ -175,17 +175,12 @@ def backward_kernel(
         k = tl.arange(0, NP // 2)
     length = tl.cdiv(chunks, segments)
     low, high = segment * length, tl.minimum(segment * length + length, chunks)
-    saved += row * chunks * n * d
-    final = tl.maximum(high - 1, 0).to(tl.int64)
-    tl.store(scratch + own, tl.load(saved + final * n * d + turned, mask=both, other=0.0))
     for back in range(low, high):
         c = high - 1 - (back - low)
-        start = (
-            (back - low) % 2 * (CHUNK // T)
-        )  # where this chunk's start lies; the one before it goes to the other end
+        h = tl.load(saved + (row * chunks + c) * n * d + turned, mask=both, other=0.0)
+        tl.store(scratch + own, h)
         tl.debug_barrier()
-        h = tl.load(scratch + start * (BD * NP) + own)
-        earlier = tl.load(saved + tl.maximum(c - 1, 0).to(tl.int64) * n * d + turned, mask=both, other=0.0)
+        h = tl.load(scratch + own)
         for m in tl.range(0, CHUNK - T, T, num_stages=STAGES):
             i = c * CHUNK + m
             x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -195,12 +190,10 @@ def backward_kernel(
             for q in tl.static_range(T):
                 h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
             tl.store(scratch + (m // T + 1) * (BD * NP) + own, h)
-        tl.store(scratch + (CHUNK // T - start) * (BD * NP) + own, earlier)
         tl.debug_barrier()
         for m in tl.range(0, CHUNK, T, num_stages=STAGES):
             i = c * CHUNK + CHUNK - T - m
-            slot = tl.where(m == CHUNK - T, start, (CHUNK - T - m) // T)
-            h = tl.load(scratch + slot * (BD * NP) + own)
+            h = tl.load(scratch + (CHUNK - T - m) // T * (BD * NP) + own)
             x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
             size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
             g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -247,6 +240,7 @@ def backward_kernel(
                 put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN)
             put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN)
             put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN)
+        tl.debug_barrier()
     tl.store(gh0 + part * d * n + states, carry, mask=both)
     tl.store(gA + part * d * n + states, of_A, mask=both)
     if SKIP:
