@@ -28,8 +28,7 @@ def targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
     """max_{j != y} z_j - z_y: positive when the sample is misclassified, negative when it is not."""
-    own = F.one_hot(y, logits.shape[1]).bool()
-    return logits.masked_fill(own, -torch.inf).amax(1) - _at(logits, y)
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1) - _at(logits, y)
 
 
 def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:

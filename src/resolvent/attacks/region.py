@@ -6,7 +6,7 @@ every step, `region.select(keep)` when samples leave. A sample's projection does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class Region:
             return cls(norm, x, eps, low, high, None, None, free)
         if low is None or high is None:
             return cls(norm, x, eps, None, None, None, None, free)
+        low, high = _rows(low, x), _rows(high, x)
         # Rounding may have put x a hair outside of its bounds, which leaves no room.
         down, up = (low - x).flatten(1).clamp(-_FAR, 0.0), (high - x).flatten(1).clamp(0.0, _FAR)
         return cls(norm, x, eps, low, high, down, up, free)
@@ -56,6 +57,17 @@ class Region:
         nearest = project_l2 if self.norm == "l2" else project_l1
         moved = self._rounded(nearest(delta, self.eps, self.down, self.up))
         return self._restored(moved if self.low is None else moved.clamp(self.low, self.high))
+
+    def flat(self) -> Region:
+        """The same for points (b, n)."""
+        low, high, free = (None if v is None else v.expand(v.shape[0], *self.x.shape[1:]).flatten(1)
+                           for v in (self.low, self.high, self.free))  # fmt: skip
+        return replace(self, x=self.x.flatten(1), low=low, high=high, free=free)
+
+    def cut(self) -> Bounds:
+        """Its bounds alone, for points (b, n) that are known to lie in the ball."""
+        flat = self.flat()
+        return Bounds(flat.low, flat.high)
 
     def select(self, index: Tensor) -> Region:
         low, high, free = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high, self.free))
@@ -81,3 +93,24 @@ class Region:
     def _length(self, delta: Tensor) -> Tensor:
         order = 2 if self.norm == "l2" else 1
         return torch.linalg.vector_norm(delta, order, dim=1, keepdim=True, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What values may be, for points (b, n): cut off at the bounds they move towards x, so that no norm can grow."""
+
+    low: Tensor | None  # (1 or b, n)
+    high: Tensor | None
+
+    def project(self, x_adv: Tensor) -> Tensor:
+        return x_adv if self.low is None or self.high is None else x_adv.clamp(self.low, self.high)
+
+    def select(self, index: Tensor) -> Bounds:
+        low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high))
+        return Bounds(low, high)
+
+
+def _rows(bound: Tensor, x: Tensor) -> Tensor:
+    """A bound (1 or b, ...) with an entry for each of x's: to clamp so is several times quicker than to broadcast."""
+    samples = bound.shape[0] if bound.dim() == x.dim() else 1
+    return bound.expand(samples, *x.shape[1:]).contiguous()

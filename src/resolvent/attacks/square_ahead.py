@@ -102,14 +102,16 @@ class Live:
         sound = loss > -torch.inf
         fooled = sound & (logits.argmax(1) != self.y[look.sample])
         counts, taken = look.first(fooled | (loss > self.loss[look.sample]))
-        at = look.sample[taken]  # (accepted,) distinct
-        self.best[at], self.logits[at] = trial[taken], logits[taken]
-        self.loss[at] = loss[taken].to(self.loss.dtype)
-        self.broken[at] = fooled[taken]
         judged = look.sample if counts is None else look.sample[counts]
-        self.bad[look.sample[~sound if counts is None else counts & ~sound]] = True
+        if len(taken):
+            at = look.sample[taken]  # (accepted,) distinct
+            self.best[at], self.logits[at] = trial[taken], logits[taken]
+            self.loss[at] = loss[taken].to(self.loss.dtype)
+            self.broken[at] = fooled[taken]
+        if not bool(sound.all()):
+            self.bad[look.sample[~sound if counts is None else counts & ~sound]] = True
         self.queries.index_add_(0, judged, torch.ones_like(judged))
-        return len(at), len(judged)
+        return len(taken), len(judged)
 
     def _report(self, found: Strongest) -> None:
         found.offer(self.at, self.best.view(-1, *found.x_adv.shape[1:]), self.loss, self.logits)
@@ -130,9 +132,10 @@ class _Look:
 
     def first(self, better: Tensor) -> tuple[Tensor | None, Tensor]:
         """Which windows count (m,) bool, None for all, and which are accepted, as places in m."""
-        if self.depth == 1:
-            return None, better.nonzero().squeeze(1)
+        hits = better.nonzero().squeeze(1)
+        if self.depth == 1 or not len(hits):
+            return None, hits
         first = self.column.new_full((len(self.rows),), self.depth)  # (r,) how far ahead the accepted one is
-        first = first.scatter_reduce(0, self.row[better], self.column[better], "amin")
+        first = first.scatter_reduce(0, self.row[hits], self.column[hits], "amin")
         ahead = first[self.row]
         return self.column <= ahead, (self.column == ahead).nonzero().squeeze(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import torch
@@ -91,10 +92,7 @@ class Image:
     def window(self, extent: tuple[int, ...], u: Tensor, second: bool = False) -> Tensor:
         top = whole(u[:, TOP_2 if second else TOP], self.h - extent[0] + self.last)  # (b,)
         left = whole(u[:, LEFT_2 if second else LEFT], self.w - extent[1] + self.last)
-        row = torch.arange(extent[0], device=self.device)[:, None] * self.w
-        inside = (row + torch.arange(extent[1], device=self.device)).flatten()  # (a,)
-        plane = torch.arange(self.c, device=self.device)[:, None] * (self.h * self.w)  # (c, 1)
-        return (top * self.w + left)[:, None, None] + plane + inside  # (b, c, a)
+        return (top * self.w + left)[:, None, None] + _square(self.c, self.h, self.w, extent, self.device)  # (b, c, a)
 
     def stripes(self) -> Tensor:
         """Vertical lines, one sign per channel and column."""
@@ -117,6 +115,14 @@ class Image:
 
     def select(self, index: Tensor) -> Image:
         return self
+
+
+@lru_cache(maxsize=64)
+def _square(c: int, h: int, w: int, extent: tuple[int, ...], device: torch.device) -> Tensor:
+    """Places of a window at the upper left corner: (c, a)."""
+    row = torch.arange(extent[0], device=device)[:, None] * w
+    inside = (row + torch.arange(extent[1], device=device)).flatten()  # (a,)
+    return torch.arange(c, device=device)[:, None] * (h * w) + inside
 
 
 @dataclass(frozen=True, eq=False)

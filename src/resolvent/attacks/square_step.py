@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
+from resolvent.attacks.region import Bounds, Region
 from resolvent.attacks.square_deck import SIGNS, TURN
 from resolvent.attacks.square_layout import Layout
 from resolvent.attacks.threat import Threat
@@ -21,6 +22,9 @@ _UPSCALE = 3.0  # L1: the window overshoots before the projection (the published
 _TINY = 1e-12
 _SHY = 1 - 1e-5  # L1: rounding x + delta in many entries adds up to more than the tolerance
 _TILT, _SIDE = 10, 11  # streams of the first point
+
+
+Room = Bounds | Region
 
 
 class Step(Protocol):
@@ -40,7 +44,9 @@ def step_for(x: Tensor, threat: Threat, layout: Layout, thrifty: bool = True) ->
         reach = 2 * threat.radius(x) + 1
         low, high = threat.project(x - reach, x), threat.project(x + reach, x)
         return Corner(layout, low.flatten(1), high.flatten(1), thrifty)
-    return Bump(layout, threat, x, threat.masked(torch.ones_like(x)).flatten(1))
+    free = None if threat.mask is None else threat.masked(torch.ones_like(x)).flatten(1)
+    room: Room = threat.around(x).cut() if threat.norm == "l2" else threat.scaled(_SHY).around(x).flat()
+    return Bump(layout, threat.norm, room, threat.radius(x).view(-1, 1), x.flatten(1), free)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +83,22 @@ class Bump:
     """L2 and L1: the norm that one window holds moves into another, in the shape of a bump."""
 
     layout: Layout
-    threat: Threat
-    x: Tensor  # (b, ...)
-    free: Tensor  # (b, n) 1 where the threat may act, else 0
+    norm: str
+    room: Room  # L2: the bounds alone; L1: the region of a radius shy of eps
+    eps: Tensor  # (b, 1)
+    x: Tensor  # (b, n)
+    free: Tensor | None  # (b, n) 1 where the threat may act, else 0; None: everywhere
 
     def first(self, draws: Draws) -> Tensor:
-        drawn, tile = self.layout.tiles(self.threat.norm)  # (2, n), (n,)
+        drawn, tile = self.layout.tiles(self.norm)  # (2, n), (n,)
         count = int(tile.max()) + 1
         turned = (draws.bits(_TILT, 0, (count,)) < 0)[:, tile]
         delta = torch.where(turned, drawn[1], drawn[0]) * draws.sign(_SIDE, 0, (count,))[:, tile]
-        return self._inside(delta.to(self.x.dtype) * self.free)
+        delta = delta.to(self.x.dtype)
+        return self._inside(delta if self.free is None else delta * self.free)
 
     def next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
-        delta = best - self.x.flatten(1)
+        delta = best - self.x
         extent = self.layout.extent(share, 3)
         gain = self.layout.window(extent, u)  # (b, g, a) receives
         give = self.layout.window(extent, u, second=True)  # (b, g, a) is emptied
@@ -101,34 +110,35 @@ class Bump:
         return self._inside(moved)
 
     def select(self, index: Tensor) -> Bump:
-        return Bump(self.layout.select(index), self.threat.select(index), self.x[index], self.free[index])
+        free = None if self.free is None else self.free[index]
+        layout, room = self.layout.select(index), self.room.select(index)
+        return Bump(layout, self.norm, room, self.eps[index], self.x[index], free)
 
     def _bump(self, extent: tuple[int, ...], at: Tensor, u: Tensor) -> Tensor:
-        shape = self.layout.bump(extent, self.threat.norm).to(self.x.dtype)  # (2, a)
+        shape = self.layout.bump(extent, self.norm).to(self.x.dtype)  # (2, a)
         turned = (u[:, TURN] < 0.5)[:, None, None]
-        return torch.where(turned, shape[1], shape[0]) * _signs(u, at) * _take(self.free, at)
+        bump = torch.where(turned, shape[1], shape[0]) * _signs(u, at)
+        return bump if self.free is None else bump * _take(self.free, at)
 
     def _size(self, part: Tensor) -> Tensor:
         """What adds up over disjoint parts: the L1 norm, or the square of the L2 norm."""
-        return (part.square() if self.threat.norm == "l2" else part.abs()).sum(-1, keepdim=True)
+        return (part.square() if self.norm == "l2" else part.abs()).sum(-1, keepdim=True)
 
     def _length(self, size: Tensor) -> Tensor:
-        return size.sqrt() if self.threat.norm == "l2" else size * _UPSCALE
+        return size.sqrt() if self.norm == "l2" else size * _UPSCALE
 
     def _unit(self, part: Tensor) -> Tensor:
         size = self._size(part)
-        return part / ((size.sqrt() if self.threat.norm == "l2" else size) + _TINY)
+        return part / ((size.sqrt() if self.norm == "l2" else size) + _TINY)
 
     def _budget(self) -> Tensor:
-        eps = self.threat.radius(self.free)[:, :, None]  # (b, 1, 1)
-        return eps.square() if self.threat.norm == "l2" else eps
+        eps = self.eps[:, :, None]  # (b, 1, 1)
+        return eps.square() if self.norm == "l2" else eps
 
     def _inside(self, delta: Tensor) -> Tensor:
-        """L2: to the sphere, then cut at the bounds. L1: the nearest point of ball and bounds."""
-        if self.threat.norm == "l2":
-            delta = self._unit(delta) * self.threat.radius(delta)
-            return _cut(self.x + delta.view(self.x.shape), self.threat).flatten(1)
-        return self.threat.scaled(_SHY).project(self.x + delta.view(self.x.shape), self.x).flatten(1)
+        """L2: to the sphere, then cut at the bounds, towards x. L1: the nearest point of ball and bounds."""
+        point = self._unit(delta) * self.eps if self.norm == "l2" else delta
+        return self.room.project(point.add_(self.x))
 
 
 def _signs(u: Tensor, at: Tensor) -> Tensor:
@@ -138,11 +148,3 @@ def _signs(u: Tensor, at: Tensor) -> Tensor:
 
 def _take(values: Tensor, at: Tensor) -> Tensor:
     return values.gather(1, at.flatten(1)).view(at.shape)
-
-
-def _cut(x: Tensor, threat: Threat) -> Tensor:
-    """Towards x, which lies inside the bounds: the norm can only fall."""
-    if threat.bounds is None:
-        return x
-    low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in threat.bounds)
-    return x.clamp(low, high)
