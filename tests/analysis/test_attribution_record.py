@@ -64,6 +64,7 @@ def test_it_holds_what_attribution_finds_on_each_split() -> None:
         assert component["train"] != mine
 
 
+@pytest.mark.slow
 def test_padding_stays_out() -> None:
     """What lies beyond a sample's length may be anything."""
     model, test = small(), load_task("digits").test
@@ -77,6 +78,7 @@ def test_padding_stays_out() -> None:
         assert a["test"]["mse"] == pytest.approx(b["test"]["mse"], rel=1e-4)  # a sign of the attack may flip
 
 
+@pytest.mark.slow
 def test_charts_are_plain_numbers() -> None:
     _, told = record()
     charts = attribution_charts(told, "S4")

@@ -114,6 +114,7 @@ def found(model: nn.Module) -> SelectiveTensors:
     return SelectiveTensors(layer.W_B, layer.W_C, layer.A, layer.p, layer.q, u=torch.ones(2, 3))
 
 
+@pytest.mark.slow
 def test_tracker_writes_table_3_during_training() -> None:
     x, y = torch.randn(40, 6, 3), torch.arange(40) % 2
     task = from_arrays(x, y, fractions=(0.25, 0.25))

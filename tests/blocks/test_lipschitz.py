@@ -179,6 +179,7 @@ def test_bad_settings_are_refused(make: Callable[[], nn.Module], message: str) -
         make()
 
 
+@pytest.mark.slow
 def test_absurd_training_keeps_every_constant() -> None:
     """100 steps of Adam at a rate of 3 that push two outputs apart."""
     torch.manual_seed(0)

@@ -97,6 +97,7 @@ def test_a_residual_block_with_it_is_1_lipschitz() -> None:
     assert float(moved.detach().max()) <= 1
 
 
+@pytest.mark.slow
 def test_the_classifier_keeps_its_gain_through_absurd_training(tmp_path: object) -> None:
     torch.manual_seed(0)
     model = build_model(presets.lru_classifier(1, 4, gain=2.0, d_model=2, hidden=8, memory=6))

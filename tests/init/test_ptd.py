@@ -100,7 +100,7 @@ def test_shipped_spectra_are_conjugate_pairs(n: int) -> None:
     assert_close(2 * (V * lam @ V_inv).real, hippo("legs", n)[0] + result.E)
 
 
-@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize("n", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_shipped_results_are_found_again(n: int) -> None:
     shipped, again = ptd("legs", n), ptd("legs", n, recompute=True)
     assert again.converged
@@ -217,7 +217,7 @@ def test_one_state() -> None:
             result.half()
 
 
-@pytest.mark.parametrize("objective", [CodeObjective(), PaperObjective()])
+@pytest.mark.parametrize("objective", [CodeObjective(), pytest.param(PaperObjective(), marks=pytest.mark.slow)])
 def test_other_objectives_reach_their_own_balance(objective: CodeObjective | PaperObjective) -> None:
     """A larger weight on E gives a smaller E and a larger kappa; D is left to luck."""
     light = ptd("legs", 4, objective=objective, how=QUICK)
@@ -246,6 +246,7 @@ def test_a_search_that_is_cut_short_says_so() -> None:
     assert "rounds" in result.message
 
 
+@pytest.mark.slow
 def test_complex_perturbation_on_request() -> None:
     result = ptd("legs", 4, complex_E=True)
     assert result.E.is_complex()

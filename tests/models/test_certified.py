@@ -83,6 +83,7 @@ def test_pure_gain_of_the_stack() -> None:
     assert by_construction(model.gain_parts()) <= 0.8
 
 
+@pytest.mark.slow
 def test_the_bound_is_approached() -> None:
     """Trained to move its outputs, a model reaches most of its gain: the bound is not idle."""
     torch.manual_seed(0)
@@ -96,6 +97,7 @@ def test_the_bound_is_approached() -> None:
     assert worst_ratio(model, x, 20) > 0.7 * 2.0
 
 
+@pytest.mark.slow
 def test_absurd_training_keeps_the_gain() -> None:
     torch.manual_seed(0)
     model = build_model(presets.l2ru_classifier(1, 3, gain=2.0, **SMALL))

@@ -35,7 +35,8 @@ def told(folder: Path, norm: str, processes: int) -> list[dict[str, float]]:
     return rows
 
 
-@pytest.mark.parametrize("norm", ["layer", pytest.param("batch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_two_processes_train_like_one(tmp_path: Path, norm: str) -> None:
     one, two = told(tmp_path / "one", norm, 1), told(tmp_path / "two", norm, 2)
     assert len(one) == 5
