@@ -91,8 +91,12 @@ def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tenso
 
 
 def _own(h: Tensor, lam: Tensor) -> Tensor:
-    """States in real form in the form of lam."""
-    return torch.view_as_complex(h.unflatten(-1, (-1, 2))) if lam.is_complex() else h
+    """States in real form in the form of lam.
+
+    Contiguous: where a product saves its conjugate in other strides than the compiler gave it, the compiler copies the
+    memory, which holds the number itself, and the conjugation is lost.
+    """
+    return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else h
 
 
 def _reals(h: Tensor) -> Tensor:
