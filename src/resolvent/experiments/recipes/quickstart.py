@@ -14,7 +14,7 @@ STRUCTURES = ("s4", "s4+relu", "s5-ptd", "mamba", "l2ru")
 def quickstart(size: Size = "small") -> list[Cell]:
     """S4, S4 with AdS, S5-PTD, Mamba and L2RU on the digits: standard training and TRADES, attacked and certified."""
     cells = [_whole(digits_cell("quickstart", s, kind)) for s in STRUCTURES for kind in ("standard", "trades")]
-    return cells if size == "full" else [shorter(cell, epochs=6, samples=100) for cell in cells]
+    return cells if size == "full" else [shorter(cell, epochs=6, samples=64) for cell in cells]
 
 
 def _whole(cell: Cell) -> Cell:
