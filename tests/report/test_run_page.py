@@ -91,6 +91,16 @@ def test_doubts_and_failures_come_first(tmp_path: Path) -> None:
     assert "not complete" in text
 
 
+def test_a_flag_tells_its_reason(tmp_path: Path) -> None:
+    place = run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    record = json.loads((place / "record.json").read_text())
+    flag = {"kind": "square_wins", "explanation": "Square broke what gradients did not", "value": 0.03, "samples": 3}
+    record["attacks"]["standard-linf-0.031-best"]["flags"] = [flag]
+    (place / "record.json").write_text(json.dumps(record))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "square_wins: Square broke what gradients did not" in text
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
         write_report([tmp_path / "nowhere"], tmp_path)

@@ -115,9 +115,7 @@ def problems(runs: Runs) -> list[dict[str, str]]:
 
 def flag_text(flag: dict[str, Any]) -> str:
     """A reliability flag in one line."""
-    told = flag.get("message") or flag.get("detail") or ""
-    name = str(flag.get("kind") or flag.get("name") or "flag")
-    return f"{name}: {told}" if told else name
+    return f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}"
 
 
 def tiles(good: list[Record]) -> list[dict[str, str]]:
