@@ -253,7 +253,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--queries", type=int, default=5000, help="of Square")
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=256, help="of both; the peer's own default is 250")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
     parser.add_argument("--training", type=int, default=300, help="steps of adversarial training of the model")
     parser.add_argument("--norms", default="linf,l2")

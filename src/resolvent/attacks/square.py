@@ -91,7 +91,7 @@ class Square(Opened):
             logits = victim.forward(points.view(-1, *shape), lengths)
             return logits, self._loss(logits, whole.y[places])
 
-        ahead = Ahead(victim.batch_size or len(found.rows))
+        ahead = Ahead(victim.batch_size or len(found.rows), signed=self.loss == "margin")
         live = Live.start(at, rows.y, *self._tools(rows, restart), score)
         live = live.leave(found, live.broken)
         query = 1
@@ -116,6 +116,8 @@ class Square(Opened):
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """A point with NaN or infinite outputs is worth -inf: it is never kept."""
         loss = margin(logits, y) if self.loss == "margin" else cross_entropy(logits, y)
+        if bool(torch.isfinite(logits.sum())):
+            return loss
         return torch.where(logits.abs().amax(1) < torch.inf, loss, -torch.inf)  # a comparison with NaN is false
 
 

@@ -30,8 +30,9 @@ _LEAST = 1e-4
 class Ahead:
     """How far to look ahead: not while windows are often accepted, far when hardly any is and few samples stand."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, signed: bool = False) -> None:
         self.rows = rows  # the most that may pass through the model at once
+        self.signed = signed  # below 0 the loss says that the sample is classified rightly
         self.rate = 1.0
 
     def depth(self, samples: int) -> int:
@@ -75,7 +76,7 @@ class Live:
             if len(look.sample) != len(live.at) or look.depth > 1:
                 step, best, at = step.select(look.sample), best[look.sample], at[look.sample]
             trial = step.next(best, share, live.deck.deal(look.sample, look.query))
-            ahead.learn(*live._judge(look, trial, *score(trial, at)))
+            live._judge(look, ahead, trial, *score(trial, at))
             live = live.leave(found, live.broken)
         return live
 
@@ -97,21 +98,25 @@ class Live:
         row, column = (query < stop).nonzero(as_tuple=True)
         return _Look(rows, depth, row, column, rows[row], query[row, column])
 
-    def _judge(self, look: _Look, trial: Tensor, logits: Tensor, loss: Tensor) -> tuple[int, int]:
-        """Keep the first better point of each sample; how many were accepted, and how many windows counted."""
-        sound = loss > -torch.inf
-        fooled = sound & (logits.argmax(1) != self.y[look.sample])
-        counts, taken = look.first(fooled | (loss > self.loss[look.sample]))
+    def _judge(self, look: _Look, ahead: Ahead, trial: Tensor, logits: Tensor, loss: Tensor) -> None:
+        """Keep the first better point of each sample."""
+        least, most = (float(v) for v in torch.aminmax(loss))
+        better, fooled = loss > self.loss[look.sample], None
+        if most >= 0 or not ahead.signed:
+            fooled = (loss > -torch.inf) & (logits.argmax(1) != self.y[look.sample])
+            better = better | fooled
+        counts, taken = look.first(better)
         judged = look.sample if counts is None else look.sample[counts]
         if len(taken):
             at = look.sample[taken]  # (accepted,) distinct
             self.best[at], self.logits[at] = trial[taken], logits[taken]
             self.loss[at] = loss[taken].to(self.loss.dtype)
-            self.broken[at] = fooled[taken]
-        if not bool(sound.all()):
-            self.bad[look.sample[~sound if counts is None else counts & ~sound]] = True
+            self.broken[at] = False if fooled is None else fooled[taken]
+        if least == -torch.inf:
+            unsound = loss == -torch.inf
+            self.bad[look.sample[unsound if counts is None else counts & unsound]] = True
         self.queries.index_add_(0, judged, torch.ones_like(judged))
-        return len(taken), len(judged)
+        ahead.learn(len(taken), len(judged))
 
     def _report(self, found: Strongest) -> None:
         found.offer(self.at, self.best.view(-1, *found.x_adv.shape[1:]), self.loss, self.logits)
