@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.scan.linear_rows import row_rule, sum_to
-from resolvent.scan.linear_rows_numba import advance, parts, retreat, retreat_summed
+from resolvent.scan.linear_rows_numba import advance, parts, retreat, retreat_streamed, retreat_summed
 from resolvent.scan.memory import fresh, fresh_like, keep_freed_memory, plain
-from resolvent.scan.rows_numba import WIDTH
+from resolvent.scan.rows_numba import STREAMED, WIDTH, settle
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
 
 Array = NDArray[Any]
+Way = tuple[bool, bool]  # reverse in time, results streamed past the caches
+LARGE = 8 << 20  # bytes of a result from which on it is streamed: two of them and three inputs fill a large cache
 PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
 
 
@@ -62,7 +64,7 @@ def _forward_task(a: Array, b: Array, h0: Array, h: Array, where: tuple[int, int
 
 @jit
 def _backward_task(
-    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], reverse: bool
+    g: Array, a: Array, h: Array, h0: Array, out: tuple[Array, Array], where: tuple[int, int, int, int], way: Way
 ) -> None:
     """γ_t = g_t + carry, ∂a_t = γ_t ‾h_{t-1}, carry = ‾a_t γ_t, with a row of ∂a for every row of b.
 
@@ -70,6 +72,7 @@ def _backward_task(
     """
     ga, gb = out
     row, source, lo, hi = where
+    reverse, streamed = way
     l, w, varies = g.shape[1], hi - lo, 1 if a.shape[1] == g.shape[1] else 0
     carry, part = np.zeros((1, 1, w), g.dtype), np.zeros((1, 1, w), g.dtype)
     first = np.zeros((1, 1, w), g.dtype)
@@ -85,7 +88,9 @@ def _backward_task(
         if whole:
             before = address(h, row, past, lo) if k > 0 else address(first, 0, 0, 0)
             up, by, down = address(g, row, t, lo), address(a, source, t * varies, lo), address(gb, row, t, lo)
-            if varies:
+            if streamed:
+                retreat_streamed(h, (up, by, before, address(carry, 0, 0, 0), address(ga, row, t, lo), down), whole)
+            elif varies:
                 retreat(h, (up, by, before, address(carry, 0, 0, 0), address(ga, row, t, lo), down), whole)
             else:
                 retreat_summed(h, (up, by, before, address(carry, 0, 0, 0), address(part, 0, 0, 0), down), whole)
@@ -145,9 +150,9 @@ def _forward_kernel(dtype: Any) -> Any:
 
 def _backward_kernel(dtype: Any) -> Any:
     def body(p: Any) -> None:
-        w = carray(p, HEAD + 15)
+        w = carray(p, HEAD + 16)
         first, end = share(w)
-        reverse, given, width, div, s, la, r, l, n, at_g, at_a, at_h, at_h0, at_ga, at_gb = w[HEAD:]
+        streamed, reverse, given, width, div, s, la, r, l, n, at_g, at_a, at_h, at_h0, at_ga, at_gb = w[HEAD:]
         g = carray(pointer(at_g, dtype), (r, l, n))
         a = carray(pointer(at_a, dtype), (s, la, n))
         h = carray(pointer(at_h, dtype), (r, l, n))
@@ -155,7 +160,8 @@ def _backward_kernel(dtype: Any) -> Any:
         out = carray(pointer(at_ga, dtype), (r, la, n)), carray(pointer(at_gb, dtype), (r, l, n))
         for i in range(first, end):
             where = _where(i, n, width, div, s)
-            _backward_task(g, a, h, h0, out, where, reverse != 0)
+            _backward_task(g, a, h, h0, out, where, (reverse != 0, streamed != 0))
+        settle()
 
     return kernel(body)
 
@@ -199,8 +205,16 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
     ga = fresh_like(h) if steps == h.shape[-2] else fresh((*h.shape[:-2], steps, h.shape[-1]), h)
     at = g.data_ptr(), a.data_ptr(), h.data_ptr(), start.data_ptr(), ga.data_ptr(), gb.data_ptr()
     code, given = _compiled(_backward_kernel, h.dtype), h0 is not None
-    run(code, (reverse, given, *layout.sizes, *at), layout.tasks, threads)
+    run(code, (_streams(ga, gb), reverse, given, *layout.sizes, *at), layout.tasks, threads)
     return sum_to(ga, wanted), gb  # over the rows that share a
+
+
+def _streams(ga: Tensor, gb: Tensor) -> bool:
+    """Whether the two gradients are too large to be found in a cache later, and every row of them can be streamed."""
+    size = gb.numel() * gb.element_size()
+    row = gb.shape[-1] * gb.element_size()
+    aligned = all(number % STREAMED == 0 for number in (row, ga.data_ptr(), gb.data_ptr()))
+    return ga.shape == gb.shape and size >= LARGE and aligned
 
 
 class _Layout(NamedTuple):

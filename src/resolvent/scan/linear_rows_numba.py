@@ -19,7 +19,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-from resolvent.scan.rows_numba import WIDTH, each_vector, load, order, plus_product
+from resolvent.scan.rows_numba import WIDTH, each_vector, load, order, plus_product, put
 
 _SWAP, _EVEN, _ODD = ([(k & ~1) + part if part < 2 else k ^ 1 for k in range(WIDTH)] for part in (2, 0, 1))
 
@@ -68,7 +68,7 @@ def _step(product: Product) -> Any:
     return _row(4, update)
 
 
-def _adjoint(product: Product, summed: bool) -> Any:
+def _adjoint(product: Product, summed: bool = False, streamed: bool = False) -> Any:
     """gb = gamma = g + carry; ga = conj(before) gamma, or that added to ga; carry = conj(a) gamma."""
 
     def update(builder: Any, i: Any, g: Any, a: Any, before: Any, carry: Any, ga: Any, gb: Any) -> None:
@@ -76,8 +76,9 @@ def _adjoint(product: Product, summed: bool) -> Any:
         zero = ir.Constant(gamma.type, [0.0] * WIDTH)
         found = product(builder, load(builder, ga, i) if summed else zero, load(builder, before, i), gamma)
         after = product(builder, zero, load(builder, a, i), gamma)
-        for value, place in ((found, ga), (after, carry), (gamma, gb)):
-            builder.store(value, builder.gep(place, [i]), align=4)
+        builder.store(after, builder.gep(carry, [i]), align=4)
+        for value, place in ((found, ga), (gamma, gb)):
+            put(builder, value, builder.gep(place, [i]), streamed)
 
     return _row(6, update)
 
@@ -114,6 +115,10 @@ def retreat(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
     """γ = g + carry, gb = γ, ga = γ ‾before, carry = ‾a γ at (g, a, before, carry, ga, gb)."""
 
 
+def retreat_streamed(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
+    """`retreat` past the caches: ga and gb begin at multiples of STREAMED bytes, and `settle` ends the pass."""
+
+
 def retreat_summed(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
     """The same with γ ‾before added to ga."""
 
@@ -133,8 +138,9 @@ def _by_kind(stub: Callable[..., None], reals: Any, pairs: Any) -> None:
 
 _conjugate = _plus_pairs(-1.0)
 _by_kind(advance, _step(plus_product), _step(_plus_pairs(1.0)))
-_by_kind(retreat, _adjoint(plus_product, False), _adjoint(_conjugate, False))
-_by_kind(retreat_summed, _adjoint(plus_product, True), _adjoint(_conjugate, True))
+_by_kind(retreat, _adjoint(plus_product), _adjoint(_conjugate))
+_by_kind(retreat_streamed, _adjoint(plus_product, streamed=True), _adjoint(_conjugate, streamed=True))
+_by_kind(retreat_summed, _adjoint(plus_product, summed=True), _adjoint(_conjugate, summed=True))
 _by_kind(handed_on, _hand_on(plus_product), _hand_on(_conjugate))
 
 

@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 WIDTH = 8  # numbers handled at once: one register of float32, two of float64 where registers have 256 bits
+STREAMED = 32  # bytes of which the address of a streamed vector has to be a multiple
 LOOSE = ("contract", "reassoc")  # fused multiply-adds, and a sum in another, fixed, order
 _INDEX = ir.IntType(32)
 
@@ -119,6 +120,26 @@ def plus_product(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 def load(builder: Any, pointer: Any, i: Any) -> Any:
     return builder.load(builder.gep(pointer, [i]), align=4)  # an array may start anywhere
+
+
+def put(builder: Any, value: Any, place: Any, streamed: bool) -> None:
+    """Store a vector; streamed, it goes past the caches, which then need not read what it overwrites."""
+    stored = builder.store(value, place, align=STREAMED if streamed else 4)
+    if streamed:
+        stored.set_metadata("nontemporal", builder.module.add_metadata([_INDEX(1)]))
+
+
+def _settle(context: Any) -> Any:
+    """settle(): all that was streamed is in its place before whatever comes next, for every thread."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+settle: Any = intrinsic(_settle)
 
 
 def order(places: list[int]) -> Any:
