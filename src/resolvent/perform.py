@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import errno
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +19,9 @@ from resolvent.conformance.load import UsageError
 from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
+from resolvent.experiments.objects import Objects, is_url
 from resolvent.experiments.recipe import cells_of
+from resolvent.experiments.store import Store, fetch_runs, open_store
 from resolvent.experiments.study import Job, Study
 from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import open_task
@@ -28,8 +29,9 @@ from resolvent.experiments.train import TrainOptions, train_cell
 from resolvent.report import MissingPackage, require_packages, write_report
 from resolvent.report.table import KINDS
 from resolvent.report.table import table as results
-from resolvent.training.crew import crew
+from resolvent.training.crew import crew_of_torchrun, speaks
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SMALL = ("quickstart",)  # recipes made for two cores
 
 
@@ -45,7 +47,7 @@ class Request(Protocol):
     @property
     def seeds(self) -> tuple[int, ...]: ...
     @property
-    def out(self) -> Path: ...
+    def out(self) -> str: ...
     @property
     def workers(self) -> int: ...
     @property
@@ -81,7 +83,7 @@ def run(request: Request, page: Path | None = None) -> int:
 
     `page` is the folder of the report; the recipe's own when left out.
     """
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, quiet=not speaks())
     if request.report and not request.dry_run:
         _require_page()
     try:
@@ -89,38 +91,54 @@ def run(request: Request, page: Path | None = None) -> int:
         if request.dry_run:
             foretell(cells, request.device, console)
             return 0
-        require_writable(request.out / "report.html", "--out")
+        if not is_url(request.out):
+            require_writable(Path(request.out) / "report.html", "--out")
         records = _records(request, cells, console)
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
         return 130
     except (ValueError, TypeError, OSError, ImportError) as wrong:
-        raise UsageError(str(wrong)) from wrong
+        raise UsageError(_trouble(wrong, request.out)) from wrong
+    _tell(records, console)
+    recipe = f"{request.out.rstrip('/')}/{cells[0].recipe}"
+    console.print(f"results: {recipe if is_url(recipe) else Path(recipe).resolve()}")
+    if request.report and speaks():
+        _page([recipe], None if page is None else str(page), None, console)
+    return 1 if any("failed" in record for record in records) else 0
+
+
+def _trouble(wrong: Exception, out: str) -> str:
+    """What happened, where, and how to go on."""
+    if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
+        place = f" ({wrong.filename})" if wrong.filename else ""
+        return (
+            f"the disk is full{place}: {wrong.strerror}. Nothing that was finished is lost; free some space, and the "
+            f"same command goes on from what is in {out}."
+        )
+    return str(wrong)
+
+
+def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
     if any("study" not in record for record in records):
         console.print(table(records))
     for record in records:
         if "study" in record:
             console.print(record["study"]["text"])
-    console.print(f"results: {(request.out / cells[0].recipe).resolve()}")
-    if request.report:
-        _page([request.out / cells[0].recipe], page, None, console)
-    return 1 if any("failed" in record for record in records) else 0
 
 
 def _records(request: Request, cells: Sequence[Any], console: Console) -> list[dict[str, Any]]:
     """Run what is missing, alone or with workers, and read what was found."""
     device = _device(request.device)
     with crew_of_torchrun(device):
+        store = open_store(request.out)
         if request.workers > 1 and len(cells) > 1:
-            _with_workers(request, cells, console)
-        told = console.print if crew().first else _silent
-        return sweep(cells, request.out, device=device, told=told)
+            _with_workers(request, store, [cell.place for cell in cells], console)
+        return sweep(cells, store, device=device, told=console.print)
 
 
-def _with_workers(request: Request, cells: Sequence[Any], console: Console) -> None:
-    places = [request.out / cell.place for cell in cells]
+def _with_workers(request: Request, store: Store, places: list[str], console: Console) -> None:
     with progress(console, len(places)) as tick:
-        work_together(arguments(request), places, request.workers, console.print, tick)
+        work_together(arguments(request), store, places, request.workers, console.print, tick)
 
 
 def arguments(request: Request) -> list[str]:
@@ -158,30 +176,6 @@ def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-@contextmanager
-def crew_of_torchrun(device: str) -> Iterator[None]:
-    """Join the other processes when torchrun started this one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield
-        return
-    if device.startswith("cuda"):
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(hours=6))
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def crew_first() -> bool:
-    """Whether this process speaks for all that torchrun started."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def _silent(*_: Any) -> None:
-    return
-
-
 def _require_page() -> None:
     try:
         require_packages()
@@ -189,19 +183,30 @@ def _require_page() -> None:
         raise UsageError(f"{missing}; or leave the page out with --no-report") from missing
 
 
-def report(folders: list[Path], out: Path | None, title: str | None) -> None:
+def report(folders: list[str], out: str | None, title: str | None) -> None:
     """Write the page and say where it is."""
     _page(folders, out, title, Console(soft_wrap=True, highlight=False))
 
 
-def _page(folders: list[Path], out: Path | None, title: str | None, console: Console) -> None:
-    place = out or folders[0]
-    require_writable(place / "report.html", "--out")
-    try:
-        page = write_report(folders, place, title)
-    except (MissingPackage, ValueError) as wrong:
-        raise UsageError(str(wrong)) from wrong
-    console.print(f"The report is at {page.resolve()}")
+def _page(folders: list[str], out: str | None, title: str | None, console: Console) -> None:
+    """From and to folders or URLs."""
+    target = out or folders[0]
+    with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
+        place = Path(scratch) / "page" if is_url(target) else Path(target)
+        require_writable(place / "report.html", "--out")
+        try:
+            found = {_local(folder, Path(scratch) / str(i)): folder for i, folder in enumerate(folders)}
+            page = write_report(list(found), place, title, shown={p: f for p, f in found.items() if is_url(f)})
+            if is_url(target):
+                for made in place.iterdir():
+                    Objects(target).send(made, made.name)
+        except (MissingPackage, ValueError, OSError) as wrong:
+            raise UsageError(_trouble(wrong, target)) from wrong
+    console.print(f"The report is at {f'{target}/{page.name}' if is_url(target) else page.resolve()}")
+
+
+def _local(folder: str, scratch: Path) -> Path:
+    return fetch_runs(folder, scratch) if is_url(folder) else Path(folder)
 
 
 def find(request: Request) -> list[Job]:

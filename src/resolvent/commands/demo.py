@@ -22,4 +22,4 @@ class Demo:
         from resolvent import perform
         from resolvent.commands.run import Run
 
-        return perform.run(Run("quickstart", out=self.out, workers=2), page=self.out)
+        return perform.run(Run("quickstart", out=str(self.out), workers=2), page=self.out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -16,9 +15,9 @@ class Report:
     Exit status: 0 written, 2 bad usage.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),)
-    """Folders that `resolvent run` wrote."""
-    out: Path | None = None
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
+    """Folders that `resolvent run` wrote, or URLs of an object store (s3://bucket/runs)."""
+    out: str | None = None
     """Where to put report.html, report.md and report.csv; into the first folder when left out."""
     title: str | None = None
     """The page's title."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -28,8 +27,9 @@ class Run:
     """As published, or for two cores; the recipe's own choice when left out."""
     seeds: tuple[int, ...] = ()
     """One run of each cell for every seed; the recipe's own when left out."""
-    out: Path = Path("runs")
-    """The folder of results. Several workers may share it: each takes cells that nobody else runs."""
+    out: str = "runs"
+    """The folder of results, or a URL of an object store (s3://bucket/runs). Workers may share it: each takes cells
+    that nobody else runs."""
     workers: int = 1
     """Processes on this machine that share the cells; small models train quickest with one for each core."""
     device: str = "cpu"

@@ -12,17 +12,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO
 
-from resolvent.experiments.folder import RECORD, RunError
+from resolvent.experiments.folder import RunError
+from resolvent.experiments.store import Store
 
 Told = Callable[[str], None]
-LOOK = 0.5  # seconds between looks
+LOOK = 0.5  # seconds between looks at the workers
 
 
 def work_together(
-    command: Sequence[str], places: Sequence[Path], workers: int, told: Told, tick: Callable[[int], None]
+    command: Sequence[str], store: Store, places: Sequence[str], workers: int, told: Told, tick: Callable[[int], None]
 ) -> None:
     """Run `command` (arguments of `python -m resolvent`) in `workers` processes until every place has its record.
 
@@ -32,7 +32,7 @@ def work_together(
     with tempfile.TemporaryFile("w+") as errors:
         crew = [_start(command, environment, errors) for _ in range(workers)]
         try:
-            _follow(crew, places, told, tick)
+            _follow(crew, store, places, told, tick)
         finally:
             for process in crew:
                 process.terminate()
@@ -49,17 +49,21 @@ def _start(command: Sequence[str], environment: dict[str, str], errors: IO[str])
 
 
 def _follow(
-    crew: Sequence[subprocess.Popen[bytes]], places: Sequence[Path], told: Told, tick: Callable[[int], None]
+    crew: Sequence[subprocess.Popen[bytes]],
+    store: Store,
+    places: Sequence[str],
+    told: Told,
+    tick: Callable[[int], None],
 ) -> None:
-    done = {place for place in places if (place / RECORD).is_file()}
+    done = {place for place in places if store.complete(place)}
     while any(process.poll() is None for process in crew):
         for place in places:
-            if place not in done and (place / RECORD).is_file():
+            if place not in done and store.complete(place):
                 done.add(place)
-                told(f"[{len(done)}/{len(places)}] {place.parent.name}, {place.name}")
+                told(f"[{len(done)}/{len(places)}] {', '.join(place.split('/')[-2:])}")
         tick(len(done))
         time.sleep(LOOK)
-    tick(sum((place / RECORD).is_file() for place in places))
+    tick(sum(store.complete(place) for place in places))
 
 
 def _answer(crew: Sequence[subprocess.Popen[bytes]], errors: str) -> None:

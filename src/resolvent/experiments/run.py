@@ -12,7 +12,6 @@ import logging
 import math
 import shutil
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ import torch
 
 from resolvent.data import Task
 from resolvent.experiments.cell import Cell
+from resolvent.experiments.entry import entered
 from resolvent.experiments.folder import RECORD, Folder
 from resolvent.experiments.generalised import norms_watch
-from resolvent.experiments.lock import Lock
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages import SHARED, STAGES, Stage
 from resolvent.experiments.tasks import open_task
@@ -39,10 +38,7 @@ log = logging.getLogger("resolvent.experiments")
 def run_cell(cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info) -> dict[str, Any]:
     """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed"."""
     folder, team = Folder(path), crew()
-    with Lock(folder.path) if team.first else nullcontext():  # one claim for all processes of a run
-        if team.first:
-            folder.admit(cell)
-        team.wait()
+    with entered(folder, cell, team):
         done = folder.record()
         team.wait()
         if done is not None and not folder.damaged():

@@ -20,8 +20,8 @@ import torch
 
 from resolvent.experiments import studies
 from resolvent.experiments.cell import Cell, check_tags
+from resolvent.experiments.entry import entered
 from resolvent.experiments.folder import RECORD, Folder
-from resolvent.experiments.lock import Lock
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.work import Told
 from resolvent.models.settings import Settings, nearest, to_dict
@@ -86,14 +86,12 @@ Job = Cell | Study
 def run_study(study: Study, path: str | Path, *, told: Told = log.info) -> dict[str, Any]:
     """Run it unless its record is there. Of several processes that torchrun started the first does the work."""
     folder, team = Folder(path), crew()
-    if team.first:
-        with Lock(folder.path):
-            folder.admit(study)
-            if folder.record() is None:
-                told(f"{study.address}: {study.function}")
-                folder.write(RECORD, _record(study))
-    team.wait()
-    return folder.record() or {}
+    with entered(folder, study, team):
+        if team.first and folder.record() is None:
+            told(f"{study.address}: {study.function}")
+            folder.write(RECORD, _record(study))
+        team.wait()
+        return folder.record() or {}
 
 
 def _record(study: Study) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Many cells, by as many workers as share the folder: each claims a cell, runs it, and goes on to the next free one.
 
 A worker is any process that calls `sweep` on the same cells and the same folder, on this machine or on others that see
-the same disk. A cell whose worker died is taken over from where it stopped. Which worker ran what changes no number.
+the same disk or the same object store. A cell whose worker died is taken over from where it stopped. Which worker ran
+what changes no number.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from resolvent.experiments.folder import Folder
 from resolvent.experiments.lock import Taken
 from resolvent.experiments.run import run_cell
+from resolvent.experiments.store import Store, open_store
 from resolvent.experiments.study import Job, Study, run_study
 from resolvent.experiments.work import Told
 
@@ -21,29 +22,40 @@ WAIT = 2.0  # seconds between looks at cells that others hold
 
 
 def sweep(
-    cells: Sequence[Job], root: str | Path, *, device: str = "cpu", told: Told = print, wait: bool = True
+    cells: Sequence[Job],
+    root: str | Path | Store,
+    *,
+    device: str = "cpu",
+    told: Told = print,
+    wait: bool = True,
 ) -> list[dict[str, Any]]:
     """Run every cell that nobody else runs; with `wait`, stay until the others' are done too (or their owners dead).
 
     Returns the records of all complete cells, in the order of the cells.
     """
-    places = {Path(root) / cell.place: cell for cell in cells}
-    open_cells = dict(places)
+    store = open_store(root) if isinstance(root, str | Path) else root
+    places = {cell.place: cell for cell in cells}
+    numbers = {place: f"[{i}/{len(places)}]" for i, place in enumerate(places, 1)}
+    open_cells, taken = dict(places), set[str]()
     while open_cells:
         before = len(open_cells)
-        for number, (path, cell) in enumerate(list(open_cells.items())):
+        for place, cell in list(open_cells.items()):
             try:
-                told(f"[{len(places) - before + number + 1}/{len(places)}] {cell.address}, seed {cell.seed}")
-                _run(cell, path, device, told)
+                if place not in taken:
+                    told(f"{numbers[place]} {cell.address}, seed {cell.seed}")
+                with store.working(place, told) as path:
+                    _run(cell, path, device, told)
             except Taken as other:
-                told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
+                if place not in taken:  # once; it is looked at again and again
+                    told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
+                taken.add(place)
                 continue
-            open_cells.pop(path)
+            open_cells.pop(place)
         if not wait:
             break
         if len(open_cells) == before:
             time.sleep(WAIT)
-    found = [Folder(path).record() for path in places]
+    found = [store.record(place) for place in places]
     return [record for record in found if record is not None]
 
 

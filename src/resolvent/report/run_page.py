@@ -8,6 +8,7 @@ from typing import Any
 from resolvent.report.fourier import fourier_findings
 from resolvent.report.generalisation import gap_findings
 from resolvent.report.page import require_packages
+from resolvent.report.process import process_findings
 from resolvent.report.record import Spectrum, write_whole
 from resolvent.report.runs import Record, Runs, read_runs
 from resolvent.report.table import KINDS, Table, table
@@ -17,10 +18,12 @@ CURVES = 8  # runs in one robustness figure
 SHOWN = 24  # figures of a kind; more would bury them
 
 
-def write_report(folders: list[Path], out: Path, title: str | None = None) -> Path:
-    """Read every run below the folders and write the page; returns its path."""
+def write_report(
+    folders: list[Path], out: Path, title: str | None = None, shown: dict[Path, str] | None = None
+) -> Path:
+    """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin."""
     require_packages()
-    runs = read_runs(folders)
+    runs = read_runs(folders, shown)
     tables = [table(recipe, cells) for recipe, cells in runs.recipes().items()]
     told = markdown(tables, problems(runs)) + "".join(f"\n## {n}\n\n{r['study']['text']}\n" for n, r in runs.studies())
     write_whole(out / NAMES["markdown"], told)
@@ -49,8 +52,24 @@ def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
         tasks=list({r["task"]["name"]: r["task"] for r in trained}.values()),
         versions=sorted({_version(r) for r in runs.records.values()}),
         names=NAMES,
+        **beside(good),
         **figures(first),
     )
+
+
+def beside(good: list[Record]) -> dict[str, Any]:
+    """Runs of a recipe in common frames: training epoch by epoch, and what components do to the attack."""
+    from markupsafe import Markup
+
+    from resolvent.report.contribution import contribution_figures
+
+    recipes: dict[str, dict[str, Record]] = {}
+    for record in reversed(good):  # one seed of every cell, the lowest
+        recipes.setdefault(record["cell"]["recipe"], {})[" ".join(record["cell"]["tags"])] = record
+    named = {recipe: list(reversed(cells.items())) for recipe, cells in recipes.items()}
+    found = [held for recipe, cells in named.items() for held in process_findings(recipe, cells)]
+    bars = [(n, Markup(s)) for recipe, cells in named.items() for n, s in contribution_figures(recipe, cells)]
+    return {"processes": [held | {"drawn": drawn(held["charts"])} for held in found], "contributions": bars}
 
 
 def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:

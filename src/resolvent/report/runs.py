@@ -34,8 +34,8 @@ class Runs:
         return found
 
 
-def read_runs(folders: list[Path]) -> Runs:
-    """Every run below the folders."""
+def read_runs(folders: list[Path], shown: dict[Path, str] | None = None) -> Runs:
+    """Every run below the folders; those in `shown` are copies, told by the address that they came from."""
     runs = Runs()
     for folder in folders:
         if not folder.is_dir():
@@ -43,8 +43,10 @@ def read_runs(folders: list[Path]) -> Runs:
         for path in sorted(folder.rglob("cell.json")):
             if "damaged" not in path.parts:
                 _read(path.parent, runs)
+    for copy, origin in (shown or {}).items():
+        runs.problems[:] = [line.replace(str(copy), origin.rstrip("/")) for line in runs.problems]
     if not runs.records and not runs.problems:
-        told = ", ".join(map(str, folders))
+        told = ", ".join((shown or {}).get(folder, str(folder)) for folder in folders)
         raise ValueError(f"report: no run in {told}; `resolvent run quickstart` makes some.")
     return runs
 

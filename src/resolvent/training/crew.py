@@ -6,8 +6,11 @@ step equal that of a single process with the same global batch, whatever their n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -81,3 +84,23 @@ def crew() -> Crew:
     if dist.is_available() and dist.is_initialized():
         return Crew(dist.get_rank(), dist.get_world_size())
     return Crew()
+
+
+@contextmanager
+def crew_of_torchrun(device: str) -> Iterator[Crew]:
+    """Join the other processes when torchrun started this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield crew()
+        return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(hours=6))
+    try:
+        yield crew()
+    finally:
+        dist.destroy_process_group()
+
+
+def speaks() -> bool:
+    """Whether this process speaks for all that torchrun started; true without it."""
+    return int(os.environ.get("RANK", "0")) == 0
