@@ -61,15 +61,32 @@ def test_entry() -> None:
     compare(x.permute(2, 0, 1), None, torch.randn(16, 2, 9), weights(16, 3, ("none", "none", None), entry=True))
 
 
-def test_toeplitz_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SIZE", "ROWS", "DEPTH"):
+@pytest.mark.parametrize("b", [32, 21])
+@pytest.mark.parametrize("fine", [False, True])
+def test_toeplitz_products(b: int, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tiles and a broken one; tables whole, and as the two halves that float32 takes on matrix units."""
+    for name in ("SIZE", "ROWS", "DEPTH", "FINE_DEPTH"):
         monkeypatch.setattr(toeplitz_triton, name, 16)
     monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
-    x, g, k = torch.randn(2, 32, 64), torch.randn(2, 32, 64), torch.randn(2, 64)
-    ahead, back = toeplitz_triton.tables(k, torch.float32, 16)
-    assert_close((ahead, back), toeplitz._tables(k, torch.float32, 16))
-    assert_close(toeplitz_triton.product(x, ahead, back=False), toeplitz.forward_product(x, ahead))
-    gx = toeplitz.adjoint_product(g, back)
+    x, g, k = torch.randn(2, b, 64), torch.randn(2, b, 64), torch.randn(2, 64)
+    ahead, back = toeplitz_triton.tables(k, torch.float32, 16, fine)
+    want = toeplitz._tables(k, torch.float32, 16)
+    assert_close((toeplitz._whole(ahead), toeplitz._whole(back)), want)
+    y, gx = toeplitz.forward_product(x, want[0]), toeplitz.adjoint_product(g, want[1])
+    assert_close(toeplitz_triton.product(x, ahead, back=False), y)
     assert_close(toeplitz_triton.product(g, back, back=True), gx)
     assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone()), gx + x)
+    assert_close(toeplitz.forward_product(x, ahead), y)  # torch's products take both kinds of table too
+    assert_close(toeplitz.adjoint_product(g, back, onto=x.clone()), gx + x)
     assert_close(toeplitz_triton.kernel_gradient(x, g), toeplitz.kernel_gradient(x, g, 16), gradient=True)
+
+
+def test_halves_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has eleven binary digits, and both add up to every digit of the table."""
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
+    k = torch.randn(1, 64) * 10.0 ** torch.randint(-20, 20, (1, 64))
+    made, whole = toeplitz_triton.tables(k, torch.float32, 16, True), toeplitz._tables(k, k.dtype, 16)
+    for table, want in zip(made, whole, strict=True):
+        assert torch.equal(table[0].double() + table[1].double(), want.double())
+        assert bool((table[0].view(torch.int32) % 0x2000 == 0).all())
+        assert bool((table[1].abs() <= want.abs() * 2.0**-11).all())

@@ -1,4 +1,4 @@
-"""The lowered form on a GPU, bf16 against float64 modules; its kernels against plain operations; the recorded step."""
+"""The lowered form on a GPU, bf16 and float32 against float64 modules; its kernels; the recorded step."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def config(layer: Any = LAYERS[1], d: int = 32, act: Any = "none", ads: Any = No
     return replace(robustness("s4"), d_model=d, layers=2, block=block, ads=ads and AdSConfig(ads, False))
 
 
-def both(model: Any, x: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Logits, input gradient and all parameter gradients as one vector: bf16 lowered, and float64 modules."""
+def both(model: Any, x: Tensor, y: Tensor, half: bool = True) -> tuple[list[Tensor], list[Tensor]]:
+    """Logits, input gradient and all parameter gradients as one vector: lowered, and float64 modules."""
     found = []
     for wide in (False, True):
         own = copy.deepcopy(model).double() if wide else model
         at = (x.double() if wide else x).clone().requires_grad_()
-        with torch.autocast("cuda", torch.bfloat16, enabled=not wide):
+        with torch.autocast("cuda", torch.bfloat16, enabled=half and not wide):
             assert (own.lowered(at) is None) == wide
             logits = own(at)
         gradients = torch.autograd.grad(criterion(logits.double(), y).sum(), [at, *own.parameters()])
@@ -61,6 +61,47 @@ def test_against_float64(layer: Any, b: int, l: int) -> None:
         assert distance(got, want) <= BF16
 
 
+fine = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+    reason="float32 products need a GPU that copies tiles by descriptor",
+)
+
+
+@fine
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize(("b", "l"), [(1, 128), (5, 384), (130, 256)])
+def test_float32_against_float64(layer: Any, b: int, l: int) -> None:
+    x, y = torch.rand(b, l, 3, device="cuda"), torch.arange(b, device="cuda") % 10
+    found = zip(*both(build_model(config(layer)).cuda(), x, y, half=False), (1e-5, 1e-4, 1e-4), strict=True)
+    assert all(distance(got, want) <= tolerance for got, want, tolerance in found)
+
+
+@fine
+@pytest.mark.parametrize(("d", "act", "ads"), [(24, "gelu", "relu"), (128, "none", None), (200, "none", None)])
+def test_float32_widths_and_activations(d: int, act: str, ads: str | None) -> None:
+    x, y = torch.rand(4, 128, 3, device="cuda"), torch.arange(4, device="cuda")
+    made = build_model(config(d=d, act=act, ads=ads)).cuda()
+    for got, want, tolerance in zip(*both(made, x, y, half=False), (1e-5, 1e-4, 1e-4), strict=True):
+        assert distance(got, want) <= tolerance
+
+
+@fine
+def test_a_sample_alone_and_in_a_batch() -> None:
+    """Float32: an attack computes a sample in batches of many sizes, and its verdict must not hang on them."""
+    model, x = build_model(config(d=128)).cuda().eval(), torch.rand(300, 256, 3, device="cuda")
+    with torch.no_grad():
+        whole = model(x)
+        for part in (1, 7, 128, 200):
+            assert float((model(x[:part]) - whole[:part]).abs().max()) <= 1e-6 * float(whole.abs().max())
+
+
+@fine
+def test_float32_leaves_other_lengths_to_the_modules() -> None:
+    model = build_model(config()).cuda()
+    assert model.lowered(torch.rand(2, 130, 3, device="cuda")) is None
+    assert model.lowered(torch.rand(2, 256, 3, device="cuda")) is not None
+
+
 @pytest.mark.parametrize(
     ("d", "act", "ads"), [(24, "gelu", "relu"), (128, "silu", None), (128, "none", "tanh"), (200, "none", "tanh")]
 )
@@ -70,18 +111,19 @@ def test_widths_activations_and_scaling(d: int, act: str, ads: str | None) -> No
         assert distance(got, want) <= BF16
 
 
-@pytest.mark.parametrize(("d", "b", "l"), [(3, 128, 256), (2, 256, 1024), (3, 5, 77), (1, 128, 128)])
-def test_toeplitz_products(d: int, b: int, l: int) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, BF16), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("d", "b", "l"), [(3, 128, 256), (2, 256, 1024), (2, 200, 1024), (3, 5, 77), (1, 1, 128)])
+def test_toeplitz_products(d: int, b: int, l: int, dtype: torch.dtype, tolerance: float) -> None:
     k = torch.randn(d, l, device="cuda") / l**0.5
-    x, g = (torch.randn(d, b, l, device="cuda").bfloat16() for _ in range(2))
+    x, g = (torch.randn(d, b, l, device="cuda").to(dtype) for _ in range(2))
     wide, taps = x.double().requires_grad_(), k.double().requires_grad_()
     want = toeplitz.plain_product(wide, taps)
     gx, gk = torch.autograd.grad(want, (wide, taps), g.double())
-    made = toeplitz.toeplitz(k, torch.bfloat16)
-    assert_close(toeplitz.forward_product(x, made.ahead).double(), want, tolerance=BF16)
-    assert_close(toeplitz.adjoint_product(g, made.back).double(), gx, tolerance=BF16)
-    assert_close(toeplitz.adjoint_product(g, made.back, onto=x.clone()).double(), gx + x.double(), tolerance=BF16)
-    assert_close(toeplitz.kernel_gradient(x, g, made.back.shape[1]).double(), gk, tolerance=BF16)
+    made = toeplitz.toeplitz(k, dtype)
+    assert_close(toeplitz.forward_product(x, made.ahead).double(), want, tolerance=tolerance)
+    assert_close(toeplitz.adjoint_product(g, made.back).double(), gx, tolerance=tolerance)
+    assert_close(toeplitz.adjoint_product(g, made.back, onto=x.clone()).double(), gx + x.double(), tolerance=tolerance)
+    assert_close(toeplitz.kernel_gradient(x, g, made.back.shape[-2]).double(), gk, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("l", [1, 5000, 65_536])
@@ -93,37 +135,45 @@ def test_any_length_runs(l: int) -> None:
 
 @pytest.mark.parametrize("still", [False, True])
 @pytest.mark.parametrize("learn", [False, True])
-@pytest.mark.parametrize(("act", "final", "sigma"), [("none", "none", None), ("gelu_tanh", "sigmoid", "tanh")])
-def test_fused_kernels(act: str, final: str, sigma: str | None, learn: bool, still: bool) -> None:
+@pytest.mark.parametrize(
+    ("act", "final", "sigma", "dtype"),
+    [
+        ("none", "none", None, torch.bfloat16),
+        ("gelu_tanh", "sigmoid", "tanh", torch.bfloat16),
+        ("none", "none", None, torch.float32),
+    ],
+)
+def test_fused_kernels(act: str, final: str, sigma: str | None, dtype: torch.dtype, learn: bool, still: bool) -> None:
     triton = fused._triton()
     assert triton is not None
-    d, b, l = 48, 3, 128 if still else 77
-    y, r, g = (torch.randn(d, b, l, device="cuda").bfloat16() for _ in range(3))
+    d, b, l, tolerance = 48, 3, 128 if still else 77, BF16 if dtype == torch.bfloat16 else 1e-5
+    y, r, g = (torch.randn(d, b, l, device="cuda").to(dtype) for _ in range(3))
     g = g[:, :, :1].expand(d, b, l) if still else g  # what a mean over time hands back
     W, Wa = (torch.randn(d, d, device="cuda") / d**0.5 for _ in range(2))
     bias, gamma, beta, ba = (torch.randn(d, device="cuda") for _ in range(4))
 
-    def weights(dtype: torch.dtype) -> Weights:
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+    def weights(kind: torch.dtype) -> Weights:
+        wide = torch.float64 if kind == torch.float64 else torch.float32
         own = [t.to(wide) for t in (W, bias, gamma, beta)]
-        more = (Wa.to(wide), ba.to(wide), Wa.to(dtype)) if sigma else (None, None, None)
-        return Weights(1e-5, act, final, sigma or "none", dtype, *own, W.to(dtype), *more)
+        more = (Wa.to(wide), ba.to(wide), Wa.to(kind)) if sigma else (None, None, None)
+        return Weights(1e-5, act, final, sigma or "none", kind, *own, W.to(kind), *more)
 
-    low, wide = weights(torch.bfloat16), weights(torch.float64)
+    low, wide = weights(dtype), weights(torch.float64)
     got = triton.forward(y, r, low)
     want = fused_torch.forward(y.double(), r.double(), wide)
     for a, w in zip(got, want, strict=True):
-        assert distance(a, w) <= BF16
+        assert distance(a, w) <= tolerance
     back = triton.backward(g, got[1], got[2], y, low, learn)
     truth = fused_torch.backward(g.double(), want[1], want[2], y.double(), wide, learn)
     for a, w in zip((*back[:2], *(back[2] or ())), (*truth[:2], *(truth[2] or ())), strict=True):
         if w is not None:
             assert a is not None
-            assert distance(a, w) <= BF16
+            assert distance(a, w) <= tolerance
 
 
+@pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("make", [pgd_at, trades])
-def test_the_recorded_step_is_the_step(make: Any) -> None:
+def test_the_recorded_step_is_the_step(make: Any, half: bool) -> None:
     """Replays with other samples and other parameters give what the same step gives without a graph."""
     model, objective = build_model(config()).cuda(), make(Threat("linf", 8 / 255, (0, 1)), steps=3)
     g = torch.Generator().manual_seed(0)
@@ -132,7 +182,7 @@ def test_the_recorded_step_is_the_step(make: Any) -> None:
         batch = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda")))
         found = []
         for own in (model, copy.deepcopy(model)):  # the copy is new each time, so it never gets as far as a recording
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
                 loss = objective(own, batch)
             found.append([loss.value, loss.output, *torch.autograd.grad(loss.value, list(own.parameters()))])
         for got, want in zip(*found, strict=True):

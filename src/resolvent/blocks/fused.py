@@ -47,7 +47,8 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
         return None
     assert isinstance(mixer, Mixer)
     names = [_name(mixer.act), _name(mixer.final), _name(ads.sigma if isinstance(ads, AdS) else nn.Identity())]
-    if mixer.linear is None or None in names or not _suits(block.d_model, dtype, mixer.linear):
+    linear = names[:2] == ["none", "none"] and not isinstance(ads, AdS)
+    if mixer.linear is None or None in names or not _suits(block.d_model, dtype, mixer.linear, linear):
         return None
     act, final, sigma = (str(name) for name in names)
     W, bias = mixer.linear.weight, mixer.linear.bias
@@ -70,11 +71,13 @@ def entered(x: Tensor, w: Weights) -> Tensor:
     return out
 
 
-def _suits(d: int, dtype: torch.dtype, module: nn.Module) -> bool:
+def _suits(d: int, dtype: torch.dtype, module: nn.Module, linear: bool = True) -> bool:
+    """`linear`: neither an activation nor adaptive scaling, for whose second matrix float32 leaves no room."""
     weight = next(module.parameters())
     if weight.device.type == "cpu":
         return True
-    if not weight.is_cuda or dtype != torch.bfloat16 or d > WIDEST or _triton() is None:
+    light = dtype == torch.bfloat16 or (dtype == torch.float32 and linear)
+    if not weight.is_cuda or not light or d > WIDEST or _triton() is None:
         return False
     return torch.cuda.get_device_capability(weight.device) >= (9, 0)  # others have less shared memory
 
@@ -121,7 +124,7 @@ class _PostNorm(torch.autograd.Function):
             inputs = (h, *ctx.learned)
             return *_again(lambda *t: plain_block(*t, w=w), inputs, g, ctx.needs_input_grad[: len(inputs)]), None
         gz, gy, found = _ops(unit).backward(g, unit, rstd, y, w, learn=ctx.learn)
-        gk = kernel_gradient(h, gy, conv.back.shape[1]).to(conv.kernel.dtype) if ctx.learn else None
+        gk = kernel_gradient(h, gy, conv.back.shape[-2]).to(conv.kernel.dtype) if ctx.learn else None
         gh = adjoint_product(gy, conv.back, onto=gz)
         return gh, gk, *(found or (None,) * 6), None
 

@@ -18,7 +18,7 @@ from resolvent.blocks.fused_torch import ACTS, Weights
 from resolvent.blocks.fused_triton_kernels import backward_kernel, forward_kernel
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
-COLUMNS = 64  # to a tile
+COLUMNS = {torch.bfloat16: 64, torch.float32: 32}  # to a tile
 AHEAD = 3  # tiles loaded ahead of the one at work
 
 
@@ -29,7 +29,7 @@ def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Te
     out, unit = (torch.empty((d, b, l), dtype=w.dtype, device=y.device) for _ in range(2))
     rstd = torch.empty(m, dtype=torch.float32, device=y.device)
     r = None if r is None else r.contiguous()
-    sizes = _sizes(d, c)
+    sizes = _sizes(d, c, w.dtype)
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
         forward_kernel[(_programs(m, sizes, y, w),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, unit, rstd, m, l, w.eps, d, c,
@@ -51,7 +51,7 @@ def backward(
     gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
-    sizes = _sizes(d, c)
+    sizes = _sizes(d, c, w.dtype)
     programs = _programs(m, sizes, unit, w)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
@@ -98,14 +98,19 @@ def _steps(y: Tensor) -> tuple[int, int]:
     return c, t
 
 
-def _sizes(d: int, c: int) -> dict[str, int]:
+def _sizes(d: int, c: int, dtype: torch.dtype) -> dict[str, int]:
     rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
-    return {"BD": rows, "BC": channels, "BM": COLUMNS, "AHEAD": AHEAD}
+    return {"BD": rows, "BC": channels, "BM": COLUMNS[dtype], "AHEAD": AHEAD}
 
 
 def _warps(w: Weights) -> int:
-    """Eight where activations keep more values alive than four warps have registers for."""
-    return 4 if w.linear_in_y else 8
+    """Eight where activations or halves of float32 keep more values alive than four warps have registers for."""
+    return 4 if _light(w) else 8
+
+
+def _light(w: Weights) -> bool:
+    """Whether two programs fit on a multiprocessor."""
+    return w.linear_in_y and (w.entry or w.dtype == torch.bfloat16)
 
 
 def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
@@ -113,7 +118,7 @@ def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
     tiles = triton.cdiv(m, sizes["BM"])
     if not like.is_cuda:
         return tiles
-    resident = 2 if w.linear_in_y else 1
+    resident = 2 if _light(w) else 1
     return min(tiles, resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
 
 

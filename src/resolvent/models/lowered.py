@@ -29,7 +29,7 @@ from resolvent.layers.s4d import S4D
 from resolvent.models.head import Readout
 from resolvent.models.responses import impulse_responses
 from resolvent.ssm.blocked import plain
-from resolvent.ssm.toeplitz import Toeplitz, toeplitz
+from resolvent.ssm.toeplitz import Toeplitz, served, toeplitz
 
 if TYPE_CHECKING:
     from resolvent.models.model import Model
@@ -166,10 +166,12 @@ def _runs(layer: nn.Module) -> bool:
 
 
 def _dtype(x: Tensor) -> torch.dtype | None:
-    """bf16 under autocast on a GPU, else x's own: on a GPU float32 products are slower than the layers' own pass."""
+    """bf16 under autocast on a GPU, else x's own; without the GPU's own kernels float32 products lose to the layers."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         return torch.bfloat16 if kind == "cuda" and torch.get_autocast_dtype(kind) == torch.bfloat16 else None
+    if kind == "cuda":
+        return torch.float32 if x.dtype == torch.float32 and served(x, x.shape[1], torch.float32) else None
     return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
 
 

@@ -28,7 +28,10 @@ SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the cau
 
 @dataclass(frozen=True)
 class Toeplitz:
-    """The kernel (d, l), which alone is differentiated, and its two tables (d, T, l) in the dtype of the products."""
+    """The kernel (d, l), which alone is differentiated, and its two tables (d, T, l) in the dtype of the products.
+
+    For float32 on a GPU a table is the sum of two, (2, d, T, l): see `toeplitz_triton`.
+    """
 
     kernel: Tensor
     ahead: Tensor
@@ -54,7 +57,8 @@ def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toe
 def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
     quick = _triton() if kernel.is_cuda else None
     if quick is not None:
-        found: tuple[Tensor, Tensor] = quick.tables(kernel, dtype, T)
+        fine = dtype == torch.float32 and quick.takes(kernel, T, kernel.shape[-1], dtype)
+        found: tuple[Tensor, Tensor] = quick.tables(kernel, dtype, T, fine)
         return found
     windows = F.pad(kernel.to(dtype), (T - 1, 0)).unfold(-1, T, 1)  # (d, l, T), [i, n] = k_{i + n - T + 1}
     return windows.flip(1).mT.contiguous(), windows.flip(2).mT.contiguous()
@@ -74,6 +78,16 @@ def _quick(x: Tensor, T: int) -> Any:
     return quick if quick is not None and quick.serves(x, T) else None
 
 
+def served(like: Tensor, l: int, dtype: torch.dtype) -> bool:
+    """Whether products of l steps in `dtype` run in the GPU's own kernels on the device of `like`."""
+    quick = _triton() if like.is_cuda else None
+    return quick is not None and bool(quick.takes(like, min(SLICE["cuda"], l), l, dtype))
+
+
+def _whole(table: Tensor) -> Tensor:
+    return table if table.dim() == 3 else table.sum(0)
+
+
 def slices(l: int, T: int) -> list[tuple[int, int]]:
     """[a, e) of T steps each, from the first, shorter one to the last."""
     first = l % T or T
@@ -82,12 +96,12 @@ def slices(l: int, T: int) -> list[tuple[int, int]]:
 
 def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
     """y = x M; no graph is recorded."""
-    T, l = ahead.shape[1:]
+    T, l = ahead.shape[-2:]
     quick = _quick(x, T)
     if quick is not None:
         found: Tensor = quick.product(x, ahead, back=False)
         return found
-    y = torch.empty_like(x)
+    y, ahead = torch.empty_like(x), _whole(ahead)
     for a, e in slices(l, T):
         r = l - T - a
         torch.bmm(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, out=y[:, :, a:e])
@@ -96,12 +110,12 @@ def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
 
 def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Tensor:
     """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
-    T, l = back.shape[1:]
+    T, l = back.shape[-2:]
     quick = _quick(gy, T)
     if quick is not None:
         found: Tensor = quick.product(gy, back, back=True, onto=onto)
         return found
-    gx = torch.empty_like(gy) if onto is None else onto
+    gx, back = torch.empty_like(gy) if onto is None else onto, _whole(back)
     for a, e in slices(l, T):
         M, part = back[:, : e - a, : l - a].mT, gx[:, :, a:e]
         if onto is None:
@@ -113,7 +127,7 @@ def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Ten
 
 def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
     """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
-    quick = _quick(x, T)
+    quick = _quick(x, T) if x.dtype == torch.bfloat16 else None
     if quick is not None:
         found: Tensor = quick.kernel_gradient(x, gy)
         return found
@@ -146,7 +160,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         kernel, back, *kept = ctx.saved_tensors
-        gy, T = gradients[0], back.shape[1]
+        gy, T = gradients[0], back.shape[-2]
         if by_graph_only(gy):
             x = kept[0] if kept else torch.zeros_like(gy).requires_grad_()
             found = gradients_by_graph(

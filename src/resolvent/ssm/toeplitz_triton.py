@@ -1,7 +1,10 @@
-"""The products of `toeplitz` on a GPU in one launch each, for bf16, whole slices and batches of whole tiles.
+"""The products of `toeplitz` on a GPU in one launch each, for bf16 and float32, whole slices and any batch.
 
 Slices of one channel run side by side, the longest first, so that its rows and its table, which is small because slices
 are short, are read from memory once. `serves` tells what is taken; anything else is left to torch's batched products.
+
+Matrix units keep eleven binary digits of a float32. A float32 table is therefore two, (2, d, T, l): its values so
+rounded, and what they lack; a product of two such sums, in three parts, has the accuracy of float32.
 """
 
 from __future__ import annotations
@@ -14,37 +17,46 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from resolvent.ssm.toeplitz_triton_kernels import diagonal_kernel, gradient_kernel, product_kernel, table_kernel
 
 SIZE = 128  # steps of a slice
-ROWS, DEPTH, WARPS, STAGES = 128, 64, 4, 3  # sequences to a tile, steps to a product, warps and loads ahead
+ROWS = 128  # sequences to a tile
+DEPTH, WARPS, STAGES = 64, 4, 3  # steps to a product, warps and loads ahead in bf16
+FINE_DEPTH, FINE_WARPS, FINE_STAGES = 32, 8, 3  # in float32
 
 
 def serves(x: Tensor, size: int) -> bool:
-    """bf16, whole slices and tiles, and a GPU that copies tiles by descriptor."""
-    b, l = x.shape[1:]
-    fits = x.dtype == torch.bfloat16 and x.is_contiguous() and size == SIZE and l % SIZE == 0 and b % ROWS == 0
-    return fits and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    """Whole slices, and a GPU that copies tiles by descriptor."""
+    return x.is_contiguous() and x.shape[1] > 0 and takes(x, size, x.shape[2], x.dtype)
+
+
+def takes(like: Tensor, size: int, l: int, dtype: torch.dtype) -> bool:
+    """Whether products of that length in `dtype` run here, on the device of `like`."""
+    fits = dtype in (torch.bfloat16, torch.float32) and size == SIZE and l % SIZE == 0
+    return fits and like.is_cuda and torch.cuda.get_device_capability(like.device) >= (9, 0)
 
 
 def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:
-    """x M, or with `back` x M', from a table (d, T, l); added to `onto` in place where that is given."""
+    """x M, or with `back` x M', from a table (d, T, l) or (2, d, T, l); added to `onto` in place where it is given."""
     d, b, l = x.shape
+    fine = table.dim() == 4
+    depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
     out = torch.empty_like(x) if onto is None else onto
-    rows = TensorDescriptor.from_tensor(x.view(d * b, l), [ROWS, DEPTH])
-    columns = TensorDescriptor.from_tensor(table.view(d * SIZE, l), [SIZE, DEPTH])
+    rows = TensorDescriptor.from_tensor(x.view(d * b, l), [ROWS, depth])
+    columns = TensorDescriptor.from_tensor(table.view(-1, l), [SIZE, depth])
     with torch.cuda.device(x.device):
-        product_kernel[(d * (b // ROWS) * (l // SIZE),)](
-            rows, columns, out, b, l, BACK=back, ONTO=onto is not None, BB=ROWS, BT=SIZE, BK=DEPTH,
-            num_warps=WARPS, num_stages=STAGES,
+        product_kernel[(d * triton.cdiv(b, ROWS) * (l // SIZE),)](
+            rows, columns, out, b, l, d, BACK=back, ONTO=onto is not None, EVEN=b % ROWS == 0, FINE=fine,
+            BB=ROWS, BT=SIZE, BK=depth, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
 
 
-def tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
-    """ahead and back, (d, T, l) each, of kernel (d, l) in any real dtype."""
+def tables(kernel: Tensor, dtype: torch.dtype, T: int, fine: bool = False) -> tuple[Tensor, Tensor]:
+    """ahead and back, (d, T, l) each, of kernel (d, l) in any real dtype; `fine`: (2, d, T, l), coarse and rest."""
     d, l = kernel.shape
-    kernel = kernel.contiguous()
-    ahead, back = (torch.empty((d, T, l), dtype=dtype, device=kernel.device) for _ in range(2))
+    kernel = (kernel.float() if fine else kernel).contiguous()
+    shape = (2, d, T, l) if fine else (d, T, l)
+    ahead, back = (torch.empty(shape, dtype=dtype, device=kernel.device) for _ in range(2))
     with torch.cuda.device(kernel.device):
-        table_kernel[(d, T)](kernel, ahead, back, l, T, BL=triton.next_power_of_2(l), num_warps=4)
+        table_kernel[(d, T)](kernel, ahead, back, l, T, FINE=fine, BL=triton.next_power_of_2(l), num_warps=4)
     return ahead, back
 
 

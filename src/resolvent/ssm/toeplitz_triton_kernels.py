@@ -7,14 +7,27 @@ import triton.language as tl
 
 
 @triton.jit
+def _coarse(x):  # type: ignore[no-untyped-def]
+    """The nearest number with the eleven binary digits that a matrix unit keeps of a float32."""
+    bits = x.to(tl.int32, bitcast=True) + 0x1000
+    return (bits & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def product_kernel(  # type: ignore[no-untyped-def]
-    X, TABLE, OUT, b, l, BACK: tl.constexpr, ONTO: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr
-):
-    """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, l) are tensor descriptors."""
-    slices, tiles = l // BT, b // BB
+    X, TABLE, OUT, b, l, d, BACK: tl.constexpr, ONTO: tl.constexpr, EVEN: tl.constexpr, FINE: tl.constexpr,
+    BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, l) are tensor descriptors.
+
+    With FINE, float32: TABLE (2 d T, l) holds its values coarse, then what they lack. A number is the sum of two that
+    a matrix unit takes exactly, and three of the four products make up float32; the last is below its rounding.
+    """
+    slices, tiles = l // BT, tl.cdiv(b, BB)
     pid = tl.program_id(0)
     c, rest = pid // (slices * tiles), pid % (slices * tiles)
-    i, row = rest // tiles, c * b + (rest % tiles) * BB
+    i, first_row = rest // tiles, (rest % tiles) * BB
+    row = c * b + first_row
     if BACK:  # outputs [a, a + T) from inputs [a, l), rows 0 .. of the table: the first slice is the longest
         a = i * BT
         first, shift, count = a, -a, l - a
@@ -25,16 +38,23 @@ def product_kernel(  # type: ignore[no-untyped-def]
     for k in tl.range(first, first + count, BK):
         x = X.load([row, k])
         t = TABLE.load([c * BT, k + shift])
-        acc = tl.dot(x, t.T, acc)
+        if FINE:
+            coarse = _coarse(x)
+            acc = tl.dot(x - coarse, t.T, acc, input_precision="tf32")
+            acc = tl.dot(coarse, TABLE.load([(d + c) * BT, k + shift]).T, acc, input_precision="tf32")
+            acc = tl.dot(coarse, t.T, acc, input_precision="tf32")
+        else:
+            acc = tl.dot(x, t.T, acc)
     rows = row + tl.arange(0, BB)
     at = OUT + rows.to(tl.int64)[:, None] * l + a + tl.arange(0, BT)[None, :]
+    live = None if EVEN else (first_row + tl.arange(0, BB) < b)[:, None]
     if ONTO:
-        acc += tl.load(at).to(tl.float32)
-    tl.store(at, acc.to(OUT.dtype.element_ty))
+        acc += tl.load(at, mask=live).to(tl.float32)
+    tl.store(at, acc.to(OUT.dtype.element_ty), mask=live)
 
 
 @triton.jit
-def table_kernel(K, AHEAD, BACK, l, T, BL: tl.constexpr):  # type: ignore[no-untyped-def]
+def table_kernel(K, AHEAD, BACK, l, T, FINE: tl.constexpr, BL: tl.constexpr):  # type: ignore[no-untyped-def]
     """Row n of both tables of one channel: ahead[n, i] = k_{n - i + l - T}, back[n, i] = k_{i - n}."""
     c, n = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, BL)
@@ -42,6 +62,12 @@ def table_kernel(K, AHEAD, BACK, l, T, BL: tl.constexpr):  # type: ignore[no-unt
     ahead = tl.load(K + c * l + lag, mask=(lag >= 0) & (i < l), other=0.0)
     back = tl.load(K + c * l + i - n, mask=(i >= n) & (i < l), other=0.0)
     at = (c * T + n) * l + i
+    if FINE:
+        coarse_ahead, coarse_back = _coarse(ahead), _coarse(back)
+        rest = at + tl.num_programs(0).to(tl.int64) * T * l
+        tl.store(AHEAD + rest, ahead - coarse_ahead, mask=i < l)
+        tl.store(BACK + rest, back - coarse_back, mask=i < l)
+        ahead, back = coarse_ahead, coarse_back
     tl.store(AHEAD + at, ahead.to(AHEAD.dtype.element_ty), mask=i < l)
     tl.store(BACK + at, back.to(BACK.dtype.element_ty), mask=i < l)
 
