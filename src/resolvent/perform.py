@@ -20,6 +20,7 @@ from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
 from resolvent.experiments.objects import Objects, is_url
+from resolvent.experiments.pace import Pace
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.store import Store, fetch_runs, open_store
 from resolvent.experiments.study import Job, Study
@@ -52,6 +53,12 @@ class Request(Protocol):
     def workers(self) -> int: ...
     @property
     def device(self) -> str: ...
+    @property
+    def precision(self) -> Literal["float32", "bf16"] | None: ...
+    @property
+    def evaluate_every(self) -> int | None: ...
+    @property
+    def attack_batch(self) -> int | None: ...
     @property
     def dry_run(self) -> bool: ...
     @property
@@ -87,7 +94,7 @@ def run(request: Request, page: Path | None = None) -> int:
     if request.report and not request.dry_run:
         _require_page()
     try:
-        cells = find(request)
+        cells = [_pace(request).of(cell) for cell in find(request)]
         if request.dry_run:
             foretell(cells, request.device, console)
             return 0
@@ -147,6 +154,7 @@ def arguments(request: Request) -> list[str]:
     made += ["--only", request.only] if request.only else []
     made += ["--size", request.size] if request.size else []
     made += ["--seeds", *map(str, request.seeds)] if request.seeds else []
+    made += _pace(request).arguments()
     if request.recipe == "train":
         names = ("data", "layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
         for name in names:
@@ -219,6 +227,10 @@ def find(request: Request) -> list[Job]:
     options = TrainOptions(eps=eps, **{name: getattr(request, name) for name in names})
     cell, _ = train_cell(options)
     return [cell.seeded(seed) for seed in request.seeds or (0,)]
+
+
+def _pace(request: Request) -> Pace:
+    return Pace(request.precision, request.evaluate_every, request.attack_batch)
 
 
 def foretell(cells: Sequence[Job], device: str, console: Console) -> None:

@@ -34,6 +34,12 @@ class Run:
     """Processes on this machine that share the cells; small models train quickest with one for each core."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
+    precision: Literal["float32", "bf16"] | None = None
+    """Of training, the recipe's own when left out; measurements and attacks are in float32 always."""
+    evaluate_every: int | None = None
+    """Epochs between measurements; the recipe's own when left out."""
+    attack_batch: int | None = None
+    """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     dry_run: bool = False
     """Only tell what would run, with an estimate of time and memory."""
     report: bool = True
