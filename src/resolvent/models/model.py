@@ -13,8 +13,8 @@ from resolvent.blocks.block import merged_groups
 from resolvent.layers.contract import frozen
 from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.config import ModelConfig
+from resolvent.models.forms import Form, serving
 from resolvent.models.head import Match, Readout
-from resolvent.models.lowered import Lowered, serving
 from resolvent.models.parts import model_parts, two_tower_parts
 from resolvent.models.pool import PoolKind, pool
 from resolvent.models.tower import Tower
@@ -39,7 +39,7 @@ class Model(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return lowered(x, lowered.kept_tables(x.shape[1], dtype))
 
-    def lowered(self, x: Tensor) -> tuple[Lowered, torch.dtype] | None:
+    def lowered(self, x: Tensor) -> tuple[Form, torch.dtype] | None:
         """The model as a function of x and of tables, and their dtype, where `forward` runs x in that form."""
         return serving(self, x, None)
 

@@ -1,0 +1,62 @@
+"""silu(taps * x + bias): Mamba's short causal convolution and its activation, one pass over memory in each direction.
+
+    a_t = bias + sum_j weight[:, j] x_{t - (w - 1) + j},    y = silu(a)                     x, y (b, l, e), from rest
+    ∂x_s = sum_j weight[:, j] (∂y silu'(a))_{s + (w - 1) - j}
+
+a is kept for the backward pass; x only where the taps learn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.layers.shortconv import causal_taps
+from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+
+
+def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """y (b, l, e) in the dtype of x, for taps weight (e, w) and bias (e,)."""
+    if _triton(x) is None:
+        return plain_conv_silu(x, weight, bias)
+    y: Tensor = _ConvSilu.apply(x, weight, bias)
+    return y
+
+
+def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same in torch's operations."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    seen = F.pad(x.to(wide), (0, 0, weight.shape[1] - 1, 0))
+    return F.silu(causal_taps(seen, weight, bias)).to(x.dtype)
+
+
+def _triton(x: Tensor) -> Any:
+    """The GPU's kernels, or None where they do not serve."""
+    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float32) or x.stride(2) != 1:
+        return None
+    try:
+        from resolvent.blocks import conv_silu_triton
+    except ImportError:
+        return None
+    return conv_silu_triton
+
+
+class _ConvSilu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, a = _triton(x).forward(x, weight, bias)
+        ctx.learn = any(ctx.needs_input_grad[1:])
+        ctx.save_for_backward(x, weight, bias, a)
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, a = ctx.saved_tensors
+        g = gradients[0]
+        if by_graph_only(g):
+            return gradients_by_graph(lambda *t: (plain_conv_silu(*t),), (x, weight, bias), (g,), ctx.needs_input_grad)
+        found: tuple[Tensor | None, ...] = _triton(x).backward(g, a, x, weight, ctx.learn)
+        return found
