@@ -9,6 +9,7 @@ import tyro
 
 from resolvent.commands.analyse import Analyse
 from resolvent.commands.attack import Attack
+from resolvent.commands.bench import Bench
 from resolvent.commands.certify import Certify
 from resolvent.commands.check import Check
 from resolvent.commands.demo import Demo
@@ -18,7 +19,7 @@ from resolvent.commands.run import Run
 
 EXIT_CODES = "Exit status: 0 all well, 1 a property fails, 2 the command was called wrongly or lacks a package."
 
-Command = List | Run | Report | Check | Attack | Certify | Analyse | Demo
+Command = List | Run | Report | Check | Attack | Certify | Analyse | Bench | Demo
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,6 +47,7 @@ class Budget(Settings):
     evaluate_every: int = 1
     save_every: int | None = None
     track_test: bool = False
+    track_seen: int = 0
     choose: Literal["robust", "clean"] = "robust"
     optimiser: Literal["adamw", "adam"] = "adamw"
 

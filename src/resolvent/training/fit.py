@@ -102,7 +102,10 @@ def _step(run: Run) -> None:
     run.optimiser.zero_grad(set_to_none=True)
     mean, right = _summed(run, batch, step)
     size = _clipped(run)
-    value, norm, hits = torch.stack([mean, size.detach().double(), right]).tolist()  # one wait
+    told = torch.stack([mean, size.detach().double(), right])
+    if run.device.type == "cuda" and step + 1 < run.steps:
+        run.batches.prepare(step + 1)  # while the device is busy with this one
+    value, norm, hits = told.tolist()  # one wait
     if not (math.isfinite(value) and math.isfinite(norm)):
         _stop(run, batch, step)
     run.optimiser.step()
@@ -146,16 +149,27 @@ def _row(run: Run) -> Row:
     row |= {"train_loss": loss / seen, "train_score": right / seen}
     if epoch % run.settings.evaluate_every == 0 or epoch == run.settings.epochs:
         row |= _measured(run, ("validation", "test") if run.settings.track_test else ("validation",))
+        row |= _seen(run)
     return row
 
 
+def _seen(run: Run) -> Row:
+    """The first training samples, measured as the other splits are: the distance is what training has overfitted."""
+    split = run.task.train
+    few = torch.arange(min(run.settings.track_seen, len(split)), device=split.x.device)
+    if not len(few):
+        return {}
+    found = measure(run.model, split.select(few), run.probe, run.settings.batch_size, run.crew)
+    return {f"seen_{what}": value for what, value in found.items()}
+
+
 def _measured(run: Run, names: tuple[str, ...]) -> Row:
+    """In the precision of the parameters, whatever that of training is."""
     row: Row = {}
     for name in names:
         split = run.task.splits()[name]
         if len(split):
-            with run.autocast():
-                found = measure(run.model, split, run.probe, run.settings.batch_size, run.crew)
+            found = measure(run.model, split, run.probe, run.settings.batch_size, run.crew)
             row |= {f"{name}_{what}": value for what, value in found.items()}
     return row
 

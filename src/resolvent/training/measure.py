@@ -20,12 +20,14 @@ _SEED = 0  # of the probe's starts: the same every time, so that two epochs diff
 def measure(
     model: nn.Module, split: Split, probe: Probe | None = None, batch_size: int = 256, crew: Crew | None = None
 ) -> dict[str, float]:
-    """{"loss", "clean"} and, with a probe, "robust": means over the split; accuracies, or minus the squared error.
+    """{"loss", "clean"} and, with a probe, {"robust", "robust_loss"}: means over the split.
+
+    Scores ("clean", "robust") are accuracies, or minus the squared error.
 
     The model is left in the mode in which it was found. A crew shares the samples.
     """
     crew = crew or Crew()
-    names = ("loss", "clean") if probe is None else ("loss", "clean", "robust")
+    names = ("loss", "clean") if probe is None else ("loss", "clean", "robust", "robust_loss")
     sums = torch.zeros(len(names), dtype=torch.float64, device=split.x.device)
     with Victim(model).attacked():
         for index in torch.arange(len(split), device=split.x.device)[crew.rows(len(split))].split(batch_size):
@@ -43,5 +45,6 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
             victim, inputs = Victim(model), (batch.x, batch.y, batch.fitted(probe.threat))
             padded: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
             x_adv = probe.attack(victim, *inputs, draws=batch.draws, clean_logits=output, **padded).x_adv
-            found["robust"] = score(victim.forward(x_adv, batch.lengths), batch.y)
+            moved = wide(victim.forward(x_adv, batch.lengths))
+            found |= {"robust": score(moved, batch.y), "robust_loss": criterion(moved, batch.y)}
     return {name: float(value.double().sum()) for name, value in found.items()}

@@ -33,10 +33,12 @@ class FitSettings:
     clip           largest norm of the whole gradient; None: as it comes
     groups         keep the layers' own optimiser groups (no weight decay on dynamics); False: one group for all
     ssm_lr         learning rate of the groups that layers set apart; None: what they ask for, or lr
-    precision      "bf16" runs the model under autocast; parameters, losses and attack steps stay in float32
+    precision      "bf16" trains the model under autocast; parameters, losses, attack steps and all measurements stay in
+                   float32
     evaluate_every epochs between measurements; the last epoch is always measured
     save_every     steps between saved states besides the one after every epoch; None: none
     track_test     measure the test split with the validation split, and keep the best by it under its own name
+    track_seen     measure so many of the training samples as well (0: none), as they come without augmentation
     choose         what makes a checkpoint the best: the score under the probe, or the clean one (standard training)
     probe          attack of the measurements; None: the objective's own threat, or none at all
     optimiser      "adamw", or "adam", whose weight decay is part of the gradient
@@ -57,6 +59,7 @@ class FitSettings:
     evaluate_every: int = 1
     save_every: int | None = None
     track_test: bool = False
+    track_seen: int = 0
     choose: Choice = "robust"
     probe: Probe | None = None
     optimiser: Optimiser = "adamw"
@@ -64,6 +67,7 @@ class FitSettings:
     def __post_init__(self) -> None:
         check_count("FitSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
         check_count("FitSettings", 1, evaluate_every=self.evaluate_every)
+        check_count("FitSettings", 0, track_seen=self.track_seen)
         if self.save_every is not None:
             check_count("FitSettings", 1, save_every=self.save_every)
         _number("FitSettings", lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)

@@ -3,7 +3,16 @@
 On the command line underscores are dashes: `resolvent run qi2024-table1 --only s4,cifar10,trades`.
 """
 
-from resolvent.experiments.recipes.adversarial import qi2024_error_growth, qi2024_table1, qi2024_table2
+from resolvent.experiments.recipes.adversarial import (
+    qi2024_error_growth,
+    qi2024_figure1,
+    qi2024_figure2,
+    qi2024_figure3,
+    qi2024_figure4,
+    qi2024_figure5,
+    qi2024_table1,
+    qi2024_table2,
+)
 from resolvent.experiments.recipes.certified import certified_digits
 from resolvent.experiments.recipes.long_range import lra
 from resolvent.experiments.recipes.ptd import (
@@ -21,6 +30,7 @@ from resolvent.experiments.recipes.selective import (
     honarpisheh2025_stability,
     honarpisheh2025_table1,
 )
+from resolvent.experiments.recipes.sequential import smnist
 
 __all__ = [
     "certified_digits",
@@ -36,7 +46,13 @@ __all__ = [
     "ptd_sizes",
     "ptd_transfer",
     "qi2024_error_growth",
+    "qi2024_figure1",
+    "qi2024_figure2",
+    "qi2024_figure3",
+    "qi2024_figure4",
+    "qi2024_figure5",
     "qi2024_table1",
     "qi2024_table2",
     "quickstart",
+    "smnist",
 ]

@@ -69,6 +69,7 @@ def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, pr
         warmup=min(1.0, epochs / 2),
         clip=1.0,
         evaluate_every=max(1, epochs // 10),
+        track_seen=256,
         choose="clean" if kind == "standard" else "robust",  # under attack a standard model is best before it learns
     )
     return Cell(
@@ -86,6 +87,6 @@ def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, pr
 def shorter(cell: Cell, epochs: int, samples: int) -> Cell:
     """The same cell with less work."""
     attacks = tuple(replace(plan, samples=samples) for plan in cell.attacks)
-    budget = replace(cell.budget, epochs=epochs, evaluate_every=max(1, epochs // 5))
+    budget = replace(cell.budget, epochs=epochs, evaluate_every=max(1, epochs // 5), track_seen=0)
     certify = None if cell.certify is None else replace(cell.certify, samples=samples)
     return replace(cell, budget=budget, attacks=attacks, certify=certify)

@@ -1,0 +1,43 @@
+"""`resolvent bench`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time layers on this machine: forward, backward, one step, memory; beside the same layers in plain torch.
+
+    resolvent bench                                            every layer at one shape, about two minutes
+    resolvent bench --layer s5 --length 16384 --batch 1
+    resolvent bench --device cuda --batch 64 --json bench.json
+
+    Each measurement runs in a process of its own; run it alone, since a busy core distorts short times. Comparisons
+    with other projects' packages are in the repository's benchmarks/ (make bench).
+
+    Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
+    """
+
+    layer: str | None = None
+    """One of s4, s4d, dss, ema, s5, lru, l2ru, s6, rglru; all of them when left out."""
+    batch: int = 8
+    """Sequences at once."""
+    length: int = 1024
+    """Steps of a sequence."""
+    d_model: int = 64
+    """Channels."""
+    d_state: int | None = None
+    """States, where the layer has that choice; its own default when left out."""
+    device: str = "cpu"
+    """Where to compute, e.g. cuda."""
+    threads: int | None = None
+    """Threads of a CPU; as many as torch takes when left out."""
+    json: Path | None = None
+    """Also write everything to this file."""
+
+    def execute(self) -> int:
+        from resolvent.timing import command
+
+        return command.run(self)

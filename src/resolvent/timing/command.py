@@ -1,0 +1,150 @@
+"""`resolvent bench`: every layer that was asked for, a table, a record."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from resolvent import layers
+from resolvent.conformance.destination import require_writable
+from resolvent.conformance.load import UsageError, suggestion
+from resolvent.experiments.provenance import provenance
+from resolvent.layers import Layer
+from resolvent.timing.case import Case, Outcome, measured
+
+NAMES = ("S4", "S4D", "DSS", "EMA", "S5", "LRU", "L2RU", "S6", "RGLRU")
+LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
+
+
+class Request(Protocol):
+    """What the command line hands over."""
+
+    @property
+    def layer(self) -> str | None: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def d_state(self) -> int | None: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def threads(self) -> int | None: ...
+    @property
+    def json(self) -> Path | None: ...
+
+
+def run(request: Request) -> int:
+    """0 when measured; 1 when a layer's values disagree with its plain version, whose times are then not told."""
+    console = Console(highlight=False)
+    if request.json is not None:
+        require_writable(request.json, "--json")
+    cases = cases_of(request)
+    outcomes: list[Outcome] = []
+    wrong: list[Outcome] = []
+    for number, case in enumerate(cases, 1):
+        with console.status(f"[{number}/{len(cases)}] {case.layer}"):
+            found = _measured(case)
+        if not console.is_terminal:
+            console.print(f"[{number}/{len(cases)}] {case.layer}", markup=False)
+        (outcomes if found.error <= LARGEST_ERROR else wrong).append(found)
+    show(outcomes, wrong, request, console)
+    if request.json is not None:
+        request.json.parent.mkdir(parents=True, exist_ok=True)
+        request.json.write_text(json.dumps(record(outcomes, request.device), indent=1) + "\n", encoding="utf-8")
+        console.print(f"record: {request.json}", soft_wrap=True)
+    return 1 if wrong else 0
+
+
+def cases_of(request: Request) -> list[Case]:
+    known = {name.lower(): name for name in NAMES}
+    if request.layer is not None and request.layer.lower() not in known:
+        raise UsageError(f"there is no layer {request.layer!r} to time; {suggestion(request.layer, list(NAMES))}")
+    for name in ("batch", "length", "d_model", "d_state", "threads"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
+    try:
+        torch.zeros(1, device=torch.device(request.device))
+    except (RuntimeError, AssertionError) as wrong:
+        raise UsageError(f"--device {request.device!r} cannot be used here: {str(wrong).splitlines()[0]}") from None
+    wanted = NAMES if request.layer is None else (known[request.layer.lower()],)
+    shape = (request.batch, request.length, request.d_model)
+    return [Case(name, *shape, _states(request, name), request.device, request.threads) for name in wanted]
+
+
+def _states(request: Request, name: str) -> int | None:
+    """Only where the layer has such a choice; one layer asked for by name must have it."""
+    if request.d_state is None or "d_state" in _arguments(getattr(layers, name)):
+        return request.d_state
+    if request.layer is not None:
+        raise UsageError(f"{name} has no states to choose; leave --d-state out.")
+    return None
+
+
+def _arguments(layer: type[Layer]) -> Sequence[str]:
+    return list(inspect.signature(layer.__init__).parameters)
+
+
+def _measured(case: Case) -> Outcome:
+    try:
+        return measured(case)
+    except RuntimeError as wrong:
+        raise UsageError(str(wrong)) from wrong
+
+
+def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Request, console: Console) -> None:
+    shape = f"batch {request.batch}, length {request.length}, width {request.d_model}"
+    console.print(f"{shape}, float32, {place(request)}; milliseconds.", soft_wrap=True)
+    console.print(table(outcomes))
+    console.print(
+        "backward: with the forward pass. step: one, inside frozen(). MB: above what is held, with backward.\n"
+        "copy: the share of a copy's rate that the forward pass reaches, reading x and writing y once.\n"
+        "times faster: than the same layer in plain torch operations (kernel and FFT, or a scan, or a loop).",
+        soft_wrap=True,
+    )
+    for each in wrong:
+        told = f"{each.case.layer}: its values differ from its plain version's by {each.error:.1e}; no time is told."
+        console.print(told, soft_wrap=True)
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    made = Table(box=None, pad_edge=False)
+    made.add_column("layer", no_wrap=True)
+    theirs = [f"plain\n{what}" for what in ("forward", "backward", "MB")]
+    for head in ("forward", "backward", "step", "MB", "copy", *theirs, "times\nfaster"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for each in outcomes:
+        ours, other = each.ours, each.plain
+        first = [_ms(ours.forward_ms), _ms(ours.backward_ms), _ms(ours.step_ms), f"{ours.extra_mb:.0f}"]
+        then = [f"{each.of_copy:.0%}", _ms(other.forward_ms), _ms(other.backward_ms), f"{other.extra_mb:.0f}"]
+        made.add_row(each.case.layer, *first, *then, " / ".join(f"{f:.1f}" for f in each.faster))
+    return made
+
+
+def record(outcomes: Sequence[Outcome], device: str) -> dict[str, Any]:
+    about = {"versions": provenance(torch.device(device)), "date": time.strftime("%Y-%m-%d")}
+    return about | {"outcomes": [each.as_dict() for each in outcomes]}
+
+
+def place(request: Request) -> str:
+    """What it ran on, in words."""
+    threads = request.threads or torch.get_num_threads()
+    return f"{provenance(torch.device(request.device))['device']}, {threads} threads"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
