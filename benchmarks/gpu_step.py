@@ -4,7 +4,8 @@
 
 One step is PGD-10 on one batch, the loss, its gradients and AdamW: b = 256, l = 1024, d = 128, four blocks of the study
 of deep SSMs under adversarial training. Values, input and parameter gradients are compared with float64 first; a row
-that disagrees gets no time. Medians of `--repeats` steps after a warm-up, everything in one process.
+that disagrees gets no time. Medians of `--repeats` steps after a warm-up, everything in one process. Rows that the
+output holds already and that are not asked for stay in it, each with its own commit and command.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from eager import Eager
 from resolvent.attacks import Draws, Threat
 from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ResidualConfig
-from resolvent.models.layer_config import S4DConfig
+from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.models.presets import robustness
 from resolvent.training import pgd_at
 from resolvent.training.batch import Batch
@@ -38,6 +39,7 @@ b, l, STEPS = 256, 1024, 10
 LIMIT = 2e-2  # of bf16 against float64, ‖got − want‖ / ‖want‖
 DAY = {"s4d": 234.0, "s4": 234.0, "dss": 234.0, "s5": 500.0, "mamba": 689.0, "mega": 1332.0}  # ms to beat
 GOAL = {"s4d": 25.0, "s4": 25.0, "dss": 25.0, "s5": 45.0, "mamba": 200.0, "mega": 250.0}
+SHAPE = {"b": b, "l": l, "d": 128, "blocks": 4, "steps": STEPS}
 LTI = ("s4d", "s4", "dss", "s4 gelu", "s4 ads")
 
 
@@ -49,15 +51,15 @@ def main() -> None:
     options.add_argument("--profile", action="store_true", help="add the kernels of one of our steps, by time")
     options.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
     settings = options.parse_args()
-    report: dict[str, Any] = _about(settings.commit) | {"rows": {}}
+    here, rows = _about(settings.commit), _held(settings.out)
     for name in settings.rows:
         try:
             row = _row(name, settings)
         except (RuntimeError, ValueError) as error:  # out of memory among them: the other rows still count
             row = {"error": str(error).splitlines()[0]}
-        report["rows"][name] = row
-        settings.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        _tell(name, row, report)
+        rows[name] = row | {"run": here}
+        settings.out.write_text(json.dumps({"shape": SHAPE, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        _tell(name, row)
         torch.cuda.empty_cache()
 
 
@@ -69,26 +71,53 @@ def _about(commit: str) -> dict[str, Any]:
         "commit": commit or asked.stdout.strip(),
         "command": "python benchmarks/gpu_step.py " + " ".join(sys.argv[1:]),
         "torch": torch.__version__,
-        "shape": {"b": b, "l": l, "d": 128, "blocks": 4, "steps": STEPS},
         "copy_TB_s": round(_copy_rate(), 2),
         "bf16_TFLOP_s": round(_matrix_rate(), 0),
     }
 
 
+def _held(out: Path) -> dict[str, Any]:
+    """The rows of an earlier run, each with what it says of that run."""
+    if not out.exists():
+        return {}
+    report = json.loads(out.read_text(encoding="utf-8"))
+    rows = report.pop("rows")
+    shared = {key: value for key, value in report.items() if key != "shape"}
+    return {name: {"run": shared} | row for name, row in rows.items()}
+
+
 def _row(name: str, settings: argparse.Namespace) -> dict[str, Any]:
     model = _model(name).cuda()
     row: dict[str, Any] = {"to_beat_ms": DAY.get(name.split()[0]), "goal_ms": GOAL.get(name.split()[0])}
-    row["errors"] = _errors(model, name in LTI)
+    row["errors"] = _errors(model, name)
     worst = max(row["errors"].values())
     if not worst <= LIMIT:
         return row | {"error": f"differs from float64 by {worst:.1e}, allowed {LIMIT}: no speed is told"}
     if name in LTI:
         row |= {f"eager_{key}": v for key, v in _timed(Eager(copy.deepcopy(model)), 3, half=False).items()}
         row["floor_ms"] = round(_floor(), 1)
+    else:
+        row |= {f"modules_{key}": v for key, v in _timed(Modules(model), 1, half=True).items()}
+        torch.cuda.empty_cache()
     row |= _timed(model, settings.repeats, half=True)
     if settings.profile:
         row["kernels"] = _kernels(model)
     return row
+
+
+class Modules(nn.Module):
+    """The model's modules one by one, without its lowered form and without a recording."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model.from_embedding(self.model.embed(x))  # type: ignore[operator]
+        return logits
+
+    def frozen(self) -> Any:
+        return self.model.frozen()  # type: ignore[operator]
 
 
 def _model(name: str) -> nn.Module:
@@ -97,6 +126,8 @@ def _model(name: str) -> nn.Module:
     config = robustness("s4" if kind == "s4d" else kind)  # type: ignore[arg-type]
     if kind == "s4d":
         config = replace(config, block=ResidualConfig(S4DConfig(64), "linear", "none", final_activation="none"))
+    if kind == "s5":  # conjugate halves: 64 complex states
+        config = replace(config, block=ResidualConfig(S5Config(128), "none", "none"))
     if "gelu" in more:
         config = robustness(kind, activation="gelu")  # type: ignore[arg-type]
     if "ads" in more:
@@ -104,15 +135,16 @@ def _model(name: str) -> nn.Module:
     return build_model(config)
 
 
-def _batch(rows: int, dtype: torch.dtype = torch.float32) -> Batch:
+def _batch(rows: int, length: int = l) -> Batch:
     g = torch.Generator().manual_seed(1)
-    x, y = torch.rand(rows, l, 3, generator=g), torch.randint(0, 10, (rows,), generator=g)
-    return Batch(x.to("cuda", dtype), y.cuda(), None, Draws(0, torch.arange(rows, device="cuda")))
+    x, y = torch.rand(rows, length, 3, generator=g), torch.randint(0, 10, (rows,), generator=g)
+    return Batch(x.cuda(), y.cuda(), None, Draws(0, torch.arange(rows, device="cuda")))
 
 
-def _errors(model: nn.Module, lti: bool) -> dict[str, float]:
+def _errors(model: nn.Module, name: str) -> dict[str, float]:
     """Logits, input and parameter gradients in bf16 against the modules in float64, as ‖difference‖ / ‖truth‖."""
-    batch = _batch(8 if lti else 2)
+    lti = name in LTI
+    batch = _batch(1, 257) if name in ("mamba", "mega") else _batch(8)  # their float64 modules are slow
     want = _gradients(copy.deepcopy(model).double(), batch.x.double(), batch.y)
     with torch.autocast("cuda", torch.bfloat16):
         got = _gradients(model, batch.x, batch.y)
@@ -220,12 +252,13 @@ def _kernels(model: nn.Module) -> list[str]:
     return [f"{total:9.3f} ms {sum(e.count for e in rows):6d} x kernels in all", *told]
 
 
-def _tell(name: str, row: dict[str, Any], report: dict[str, Any]) -> None:
+def _tell(name: str, row: dict[str, Any]) -> None:
     if "error" in row:
         print(f"{name:8} {row['error']}  {row.get('errors', '')}", flush=True)
         return
-    eager, floor = row.get("eager_step_ms"), row.get("floor_ms")
-    beside = f" eager {eager:.0f} ms ({eager / row['step_ms']:.1f}x), {row['eager_peak_GB']} GB" if eager else ""
+    kind, floor = ("eager" if "eager_step_ms" in row else "modules"), row.get("floor_ms")
+    other = row[f"{kind}_step_ms"]
+    beside = f" {kind} {other:.0f} ms ({other / row['step_ms']:.1f}x), {row[f'{kind}_peak_GB']} GB"
     share = f", {100 * floor / row['step_ms']:.0f} % of the floor's speed" if floor else ""
     print(f"{name:8} {row['step_ms']:8.2f} ms (goal {row['goal_ms']}){share}, {row['peak_GB']} GB;{beside}", flush=True)
     for line in row.get("kernels", []):

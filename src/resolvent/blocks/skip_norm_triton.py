@@ -47,7 +47,7 @@ def backward(
     with on_device(g):
         backward_kernel[(programs,)](
             g, unit, rstd, _or(x, unit), _or(w.scale, w.gamma), w.gamma, gx, gy, _or(sums, rstd), m, *steps, d,
-            SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=4,
+            SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=8,
         )  # fmt: skip
     return gx, gy, None if sums is None else sums.sum(0)
 

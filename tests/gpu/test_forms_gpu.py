@@ -1,0 +1,164 @@
+"""The forms of S5, LRU, Mamba and Mega on a GPU: bf16 against float64 modules, their kernels, the recorded step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from resolvent.attacks import Draws, Threat
+from resolvent.blocks import column_attention, conv_silu, gating, skip_norm
+from resolvent.models import build_model
+from resolvent.models.config import MambaConfig, MegaConfig, ModelConfig, ResidualConfig
+from resolvent.models.forms import StackForm
+from resolvent.models.layer_config import LRUConfig, S5Config
+from resolvent.models.presets import robustness
+from resolvent.scan import constant
+from resolvent.training import captured, pgd_at
+from resolvent.training.batch import Batch
+from resolvent.training.criterion import criterion
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+BF16 = 2e-2
+
+
+def config(name: str) -> ModelConfig:
+    blocks: dict[str, Any] = {
+        "s5": ResidualConfig(S5Config(32), "none", "none"),
+        "s5 glu": ResidualConfig(S5Config(16, conjugate=False), "glu", "gelu"),
+        "lru": ResidualConfig(LRUConfig(16), "linear", "gelu"),
+        "mamba": MambaConfig(16),
+        "mega": MegaConfig(z=16, hidden=48, ffn=32, d_state=8, max_length=200, bidirectional=True),
+    }
+    preset: Any = name if name in ("mamba", "mega") else "s5"
+    return replace(robustness(preset), d_model=32, layers=2, block=blocks[name])
+
+
+NAMES = ["s5", "s5 glu", "lru", "mamba", "mega"]
+
+
+def distance(got: Tensor, want: Tensor) -> float:
+    got, want = got.detach().double(), want.detach().double()
+    return float((got - want).norm() / want.norm())
+
+
+@pytest.mark.parametrize(("b", "l"), [(1, 1), (3, 130), (128, 256)])
+@pytest.mark.parametrize("name", NAMES)
+def test_against_float64(name: str, b: int, l: int) -> None:
+    x, y = torch.rand(b, l, 3, device="cuda"), torch.arange(b, device="cuda") % 10
+    model = build_model(config(name)).cuda()
+    found = []
+    for wide in (False, True):
+        own = copy.deepcopy(model).double() if wide else model
+        at = (x.double() if wide else x).clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=not wide):
+            assert (own.lowered(at) is None) == wide
+            logits = own(at)
+        gradients = torch.autograd.grad(criterion(logits.double(), y).sum(), [at, *own.parameters()], allow_unused=True)
+        known = [
+            torch.zeros_like(p) if g is None else g for g, p in zip(gradients, [at, *own.parameters()], strict=True)
+        ]
+        found.append([logits, known[0], torch.cat([g.flatten().double() for g in known[1:]])])
+    for got, want in zip(*found, strict=True):
+        assert distance(got, want) <= BF16
+
+
+def compare(quick: Any, plain: Any, inputs: list[Tensor], still: int) -> None:
+    """bf16 kernels against float64 operations on the same numbers; one-dimensional inputs stay in float32."""
+    wide = [t.double().requires_grad_() for t in inputs]
+    want = plain(*wide)
+    g = torch.randn_like(want).bfloat16()
+    truth = torch.autograd.grad(want, wide, g.double())
+    for count in (len(inputs), still):
+        own = [t.clone().requires_grad_(i < count) for i, t in enumerate(inputs)]
+        got = quick(*own)
+        assert distance(got, want) <= BF16
+        for a, w in zip(torch.autograd.grad(got, own[:count], g), truth, strict=False):
+            assert distance(a, w) <= BF16
+
+
+def half(*shape: int) -> Tensor:
+    return torch.randn(*shape, device="cuda").bfloat16()
+
+
+def vector(*shape: int) -> Tensor:
+    return torch.randn(*shape, device="cuda")
+
+
+@pytest.mark.parametrize(("p", "b", "l"), [(3, 5, 1024), (2, 3, 777), (4, 2, 3000), (1, 1, 1)])
+def test_constant_scan(p: int, b: int, l: int) -> None:
+    lam = torch.view_as_real(torch.polar(torch.rand(p) * 0.3 + 0.69, torch.rand(p) * 6)).cuda().contiguous()
+    compare(
+        lambda v, lam: constant.constant_scan(lam, v),
+        lambda v, lam: constant.constant_reference(lam, v),
+        [half(2 * p, b, l), lam],
+        1,
+    )
+
+
+@pytest.mark.parametrize(("d", "axis"), [(128, 0), (128, -1), (24, 0), (200, -1)])
+def test_skip_norm(d: int, axis: int) -> None:
+    shape = (d, 3, 77) if axis == 0 else (3, 77, d)
+
+    def given(function: Any) -> Any:
+        return lambda x, y, a, b, s, t: function(x, y, skip_norm.Ending(a, b, s, t, 1e-5), axis)
+
+    inputs = [half(*shape), half(*shape), vector(d), vector(d), vector(d), vector(d)]
+    compare(given(skip_norm.skip_norm), given(skip_norm.plain_skip_norm), inputs, 2)
+
+
+@pytest.mark.parametrize(("b", "l", "e"), [(2, 100, 256), (1, 3, 24)])
+def test_conv_silu(b: int, l: int, e: int) -> None:
+    compare(conv_silu.conv_silu, conv_silu.plain_conv_silu, [half(b, l, e), vector(e, 4), vector(e)], 1)
+
+
+@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("opened", 2), ("blended", 4)])
+def test_gating(name: str, full: int) -> None:
+    inputs = [half(5, 3, 1111) for _ in range(full)] + [vector(5) for _ in range(1 + (full == 4))]
+    compare(getattr(gating, name), gating.PLAIN[name], inputs, full)
+
+
+@pytest.mark.parametrize(("b", "l"), [(4, 256), (3, 77), (1, 1)])
+def test_column_attention(b: int, l: int) -> None:
+    inputs = [half(16, b, l) / 4, half(16, b, l), half(48, b, l), vector(2 * l - 1)]
+    if l == 1:  # a softmax of one score is 1: what goes into it has no gradient
+        got = column_attention.column_attention(*inputs)
+        assert distance(got, inputs[2]) <= BF16
+        return
+    compare(column_attention.column_attention, column_attention.plain_column_attention, inputs, 3)
+
+
+@pytest.mark.parametrize("name", ["s5", "mamba", "mega"])
+def test_the_recorded_step_is_the_step(name: str) -> None:
+    """Replays with other samples and other parameters give what the same step gives without a graph."""
+    model, objective = build_model(config(name)).cuda(), pgd_at(Threat("linf", 8 / 255, (0, 1)), steps=3)
+    g = torch.Generator().manual_seed(0)
+    for turn in range(4):
+        x, y = torch.rand(128, 128, 3, generator=g).cuda(), torch.randint(0, 10, (128,), generator=g).cuda()
+        batch = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda")))
+        found = []
+        for own in (model, copy.deepcopy(model)):  # the copy is new each time, so it never gets as far as a recording
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = objective(own, batch)
+            asked = torch.autograd.grad(loss.value, list(own.parameters()), allow_unused=True)
+            found.append([loss.value, loss.output, *(t for t in asked if t is not None)])
+        for got, want in zip(*found, strict=False):
+            if want.abs().max() > 0:
+                assert distance(got, want) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1e-3 * torch.randn_like(p))
+    assert sum(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values()) == 1
+
+
+def test_second_derivatives_run() -> None:
+    model, x = build_model(config("s5")).cuda(), torch.rand(2, 40, 3, device="cuda", requires_grad=True)
+    form = StackForm(model)  # type: ignore[arg-type]
+    tables = form.tables(40, torch.bfloat16)
+    (g,) = torch.autograd.grad(form(x, tables).square().sum(), x, create_graph=True)
+    (again,) = torch.autograd.grad(g.square().sum(), x)
+    assert torch.isfinite(again).all()
