@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Any, Union
 
 import tyro
 
@@ -17,9 +19,24 @@ from resolvent.commands.list import List
 from resolvent.commands.report import Report
 from resolvent.commands.run import Run
 
-EXIT_CODES = "Exit status: 0 all well, 1 a property fails, 2 the command was called wrongly or lacks a package."
-
 Command = List | Run | Report | Check | Attack | Certify | Analyse | Bench | Demo
+COMMANDS: dict[str, type[Command]] = {
+    kind.__name__.lower(): kind for kind in (List, Demo, Run, Report, Attack, Certify, Analyse, Check, Bench)
+}
+CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
+ABOUT = """State-space sequence models that stay steady: train them under attack, attack, bound, explain, compare.
+
+$ resolvent list               what there is: recipes, tasks, layers, presets
+$ resolvent demo               five models on embedded data, a page of results, minutes on two cores
+$ resolvent COMMAND --help     what a command does and takes
+$ resolvent --version
+
+Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a model has no bound); 2 the command was
+called wrongly, or a file or package is missing: one line says which; 130 stopped by Ctrl-C, and the same command goes
+on from there.
+
+Shell completion: resolvent --tyro-print-completion bash (or zsh, tcsh) prints a script to install.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,16 +48,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"resolvent {__version__}")
         return 0
     try:
-        command = tyro.cli(
-            Command,
-            prog="resolvent",
-            description=f"State-space sequence models that stay steady. --version tells the version. {EXIT_CODES}",
-            args=given or ["--help"],
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
-        )
+        command = parse(given or ["--help"])
     except SystemExit as stop:
         return int(stop.code or 0)
     return _guarded(command)
+
+
+def parse(given: Sequence[str]) -> Command:
+    """The command with its options; what is no command (--help, completion, a wrong name) is answered for all."""
+    made: Command
+    if given[0] in COMMANDS:
+        made = tyro.cli(COMMANDS[given[0]], prog=f"resolvent {given[0]}", args=given[1:], config=CONFIG)
+    else:
+        made = tyro.cli(_summary(), prog="resolvent", description=ABOUT, args=given, config=CONFIG)
+    return made
+
+
+def _summary() -> Any:
+    """All commands, each with the first line of what it says of itself."""
+    told = {name: (inspect.getdoc(kind) or "").splitlines()[0] for name, kind in COMMANDS.items()}
+    kinds = [Annotated[kind, tyro.conf.subcommand(n, description=told[n])] for n, kind in COMMANDS.items()]
+    return Union[tuple(kinds)]  # noqa: UP007  # made at run time
 
 
 def _guarded(command: Command) -> int:

@@ -13,14 +13,14 @@ import tyro
 class Analyse:
     """Look into a trained model, a preset or a bare initialisation: spectra, responses, kernels, conditioning.
 
-    resolvent analyse runs/quickstart/s4-digits-trades/seed-0
-    resolvent analyse --preset robustness:s4,cifar10
-    resolvent analyse --init s4d-legs --n 64 --figures out/figures
+    $ resolvent analyse runs/quickstart/s4-digits-trades/seed-0
+    $ resolvent analyse --preset robustness:s4,cifar10
+    $ resolvent analyse --init s4d-legs --n 64 --figures out/figures
 
     Exit status: 0 written, 2 bad usage.
     """
 
-    target: Annotated[Path | None, tyro.conf.Positional] = None
+    target: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The folder of a run or of a saved model."""
     preset: str | None = None
     """A preset with its arguments, e.g. robustness:s4,cifar10 or lra:s4d,image."""
@@ -28,8 +28,8 @@ class Analyse:
     """legs, s4d-legs, s4d-lin, s4d-inv, s4d-real or ptd."""
     n: int = 64
     """--init: the number of states."""
-    contours: bool = True
-    """--init: draw pseudospectra, the slowest part for many states."""
+    contours: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--init: leave out pseudospectra, the slowest part for many states."""
     attribution: bool = False
     """A run's folder: also which component tames or spreads the attack that the run was measured by."""
     out: Path = Path("out/analysis")

@@ -16,7 +16,7 @@ class Attack:
     Exit status: 0 done, 2 bad usage.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a training run or a saved model, or anybody's package.module:Class (path/to/file.py:Class)."""
     checkpoint: Literal["best", "last", "best_by_test"] = "best"
     """Which weights of a training run."""

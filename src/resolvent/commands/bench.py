@@ -10,12 +10,13 @@ from pathlib import Path
 class Bench:
     """Time layers on this machine: forward, backward, one step, memory; beside the same layers in plain torch.
 
-    resolvent bench                                            every layer at one shape, about two minutes
-    resolvent bench --layer s5 --length 16384 --batch 1
-    resolvent bench --device cuda --batch 64 --json bench.json
+    $ resolvent bench
+    $ resolvent bench --layer s5 --length 16384 --batch 1
+    $ resolvent bench --device cuda --batch 64 --json bench.json
 
-    Each measurement runs in a process of its own; run it alone, since a busy core distorts short times. Comparisons
-    with other projects' packages are in the repository's benchmarks/ (make bench).
+    Without --layer it takes about two minutes. Each measurement runs in a process of its own; run it alone, since a
+    busy core distorts short times. Comparisons with other projects' packages are in the repository's benchmarks/
+    (make bench).
 
     Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
     """

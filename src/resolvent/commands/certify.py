@@ -16,7 +16,7 @@ class Certify:
     Exit status: 0 certified, 1 the model has no finite bound (the component that breaks it is named), 2 bad usage.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a saved model or of a run."""
     norm: Literal["l2", "linf", "l1"] = "l2"
     """How the size of a perturbation is measured."""

@@ -15,7 +15,7 @@ class Report:
     Exit status: 0 written, 2 bad usage.
     """
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS ...]")] = ("runs",)
     """Folders that `resolvent run` wrote, or URLs of an object store (s3://bucket/runs)."""
     out: str | None = None
     """Where to put report.html, report.md and report.csv; into the first folder when left out."""

@@ -12,14 +12,14 @@ import tyro
 class Run:
     """Run a recipe (see `resolvent list`), or `train` on your own data; a stopped run goes on when called again.
 
-    resolvent run quickstart
-    resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
-    resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
+    $ resolvent run quickstart
+    $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
+    $ resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
 
     Exit status: 0 done, 1 a run diverged, 2 bad usage, 130 stopped by Ctrl-C.
     """
 
-    recipe: Annotated[str, tyro.conf.Positional]
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
     """A recipe's name, or train."""
     only: str = ""
     """Tags that a cell must carry, e.g. s4,cifar10,trades."""
@@ -42,8 +42,8 @@ class Run:
     """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     dry_run: bool = False
     """Only tell what would run, with an estimate of time and memory."""
-    report: bool = True
-    """Write the page when done."""
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """Leave out the page that is written when everything is done."""
     data: str = "digits"
     """train: a task's name, or a file (.npz, .safetensors, .csv, .parquet, .ts)."""
     layer: str = "s4d"

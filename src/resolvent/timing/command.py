@@ -129,7 +129,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
         ours, other = each.ours, each.plain
         first = [_ms(ours.forward_ms), _ms(ours.backward_ms), _ms(ours.step_ms), f"{ours.extra_mb:.0f}"]
         then = [f"{each.of_copy:.0%}", _ms(other.forward_ms), _ms(other.backward_ms), f"{other.extra_mb:.0f}"]
-        made.add_row(each.case.layer, *first, *then, " / ".join(f"{f:.1f}" for f in each.faster))
+        made.add_row(each.case.layer, *first, *then, " / ".join(map(_short, each.faster)))
     return made
 
 
@@ -147,4 +147,8 @@ def place(request: Request) -> str:
 def _ms(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else _short(value)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"

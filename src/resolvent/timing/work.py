@@ -19,6 +19,7 @@ from resolvent.timing.plain import plain
 
 SHORT = 128  # steps of a first pass that loads and compiles what the measured one needs
 COMPARED = 300  # steps on which values are compared
+BUDGET_S = 1.5  # seconds of repeated calls
 
 Call = Callable[[Tensor], Tensor]
 
@@ -55,8 +56,8 @@ def figures_of(case: Case, layer: Layer, call: Call, streams: bool) -> Figures:
     device, x = torch.device(case.device), sample(case, case.length)
     memory = peak_extra_mb(lambda: differentiate(call, layer, x), device)
     with torch.no_grad():
-        forward = median_ms(awaited(lambda: call(x), device))
-    backward = median_ms(awaited(lambda: differentiate(call, layer, x), device))
+        forward = median_ms(awaited(lambda: call(x), device), BUDGET_S)
+    backward = median_ms(awaited(lambda: differentiate(call, layer, x), device), BUDGET_S)
     return Figures(forward, backward, step_ms(layer, x) if streams else None, memory)
 
 
@@ -71,7 +72,7 @@ def step_ms(layer: Layer, x: Tensor) -> float:
     x_t = x.detach()[:, 0].contiguous()
     with layer.frozen(), torch.no_grad():
         _, state = layer.step(x_t)
-        return median_ms(awaited(lambda: layer.step(x_t, state), x.device), budget_s=0.3)
+        return median_ms(awaited(lambda: layer.step(x_t, state), x.device), BUDGET_S / 5)
 
 
 @torch.no_grad()
