@@ -51,12 +51,22 @@ class Batches:
         self.split = split
         self.seed = seed
         self._loader = Loader(split, batch_size, seed, augment=augment)
+        self._ready: tuple[int, Batch] | None = None
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return len(self._loader)
 
     def at(self, step: int) -> Batch:
+        if self._ready is not None and self._ready[0] == step:
+            return self._ready[1]
+        return self._made(step)
+
+    def prepare(self, step: int) -> None:
+        """Make a batch before it is asked for; it is the same one."""
+        self._ready = (step, self._made(step))
+
+    def _made(self, step: int) -> Batch:
         samples = self._loader.at(step)
         return Batch(samples.x, samples.y, samples.lengths, Draws(fold(self.seed, samples.epoch), samples.index))
 
