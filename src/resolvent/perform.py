@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from resolvent.conformance.load import UsageError
 from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
+from resolvent.experiments.lock import NO_ROOM
 from resolvent.experiments.objects import Objects, is_url
 from resolvent.experiments.pace import Pace
 from resolvent.experiments.recipe import cells_of
@@ -32,7 +32,6 @@ from resolvent.report.table import KINDS
 from resolvent.report.table import table as results
 from resolvent.training.crew import crew_of_torchrun, speaks
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SMALL = ("quickstart",)  # recipes made for two cores
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,19 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
         with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
+    except Exception as wrong:
+        number = system_error(wrong)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from wrong
     finally:
         part.unlink(missing_ok=True)
+
+
+def system_error(wrong: Exception) -> int | None:
+    """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
+    told = re.search(r"\(os error (\d+)\)", str(wrong))
+    return wrong.errno if isinstance(wrong, OSError) else int(told[1]) if told else None
 
 
 def fingerprint(config: dict[str, Any]) -> str:

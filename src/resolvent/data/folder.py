@@ -39,5 +39,9 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
         with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as wrong:
+        if wrong.errno is None or wrong.filename is not None:
+            raise
+        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong  # a full disk does not tell where
     finally:
         part.unlink(missing_ok=True)

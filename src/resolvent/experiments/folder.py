@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,7 +96,7 @@ class Folder:
 
     def seal(self) -> None:
         """Remember what the finished checkpoints hold, so that later damage is seen."""
-        found = {str(p.relative_to(self.path)): file_sum(p) for p in self._weights()}
+        found = {p.relative_to(self.path).as_posix(): file_sum(p) for p in self._weights()}
         self.write(f"checkpoint/{SUMS}", found)
 
     def damaged(self) -> list[str]:
@@ -104,6 +105,9 @@ class Folder:
         if not path.is_file():
             return []
         held = read_json(path)
+        for name in held:
+            if not re.fullmatch(r"checkpoint/[\w-]+/model\.safetensors", name):
+                raise RunError(f"run: {path} names {name!r}, which is no checkpoint of a run; remove it.")
         return [name for name, known in held.items() if file_sum(self.path / name) != known]
 
     def _weights(self) -> list[Path]:

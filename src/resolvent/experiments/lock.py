@@ -9,6 +9,7 @@ or whose process is gone from this host, is removed by one claimant at a time an
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 
 NAME = ".lock"
 BEAT = 5.0  # seconds between touches
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk
 COLD = 60.0  # after so many without a touch the owner counts as dead: clocks of a shared disk may differ by seconds
 
 
@@ -66,14 +68,16 @@ class Lock:
 
     def _create(self) -> bool:
         own = {"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}
-        part = self.path.with_name(f"{NAME}.{self.token}")
-        part.write_text(json.dumps(own), encoding="utf-8")
+        part = self.path.with_name(f"{NAME}.{self.token}.part")  # a killed claimant's goes with the others
         try:
+            part.write_text(json.dumps(own), encoding="utf-8")
             os.link(part, self.path)  # atomic, and the file is whole from its first instant
         except FileExistsError:
             return False
-        except OSError:  # a disk without hard links
-            return self._create_exclusive(json.dumps(own))
+        except OSError as wrong:
+            if wrong.errno in NO_ROOM:
+                raise OSError(wrong.errno, wrong.strerror, str(self.path)) from wrong
+            return self._create_exclusive(json.dumps(own))  # a disk without hard links
         finally:
             part.unlink(missing_ok=True)
         return True

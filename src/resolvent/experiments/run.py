@@ -12,6 +12,7 @@ import logging
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from resolvent.data import Task
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.entry import entered
-from resolvent.experiments.folder import RECORD, Folder
+from resolvent.experiments.folder import RECORD, Folder, RunError
 from resolvent.experiments.generalised import norms_watch
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages import SHARED, STAGES, Stage
@@ -39,12 +40,22 @@ def run_cell(cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = 
     """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed"."""
     folder, team = Folder(path), crew()
     with entered(folder, cell, team):
-        done = folder.record()
-        team.wait()
-        if done is not None and not folder.damaged():
+        done = team.gather(_found(folder, told) if team.first else None)[0]
+        if done is not None:
             return done
         work = Work(cell, folder, open_task(cell.task), torch.device(device), told if team.first else _silent)
         return _complete(work)
+
+
+def _found(folder: Folder, told: Told) -> dict[str, Any] | None:
+    """The record of a complete run whose weights are sound; a damaged record is set aside and made again."""
+    try:
+        done = folder.record()
+    except RunError as wrong:
+        told(f"{wrong} It is set aside and made again.")
+        _set_aside(folder.path, (RECORD,))
+        return None
+    return done if done is None or not folder.damaged() else None
 
 
 def _silent(line: str) -> None:
@@ -130,12 +141,15 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _set_aside(path: Path) -> None:
+TRAINED = ("checkpoint", "summary.json", "metrics.jsonl", "stage", "attack", RECORD)
+
+
+def _set_aside(path: Path, names: Sequence[str] = TRAINED) -> None:
     """Damaged work is kept under another name: it may hold what somebody needs."""
     aside = path / "damaged"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    for name in ("checkpoint", "summary.json", "metrics.jsonl", "stage", "attack", RECORD):
+    for name in names:
         if (path / name).exists():
             shutil.move(path / name, aside / name)
 

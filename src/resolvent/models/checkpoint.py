@@ -1,6 +1,7 @@
 """Models on disk: one safetensors file that also carries the settings (no pickle), and a copy of these as JSON.
 
-    folder/model.safetensors    the weights; their header holds the settings, so that the two cannot come apart
+    folder/model.safetensors    the weights; their header holds the settings, so that the two cannot come apart, and a
+                                checksum, so that damage is seen
     folder/config.json          the same settings for people and other programs
 
 Both are written beside their place and moved there, so a killed writer leaves the old file or the new one.
@@ -8,8 +9,10 @@ Both are written beside their place and moved there, so a killed writer leaves t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,8 @@ def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     settings = json.dumps(to_dict(model.config), indent=2)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata={"config": settings}))
+    header = {"config": settings, "sha256": _sum(weights)}
+    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
     _replace(folder / SETTINGS, lambda path: path.write_text(settings + "\n"))
     return folder
 
@@ -99,16 +103,40 @@ def _verify(model: Model, before: dict[str, Tensor]) -> None:
 
 
 def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(f"checkpoint: expected {path}; save one with save_model(model, {str(folder)!r}).")
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        if "config" not in metadata:
-            raise ValueError(f"checkpoint: {path} carries no settings; it was not written by save_model.")
-        return json.loads(metadata["config"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as wrong:
+        raise ValueError(f"checkpoint: {path} cannot be read ({wrong}); it is damaged, or no such file.") from wrong
+    if "config" not in metadata:
+        raise ValueError(f"checkpoint: {path} carries no settings; it was not written by save_model.")
+    if metadata.get("sha256", found := _sum(weights)) != found:
+        raise ValueError(f"checkpoint: {path} is damaged: its weights are not those that were saved.")
+    return _settings(path, metadata["config"]), weights
+
+
+def _settings(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as wrong:
+        raise ValueError(f"checkpoint: the settings in {path} are damaged ({wrong}).") from wrong
+
+
+def _sum(weights: dict[str, Tensor]) -> str:
+    """Over names, types, shapes and values; `training.state` computes the same."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu()
+        found.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _replace(path: Path, write: Callable[[Path], Any]) -> None:
@@ -118,8 +146,19 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
         with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
+    except Exception as wrong:
+        number = _system_error(wrong)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from wrong
     finally:
         part.unlink(missing_ok=True)
+
+
+def _system_error(wrong: Exception) -> int | None:
+    """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
+    told = re.search(r"\(os error (\d+)\)", str(wrong))
+    return wrong.errno if isinstance(wrong, OSError) else int(told[1]) if told else None
 
 
 def _short(value: Any) -> str:

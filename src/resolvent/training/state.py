@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,6 +67,7 @@ class RunFolder:
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> Ledger | None:
         """Fill model and optimiser; None when nothing was stored yet."""
         if not self.state.is_file():
+            self._require_fresh()
             return None
         tensors, header = _read_tensors(self.state)
         if _digest(tensors) != header.get("sha256"):
@@ -87,19 +90,45 @@ class RunFolder:
         self.save(model, self.state.parent / name)
 
     def kept(self, name: str) -> dict[str, Tensor]:
-        return _read_tensors(self.state.parent / name / WEIGHTS)[0]
+        path = self.state.parent / name / WEIGHTS
+        tensors, header = _read_tensors(path)
+        if "sha256" in header and header["sha256"] != _digest(tensors):
+            raise DamagedState(f"fit: {path} is damaged (its checksum differs); remove {self.state} to train again.")
+        return tensors
 
     def summarise(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """What a complete run wrote; None before that."""
+        """What a complete run wrote; None before that, and where it is damaged: it is then made again."""
         path = self.folder / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        try:
+            held = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except ValueError as wrong:  # of JSON or of UTF-8
+            warnings.warn(f"fit: {path} is damaged ({wrong}) and is made again.", stacklevel=3)
+            return None
+        return held if isinstance(held, dict) else None
 
     def _rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        replace(self.folder / "metrics.jsonl", lambda part: part.write_text(text, encoding="utf-8"))
+        """The lines as the state knows them. What is there may end early, as a kill leaves it; damage is set aside."""
+        path, text = self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+        there = path.read_bytes() if path.is_file() else b""
+        if not text.encode().startswith(there):
+            aside = path.with_name(f"{path.name}.damaged")
+            os.replace(path, aside)
+            at = _first_wrong_line(there, text.encode())
+            warnings.warn(
+                f"fit: line {at} of {path} is not what was written; the file is made again, the old one is {aside}.",
+                stacklevel=2,
+            )
+        replace(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+    def _require_fresh(self) -> None:
+        """A run without a state has not begun; one that claims to be complete has lost it."""
+        summary = self.folder / "summary.json"
+        if summary.is_file():
+            raise DamagedState(f"fit: {self.state} is gone, but {summary} is there; remove it to train from the start.")
+        (self.folder / "metrics.jsonl").unlink(missing_ok=True)
 
     def _write_json(self, name: str, value: Any) -> None:
         text = json.dumps(value, indent=1) + "\n"
@@ -112,8 +141,8 @@ class RunFolder:
             return
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as wrong:
-            raise ValueError(f"fit: {path} is no configuration of a run; use an empty folder.") from wrong
+        except ValueError as wrong:  # of JSON or of UTF-8
+            raise ValueError(f"fit: {path} is no configuration of a run ({wrong}); use an empty folder.") from wrong
         if fingerprint(found) != fingerprint(config):
             where, then, now = first_difference(found, config) or ("config", "?", "?")
             raise ValueError(
@@ -125,7 +154,14 @@ class RunFolder:
 def save_weights(model: nn.Module, folder: Path) -> None:
     """The weights alone, under the name that `models.save_model` uses too."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tensors(folder / WEIGHTS, _held({"": model.state_dict()}), {})
+    tensors = _held({"": model.state_dict()})
+    _write_tensors(folder / WEIGHTS, tensors, {"sha256": _digest(tensors)})
+
+
+def _first_wrong_line(there: bytes, meant: bytes) -> int:
+    """Counted from 1."""
+    lines = zip(there.splitlines(), [*meant.splitlines(), *[b""] * there.count(b"\n")], strict=False)
+    return next((i for i, (a, b) in enumerate(lines, 1) if a != b), 1)
 
 
 def _held(parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
