@@ -12,6 +12,7 @@ import torch
 
 from resolvent.attacks import Threat
 from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
+from resolvent.attacks.store import digest
 from resolvent.experiments.analysed import analysed
 from resolvent.experiments.attributed import attributed
 from resolvent.experiments.cell import AttackPlan, Cell
@@ -19,6 +20,7 @@ from resolvent.experiments.certified import certified
 from resolvent.experiments.fourier import disturbed
 from resolvent.experiments.generalised import generalised
 from resolvent.experiments.work import Work
+from resolvent.models import Model, TwoTower
 from resolvent.training.crew import crew
 
 Stage = Callable[[Work], dict[str, Any]]
@@ -26,16 +28,19 @@ EXAMPLES = 4  # pictures of clean and attacked sequences
 
 
 def attacked(work: Work) -> dict[str, Any]:
-    """Every planned evaluation on every checkpoint that it names, keyed `NAME-best`."""
-    found = {}
+    """Every planned evaluation on every checkpoint that it names, keyed `NAME-best`; equal weights only once."""
+    found: dict[str, dict[str, Any]] = {}
     for plan in work.cell.attacks:
+        done: dict[tuple[str, ...], str] = {}  # by the content of the weights
         for kept in plan.on:
-            key = f"{plan.name}-{kept}"
-            found[key] = _evaluation(work, plan, kept, key)
+            key, model = f"{plan.name}-{kept}", work.trained(kept)
+            same = found.get(done.setdefault(tuple(map(digest, model.state_dict().values())), key))
+            found[key] = _evaluation(work, plan, model, key) if same is None else dict(same)
+            found[key]["checkpoint"] = kept
     return found
 
 
-def _evaluation(work: Work, plan: AttackPlan, kept: str, key: str) -> dict[str, Any]:
+def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str) -> dict[str, Any]:
     split = work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
     part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
@@ -44,14 +49,14 @@ def _evaluation(work: Work, plan: AttackPlan, kept: str, key: str) -> dict[str, 
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, (team.rank, team.size), plan.probe)
     threat = Threat(plan.norm, plan.eps, work.task.bounds)
     place = work.folder.path / "attack" / (key if team.size == 1 else f"{key}/part-{team.rank}-of-{team.size}")
-    outcome = evaluate(work.trained(kept), (x, y), threat, plan.preset, settings=settings, folder=place)
+    outcome = evaluate(model, (x, y), threat, plan.preset, settings=settings, folder=place)
     outcome = Evaluation.joined(team.gather(outcome))
     told = outcome.to_dict()
     records = told.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
     broken = [i for i, r in enumerate(records) if r["broken_by"] not in (None, "clean")][:EXAMPLES]
     examples = [_example(x[i], moved[i], records[i]) for i in broken]
-    return told | {"eps": plan.eps, "norm": plan.norm, "checkpoint": kept, "examples": examples}
+    return told | {"eps": plan.eps, "norm": plan.norm, "examples": examples}
 
 
 def _example(x: torch.Tensor, moved: torch.Tensor, record: dict[str, Any]) -> dict[str, Any]:

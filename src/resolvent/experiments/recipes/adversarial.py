@@ -107,7 +107,7 @@ def published(recipe: str, structure: Structure, dataset: Dataset, kind: Kind, a
         choose="clean" if kind == "standard" else "robust",
     )
     options = (("augment", True),) if dataset == "cifar10" else ()
-    attack = AttackPlan("standard", "linf", eps, samples=2000, on=("best", "best_by_test", "last"), batch_size=500)
+    attack = AttackPlan("standard", "linf", eps, samples=2000, on=("best_by_test", "last", "best"), batch_size=500)
     tags = (structure, dataset, kind) if ads is None else (structure, dataset, kind, ads)
     return Cell(
         recipe,
