@@ -50,7 +50,8 @@ class _ConvSilu(torch.autograd.Function):
         y, a = _triton(x).forward(x, weight, bias)
         ctx.learn = any(ctx.needs_input_grad[1:])
         ctx.save_for_backward(x, weight, bias, a)
-        return y  # type: ignore[no-any-return]
+        found: Tensor = y
+        return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -9,6 +9,7 @@ Biases (c,) are added here, where it costs nothing: as the addend of a product t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def _blended(u: Tensor, h: Tensor, w: Tensor, x: Tensor, bias_u: Tensor, bias_h:
     return (torch.sigmoid(_moved(u, bias_u)) * (F.silu(_moved(h, bias_h) + w) - x)).to(x.dtype)
 
 
-PLAIN = {"biased_silu": _biased_silu, "opened": _opened, "blended": _blended}
+PLAIN: dict[str, Callable[..., Tensor]] = {"biased_silu": _biased_silu, "opened": _opened, "blended": _blended}
 
 
 def _moved(x: Tensor, bias: Tensor) -> Tensor:

@@ -28,9 +28,6 @@ class Ending(NamedTuple):
     shift: Tensor | None  # (d,)
     eps: float
 
-    def detached(self) -> Ending:
-        return Ending(*(None if t is None else t.detach() for t in self[:4]), self.eps)  # type: ignore[arg-type]
-
 
 def ending(norm: LayerNorm, scale: Tensor | None = None, shift: Tensor | None = None) -> Ending:
     return Ending(norm.weight, norm.bias, scale, shift, norm.eps)
@@ -70,15 +67,16 @@ class _SkipNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, *rest: Any) -> Tensor:
         *tensors, eps, axis = rest
-        out, unit, rstd = _triton(x, axis).forward(x, y, Ending(*tensors, eps), axis)
+        out, unit, rstd = _triton(x, axis).forward(x, y, Ending._make([*tensors, eps]), axis)
         ctx.save_for_backward(x, y, *tensors, unit, rstd)
         ctx.eps, ctx.axis, ctx.learn = eps, axis, any(ctx.needs_input_grad[2:6])
-        return out  # type: ignore[no-any-return]
+        found: Tensor = out
+        return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         *inputs, unit, rstd = ctx.saved_tensors
-        g, w = gradients[0], Ending(*inputs[2:], ctx.eps)
+        g, w = gradients[0], Ending._make([*inputs[2:], ctx.eps])
         if by_graph_only(g):
             return *_again(inputs, w, ctx.axis, g, ctx.needs_input_grad[:6]), None, None
         x = inputs[0] if ctx.learn and w.scale is not None else None
@@ -95,7 +93,7 @@ def _again(inputs: list[Any], w: Ending, axis: int, g: Tensor, needs: Any) -> li
         full: list[Any] = [None] * len(inputs)
         for i, t in zip(at, tensors, strict=True):
             full[i] = t
-        return (plain_skip_norm(*full[:2], Ending(*full[2:], w.eps), axis),)
+        return (plain_skip_norm(full[0], full[1], Ending._make([*full[2:], w.eps]), axis),)
 
     found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
     every: list[Tensor | None] = [None] * len(inputs)

@@ -21,6 +21,7 @@ from resolvent.blocks.norm import LayerNorm, NoNorm
 from resolvent.models import lowered, lowered_feed, lowered_mamba, lowered_mega, lowered_s5
 from resolvent.models.head import Readout
 from resolvent.ssm.blocked import plain
+from resolvent.ssm.two_sided import TwoSided
 
 if TYPE_CHECKING:
     from resolvent.models.model import Model
@@ -48,8 +49,17 @@ class Tables:
     blocks: tuple[Any, ...]
 
     def detached(self) -> Tables:
-        entry = None if self.entry is None else self.entry.detached()
-        return replace(self, entry=entry, blocks=tuple(w.detached() for w in self.blocks))
+        return replace(self, entry=_still(self.entry), blocks=_still(self.blocks))
+
+
+def _still(value: Any) -> Any:
+    """Tensors, tables, and tuples of them, without gradients."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple):
+        parts = [_still(v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value.detached() if isinstance(value, TwoSided | fused.Weights) else value
 
 
 class StackForm:

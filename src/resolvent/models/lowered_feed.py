@@ -24,9 +24,6 @@ class Weights(NamedTuple):
     b_up: Tensor  # (w,)
     end: Ending  # b_down is its shift
 
-    def detached(self) -> Weights:
-        return Weights(*(t.detach() for t in self[:3]), self.end.detached())  # type: ignore[arg-type]
-
 
 def covers(block: nn.Module) -> bool:
     if not (isinstance(block, Residual) and isinstance(block.layer, Pointwise) and isinstance(block.norm, LayerNorm)):
@@ -43,8 +40,8 @@ def weights(block: Residual, length: int, dtype: torch.dtype) -> Weights:
     inner, norm = block.layer.inner, block.norm
     assert isinstance(inner, MLP)
     assert isinstance(norm, LayerNorm)
-    low = (inner.up.weight.to(dtype), inner.down.weight.to(dtype))
-    return Weights(*low, inner.up.bias, ending(norm, shift=inner.down.bias))
+    W_up, W_down = inner.up.weight.to(dtype), inner.down.weight.to(dtype)
+    return Weights(W_up, W_down, inner.up.bias, ending(norm, shift=inner.down.bias))
 
 
 def run(block: Residual, x: Tensor, w: Weights) -> Tensor:

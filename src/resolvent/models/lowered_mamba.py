@@ -1,7 +1,9 @@
 """A residual block around Mamba with channels last, (b, l, d), as the selective scan wants it, in one low dtype.
 
-    h, z = W_in x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
-    out  = W_out scan(u, dt, A, B, C, D, z)
+    h = W_h x,    z = W_z x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
+    out = W_out scan(u, dt, A, B, C, D, z)
+
+The map in is kept in two halves: the gradient of one product of both would be a copy of theirs side by side.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ AXIS = -1  # of the channels
 
 
 class Weights(NamedTuple):
-    W_in: Tensor  # (2e, d)
+    W_h: Tensor  # (e, d)
+    W_z: Tensor  # (e, d)
     taps: Tensor  # (e, w)
     bias: Tensor  # (e,)
     W_x: Tensor  # (r + 2n, e)
@@ -33,9 +36,6 @@ class Weights(NamedTuple):
     D: Tensor  # (e,)
     W_out: Tensor  # (d, e)
     end: Ending
-
-    def detached(self) -> Weights:
-        return Weights(*(t.detach() for t in self[:9]), self.end.detached())  # type: ignore[arg-type]
 
 
 def covers(block: nn.Module) -> bool:
@@ -53,23 +53,24 @@ def weights(block: Residual, length: int, dtype: torch.dtype) -> Weights:
     mamba, norm = block.layer, block.norm
     assert isinstance(mamba, Mamba)
     assert isinstance(norm, LayerNorm)
-    assert mamba.conv.bias is not None
-    ssm, conv = mamba.ssm, mamba.conv
+    ssm, taps, bias = mamba.ssm, mamba.conv.weight, mamba.conv.bias
+    assert bias is not None
     low = [t.to(dtype) for t in (mamba.in_proj.weight, ssm.x_proj, ssm.dt_proj, ssm.dt_bias, mamba.out_proj.weight)]
     W_in, W_x, W_dt, b_dt, W_out = low
-    return Weights(W_in, conv.weight, conv.bias, W_x, W_dt, b_dt, ssm._A(), ssm.D, W_out, ending(norm))
+    W_h, W_z = W_in.chunk(2)
+    return Weights(W_h, W_z, taps, bias, W_x, W_dt, b_dt, ssm._A(), ssm.D, W_out, ending(norm))
 
 
 def run(block: Residual, x: Tensor, w: Weights) -> Tensor:
     """(b, l, d) -> (b, l, d)."""
     if block.prenorm:
-        gamma, beta = (t.to(x.dtype) for t in w.end[:2])  # type: ignore[union-attr]
+        gamma, beta = w.end.gamma.to(x.dtype), w.end.beta.to(x.dtype)
         return x + _mamba(F.layer_norm(x, x.shape[-1:], gamma, beta, w.end.eps), w)
     return skip_norm(x, _mamba(x, w), w.end, AXIS)
 
 
 def _mamba(x: Tensor, w: Weights) -> Tensor:
-    h, z = F.linear(x, w.W_in).chunk(2, -1)  # (b, l, e)
+    h, z = F.linear(x, w.W_h), F.linear(x, w.W_z)  # (b, l, e)
     u = conv_silu(h, w.taps, w.bias)
     n, r = w.A.shape[1], w.W_dt.shape[1]
     s, B, C = F.linear(u, w.W_x).split([r, n, n], -1)

@@ -40,9 +40,6 @@ class Weights(NamedTuple):
     line: Tensor  # (2l - 1,)
     end: Ending
 
-    def detached(self) -> Weights:
-        return Weights(self.ema.detached(), *(t.detach() for t in self[1:12]), self.end.detached())  # type: ignore[arg-type, union-attr]
-
 
 def covers(block: nn.Module) -> bool:
     if not (isinstance(block, GatedAttention) and isinstance(block.norm, LayerNorm)):
@@ -61,13 +58,19 @@ def weights(block: GatedAttention, length: int, dtype: torch.dtype) -> Weights:
     b_u, b_z, b_r, b_h = _bias(base).split([block.d_model, block.z, block.hidden, block.d_model])
     gamma, beta = (torch.stack([t[0] * block.z**-0.5, t[1]]).to(dtype) for t in (block.gamma, block.beta))
     return Weights(
-        TwoSided(past, future),
-        *(m.weight.to(dtype) for m in (base, value, leave)),
-        *(b_u, b_z, b_r, b_h + _bias(leave), _bias(value)),
-        gamma[:, :, None, None],
-        beta[:, :, None, None],
-        bias_line(block.bias.table[0], length),
-        ending(block.norm),
+        ema=TwoSided(past, future),
+        W_base=base.weight.to(dtype),
+        W_value=value.weight.to(dtype),
+        W_leave=leave.weight.to(dtype),
+        b_u=b_u,
+        b_z=b_z,
+        b_r=b_r,
+        b_h=b_h + _bias(leave),
+        b_value=_bias(value),
+        gamma=gamma[:, :, None, None],
+        beta=beta[:, :, None, None],
+        line=bias_line(block.bias.table[0], length),
+        end=ending(block.norm),
     )
 
 

@@ -31,12 +31,6 @@ class Weights(NamedTuple):
     D: Tensor | None  # (d, 1, 1), None where it rides on the skip
     end: Ending | None
 
-    def detached(self) -> Weights:
-        D, end = (None if t is None else t for t in (self.D, self.end))
-        return Weights(
-            *(t.detach() for t in self[:3]), None if D is None else D.detach(), None if end is None else end.detached()
-        )
-
 
 def covers(block: nn.Module) -> bool:
     if not (columns.covers(block) and isinstance(block, Residual) and isinstance(block.layer, S5 | LRU)):

@@ -52,7 +52,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     pid = tl.program_id(0)
     j, row = pid // b, pid % b
     re = (2 * j * b + row).to(tl.int64) * l
-    im = re + b.to(tl.int64) * l
+    im = re + b * l
     lr = tl.load(LAM + 2 * j).to(tl.float32)
     li = tl.load(LAM + 2 * j + 1).to(tl.float32)
     if BACK:
