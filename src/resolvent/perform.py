@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
@@ -28,8 +27,7 @@ from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.train import TrainOptions, train_cell
 from resolvent.report import MissingPackage, require_packages, write_report
-from resolvent.report.table import KINDS
-from resolvent.report.table import table as results
+from resolvent.report.terminal import show
 from resolvent.training.crew import crew_of_torchrun, speaks
 
 SMALL = ("quickstart",)  # recipes made for two cores
@@ -126,7 +124,7 @@ def _trouble(wrong: Exception, out: str) -> str:
 
 def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
     if any("study" not in record for record in records):
-        console.print(table(records))
+        show(records, console)
     for record in records:
         if "study" in record:
             console.print(record["study"]["text"])
@@ -246,24 +244,6 @@ def foretell(cells: Sequence[Job], device: str, console: Console) -> None:
         console.print(f"{cell.place}: {known[key]}")
         total += known[key].seconds
     console.print(f"{len(cells)} runs, at most {duration(total)} in all on {device}.")
-
-
-def table(records: Sequence[dict[str, Any]]) -> Table:
-    """Mean over seeds of what was measured on the test split."""
-    made = Table(box=None, pad_edge=False)
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if "study" in record:
-            continue
-        groups.setdefault(",".join(record["cell"]["tags"]), []).append(record)
-    found = results(records[0]["cell"]["recipe"] if records else "", groups)
-    for column in ("run", "seeds", *(f"{KINDS[kind]}\n{place}" for kind, place in found.columns)):
-        made.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
-    for row in found.rows:
-        failed = f" ({row.failed} diverged)" if row.failed else ""
-        values = [str(row.values.get(column, "-")) for column in found.columns]
-        made.add_row(row.name, f"{row.seeds}{failed}", *values)
-    return made
 
 
 def _device(name: str) -> str:

@@ -14,30 +14,50 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE = (5.0, 3.0)
+NAMES = {"clean": "clean", "robust": "PGD-10"}
 
 
 def training_svg(record: Record) -> str:
-    """Accuracy over epochs; where the robust one falls behind its best, the gap is marked."""
-    rows = record["training"]["rows"]
+    """Accuracy over epochs, with the gap where the robust one falls behind its best; errors of a regression."""
     figure, axes = blank()
-    drawn = [
-        (split, what) for split in ("test", "validation") for what in ("clean", "robust") if _points(rows, split, what)
-    ]
-    split = drawn[0][0] if drawn else "validation"
+    regression = record["task"].get("classes", 0) is None
+    (_errors if regression else _accuracies)(axes, record["training"]["rows"])
+    axes.set_xlabel("epoch")
+    axes.locator_params(axis="x", integer=True)
+    if axes.get_legend_handles_labels()[0]:
+        legend(axes)
+    return svg(figure, _salt(record, "training"))
+
+
+def _accuracies(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    split = _split(rows)
     for k, what in enumerate(("clean", "robust")):
         points = _points(rows, split, what)
         if points:
-            label = f"{split}, {'clean' if what == 'clean' else 'PGD-10'}"
+            label = f"{split}, {NAMES[what]}"
             axes.plot(*zip(*points, strict=True), lw=1.4, color=SERIES[k], marker=".", ms=4, label=label)
     _mark_best(axes, rows, split)
     train = [(row["epoch"], 100 * row["train_score"]) for row in rows if row.get("train_score") is not None]
     if train:
         axes.plot(*zip(*train, strict=True), lw=0.9, ls=":", color=MUTED, label="train")
-    axes.set(xlabel="epoch", ylim=(0, 102))
+    axes.set_ylim(0, 102)
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
-    axes.locator_params(axis="x", integer=True)
-    legend(axes)
-    return svg(figure, _salt(record, "training"))
+
+
+def _errors(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Scores are minus squared errors: they are drawn as what they are, over a logarithm."""
+    split = _split(rows)
+    for k, what in enumerate(("clean", "robust")):
+        points = [(epoch, -score / 100) for epoch, score in _points(rows, split, what) if score < 0]
+        if points:
+            label = f"{split}, {NAMES[what]}"
+            axes.plot(*zip(*points, strict=True), lw=1.4, color=SERIES[k], marker=".", ms=4, label=label)
+    axes.set(yscale="log", ylabel="squared error")
+
+
+def _split(rows: list[dict[str, Any]]) -> str:
+    """The test split where it was followed, else validation."""
+    return "test" if any(_points(rows, "test", what) for what in NAMES) else "validation"
 
 
 def _points(rows: list[dict[str, Any]], split: str, what: str) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ from resolvent.report.page import require_packages
 from resolvent.report.process import process_findings
 from resolvent.report.record import Spectrum, write_whole
 from resolvent.report.runs import Record, Runs, read_runs
-from resolvent.report.table import KINDS, Table, table
+from resolvent.report.table import KINDS, Table, tables
 
 NAMES = {"html": "report.html", "markdown": "report.md", "csv": "report.csv"}
 CURVES = 8  # runs in one robustness figure
@@ -24,16 +24,16 @@ def write_report(
     """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin."""
     require_packages()
     runs = read_runs(folders, shown)
-    tables = [table(recipe, cells) for recipe, cells in runs.recipes().items()]
-    told = markdown(tables, problems(runs)) + "".join(f"\n## {n}\n\n{r['study']['text']}\n" for n, r in runs.studies())
+    found = [t for recipe, cells in runs.recipes().items() for t in tables(recipe, cells)]
+    told = markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{r['study']['text']}\n" for n, r in runs.studies())
     write_whole(out / NAMES["markdown"], told)
-    write_whole(out / NAMES["csv"], "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(tables)))
+    write_whole(out / NAMES["csv"], "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(found)))
     page = out / NAMES["html"]
-    write_whole(page, render(runs, tables, title))
+    write_whole(page, render(runs, found, title))
     return page
 
 
-def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
+def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
     """The page as text."""
     from resolvent.report.template import template
 
@@ -42,13 +42,14 @@ def render(runs: Runs, tables: list[Table], title: str | None = None) -> str:
     first = {",".join(r["cell"]["tags"]): r for r in reversed(good)}  # one seed of every cell, the lowest
     return template("runs.html").render(
         title=title or _title(runs),
-        counts={"runs": len(trained), "cells": sum(len(t.rows) for t in tables)},
+        counts={"runs": len(trained), "cells": sum(len(t.rows) for t in found)},
         studies=studies(runs, first),
         problems=problems(runs),
         tiles=tiles(good),
-        tables=tables,
+        tables=[t for t in found if not t.errors],
+        errors=[t for t in found if t.errors],
         kinds=KINDS,
-        published=any(t.published for t in tables),
+        published=any(t.published for t in found),
         tasks=list({r["task"]["name"]: r["task"] for r in trained}.values()),
         versions=sorted({_version(r) for r in runs.records.values()}),
         names=NAMES,
@@ -140,7 +141,8 @@ def flag_text(flag: dict[str, Any]) -> str:
 def tiles(good: list[Record]) -> list[dict[str, str]]:
     """The best clean accuracy, the best under attack, the best certified."""
     found = []
-    clean = [r["training"]["summary"]["best"].get("test_clean") for r in good]
+    right = [r for r in good if r["task"].get("classes", 0) is not None]  # a regression has no accuracy
+    clean = [r["training"]["summary"]["best"].get("test_clean") for r in right]
     known = [v for v in clean if v is not None]
     if known:
         found.append({"name": "best clean accuracy", "value": f"{100 * max(known):.1f} %"})
@@ -210,14 +212,14 @@ def example(name: str, held: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def markdown(tables: list[Table], found: list[dict[str, str]]) -> str:
+def markdown(made: list[Table], found: list[dict[str, str]]) -> str:
     """The tables, flags and failures first."""
     lines = ["# Report", ""]
     if found:
         told = [f"- {p['where']}: {p['what']}" if p["where"] else f"- {p['what']}" for p in found]
         lines += ["## Flags and failures", "", *told, ""]
-    for t in tables:
-        lines += [f"## {t.recipe}", "", "Accuracy in per cent, mean ± deviation over seeds.", "", t.markdown(), ""]
+    for t in made:
+        lines += [f"## {t.recipe}", "", f"{t.unit}, mean ± deviation over seeds.", "", t.markdown(), ""]
     return "\n".join(lines)
 
 

@@ -1,4 +1,7 @@
-"""A recipe's runs as a table: one row a cell, mean and deviation over seeds, the published value and the gap beside."""
+"""A recipe's runs as a table: one row a cell, mean and deviation over seeds, the published value and the gap beside.
+
+Classifiers have accuracies in per cent; regressions squared errors, of which less is better. They never share a table.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,26 @@ from resolvent.report.targets import Target, target
 
 KINDS = {"clean": "clean", "pgd10": "PGD-10", "autoattack": "AutoAttack"}
 PLACES = ("best", "last")
+HEADS = ("recipe", "run", "seeds", "diverged", "what", "unit", "mean", "deviation", "published", "source")  # of the CSV
 Columns = list[tuple[str, str]]  # (kind, place)
 
 
 @dataclass(frozen=True)
 class Value:
-    """Per cent over seeds; the deviation needs two."""
+    """Per cent, or a squared error, over seeds; the deviation needs two."""
 
     mean: float
     deviation: float | None
     published: float | None
+    error: bool = False
 
     @property
     def gap(self) -> float | None:
         return None if self.published is None else self.mean - self.published
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")
+        form = ".3g" if self.error else ".1f"
+        return f"{self.mean:{form}}" + ("" if self.deviation is None else f" ± {self.deviation:{form}}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Table:
     recipe: str
     columns: Columns
     rows: list[Row]
+    errors: bool = False
+
+    @property
+    def unit(self) -> str:
+        return "Squared error (less is better)" if self.errors else "Accuracy in per cent"
 
     @property
     def published(self) -> bool:
@@ -61,49 +72,59 @@ class Table:
     def csv(self) -> str:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(["recipe", "run", "seeds", "diverged", "what", "mean", "deviation", "published", "source"])
+        writer.writerow(HEADS)
         for row in self.rows:
             for (kind, place), value in row.values.items():
                 numbers = [f"{value.mean:.4f}", _number(value.deviation), _number(value.published)]
-                head = [self.recipe, row.name, row.seeds, row.failed, f"{kind}_{place}"]
+                unit = "squared error" if self.errors else "per cent"
+                head = [self.recipe, row.name, row.seeds, row.failed, f"{kind}_{place}", unit]
                 writer.writerow([*head, *numbers, row.source if value.published is not None else ""])
         return buffer.getvalue()
 
 
-def table(recipe: str, cells: dict[str, list[Record]]) -> Table:
+def tables(recipe: str, cells: dict[str, list[Record]]) -> list[Table]:
+    """One of the classifiers and one of the regressions, where there are such."""
+    wrong = {name: held for name, held in cells.items() if all(_regresses(record) for record in held)}
+    right = {name: held for name, held in cells.items() if name not in wrong}
+    return [table(recipe, part, bool(part is wrong)) for part in (right, wrong) if part]
+
+
+def table(recipe: str, cells: dict[str, list[Record]], errors: bool = False) -> Table:
     """Columns are those that at least one run has."""
-    rows = [row(recipe, name, records) for name, records in cells.items()]
+    rows = [row(recipe, name, records, errors) for name, records in cells.items()]
     order = [(kind, place) for kind in KINDS for place in PLACES]
     present = {column for each in rows for column in each.values}
-    return Table(recipe, [column for column in order if column in present], rows)
+    return Table(recipe, [column for column in order if column in present], rows, errors)
 
 
-def row(recipe: str, name: str, records: list[Record]) -> Row:
+def row(recipe: str, name: str, records: list[Record], errors: bool = False) -> Row:
     failed = sum("failed" in record for record in records)
-    good = [record for record in records if "failed" not in record and _classifies(record)]
+    good = [record for record in records if "failed" not in record and _regresses(record) == errors]
     known = target(recipe, tuple(name.split(",")))
     values = {}
     for kind in KINDS:
         for place in PLACES:
             found = [m for record in good if (m := measured(record, kind, place)) is not None]
             if found:
-                values[kind, place] = _value(found, known, f"{kind}_{place}")
+                values[kind, place] = _value(found, known, f"{kind}_{place}", errors)
     return Row(name, len(records), failed, values, known.source if known else "")
 
 
 def measured(record: Record, kind: str, place: str) -> float | None:
-    """A share of the test split, in per cent: of the checkpoint that is called best or last."""
+    """Of the checkpoint that is called best or last: a share of the test split in per cent, or a squared error."""
     summary = record["training"]["summary"]
     if kind in ("clean", "pgd10"):
         share = summary.get(place, {}).get("test_clean" if kind == "clean" else "test_robust")
     else:
         share = _attacked(record, place)
-    return None if share is None else 100.0 * share
+    if share is None:
+        return None
+    return -share if _regresses(record) else 100.0 * share
 
 
-def _classifies(record: Record) -> bool:
-    """Squared errors are no accuracies: a regression has its own section."""
-    return record["task"].get("classes", 0) is not None
+def _regresses(record: Record) -> bool:
+    """Whether its scores are minus squared errors, which are no accuracies."""
+    return record["task"].get("classes", 0) is None
 
 
 def _attacked(record: Record, place: str) -> float | None:
@@ -112,9 +133,10 @@ def _attacked(record: Record, place: str) -> float | None:
     return found[0] if found else None
 
 
-def _value(found: list[float], known: Target | None, column: str) -> Value:
+def _value(found: list[float], known: Target | None, column: str, error: bool) -> Value:
     deviation = statistics.stdev(found) if len(found) > 1 else None
-    return Value(statistics.mean(found), deviation, None if known is None else known.values.get(column))
+    published = None if known is None else known.values.get(column)
+    return Value(statistics.mean(found), deviation, published, error)
 
 
 def _told(value: Value | None) -> str:

@@ -1,0 +1,134 @@
+"""Runs of a recipe in common frames: Figures 1 to 5 of Qi et al. 2024; errors named as errors; tables that fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from resolvent.report.process import process_findings
+from resolvent.report.run_page import NAMES, write_report
+from resolvent.report.table import tables
+from resolvent.report.terminal import show
+
+pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
+pytest.importorskip("jinja2", reason="jinja2 is in the report extra")
+
+COMPONENTS = [{"name": "SSM", "train": {"mse": 40.0, "kl": 4000.0}, "test": {"mse": 50.0, "kl": 3000.0}},
+              {"name": "linear", "train": {"mse": -60.0, "kl": -50.0}, "test": {"mse": -40.0, "kl": None}}]  # fmt: skip
+
+
+def record(structure: str, kind: str, *, recipe: str = "qi2024-table1", classes: int | None = 10, **extra: Any) -> Any:
+    robust = (0.2, 0.4, 0.3)
+    sign = 1 if classes else -1
+    rows = [
+        {"epoch": k + 1, "train_loss": 1.0 - 0.1 * k, "train_score": 0.5, "test_clean": sign * 0.6, "test_loss": 1.1,
+         "test_robust": sign * r, "test_robust_loss": 1.5 + k, "seen_robust": 0.5 + 0.1 * k}
+        for k, r in enumerate(robust)
+    ]  # fmt: skip
+    measured = {"epoch": 2, "test_clean": sign * 0.6, "test_robust": sign * 0.4}
+    return {
+        "format": 1,
+        "cell": {"recipe": recipe, "tags": [structure, "digits", kind], "seed": 0, "goal": {"kind": kind}},
+        "versions": {"resolvent": "0", "torch": "2", "python": "3", "device": "cpu: x"},
+        "task": {"name": "digits", "length": 64, "channels": 1, "vocabulary": None, "classes": classes,
+                 "licence": "free", "source": "here", "samples": {"train": 1, "validation": 1, "test": 1}},
+        "training": {"parameters": 1234, "rows": rows, "summary": {"best": measured, "last": measured}},
+        **extra,
+    }  # fmt: skip
+
+
+def write(folder: Path, held: dict[str, Any]) -> None:
+    place = folder / "-".join(held["cell"]["tags"])
+    place.mkdir(parents=True)
+    (place / "cell.json").write_text("{}")
+    (place / "record.json").write_text(json.dumps(held))
+
+
+@pytest.mark.parametrize(("kind", "figure"), [("pgd-at", 1), ("trades", 2), ("standard", 5)])
+def test_each_way_of_training_is_the_figure_that_was_published(kind: str, figure: int) -> None:
+    named = [(s, record(s, kind)) for s in ("s4", "mega")]
+    (found,) = process_findings("qi2024-table1", named)
+    assert f"Figure {figure} of Qi et al. 2024" in found["name"]
+    charts = {chart["title"]: chart for chart in found["charts"]}
+    assert "Loss under PGD-10, test" in charts
+    drawn = charts["Accuracy under PGD-10, test"]["series"]
+    assert [curve["name"] for curve in drawn] == ["s4", "mega"]
+    assert drawn[0]["y"] == pytest.approx([20.0, 40.0, 30.0])
+    assert found["table"]["rows"][0] == ["s4", 3, 2, 40.0, 30.0, 10.0]  # robust overfitting: best - last
+    assert "Clean accuracy, training samples" not in charts  # nobody measured it
+
+
+def test_runs_that_nothing_joins_stay_apart() -> None:
+    alone = [("s4", record("s4", "pgd-at")), ("mega", record("mega", "trades"))]
+    assert process_findings("qi2024-table1", alone) == []
+    (found,) = process_findings("mine", [(s, record(s, "trades")) for s in ("s4", "mega")])
+    assert "Figure" not in found["name"]
+
+
+@pytest.mark.parametrize(("recipe", "figure"), [("qi2024-table1", 3), ("qi2024-table2", 4)])
+def test_components_side_by_side(recipe: str, figure: int, tmp_path: Path) -> None:
+    for structure in ("s4", "dss"):
+        write(tmp_path, record(structure, "trades", recipe=recipe, attribution={"components": COMPONENTS}))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert f"MSE, digits, TRADES (Figure {figure} of Qi et al. 2024)" in text
+    assert f"KL, digits, TRADES (Figure {figure} of Qi et al. 2024)" in text
+    assert "Training side by side: digits, TRADES" in text
+
+
+def test_a_regression_has_errors_not_accuracies(tmp_path: Path) -> None:
+    write(tmp_path, record("s4d", "standard", classes=None))
+    page = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "<h2>Squared error</h2>" in page
+    assert "<h2>Accuracy</h2>" not in page
+    assert "best clean accuracy" not in page
+    assert "squared error</text>" in page  # the axis of its training curve
+    told = (tmp_path / "out" / NAMES["markdown"]).read_text()
+    assert "Squared error (less is better)" in told
+    assert "0.6" in told
+    assert "-60" not in page + told
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / NAMES["csv"]).read_text())))
+    assert {(line["what"], line["unit"], line["mean"]) for line in lines} >= {("clean_best", "squared error", "0.6000")}
+
+
+def test_classes_and_numbers_do_not_share_a_table() -> None:
+    right, wrong = record("s4", "standard"), record("s5", "standard", classes=None)
+    both = tables("mine", {"s4,digits,standard": [right], "s5,digits,standard": [wrong]})
+    assert [(t.errors, [row.name for row in t.rows]) for t in both] == [
+        (False, ["s4,digits,standard"]),
+        (True, ["s5,digits,standard"]),
+    ]
+    assert both[0].rows[0].values["clean", "best"].mean == pytest.approx(60.0)
+    assert both[1].rows[0].values["clean", "best"].mean == pytest.approx(0.6)
+
+
+def printed(records: list[Any], width: int, terminal: bool) -> list[str]:
+    console = Console(width=width, force_terminal=terminal, file=io.StringIO(), color_system=None)
+    show(records, console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_narrow_terminal_splits_the_table_and_cuts_nothing(width: int) -> None:
+    attacks = {place: {"accuracy": 0.3, "clean_accuracy": 0.6, "checkpoint": place, "eps": 0.1, "flags": []}
+               for place in ("best", "last")}  # fmt: skip
+    held = [record("s4+relu", "trades", attacks=attacks) | {"seed": seed} for seed in (0, 1)]
+    lines = printed(held, width, terminal=True)
+    text = "\n".join(lines)
+    assert "…" not in text
+    for word in ("clean", "PGD-10", "AutoAttack"):
+        assert word in text
+    assert text.count("s4+relu digits trades") == (2 if width == 80 else 6)
+    if width == 80:
+        assert max(len(line.rstrip()) for line in lines[1:]) <= width
+
+
+def test_a_log_has_one_line_a_run() -> None:
+    lines = printed([record("s4", "trades"), record("mega", "trades")], 30, terminal=False)
+    assert len(lines) == 1 + 2 + 2  # what is measured, two lines of heads, two runs
+    assert "\x1b" not in "".join(lines)
