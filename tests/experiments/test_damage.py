@@ -1,0 +1,211 @@
+"""Files of a run that were cut, flipped or forged: named, made again where they can be, and nothing good is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from resolvent.experiments import AttackPlan, RunError, run_cell
+from resolvent.models import load_model
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import small_cell
+
+CELL = replace(small_cell(), attacks=(AttackPlan("fast", eps=0.05, samples=8, batch_size=8, probe=0),))
+Damage = Callable[[Path], None]
+
+
+def quiet(line: str) -> None:
+    return
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    run_cell(CELL, folder, told=quiet)
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def timeless(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "record.json").read_text())
+    return {key: value for key, value in record.items() if key != "times"}
+
+
+def unfinished(run: Path, *names: str) -> None:
+    """As if killed before these were written."""
+    for name in ("record.json", *names):
+        path = run / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def flip(path: Path) -> None:
+    held = bytearray(path.read_bytes())
+    held[-5] ^= 0x40
+    path.write_bytes(held)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe" + path.read_bytes())  # neither JSON nor UTF-8
+
+
+DAMAGES: dict[str, Damage] = {"flip": flip, "cut": cut, "garble": garble}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "garble"])
+def test_weights_damaged_in_the_midst_of_training(run: Path, whole: Path, damage: str) -> None:
+    """Before the end no list of checksums is there yet: the file carries its own."""
+    unfinished(run, "summary.json", "stage", "attack", "checkpoint/sums.json", "checkpoint/last")
+    DAMAGES[damage](run / "checkpoint" / "best" / "model.safetensors")
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("best/model.safetensors" in line for line in told)
+    assert timeless(run) == timeless(whole)
+    assert (run / "damaged" / "checkpoint" / "best" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("damage", ["cut", "garble"])
+def test_a_damaged_record_is_named_and_made_again(run: Path, whole: Path, damage: str) -> None:
+    DAMAGES[damage](run / "record.json")
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("record.json is damaged" in line for line in told)
+    assert timeless(run) == timeless(whole)
+    assert (run / "damaged" / "record.json").is_file()
+
+
+@pytest.mark.parametrize("damage", ["cut", "garble"])
+def test_a_damaged_summary_is_made_again(run: Path, whole: Path, damage: str) -> None:
+    unfinished(run)
+    DAMAGES[damage](run / "summary.json")
+    with pytest.warns(UserWarning, match=r"summary\.json is damaged"):
+        run_cell(CELL, run, told=quiet)
+    assert timeless(run) == timeless(whole)
+    assert (run / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+
+
+def test_a_state_that_is_gone_is_noticed(run: Path, whole: Path) -> None:
+    """Without it the finished run would have no history."""
+    unfinished(run)
+    (run / "checkpoint" / "state.safetensors").unlink()
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("state.safetensors is gone" in line for line in told)
+    assert timeless(run) == timeless(whole)
+
+
+def test_a_corrupt_line_of_metrics_is_named_kept_and_replaced(run: Path, whole: Path) -> None:
+    unfinished(run)
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], '{"epoch": 2, "tr\x00in', *lines[2:]]) + "\n")
+    with pytest.warns(UserWarning, match=r"line 2 of .*metrics\.jsonl"):
+        run_cell(CELL, run, told=quiet)
+    assert path.read_text() == (whole / "metrics.jsonl").read_text()
+    assert "\x00" in (run / "metrics.jsonl.damaged").read_text()
+    assert timeless(run) == timeless(whole)
+
+
+def test_a_line_that_a_kill_cut_short_is_no_damage(run: Path, whole: Path, recwarn: pytest.WarningsRecorder) -> None:
+    unfinished(run)
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text()[:-20])
+    run_cell(CELL, run, told=quiet)
+    assert path.read_text() == (whole / "metrics.jsonl").read_text()
+    assert not [w for w in recwarn if "metrics" in str(w.message)]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_piece_of_an_attack_is_done_again(run: Path, whole: Path, damage: str) -> None:
+    unfinished(run, "stage")
+    DAMAGES[damage](next((run / "attack").rglob("01-*.safetensors")))
+    run_cell(CELL, run, told=quiet)
+    assert timeless(run) == timeless(whole)
+
+
+@pytest.mark.parametrize("name", ["cell.json", "config.json"])
+def test_damaged_settings_are_refused_by_name(run: Path, name: str) -> None:
+    unfinished(run)
+    before = (run / "checkpoint" / "state.safetensors").read_bytes()
+    garble(run / name)
+    with pytest.raises(ValueError, match=name):
+        run_cell(CELL, run, told=quiet)
+    assert (run / "checkpoint" / "state.safetensors").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(run: Path, tmp_path: Path) -> None:
+    """The folder's own config.json against the weights' settings."""
+    other = replace(CELL, model=replace(CELL.model, d_model=4))
+    with pytest.raises(RunError, match=r"model\.d_model was 8 there and is 4 now"):
+        run_cell(other, run, told=quiet)
+    unfinished(run, "cell.json")
+    with pytest.raises(ValueError, match="another configuration"):
+        run_cell(other, run, told=quiet)
+
+
+# -- hostile files -----------------------------------------------------------------------------------------------------
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return exec, ("raise SystemExit('it was executed')",)
+
+
+def pickled(path: Path) -> None:
+    torch.save({"model": Bomb()}, path)
+
+
+def huge_header(path: Path) -> None:
+    path.write_bytes((2**62).to_bytes(8, "little") + b"{" + b" " * 64)
+
+
+def header_beyond_the_file(path: Path) -> None:
+    text = json.dumps({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize("forge", [pickled, huge_header, header_beyond_the_file], ids=lambda f: f.__name__)
+def test_a_forged_checkpoint_is_refused_and_nothing_runs(run: Path, whole: Path, forge: Damage) -> None:
+    forge(run / "checkpoint" / "best" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"best/model\.safetensors cannot be read"):
+        load_model(run / "checkpoint" / "best")
+    unfinished(run, "stage", "attack", "checkpoint/sums.json")
+    forge(run / "checkpoint" / "state.safetensors")
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("state.safetensors cannot be read" in line for line in told)
+    assert timeless(run) == timeless(whole)
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "checkpoint/../../x/model.safetensors"])
+def test_a_list_of_checksums_that_points_elsewhere_is_refused(run: Path, name: str) -> None:
+    (run / "checkpoint" / "sums.json").write_text(json.dumps({name: "0" * 64}))
+    with pytest.raises(RunError, match="which is no checkpoint of a run"):
+        run_cell(CELL, run, told=quiet)
+
+
+@pytest.mark.parametrize("tag", ["../../elsewhere", "/etc", "a/b"])
+def test_a_cell_that_points_elsewhere_is_refused(run: Path, tag: str) -> None:
+    from resolvent.experiments import Folder
+
+    held = json.loads((run / "cell.json").read_text())
+    (run / "cell.json").write_text(json.dumps(held | {"tags": [tag]}))
+    with pytest.raises(ValueError, match="goes into a path"):
+        Folder(run).cell()
