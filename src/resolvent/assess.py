@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
-from resolvent.attacks.evaluate import RECORD, EvaluationSettings, evaluate
+from resolvent.attacks.evaluate import RECORD, EvaluationSettings
 from resolvent.attacks.presets import check_preset
 from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
+from resolvent.experiments.together import evaluate_together
+from resolvent.training.crew import crew_of_torchrun, speaks
 
 Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
@@ -57,7 +59,7 @@ class Request(Protocol):
 
 def run(request: Request) -> int:
     """Print the summary; 0 when done. What the user can mend comes as a UsageError."""
-    console = Console()
+    console = Console(quiet=not speaks())
     eps = number("--eps", request.eps)
     if request.out is not None:
         require_writable(request.out / RECORD, "--out")
@@ -68,10 +70,8 @@ def run(request: Request) -> int:
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         progress, listener = progress_bar(console)
-        with progress:
-            outcome = evaluate(
-                model, data, threat, request.preset, settings=settings, folder=request.out, listener=listener
-            )
+        with progress, crew_of_torchrun(request.device):
+            outcome = evaluate_together(model, data, threat, request.preset, settings, request.out, listener)
     except (ValueError, TypeError) as wrong:
         raise UsageError(str(wrong)) from wrong
     console.print(str(outcome), highlight=False, soft_wrap=True)

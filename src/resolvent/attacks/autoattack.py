@@ -18,6 +18,7 @@ from torch import Tensor
 
 from resolvent.attacks import flags as doubt
 from resolvent.attacks.border import check_count, check_data, check_logits
+from resolvent.attacks.doubts import Doubts
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.flags import Flag
 from resolvent.attacks.model import Victim
@@ -52,7 +53,12 @@ class AutoAttackResult:
     threat: dict[str, Any]
     preset: str
     seed: int
-    flags: tuple[Flag, ...] = ()
+    doubts: Doubts
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """Every reason for doubt that was seen."""
+        return self.doubts.flags(self.table)
 
     @property
     def accuracy(self) -> float:
@@ -84,7 +90,7 @@ class AutoAttackResult:
     def __str__(self) -> str:
         from resolvent.attacks.summary import summary
 
-        return summary(self)
+        return summary(self, self.flags)
 
     @staticmethod
     def joined(parts: list[AutoAttackResult]) -> AutoAttackResult:
@@ -96,9 +102,8 @@ class AutoAttackResult:
             raise ValueError("AutoAttackResult.joined: the parts come from different attacks or seeds; run them alike.")
         order = torch.cat([p.index for p in parts]).argsort()
         tensors = [f.name for f in fields(first) if isinstance(getattr(first, f.name), Tensor)]
-        flags = tuple(dict.fromkeys(flag for p in parts for flag in p.flags))
         joined: dict[str, Any] = {n: torch.cat([getattr(p, n) for p in parts])[order] for n in tensors}
-        return replace(first, **joined, flags=flags)
+        return replace(first, **joined, doubts=Doubts.joined([p.doubts for p in parts]))
 
 
 def autoattack(
@@ -164,8 +169,8 @@ def judged(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult
     board = play(job)
     logits = outputs(job, board.x_adv)
     moved = _settle(job, board, logits)
-    tried = board.queries > 1
-    result = AutoAttackResult(
+    doubts = Doubts(board.queries > 1, board.zero_gradient, board.non_finite, moved, board.notes, seen)
+    return AutoAttackResult(
         robust=board.broken_by == STANDS,
         x_adv=board.x_adv,
         broken_by=board.broken_by,
@@ -181,20 +186,12 @@ def judged(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult
         threat=job.told or described(job.threat),
         preset=preset if isinstance(preset, str) else "custom",
         seed=job.draws.seed,
+        doubts=doubts,
     )
-    raised = [
-        *seen,
-        doubt.zero_gradients(board.zero_gradient[tried]),
-        doubt.non_finite(board.non_finite[tried]),
-        doubt.square_wins(result.table),
-        *(doubt.replaced_loss(note) for note in board.notes),
-        doubt.borderline(moved),
-    ]
-    return replace(result, flags=doubt.present(raised))
 
 
-def _settle(job: Job, board: Board, logits: Tensor) -> int:
-    """Compare the verdicts with outputs computed again; how many of them rounding has moved.
+def _settle(job: Job, board: Board, logits: Tensor) -> Tensor:
+    """Compare the verdicts with outputs computed again; which of them (n,) rounding has moved.
 
     Beyond rounding a difference is an error: the model's answer depends on the batch, or on chance. Within it the
     attacker gets the sample, as from a model that is known to be random.
@@ -206,7 +203,7 @@ def _settle(job: Job, board: Board, logits: Tensor) -> int:
         clear = disagree & (margin(logits, job.y).abs() > rounding(logits))
         _refuse(job, clear)
     board.broken_by = torch.where(stands & wrong, board.tried_by, board.broken_by)
-    return int(disagree.sum())
+    return disagree
 
 
 def _refuse(job: Job, clear: Tensor) -> None:

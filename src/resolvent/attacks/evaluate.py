@@ -23,6 +23,7 @@ from resolvent.attacks.model import Victim
 from resolvent.attacks.presets import Preset
 from resolvent.attacks.rounds import Listener
 from resolvent.attacks.store import Store
+from resolvent.attacks.summary import summary
 from resolvent.attacks.threat import Threat
 
 RECORD = "record.json"
@@ -81,7 +82,11 @@ class Evaluation:
 
     result: AutoAttackResult
     labels: Tensor  # (n,)
-    flags: tuple[Flag, ...]
+    probes: tuple[Flag, ...] = ()
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        return self.result.flags + self.probes
 
     @property
     def accuracy(self) -> float:
@@ -119,15 +124,15 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        return str(replace(self.result, flags=self.flags))
+        return summary(self.result, self.flags)
 
     @staticmethod
     def joined(parts: list[Evaluation]) -> Evaluation:
-        """The shards of several processes as one evaluation, in the order of the samples."""
+        """The shards of several processes as one evaluation, in the order of the samples; for probes see `probed`."""
         result = AutoAttackResult.joined([p.result for p in parts])
         order = torch.cat([p.result.index for p in parts]).argsort()
-        flags = tuple(dict.fromkeys(flag for p in parts for flag in p.flags))
-        return Evaluation(result, torch.cat([p.labels for p in parts])[order], flags)
+        probes = tuple(dict.fromkeys(flag for p in parts for flag in p.probes))
+        return Evaluation(result, torch.cat([p.labels for p in parts])[order], probes)
 
 
 def evaluate(
@@ -156,11 +161,27 @@ def evaluate(
     store = None if folder is None else Store(folder, config(job))
     result = judged(replace(job, store=store), preset, seen)
     right = result.clean_prediction == job.y
-    flags = result.flags + probes(job, right, surrogate, chosen.probe)
-    evaluation = Evaluation(result, job.y, flags)
+    evaluation = Evaluation(result, job.y, probes(job, right, surrogate, chosen.probe))
     if store is not None:
         store.write_json(RECORD, evaluation.to_dict())
     return evaluation
+
+
+def probed(
+    evaluation: Evaluation,
+    f: Callable[..., Tensor],
+    data: Any,
+    threat: Threat,
+    preset: Preset = "standard",
+    *,
+    settings: EvaluationSettings | None = None,
+) -> Evaluation:
+    """A joined evaluation with the probes that a single process would have made: they need the whole set."""
+    chosen = EvaluationSettings() if settings is None else settings
+    x, y, lengths = gather("evaluate", data, chosen.samples)
+    job, _ = prepare(Victim(f, chosen.batch_size), x, y, threat, preset, seed=chosen.seed, lengths=lengths)
+    right = evaluation.result.clean_prediction == job.y
+    return replace(evaluation, probes=probes(job, right, None, chosen.probe))
 
 
 def _shard(x: Tensor, shard: tuple[int, int]) -> Tensor:

@@ -43,22 +43,23 @@ class Store:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                notes = json.loads((file.metadata() or {}).get("notes", "[]"))
-                return {key: file.get_tensor(key) for key in file.keys()}, notes  # noqa: SIM118
+                header = file.metadata() or {}
+                held = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError):
             return None  # a disk that lost the end of the file: done again
+        whole = header.get("sum") == _sum(held, header.get("notes", ""))
+        return (held, json.loads(header["notes"])) if whole else None
 
     def save(self, attack: int, name: str, batch: int, tensors: dict[str, Tensor], notes: list[str]) -> None:
         from safetensors.torch import save_file
 
         held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        header = {"notes": json.dumps(notes)}
+        told = json.dumps(notes)
+        header = {"notes": told, "sum": _sum(held, told)}
         replace(self._path(attack, name, batch), lambda part: save_file(held, part, metadata=header))
 
     def write_json(self, name: str, values: Any) -> Path:
-        path = self.folder / name
-        replace(path, lambda part: part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8"))
-        return path
+        return write_json(self.folder / name, values)
 
     def _path(self, attack: int, name: str, batch: int) -> Path:
         return self.folder / f"{attack:02d}-{name}-{batch:04d}.safetensors"
@@ -77,6 +78,11 @@ class Store:
                 f"store: {str(self.folder)!r} holds an evaluation of another configuration: {where} was {then!r} there "
                 f"and is {now!r} now; use another folder, or the old settings to go on."
             )
+
+
+def write_json(path: Path, values: Any) -> Path:
+    replace(path, lambda part: part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8"))
+    return path
 
 
 def replace(path: Path, write: Callable[[Path], Any]) -> None:
@@ -112,6 +118,11 @@ def digest(tensor: Tensor) -> str:
     held = tensor.detach().cpu().contiguous()
     raw = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
     return hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode() + raw).hexdigest()[:16]
+
+
+def _sum(tensors: dict[str, Tensor], notes: str) -> str:
+    """Over everything in a piece, so that a flipped bit is seen."""
+    return fingerprint({"notes": notes, **{key: digest(tensor) for key, tensor in tensors.items()}})
 
 
 def plain(value: Any) -> Any:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from resolvent.attacks.autoattack import AutoAttackResult
+    from resolvent.attacks.flags import Flag
 
 
-def summary(result: AutoAttackResult) -> str:
+def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
     """Accuracy after each attack with its settings, the cost, the flags."""
     threat = result.threat
     bounds = "no bounds" if threat["bounds"] is None else "bounds {} to {}".format(*threat["bounds"])
@@ -26,7 +27,7 @@ def summary(result: AutoAttackResult) -> str:
         f"{int(result.queries.sum()):,} forward and {int(result.gradients.sum()):,} backward passes of one sample; "
         f"largest perturbation {_short(float(result.norm.max()))}"
     )
-    lines += [f"flag {flag}" for flag in result.flags] or ["no flags"]
+    lines += [f"flag {flag}" for flag in flags] or ["no flags"]
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from resolvent.attacks import Threat
-from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
+from resolvent.attacks.evaluate import EvaluationSettings
 from resolvent.attacks.store import digest
 from resolvent.experiments.analysed import analysed
 from resolvent.experiments.attributed import attributed
@@ -19,9 +19,9 @@ from resolvent.experiments.cell import AttackPlan, Cell
 from resolvent.experiments.certified import certified
 from resolvent.experiments.fourier import disturbed
 from resolvent.experiments.generalised import generalised
+from resolvent.experiments.together import evaluate_together
 from resolvent.experiments.work import Work
 from resolvent.models import Model, TwoTower
-from resolvent.training.crew import crew
 
 Stage = Callable[[Work], dict[str, Any]]
 EXAMPLES = 4  # pictures of clean and attacked sequences
@@ -44,13 +44,11 @@ def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str)
     split = work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
     part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
-    x, y = part.x, part.y
-    team = crew()
-    settings = EvaluationSettings(work.cell.seed, plan.batch_size, None, (team.rank, team.size), plan.probe)
+    x, data = part.x, (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
+    settings = EvaluationSettings(work.cell.seed, plan.batch_size, probe=plan.probe)
     threat = Threat(plan.norm, plan.eps, work.task.bounds)
-    place = work.folder.path / "attack" / (key if team.size == 1 else f"{key}/part-{team.rank}-of-{team.size}")
-    outcome = evaluate(model, (x, y), threat, plan.preset, settings=settings, folder=place)
-    outcome = Evaluation.joined(team.gather(outcome))
+    place = work.folder.path / "attack" / key
+    outcome = evaluate_together(model, data, threat, plan.preset, settings, place)
     told = outcome.to_dict()
     records = told.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
