@@ -115,7 +115,7 @@ def _record(
         return value.detach(), output.detach(), known
 
     try:
-        return _Recording(parameters, run, batch)
+        return _Recording(parameters, run, batch, threat)
     except RuntimeError as error:
         _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", error)
         return False
@@ -124,10 +124,13 @@ def _record(
 class _Recording:
     """One recorded step: its batch, outputs and gradients at fixed places."""
 
-    def __init__(self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch) -> None:
+    def __init__(
+        self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch, threat: Threat
+    ) -> None:
         draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
         self.parameters = parameters
+        self.threat = threat  # the graph reads its numbers where they lie: they must not be given to others
         self.graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
