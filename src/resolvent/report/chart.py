@@ -48,7 +48,8 @@ def chart_figure(chart: Chart) -> Figure:
 
 
 def wide(chart: Chart) -> bool:
-    return len(chart["series"]) >= MANY
+    """Whether it takes a row of its own: many curves, unless it stands among others of its kind."""
+    return len(chart["series"]) >= MANY and not chart.get("small", False)
 
 
 def _shown(values: Sequence[float | None], log: bool) -> list[float]:

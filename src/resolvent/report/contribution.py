@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolvent.report.attribution import attribution_bars
-from resolvent.report.figure import GRID, MUTED, SERIES, blank, svg
-from resolvent.report.process import WAYS, Named, way_of
+from resolvent.report.figure import GRID, INK, MUTED, SERIES, blank, svg
+from resolvent.report.process import WAYS, Named, short_names, way_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def contribution_figures(recipe: str, named: Named) -> list[tuple[str, str]]:
     made = []
     for (task, way), runs in groups.items():
         for what, distance in DISTANCES.items() if len(runs) > 1 else ():
-            bars = [(name, attribution_bars(record["attribution"], what)) for name, record in runs]
+            bars = [(name, attribution_bars(record["attribution"], what)) for name, record in short_names(runs)]
             title = f"{distance}, {task}, {WAYS.get(way, way)}"
             made.append((title + _published(recipe), svg(contribution_figure(bars, distance), recipe + title)))
     return made
@@ -59,7 +59,7 @@ def contribution_figure(bars: BARS, distance: str) -> Figure:
     axes.invert_yaxis()
     _scale(axes, [v for _, rows in bars for _, *both in rows for v in both])
     axes.set_xlabel(f"change of {distance}, %")
-    figure.legend(fontsize=7.5, frameon=False, loc="outside upper center", ncols=4, handlelength=1.1)
+    figure.legend(fontsize=7.5, frameon=False, loc="outside upper center", ncols=4, handlelength=1.1, labelcolor=INK)
     return figure
 
 

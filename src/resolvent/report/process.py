@@ -34,7 +34,14 @@ def process_findings(recipe: str, named: Named) -> list[Findings]:
     for name, record in named:
         if record["task"].get("classes", 0) is not None:
             groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
-    return [_finding(recipe, *key, runs) for key, runs in groups.items() if len(runs) > 1]
+    return [_finding(recipe, *key, short_names(runs)) for key, runs in groups.items() if len(runs) > 1]
+
+
+def short_names(runs: Named) -> Named:
+    """Without the tags that all of them carry."""
+    shared = set.intersection(*(set(name.split()) for name, _ in runs))
+    named = [(" ".join(tag for tag in name.split() if tag not in shared) or name, record) for name, record in runs]
+    return named if len({name for name, _ in named}) == len(runs) else runs
 
 
 def way_of(record: Record) -> str:
@@ -75,7 +82,8 @@ def _chart(field: str, title: str, share: bool, runs: Named) -> dict[str, Any]:
             scale = 100 if share else 1
             curves.append({"name": name, "x": [x for x, _ in points], "y": [scale * y for _, y in points]})
     unit = "accuracy, %" if share else "loss"
-    return {"title": title, "caption": "", "xlabel": "epoch", "ylabel": unit, "log": "", "series": curves}
+    return {"title": title, "caption": "", "xlabel": "epoch", "ylabel": unit, "log": "", "series": curves,
+            "small": True}  # fmt: skip
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:

@@ -39,13 +39,16 @@ def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
 
     trained = [record for record in runs.records.values() if "study" not in record]
     good = [record for record in trained if "failed" not in record]
-    first = {",".join(r["cell"]["tags"]): r for r in reversed(good)}  # one seed of every cell, the lowest
+    first: dict[str, Record] = {}  # one seed of every cell, the lowest
+    for record in good:
+        first.setdefault(",".join(record["cell"]["tags"]), record)
     return template("runs.html").render(
         title=title or _title(runs),
         counts={"runs": len(trained), "cells": sum(len(t.rows) for t in found)},
         studies=studies(runs, first),
         problems=problems(runs),
         tiles=tiles(good),
+        attacked=sorted({a["samples"] for r in good for a in r.get("attacks", {}).values() if "samples" in a}),
         tables=[t for t in found if not t.errors],
         errors=[t for t in found if t.errors],
         kinds=KINDS,
@@ -65,9 +68,9 @@ def beside(good: list[Record]) -> dict[str, Any]:
     from resolvent.report.contribution import contribution_figures
 
     recipes: dict[str, dict[str, Record]] = {}
-    for record in reversed(good):  # one seed of every cell, the lowest
-        recipes.setdefault(record["cell"]["recipe"], {})[" ".join(record["cell"]["tags"])] = record
-    named = {recipe: list(reversed(cells.items())) for recipe, cells in recipes.items()}
+    for record in good:  # one seed of every cell, the lowest
+        recipes.setdefault(record["cell"]["recipe"], {}).setdefault(" ".join(record["cell"]["tags"]), record)
+    named = {recipe: list(cells.items()) for recipe, cells in recipes.items()}
     found = [held for recipe, cells in named.items() for held in process_findings(recipe, cells)]
     bars = [(n, Markup(s)) for recipe, cells in named.items() for n, s in contribution_figures(recipe, cells)]
     return {"processes": [held | {"drawn": drawn(held["charts"])} for held in found], "contributions": bars}
@@ -111,7 +114,8 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
     return {
         "robustness": [("", Markup(draw.robustness_svg(group))) for group in groups],
         "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
-        "certificates": [certificate(name, r) for name, r in named if "certificate" in r][:SHOWN],
+        "certificates": [c for name, r in named if "certificate" in r and (c := certificate(name, r))["svg"]][:SHOWN],
+        "unbounded": unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
         "attribution": [each for name, r in named if "attribution" in r for each in bars(name, r)][:SHOWN],
         "spectra": [(n, Markup(spectrum_svg(Spectrum(**e["spectrum"])))) for n, e in inside if "spectrum" in e][:SHOWN],
         "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
@@ -176,6 +180,24 @@ def certificate(name: str, record: Record) -> dict[str, Any]:
             f"probability {1 - smooth['alpha']:g}. The model itself has no bound: {caption}"
         )
     return {"name": name, "svg": Markup(certificate_svg(record, points)) if points else "", "caption": caption}
+
+
+def unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[str]]]:
+    """Runs without a finite bound with what breaks it, once for all that share the reasons."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, certificate in held:
+        if certificate.get("gain") is None:
+            found.setdefault(tuple(reasons(certificate.get("reason", "no finite bound"))), []).append(name)
+    return [(", ".join(names), list(why)) for why, names in found.items()]
+
+
+def reasons(text: str) -> list[str]:
+    """`PLACE (kind): why; PLACE (kind): why` with each why once, and how many places have it."""
+    places: dict[str, int] = {}
+    for piece in text.split("; "):
+        why = piece.partition("): ")[2] or piece
+        places[why] = places.get(why, 0) + 1
+    return [why if count == 1 else f"{why} ({count} places)" for why, count in places.items()]
 
 
 def bars(name: str, record: Record) -> list[tuple[str, Any]]:
