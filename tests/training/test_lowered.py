@@ -230,7 +230,18 @@ def test_a_sample_without_gradient_stays_put() -> None:
     assert (moved[1] == x[1]).all()
 
 
-def test_nothing_is_recorded_on_a_cpu() -> None:
-    model, objective = model_of(config()), pgd_at(Threat("linf", 0.03), steps=1)
+def test_a_cpu_runs_the_sequence_at_once_and_keeps_no_recording() -> None:
+    model, objective = model_of(config()), pgd_at(Threat("linf", 0.03), steps=2)
     batch = Batch(torch.rand(2, 5, 3, dtype=torch.float64), torch.tensor([0, 1]), None, Draws(0, torch.arange(2)))
+    quick = captured.recorded_step(model, batch, objective.inner, objective.recorded)
+    assert quick is not None
+    assert model not in captured._recorded
+    hook = model.tower.body.blocks[0].layer.register_forward_hook(lambda *_: None)
     assert captured.recorded_step(model, batch, objective.inner, objective.recorded) is None
+    want = objective(model, batch)
+    hook.remove()
+    assert_close(quick[0], want.value)
+    assert_close(quick[1], want.output)
+    found = [torch.autograd.grad(v, list(model.parameters())) for v in (quick[0], want.value)]
+    for got, wanted in zip(*found, strict=True):
+        assert_close(got, wanted, gradient=True)

@@ -7,7 +7,8 @@ that depend on the parameters alone:
 
 with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
 Toeplitz matrices, the maps over channels are plain products, and no transpose stands between them. Tables are made once
-per `frozen()` context, so an attack pays for them once and differentiates in x alone.
+per `frozen()` context, so an attack pays for them once and differentiates in x alone. On a CPU such a pass walks
+through the whole stack with eight samples at a time (`blocks.cohort`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks import columns, fused
+from resolvent.blocks import cohort, columns, fused
 from resolvent.blocks.residual import Residual
 from resolvent.layers.dss import DSS
 from resolvent.layers.s4 import S4
@@ -46,10 +48,18 @@ class Tables:
     toeplitz: tuple[Toeplitz, ...]
     entry: fused.Weights | None
     blocks: tuple[fused.Weights | None, ...]
+    parts: cohort.Parts
+    learnt: bool  # parameters are differentiated through these tables
+
+    @cached_property
+    def plan(self) -> cohort.Plan | None:
+        """What a walk by cohorts needs, where the form has one and gradients are asked for in x alone."""
+        return None if self.learnt else cohort.plan(self.parts, self.dtype)
 
     def detached(self) -> Tables:
         return replace(
             self,
+            learnt=False,
             toeplitz=tuple(t.detached() for t in self.toeplitz),
             entry=None if self.entry is None else self.entry.detached(),
             blocks=tuple(None if w is None else w.detached() for w in self.blocks),
@@ -69,7 +79,14 @@ class Lowered:
         made = [toeplitz(k.to(_wide(dtype)), dtype) for k in responses]
         tower = self.model.tower
         entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
-        return Tables(dtype, tuple(made), entry, tuple(fused.block_weights(b, dtype) for b in self.blocks))
+        weights = tuple(fused.block_weights(b, dtype) for b in self.blocks)
+        learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
+        return Tables(dtype, tuple(made), entry, weights, self._parts(made), learnt)
+
+    def _parts(self, made: list[Toeplitz]) -> cohort.Parts:
+        tower, pooling = self.model.tower, self.model.head.pooling
+        responses = [t.kernel.detach() for t in made]
+        return cohort.Parts(tower.entry, tower.input_norm, self.blocks, responses, tower.final_norm, pooling)  # type: ignore[arg-type]
 
     def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
         """The tables of the `frozen()` context around this call, or new ones."""
@@ -78,10 +95,19 @@ class Lowered:
 
     def __call__(self, x: Tensor, tables: Tables) -> Tensor:
         """Logits or values of x (b, l, c), in the dtype of the tables."""
+        plan, head = tables.plan, self.model.head
+        if plan is None:
+            return head.out(head.hidden(self._features(x, tables)))
+        return head.out(head.hidden(cohort.walked(x, plan, lambda x: self._features(x, tables))))
+
+    def _features(self, x: Tensor, tables: Tables) -> Tensor:
+        """Pooled, (b, d)."""
         h = self._entered(x, tables)
         for block, conv, weights in zip(self.blocks, tables.toeplitz, tables.blocks, strict=True):
             h = _block(block, h, conv) if weights is None else fused.post_norm_block(h, conv, weights)
-        return self._read(columns.norm(self.model.tower.final_norm, h))
+        h = columns.norm(self.model.tower.final_norm, h)
+        pooled = _Mean.apply(h) if self.model.head.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
+        return pooled.t()
 
     def _entered(self, x: Tensor, tables: Tables) -> Tensor:
         tower = self.model.tower
@@ -89,11 +115,6 @@ class Lowered:
             return fused.entered(x, tables.entry)
         channels = x.to(tables.dtype).permute(2, 0, 1)  # (c, b, l)
         return columns.norm(tower.input_norm, columns.linear(tower.entry, channels))  # type: ignore[arg-type]
-
-    def _read(self, h: Tensor) -> Tensor:
-        head = self.model.head
-        pooled = _Mean.apply(h) if head.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
-        return head.out(head.hidden(pooled.t()))
 
 
 class _Mean(torch.autograd.Function):

@@ -1,10 +1,11 @@
-"""The whole adversarial step on a GPU as one CUDA graph: tables, every attack step, the loss and its gradients.
+"""The whole adversarial step with one set of tables: every attack step, the loss and its gradients; on a GPU as one
+CUDA graph.
 
 A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. Where the model
 has a lowered form (`model.lowered(x)`: a function of x and of tables made from the parameters), the step is a fixed
 sequence of kernels: it is recorded when the same shapes come for the second time and replayed from then on. The tables
 are made once; the attack uses them detached, the training pass with their graph. The numbers are those of the same
-step without a graph.
+step without a graph. A CPU runs the same sequence at once.
 
 What cannot be recorded (another norm than Linf, masks, lengths, a model without lowered form, a kernel that has to wait
 for the CPU) runs as ever.
@@ -68,6 +69,8 @@ def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> t
     lowered = _lowered(model, batch, inner.threat) if inner.steps else None
     if lowered is None:
         return None
+    if not batch.x.is_cuda:
+        return _at_once(lowered, batch, batch.fitted(inner.threat), loss)
     known = _of(model)
     name = (loss, tuple(batch.x.shape), batch.x.dtype, tuple(batch.y.shape), batch.y.dtype, lowered[1])
     if name not in known:
@@ -81,9 +84,18 @@ def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> t
     return known[name].replay(batch) if known[name] else None
 
 
+def _at_once(lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, loss: Loss) -> tuple[Tensor, Tensor]:
+    """The same without a recording: the tables are made once all the same."""
+    form, dtype = lowered
+    tables = form.tables(batch.x.shape[1], dtype)
+    still = tables.detached()
+    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables)), batch, threat)
+    return value, output.detach()
+
+
 def _lowered(model: nn.Module, batch: Batch, threat: Threat) -> Any:
-    """The model's lowered form and its dtype, where a step with it can be recorded."""
-    if not batch.x.is_cuda or batch.lengths is not None or threat.norm != "linf" or threat.mask is not None:
+    """The model's lowered form and its dtype, where a step is a fixed sequence of operations with it."""
+    if batch.lengths is not None or threat.norm != "linf" or threat.mask is not None:
         return None
     offered = getattr(model, "lowered", None)
     return offered(batch.x) if callable(offered) and torch.is_grad_enabled() else None
