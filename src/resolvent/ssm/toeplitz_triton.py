@@ -19,7 +19,7 @@ from resolvent.ssm.toeplitz_triton_kernels import diagonal_kernel, gradient_kern
 SIZE = 128  # steps of a slice
 ROWS = 128  # sequences to a tile
 DEPTH, WARPS, STAGES = 64, 4, 3  # steps to a product, warps and loads ahead in bf16
-FINE_DEPTH, FINE_WARPS, FINE_STAGES = 32, 8, 3  # in float32
+FINE_DEPTH, FINE_WARPS, FINE_STAGES = 32, 8, 2  # in float32
 
 
 def serves(x: Tensor, size: int) -> bool:
