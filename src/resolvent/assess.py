@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from resolvent.attacks.evaluate import RECORD, EvaluationSettings
@@ -178,7 +178,7 @@ def progress_bar(console: Console) -> tuple[AbstractContextManager[Any], Listene
     if not console.is_terminal:
         return nullcontext(), None
     count, name = TextColumn("{task.completed}/{task.total}"), TextColumn("{task.description}")
-    progress = Progress(name, BarColumn(), count, TimeElapsedColumn(), console=console)
+    progress = Progress(name, BarColumn(), count, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
     tasks: dict[str, Any] = {}
 
     def listener(attack: str, done: int, total: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,7 +99,8 @@ def run(request: Request, page: Path | None = None) -> int:
             return 0
         if not is_url(request.out):
             require_writable(Path(request.out) / "report.html", "--out")
-        records = _records(request, cells, console)
+        with epochs_told(console):
+            records = _records(request, cells, console)
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
         return 130
@@ -158,6 +161,23 @@ def arguments(request: Request) -> list[str]:
             made += [f"--{name.replace('_', '-')}", str(getattr(request, name))]
         made += ["--eps", request.eps] if request.eps else []
     return made
+
+
+@contextmanager
+def epochs_told(console: Console) -> Iterator[None]:
+    """In a log, a line for each measured epoch, where a terminal has a bar."""
+    if console.is_terminal or console.quiet:
+        yield
+        return
+    log, lines = logging.getLogger("resolvent.training"), logging.StreamHandler(sys.stdout)
+    level = log.level
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(level)
 
 
 @contextmanager

@@ -187,7 +187,7 @@ def test_parquet_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ImportError, match="pip install pyarrow, or save the table as CSV"):
+    with pytest.raises(ImportError, match=r"pip install .resolvent\[data\]., or save the table as CSV"):
         from_file(tmp_path / "a.parquet")
 
 

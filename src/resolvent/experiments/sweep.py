@@ -41,7 +41,7 @@ def sweep(
         before = len(open_cells)
         for place, cell in list(open_cells.items()):
             try:
-                if place not in taken:
+                if place not in taken and store.record(place) is None:
                     told(f"{numbers[place]} {cell.address}, seed {cell.seed}")
                 with store.working(place, told) as path:
                     _run(cell, path, device, told)

@@ -1,4 +1,4 @@
-"""A bar with rate and time left on a terminal; elsewhere one log line for each measured epoch."""
+"""A bar with rate and time left on a terminal, below a line for each epoch; elsewhere these lines alone, as a log."""
 
 from __future__ import annotations
 
@@ -41,16 +41,19 @@ def reporter(name: str, total: int) -> Iterator[Reporter]:
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task(name, total=total)
+        task = progress.add_task(name, total=total, rate="")
+        shown = progress.tasks[0]
 
         class Bar:
             def step(self, done: int) -> None:
-                progress.update(task, completed=done)
+                speed = shown.finished_speed or shown.speed
+                progress.update(task, completed=done, rate="" if speed is None else f"{speed:.3g} steps/s")
 
             def row(self, row: dict[str, Any]) -> None:
-                progress.update(task, description=f"{name}: {told(row)}")
+                progress.console.print(told(row), highlight=False)  # above the bar
 
         yield Bar()
 
