@@ -96,24 +96,24 @@ def images(n: int, seed: int, size: int = 15) -> tuple[Tensor, Tensor]:
     return (0.5 + gain * patterns[y] + noise).clamp(0, 1), y
 
 
-def network() -> nn.Module:
+def network(size: int = 15, width: int = 16) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, width, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2),
+        nn.Conv2d(width, 2 * width, 3, stride=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * 49, 10),
+        nn.Linear(2 * width * ((size - 1) // 2) ** 2, 10),
     )
 
 
-def trained(threat: Threat | None, steps: int) -> nn.Module:
+def trained(threat: Threat | None, steps: int, size: int = 15, width: int = 16) -> nn.Module:
     """A small network trained on PGD examples, or on the samples themselves."""
     torch.manual_seed(0)
-    net = network()
+    net = network(size, width)
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     for i in range(steps):
-        x, y = images(64, 1000 + i)
+        x, y = images(64, 1000 + i, size)
         if threat is not None:
             x = PGD(steps=4, keep="last")(net, x, y, threat).x_adv
         loss = F.cross_entropy(net(x), y)

@@ -289,7 +289,7 @@ def test_published_budgets() -> None:
     assert (ce["steps"], ce["restarts"]) == (100, 1)
     assert (targeted["steps"], targeted["restarts"], targeted["targets"]) == (100, 1, 9)
     assert (fab["steps"], fab["restarts"], fab["targets"]) == (100, 1, 9)
-    assert (square["n_queries"], square["restarts"], square["p_init"]) == (5000, 1, 0.8)
+    assert (square["n_queries"], square["restarts"], square["p_init"], square["stretch"]) == (5000, 1, 0.8, False)
     ce, targeted, _, _ = (vars(a) for a in home.standard("l1"))
     assert (ce["restarts"], targeted["targets"]) == (5, 5)
     assert all(vars(a)["passes"] == 20 for a in home.rand())

@@ -115,6 +115,7 @@ def test_schedule_is_the_published_one() -> None:
         assert attack.share(edge) == 0.8 / 2**i
         assert attack.share(edge + 1) == 0.8 / 2 ** (i + 1)
     assert Square(n_queries=5000).share(500) == attack.share(1000)
+    assert Square(n_queries=5000, stretch=False).share(1000) == attack.share(1000)
     assert attack.share(0) == 0.8
     assert attack.share(9999) == 0.8 / 512
 

@@ -27,7 +27,7 @@ def standard(norm: Norm = "linf") -> tuple[Attack, ...]:
         APGD(cross_entropy, restarts=restarts),
         APGD(targeted_dlr, targets=targets),
         FAB(targets=9),
-        Square(n_queries=5000),
+        Square(n_queries=5000, stretch=False),
     )
 
 
@@ -38,7 +38,7 @@ def qi2024(norm: Norm = "linf") -> tuple[Attack, ...]:
         APGD(cross_entropy, restarts=restarts),
         APGD(dlr, restarts=restarts),
         FAB(),
-        Square(n_queries=5000),
+        Square(n_queries=5000, stretch=False),
     )
 
 
@@ -48,7 +48,7 @@ def plus(norm: Norm = "linf") -> tuple[Attack, ...]:
         APGD(cross_entropy, restarts=5),
         APGD(dlr, restarts=5),
         FAB(restarts=5),
-        Square(n_queries=5000),
+        Square(n_queries=5000, stretch=False),
         APGD(targeted_dlr, targets=9),
         FAB(targets=9),
     )

@@ -1,9 +1,9 @@
 """Square: a random search that needs scores only, no gradients (Andriushchenko, Croce, Flammarion & Hein 2020).
 
 One window per query and sample; a change is kept when the loss rises. Windows are squares on images and time segments x
-channels on sequences; their share of the input shrinks along the published schedule, stretched to the number of
-queries. Each sample has windows of its own, and a broken sample is left alone. Several windows of a sample may pass
-through the model at once (square_ahead.py); results and counts are those of one query after the other.
+channels on sequences; their share of the input shrinks along the published schedule. Each sample has windows of its
+own, and a broken sample is left alone. Several windows of a sample may pass through the model at once
+(square_ahead.py); results and counts are those of one query after the other.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Square(Opened):
                in vain costs time but is no query: nothing is learnt from it
     p_init     share of the input that the first windows cover
     loss       what must rise: "margin" (the paper's choice) or "ce"
+    stretch    True: the published schedule, made for 10,000 queries, is squeezed into n_queries; False: it is taken as
+               it stands, as the released AutoAttack does
     form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or say which
     upstream   place windows as the published code does: never on an image's last row or column, and a query may repeat
                the point it starts from; for comparisons, as the attack is weaker so
@@ -49,6 +51,7 @@ class Square(Opened):
     p_init: float = 0.8
     loss: Literal["margin", "ce"] = "margin"
     restarts: int = 1
+    stretch: bool = True
     form: Form = "auto"
     upstream: bool = False
 
@@ -80,7 +83,8 @@ class Square(Opened):
 
     def share(self, query: int) -> float:
         """p at this query (0 is the first window): halved at 10, 50, 200, ... of 10,000 queries."""
-        return self.p_init / 2 ** bisect_left(_HALVINGS, int(query / self.n_queries * 10_000))
+        at = int(query / self.n_queries * 10_000) if self.stretch else query
+        return self.p_init / 2 ** bisect_left(_HALVINGS, at)
 
     def _search(self, victim: Victim, found: Strongest, rows: Rows, at: Tensor, restart: int) -> None:
         """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
