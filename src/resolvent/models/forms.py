@@ -45,7 +45,7 @@ class Tables:
     """What a pass needs besides x, for one length and dtype."""
 
     dtype: torch.dtype
-    entry: fused.Weights | None
+    entry: fused.Weights | tuple[Tensor, Tensor | None]  # fused with a norm, or weight and bias of a plain map
     blocks: tuple[Any, ...]
 
     def detached(self) -> Tables:
@@ -74,7 +74,8 @@ class StackForm:
     def tables(self, length: int, dtype: torch.dtype) -> Tables:
         """From the parameters as they are; differentiable where gradients are on."""
         tower = self.model.tower
-        entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
+        assert isinstance(tower.entry, nn.Linear)
+        entry = fused.entry_weights(tower.entry, tower.input_norm, dtype) or (tower.entry.weight, tower.entry.bias)
         made = tuple(kind.weights(b, length, dtype) for b, kind in zip(self.blocks, self.kinds, strict=True))
         return Tables(dtype, entry, made)
 
@@ -95,13 +96,13 @@ class StackForm:
         return head.out(head.hidden(pooled.t() if self.axis == 0 else pooled))
 
     def _entered(self, x: Tensor, tables: Tables) -> Tensor:
-        tower = self.model.tower
-        if tables.entry is not None:
+        if isinstance(tables.entry, fused.Weights):
             h = fused.entered(x, tables.entry)
-        else:
-            assert isinstance(tower.entry, nn.Linear)
-            h = columns.linear(tower.entry, x.permute(2, 0, 1)).to(tables.dtype)
-            h = columns.norm(tower.input_norm, h)
+        else:  # x itself is not rounded
+            W, bias = tables.entry
+            flat = x.permute(2, 0, 1).flatten(1).to(W.dtype)  # (c, b l)
+            h = W @ flat if bias is None else torch.addmm(bias[:, None], W, flat)
+            h = columns.norm(self.model.tower.input_norm, h.view(-1, *x.shape[:2]).to(tables.dtype))
         return h if self.axis == 0 else h.permute(1, 2, 0).contiguous()
 
     def _normed(self, h: Tensor) -> Tensor:

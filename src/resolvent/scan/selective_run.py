@@ -26,6 +26,8 @@ def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tenso
     """y in the dtype of u, the last state and the saved states in the accumulator's."""
     dtype = accumulator(x)
     kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
+    if save:  # asked for in autograd's own thread, the trial of a candidate would wait for that thread, and for ever
+        choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
     y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save)
     return y.to(x.u.dtype), h, saved
 

@@ -57,6 +57,6 @@ class _TwoSided(torch.autograd.Function):
         gx = adjoint_product(gy, tables.past.back, onto=forward_product(gy, tables.future.ahead))
         if x is None:
             return gx, None, None, None
-        T = tables.past.back.shape[1]
+        T = tables.past.back.shape[-2]
         g_past, g_future = kernel_gradient(x, gy, T), kernel_gradient(gy, x, T)
         return gx, g_past.to(past.dtype), g_future.to(future.dtype), None
