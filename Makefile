@@ -36,7 +36,7 @@ bench: $(INSTALL)
 
 docs: $(INSTALL)
 	$(PIP) -e ".[docs]"
-	$(BIN)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 clean:
 	$(PYTHON) -c "import shutil; [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', 'out', 'build', 'dist')]"
