@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from resolvent.attacks.capacity import within_memory
 from resolvent.attacks.objective import Objective
 from resolvent.scan.memory import keep_freed_memory
 
+T = TypeVar("T")
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -64,8 +66,12 @@ class Victim:
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Outputs without gradient: (b, classes), at least float32."""
+
+        def once(at: slice) -> Tensor:
+            return self.call(x[at], _part(lengths, at))
+
         with torch.no_grad():
-            return torch.cat([self.call(x[at], _part(lengths, at)) for at in self._parts(x)])
+            return torch.cat([self._fitted(x, at, once) for at in self._parts(x)])
 
     def value_and_grad(
         self, x: Tensor, objective: Objective, *labels: Tensor, lengths: Tensor | None = None, passes: int = 1
@@ -74,10 +80,13 @@ class Victim:
 
         `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
         """
+
+        def once(at: slice) -> tuple[Tensor, Tensor, Tensor]:
+            return self._differentiate(x[at], _part(lengths, at), objective, [label[at] for label in labels])
+
         pieces = []
         for at in self._parts(x):
-            inputs, part = (x[at], _part(lengths, at)), [label[at] for label in labels]
-            runs = [self._differentiate(*inputs, objective, part) for _ in range(passes)]
+            runs = [self._fitted(x, at, once) for _ in range(passes)]
             pieces.append(runs[0] if passes == 1 else _mean(runs))
         losses, grads, outputs = zip(*pieces, strict=True)
         return torch.cat(losses), grads[0] if len(grads) == 1 else torch.cat(grads), torch.cat(outputs)
@@ -112,6 +121,11 @@ class Victim:
         passes = -(-x.shape[0] // self.batch_size) if self.batch_size else 1
         size = max(-(-x.shape[0] // max(passes, 1)), 1)
         return (slice(i, i + size) for i in range(0, max(x.shape[0], 1), size))
+
+    def _fitted(self, x: Tensor, at: slice, run: Callable[[slice], T]) -> T:
+        """run(at); out of memory, the error names the batch size that would fit."""
+        count = min(at.stop, x.shape[0]) - at.start
+        return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""

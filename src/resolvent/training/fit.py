@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from resolvent.attacks.capacity import within_memory
 from resolvent.data.order import fold
 from resolvent.data.task import Task
 from resolvent.training.batch import Batch
@@ -119,13 +120,21 @@ def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
     part = batch if run.crew.size == 1 else batch.part(run.crew.rows(len(batch)))
     told = torch.zeros(2, dtype=torch.float64, device=run.device)
     if len(part):
-        loss = _loss(run, part, step)
-        mine = loss.value * (len(part) / len(batch)) if len(part) < len(batch) else loss.value
-        mine.backward()
-        told[0], told[1] = mine.detach(), score(loss.output.detach(), part.y).sum()
+        weight = len(part) / len(batch)
+        first = lambda count: part if count == len(part) else part.part(slice(count))  # noqa: E731
+        found = within_memory("fit", len(part), lambda n: _learnt(run, first(n), step, weight), run.crew.size)
+        told[0], told[1] = found
     run.crew.add_gradients(run.model)
     run.crew.add([told])
     return told[0], told[1]
+
+
+def _learnt(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
+    """The loss of these samples times their weight, with its gradient, and the number of right answers."""
+    loss = _loss(run, part, step)
+    mine = loss.value * weight if weight < 1 else loss.value
+    mine.backward()
+    return mine.detach(), score(loss.output.detach(), part.y).sum()
 
 
 def _loss(run: Run, batch: Batch, step: int) -> Loss:
@@ -194,7 +203,11 @@ def _closed(run: Run, final: Final | None) -> History:
     last = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
     chosen = {"last": (run.ledger.rows[-1], last)}
     chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
-    summary: dict[str, Any] = {name: _account(run, row, weights, final) for name, (row, weights) in chosen.items()}
+    told: dict[int, Row] = {}  # a best epoch that is the last has the same weights
+    for row, weights in chosen.values():
+        if row["epoch"] not in told:
+            told[row["epoch"]] = _account(run, row, weights, final)
+    summary: dict[str, Any] = {name: dict(told[row["epoch"]]) for name, (row, _) in chosen.items()}
     run.model.load_state_dict(last)
     summary["gap"] = gaps(summary)
     if run.files is not None and run.crew.first:

@@ -1,0 +1,85 @@
+"""Out of memory: an error that names how many samples would have fitted, found by measuring fewer of them.
+
+The memory of a failed batch tells little, for nobody knows how far it had come. So the work is run again with half of
+its samples, a quarter, ... until it passes; its peak, which grows with the number of samples, then tells the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
+_measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
+
+
+class TooMany(torch.OutOfMemoryError):
+    """More samples at once than the device's memory holds; `fits` is a number that it does, 0 where not even one."""
+
+    def __init__(self, message: str, fits: int) -> None:
+        super().__init__(message)
+        self.fits = fits
+
+
+def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
+    """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
+
+    `share` is how many processes take part in a batch, each with `count` of its samples.
+    """
+    try:
+        return run(count)
+    except torch.OutOfMemoryError as error:
+        if _measuring[0]:
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+    # Here the error is gone, and with it the frames that kept the failed batch in memory.
+    fits = _largest(count, run)
+    advice = (
+        f"set batch_size={fits * share}, which fits"
+        if fits
+        else "not even one sample fits: use shorter sequences, a smaller model or a half type"
+    )
+    raise TooMany(f"{where}: {count * share} samples at once do not fit in memory; {advice}. ({reason})", fits)
+
+
+def _largest(count: int, run: Callable[[int], T]) -> int:
+    """How many samples fit, less than `count`; 0 where not even one does."""
+    _measuring[0] = True
+    try:
+        few = count
+        while few > 1:
+            few //= 2
+            used = _used(lambda few=few: run(few))  # type: ignore[misc]
+            if used is not None:
+                most = int(MARGIN * _room() * few / max(used, 1))
+                return max(few, min(most, count - 1))
+        return 0
+    finally:
+        _measuring[0] = False
+
+
+def _used(work: Callable[[], object]) -> int | None:
+    """The most bytes in use while it ran beyond those in use before; None where it ran out of memory, too."""
+    _let_go()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        return None
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _room() -> int:
+    """Bytes that new tensors may take."""
+    _let_go()
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
+def _let_go() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()

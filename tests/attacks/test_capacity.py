@@ -1,0 +1,101 @@
+"""Out of memory is told with the batch size that would fit; here a device is imagined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks import Victim, capacity, cross_entropy
+from resolvent.attacks.capacity import TooMany, within_memory
+
+ROOM = 1000
+
+
+class Device:
+    """`room` bytes, `each` for a sample."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, each: int, room: int = ROOM) -> None:
+        self.each, self.room, self.seen, self.peak = each, room, list[int](), 0
+        monkeypatch.setattr(capacity, "_let_go", lambda: None)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: self.peak)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (self.room, self.room))
+
+    def run(self, count: int) -> int:
+        self.seen.append(count)
+        if count * self.each > self.room:
+            raise torch.OutOfMemoryError(f"Tried to allocate {count * self.each} bytes.\nmore")
+        self.peak = count * self.each
+        return count
+
+
+@pytest.mark.parametrize(
+    ("each", "count", "fits"), [(10, 256, 90), (1, 1024, 900), (300, 4, 3), (600, 7, 1), (501, 2, 1)]
+)
+def test_the_error_names_a_size_that_fits(each: int, count: int, fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, each)
+    with pytest.raises(
+        TooMany, match=f"fit: {count} samples at once do not fit in memory; set batch_size={fits},"
+    ) as told:
+        within_memory("fit", count, device.run)
+    assert told.value.fits == fits
+    assert "Tried to allocate" in str(told.value)
+    assert "more" not in str(told.value)
+    assert isinstance(told.value, torch.OutOfMemoryError)
+    assert within_memory("fit", fits, device.run) == fits
+
+
+def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TooMany, match="not even one sample fits") as told:
+        within_memory("fit", 8, Device(monkeypatch, ROOM + 1).run)
+    assert told.value.fits == 0
+
+
+def test_shares_of_several_processes_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TooMany, match=r"fit: 1024 samples .* set batch_size=360,"):
+        within_memory("fit", 256, Device(monkeypatch, 10).run, share=4)
+
+
+def test_one_measurement_where_two_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 10)
+    with pytest.raises(TooMany, match="fit: 256"):
+        within_memory("fit", 256, lambda n: within_memory("attack", n, device.run))
+    assert len(device.seen) < 8
+
+
+def test_what_fits_is_run_once_and_other_errors_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 1)
+    assert within_memory("fit", 5, device.run) == 5
+    assert device.seen == [5]
+
+    def wrong(count: int) -> int:
+        raise RuntimeError("shapes")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        within_memory("fit", 5, wrong)
+
+
+class Heavy(nn.Module):
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device, self.linear = device, nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.device.run(len(x))
+        y: Tensor = self.linear(x)
+        return y
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_attacks_tell(gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim: Any = Victim(Heavy(Device(monkeypatch, 10)))
+    x, y = torch.rand(150, 3), torch.zeros(150, dtype=torch.int64)
+    with pytest.raises(TooMany, match=r"attack: 150 samples .* batch_size=90,"):
+        victim.value_and_grad(x, cross_entropy, y) if gradient else victim.forward(x)
+    small = Victim(victim.f, 90)
+    assert small.forward(x).shape == (150, 2)
