@@ -8,10 +8,13 @@ from types import ModuleType
 from rich.console import Console
 from rich.table import Table
 
+WIDE = 200  # characters of a line in a log: one for each name
 
 def run() -> int:
     """Print recipes, tasks, layers, initialisations and presets."""
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
     parts = {
         "Recipes (resolvent run NAME)": recipes(),
         "Tasks": tasks(),

@@ -7,6 +7,8 @@ that one and on the last.
 
 from __future__ import annotations
 
+from typing import Any
+
 from resolvent.experiments.cell import Budget, Cell, TaskChoice
 from resolvent.experiments.recipes.size import Size
 from resolvent.models import (
@@ -25,29 +27,18 @@ RING = (0.9, 0.999, 0.314)  # radii for memories of ten to a thousand steps, slo
 
 def smnist(size: Size = "full") -> list[Cell]:
     """Sequential MNIST, 784 pixels one by one, standard training: S4D, S5 and LRU; the small size is S5 alone."""
+    shared: dict[str, Any] = {"weight_decay": 0.01, "warmup": 1.0, "clip": 1.0, "choose": "clean"}
     if size == "small":
-        budget = Budget(epochs=10, batch_size=64, lr=4e-3, weight_decay=0.05, warmup=1.0, clip=1.0, choose="clean")
-        return [_cell("s5", _model(S5Config(64), 64, 2), budget)]
+        return [_cell("s5", _model(S5Config(64), 64, 2), Budget(epochs=10, batch_size=50, lr=4e-3, **shared))]
+    budget = Budget(epochs=30, batch_size=128, lr=2e-3, precision="bf16", track_test=True, **shared)
     layers: dict[str, LayerConfig] = {"s4d": S4DConfig(64), "s5": S5Config(128), "lru": LRUConfig(128, *RING)}
-    budget = Budget(
-        epochs=30,
-        batch_size=128,
-        lr=2e-3,
-        weight_decay=0.05,
-        warmup=1.0,
-        clip=1.0,
-        precision="bf16",
-        track_test=True,
-        choose="clean",
-    )
     return [_cell(name, _model(layer, 128, 4), budget) for name, layer in layers.items()]
 
 
 def _model(layer: LayerConfig, width: int, layers: int) -> ModelConfig:
-    """Pre-norm blocks of layer and GLU, the mean over time, one linear map."""
-    return ModelConfig(
-        ChannelsConfig(1), ResidualConfig(layer), ClassifierConfig(10, "mean"), width, layers, final_norm=True
-    )
+    """Pre-norm blocks of the layer and S5's half-GLU, the mean over time, one linear map."""
+    block = ResidualConfig(layer, mixer="half_glu1")
+    return ModelConfig(ChannelsConfig(1), block, ClassifierConfig(10, "mean"), width, layers, final_norm=True)
 
 
 def _cell(name: str, model: ModelConfig, budget: Budget) -> Cell:
