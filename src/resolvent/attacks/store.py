@@ -43,19 +43,18 @@ class Store:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
+                told = json.loads((file.metadata() or {}).get("piece", "{}"))
                 held = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError):
+        except (SafetensorError, OSError, ValueError):
             return None  # a disk that lost the end of the file: done again
-        whole = header.get("sum") == _sum(held, header.get("notes", ""))
-        return (held, json.loads(header["notes"])) if whole else None
+        notes = told.get("notes", [])
+        return (held, notes) if told.get("sum") == _sum(held, notes) else None
 
     def save(self, attack: int, name: str, batch: int, tensors: dict[str, Tensor], notes: list[str]) -> None:
         from safetensors.torch import save_file
 
         held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        told = json.dumps(notes)
-        header = {"notes": told, "sum": _sum(held, told)}
+        header = {"piece": json.dumps({"notes": notes, "sum": _sum(held, notes)})}  # one entry: several have no order
         replace(self._path(attack, name, batch), lambda part: save_file(held, part, metadata=header))
 
     def write_json(self, name: str, values: Any) -> Path:
@@ -120,7 +119,7 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode() + raw).hexdigest()[:16]
 
 
-def _sum(tensors: dict[str, Tensor], notes: str) -> str:
+def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:
     """Over everything in a piece, so that a flipped bit is seen."""
     return fingerprint({"notes": notes, **{key: digest(tensor) for key, tensor in tensors.items()}})
 

@@ -65,8 +65,11 @@ def unpack(source: Path, folder: Path) -> None:
         if held != _digest(file).encode():
             raise DamagedBundle(f"{source.name} does not hold what was packed")
         file.seek(DIGITS)
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            archive.extractall(folder, filter="data")  # no links out, no devices, nothing above the folder
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                archive.extractall(folder, filter="data")  # no links out, no devices, nothing above the folder
+        except tarfile.TarError as wrong:
+            raise DamagedBundle(f"{source.name} is no bundle of a run ({wrong})") from wrong
 
 
 def _digest(file: object) -> str:

@@ -36,11 +36,11 @@ def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = json.dumps(to_dict(model.config), indent=2)
+    settings = to_dict(model.config)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    header = {"config": settings, "sha256": _sum(weights)}
+    header = {"config": json.dumps(settings | {"sha256": _sum(weights)}, indent=2)}  # one entry: several have no order
     _replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
-    _replace(folder / SETTINGS, lambda path: path.write_text(settings + "\n"))
+    _replace(folder / SETTINGS, lambda path: path.write_text(json.dumps(settings, indent=2) + "\n"))
     return folder
 
 
@@ -102,7 +102,7 @@ def _verify(model: Model, before: dict[str, Tensor]) -> None:
         raise
 
 
-def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     path = folder / WEIGHTS
@@ -116,16 +116,20 @@ def _read(folder: Path) -> tuple[Any, dict[str, Tensor]]:
         raise ValueError(f"checkpoint: {path} cannot be read ({wrong}); it is damaged, or no such file.") from wrong
     if "config" not in metadata:
         raise ValueError(f"checkpoint: {path} carries no settings; it was not written by save_model.")
-    if metadata.get("sha256", found := _sum(weights)) != found:
+    settings = _settings(path, metadata["config"])
+    if settings.pop("sha256", found := _sum(weights)) != found:
         raise ValueError(f"checkpoint: {path} is damaged: its weights are not those that were saved.")
-    return _settings(path, metadata["config"]), weights
+    return settings, weights
 
 
-def _settings(path: Path, text: str) -> Any:
+def _settings(path: Path, text: str) -> dict[str, Any]:
     try:
-        return json.loads(text)
+        held = json.loads(text)
     except ValueError as wrong:
         raise ValueError(f"checkpoint: the settings in {path} are damaged ({wrong}).") from wrong
+    if not isinstance(held, dict):
+        raise ValueError(f"checkpoint: the settings in {path} should be a JSON object, got {type(held).__name__}.")
+    return held
 
 
 def _sum(weights: dict[str, Tensor]) -> str:

@@ -92,7 +92,8 @@ class RunFolder:
     def kept(self, name: str) -> dict[str, Tensor]:
         path = self.state.parent / name / WEIGHTS
         tensors, header = _read_tensors(path)
-        if "sha256" in header and header["sha256"] != _digest(tensors):
+        known = _known_sum(header)
+        if known is not None and known != _digest(tensors):
             raise DamagedState(f"fit: {path} is damaged (its checksum differs); remove {self.state} to train again.")
         return tensors
 
@@ -156,6 +157,17 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = _held({"": model.state_dict()})
     _write_tensors(folder / WEIGHTS, tensors, {"sha256": _digest(tensors)})
+
+
+def _known_sum(header: dict[str, str]) -> str | None:
+    """The checksum that weights carry: `models.save_model` keeps it among the settings."""
+    if "sha256" in header:
+        return header["sha256"]
+    try:
+        known: str | None = json.loads(header.get("config", "{}")).get("sha256")
+    except (ValueError, AttributeError):
+        return "unreadable"
+    return known
 
 
 def _first_wrong_line(there: bytes, meant: bytes) -> int:

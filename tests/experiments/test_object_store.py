@@ -1,0 +1,299 @@
+"""Results in an object store: one worker a cell, the dead replaced, the same files as in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import threading
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
+
+from resolvent.experiments import Folder, RunError, Taken, run_cell
+from resolvent.experiments.bundle import DamagedBundle, pack, run_files, unpack
+from resolvent.experiments.claim import CLAIMS, Claim, Watch
+from resolvent.experiments.objects import Objects, is_url
+from resolvent.experiments.store import PROGRESS, ObjectStore, fetch_runs, open_store
+from resolvent.experiments.sweep import sweep
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import small_cell
+
+BARE = replace(small_cell(), attacks=())
+NEVER = Watch(cold=1e9)
+
+
+def quiet(line: str) -> None:
+    return
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    name = uuid.uuid4().hex
+    return f"file://{tmp_path}/{name}" if request.param == "file" else f"memory://{name}/runs"
+
+
+def timeless(record: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in record.items() if key != "times"}, sort_keys=True)
+
+
+# -- objects and claims ------------------------------------------------------------------------------------------------
+
+
+def test_objects(url: str, tmp_path: Path) -> None:
+    objects = Objects(url)
+    objects.check()
+    assert objects.names() == []
+    assert objects.read("a/b") is None
+    assert objects.create("a/b", b"one")
+    assert not objects.create("a/b", b"two")
+    assert objects.read("a/b") == b"one"
+    objects.write("a/b", b"three")
+    assert objects.has("a/b")
+    assert objects.fetch("a/b", tmp_path / "deep" / "copy")
+    assert (tmp_path / "deep" / "copy").read_bytes() == b"three"
+    objects.send(tmp_path / "deep" / "copy", "a/c/d")
+    assert objects.names("a") == ["a/b", "a/c/d"]
+    objects.remove("a/b")
+    objects.remove("a/b")
+    assert not objects.fetch("a/b", tmp_path / "other")
+    assert objects.names() == ["a/c/d"]
+
+
+def test_a_store_without_exclusive_creation_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Objects, "create", lambda self, name, data: True)  # a server that ignores If-None-Match
+    with pytest.raises(RunError, match="does not create an object exclusively"):
+        Objects(url).check()
+
+
+@pytest.mark.parametrize("wrong", ["nosuch://bucket/runs", "memory:/x"])
+def test_addresses_that_nobody_knows(wrong: str) -> None:
+    if is_url(wrong):
+        with pytest.raises(RunError, match="cannot be opened"):
+            open_store(wrong)
+    else:
+        assert not is_url(wrong)
+
+
+def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunError, match="cannot write below"):
+        open_store(f"file://{tmp_path}/file/runs")
+
+
+def test_the_living_are_respected_and_goodbye_is_heard(url: str) -> None:
+    objects = Objects(url)
+    with Claim(objects, "cell", NEVER) as mine:
+        assert mine.held()
+        with pytest.raises(Taken, match=f"process {os.getpid()} on {socket.gethostname()}"):
+            Claim(objects, "cell", NEVER).__enter__()
+    with Claim(objects, "cell", NEVER) as next_one:
+        assert next_one.held()
+        assert not mine.held()
+    assert objects.names() == [f"cell/{CLAIMS}/{n:06d}" for n in (1, 2)]
+
+
+def claimed_by(host: str, pid: int) -> bytes:
+    return json.dumps({"pid": pid, "host": host, "token": "x", "beat": 0, "released": False}).encode()
+
+
+def test_a_dead_process_of_this_host_is_replaced_at_once(url: str) -> None:
+    objects = Objects(url)
+    objects.create(f"cell/{CLAIMS}/000001", claimed_by(socket.gethostname(), 2**22 + 1))
+    with Claim(objects, "cell", NEVER) as mine:
+        assert mine.name.endswith("000002")
+
+
+def test_a_claim_from_elsewhere_falls_when_it_stands_still(url: str) -> None:
+    objects, watch = Objects(url), Watch(cold=0.05)
+    name = f"cell/{CLAIMS}/000001"
+    objects.create(name, claimed_by("elsewhere", 1))
+    for _ in range(3):  # it beats: each look finds another claim
+        time.sleep(0.06)
+        objects.write(name, claimed_by("elsewhere", int(time.monotonic_ns())))
+        with pytest.raises(Taken, match="elsewhere"):
+            Claim(objects, "cell", watch).__enter__()
+    time.sleep(0.06)
+    with Claim(objects, "cell", watch) as mine:
+        assert mine.held()
+
+
+def test_a_claim_beats(url: str) -> None:
+    objects, beats = Objects(url), []
+    with Claim(objects, "cell", Watch(beat=0.01), lambda: beats.append(1)) as mine:
+        first = objects.read(mine.name)
+        while len(beats) < 2:
+            time.sleep(0.01)
+        assert objects.read(mine.name) != first
+
+
+def test_one_of_many_claimants_wins(tmp_path: Path) -> None:
+    """On a disk, where creation is atomic as it is in an object store."""
+    objects = Objects(f"file://{tmp_path}")
+    objects.create(f"cell/{CLAIMS}/000001", claimed_by(socket.gethostname(), 2**22 + 1))
+    won: list[Claim] = []
+    start = threading.Barrier(16)
+
+    def claim() -> None:
+        start.wait()
+        try:
+            won.append(Claim(objects, "cell", NEVER).__enter__())
+        except Taken:
+            return
+
+    threads = [threading.Thread(target=claim) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    won[0].__exit__(None, None, None)
+
+
+# -- bundles -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_read_from_the_latest_file_back(tmp_path: Path) -> None:
+    names = ["cell.json", "checkpoint/best/model.safetensors", "checkpoint/state.safetensors", "summary.json",
+             "checkpoint/sums.json", "attack/x/01.safetensors", "stage/attacks.json"]  # fmt: skip
+    for name in [*names, "record.json", ".lock", "checkpoint/.state.1.part", "damaged/record.json"]:
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text(name)
+    found = run_files(tmp_path / "run")
+    assert sorted(found) == sorted(names)
+    order = [found.index(name) for name in reversed(names[2:])]
+    assert order == sorted(order)
+    assert found.index("checkpoint/best/model.safetensors") > found.index("checkpoint/state.safetensors")
+    unpack(pack(tmp_path / "run", tmp_path / "bundle"), tmp_path / "copy")
+    assert {p.relative_to(tmp_path / "copy").as_posix(): p.read_text() for p in (tmp_path / "copy").rglob("*.*") if
+            p.is_file()} == {name: name for name in names}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [10, 600, -700])
+def test_a_cut_bundle_is_refused_whole(tmp_path: Path, size: int) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "cell.json").write_text("x" * 600)
+    bundle = pack(tmp_path / "run", tmp_path / "bundle")
+    bundle.write_bytes(bundle.read_bytes()[:size])
+    with pytest.raises(DamagedBundle):
+        unpack(bundle, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_bundle_cannot_leave_its_folder(tmp_path: Path) -> None:
+    """Forged with a right checksum: names above the folder, links out of it."""
+    for kind in (tarfile.REGTYPE, tarfile.SYMTYPE):
+        member = tarfile.TarInfo("../escaped")
+        member.type, member.linkname = kind, "/etc/passwd"
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as archive:
+            archive.addfile(member, io.BytesIO(b""))
+        path = tmp_path / "bundle"
+        path.write_bytes(hashlib.sha256(raw.getvalue()).hexdigest().encode() + raw.getvalue())
+        with pytest.raises(DamagedBundle):
+            unpack(path, tmp_path / "copy")
+        assert not (tmp_path / "escaped").exists()
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    run_cell(BARE, folder, told=quiet)
+    return folder
+
+
+def test_a_sweep_leaves_the_files_of_a_folder(url: str, whole: Path, tmp_path: Path) -> None:
+    records = sweep([BARE], url, told=quiet)
+    assert [timeless(record) for record in records] == [timeless(Folder(whole).record() or {})]
+    names = sorted(p.relative_to(whole).as_posix() for p in whole.rglob("*") if p.is_file())
+    assert Objects(url).names() == [f"{BARE.place}/{name}" for name in names]
+    weights = "checkpoint/best/model.safetensors"
+    assert Objects(url).read(f"{BARE.place}/{weights}") == (whole / weights).read_bytes()
+    copy = fetch_runs(url, tmp_path / "copy")
+    assert {p.name for p in (copy / BARE.place).iterdir()} == {"cell.json", "record.json"}
+    told: list[str] = []
+    assert sweep([BARE], url, told=told.append) == records
+    assert not any("training" in line for line in told)
+    with pytest.raises(RunError, match=r"budget\.lr was 0\.01 there"):
+        sweep([replace(BARE, budget=replace(BARE.budget, lr=0.02))], url, told=quiet)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_worker_leaves_its_progress_to_the_next(
+    url: str, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = importlib.import_module("resolvent.training.fit")
+    store, enter = ObjectStore(url, NEVER), home._enter
+
+    def stopping(run: Any, row: Any) -> None:
+        enter(run, row)
+        if row["epoch"] == 2:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "_enter", stopping)
+        with pytest.raises(Stop):
+            sweep([BARE], store, told=quiet)
+    assert f"{BARE.place}/{PROGRESS}" in store.objects.names()
+    epochs: list[int] = []
+
+    def counting(run: Any, row: Any) -> None:
+        epochs.append(row["epoch"])
+        enter(run, row)
+
+    monkeypatch.setattr(home, "_enter", counting)
+    (record,) = sweep([BARE], store, told=quiet)
+    assert epochs == [3]  # the first two were not trained again
+    assert timeless(record) == timeless(Folder(whole).record() or {})
+    assert not [name for name in store.objects.names() if PROGRESS in name or CLAIMS in name]
+
+
+def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
+    store = ObjectStore(url, Watch(beat=0.01), keep=0.0)
+    with store.working(BARE.place) as path:
+        shutil.copytree(whole, path, ignore=shutil.ignore_patterns("record.json"), dirs_exist_ok=True)
+        while f"{BARE.place}/{PROGRESS}" not in store.objects.names():
+            time.sleep(0.01)
+        run_cell(BARE, path, told=quiet)
+    assert store.complete(BARE.place)
+    assert f"{BARE.place}/{PROGRESS}" not in store.objects.names()
+
+
+def test_damaged_progress_is_told_and_not_used(url: str, whole: Path) -> None:
+    store, told = ObjectStore(url, NEVER), []
+    store.objects.write(f"{BARE.place}/{PROGRESS}", b"0" * 500)
+    (record,) = sweep([BARE], store, told=told.append)
+    assert any("does not hold what was packed" in line for line in told)
+    assert timeless(record) == timeless(Folder(whole).record() or {})
+
+
+def test_who_lost_the_claim_does_not_publish(url: str, whole: Path) -> None:
+    store = ObjectStore(url, NEVER)
+
+    def overslept() -> None:
+        with store.working(BARE.place) as path:
+            shutil.copytree(whole, path, dirs_exist_ok=True)
+            store.objects.create(f"{BARE.place}/{CLAIMS}/000002", claimed_by("elsewhere", 1))
+
+    with pytest.raises(Taken, match="took it over"):
+        overslept()
+    assert not store.complete(BARE.place)
