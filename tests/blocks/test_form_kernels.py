@@ -17,6 +17,7 @@ if torch.cuda.is_available():
     pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
 import triton_interpreter  # noqa: F401
+from triton.runtime.errors import OutOfResources
 
 from resolvent.blocks import (
     column_attention,
@@ -28,7 +29,7 @@ from resolvent.blocks import (
     skip_norm,
     skip_norm_triton,
 )
-from resolvent.scan import constant, constant_triton
+from resolvent.scan import constant, constant_triton, linear_triton
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +149,24 @@ def test_second_derivatives(which: str) -> None:
         found.append(torch.autograd.grad(sum((g.square().sum() for g in first), torch.zeros(())), own))
     for got, want in zip(*found, strict=True):
         assert_close(got, want, gradient=True)
+
+
+@pytest.mark.parametrize("fails", ["forward", "backward"])
+def test_a_kernel_that_does_not_fit_is_replaced(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(linear_triton, "_refused", set())
+    for module in (skip_norm_triton, conv_silu_triton, gating_triton):
+        monkeypatch.setattr(module, fails, refuse)
+    monkeypatch.setattr(constant_triton, "scan" if fails == "forward" else "adjoint", refuse)
+    monkeypatch.setattr(column_attention_triton, "softmax_" if fails == "forward" else "slope_", refuse)
+    for _ in range(2):
+        test_constant_scan(1, 2, 5)
+        test_skip_norm((4, 1, 3), 0, ())
+        test_conv_silu(1, 5, 3, 4)
+        test_gating("opened", 2, (2, 1, 3))
+        test_column_attention(2, 3, 1, 4)
+    assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 5  # once for each

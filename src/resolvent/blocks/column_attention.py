@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.blocks.kernel import quick
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
 
@@ -30,8 +31,8 @@ def column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
     """o (w, b, l)."""
     if _triton(q) is None:
         return plain_column_attention(q, k, v, line)
-    o: Tensor = _Attention.apply(q, k, v, line)
-    return o
+    args = (q, k, v, line)
+    return quick("column_attention", lambda: _Attention.apply(*args), lambda: plain_column_attention(*args))
 
 
 def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
@@ -68,17 +69,25 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, line, p = ctx.saved_tensors
         g = gradients[0]
+        inputs, needs = (q, k, v, line), ctx.needs_input_grad
+
+        def again() -> tuple[Tensor | None, ...]:
+            return gradients_by_graph(lambda *t: (plain_column_attention(*t),), inputs, (g,), needs)
+
         if by_graph_only(g):
-            inputs = (q, k, v, line)
-            return gradients_by_graph(lambda *t: (plain_column_attention(*t),), inputs, (g,), ctx.needs_input_grad)
-        g = g.contiguous()
-        gs = torch.bmm(_steps(g), _channels(v))  # ∂p (b, i, j)
-        _triton(q).slope_(gs, p)  # ∂scores
-        gq, gk, gv = (torch.empty_like(t) for t in (q, k, v))
-        torch.bmm(_channels(g), p, out=_channels(gv))
-        torch.bmm(_channels(k), gs.mT, out=_channels(gq))
-        torch.bmm(_channels(q), gs, out=_channels(gk))
-        return gq, gk, gv, _along_diagonals(gs).to(line.dtype) if ctx.needs_input_grad[3] else None
+            return again()
+        return quick("column_attention_backward", lambda: _gradients(inputs, p, g.contiguous(), needs[3]), again)
+
+
+def _gradients(inputs: tuple[Tensor, ...], p: Tensor, g: Tensor, learn: bool) -> tuple[Tensor | None, ...]:
+    q, k, v, line = inputs
+    gs = torch.bmm(_steps(g), _channels(v))  # ∂p (b, i, j)
+    _triton(q).slope_(gs, p)  # ∂scores
+    gq, gk, gv = (torch.empty_like(t) for t in (q, k, v))
+    torch.bmm(_channels(g), p, out=_channels(gv))
+    torch.bmm(_channels(k), gs.mT, out=_channels(gq))
+    torch.bmm(_channels(q), gs, out=_channels(gk))
+    return gq, gk, gv, _along_diagonals(gs).to(line.dtype) if learn else None
 
 
 def _steps(x: Tensor) -> Tensor:

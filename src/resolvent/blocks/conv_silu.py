@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from resolvent.blocks.kernel import quick
 from resolvent.layers.shortconv import causal_taps
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
@@ -22,8 +23,7 @@ def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """y (b, l, e) in the dtype of x, for taps weight (e, w) and bias (e,)."""
     if _triton(x) is None:
         return plain_conv_silu(x, weight, bias)
-    y: Tensor = _ConvSilu.apply(x, weight, bias)
-    return y
+    return quick("conv_silu", lambda: _ConvSilu.apply(x, weight, bias), lambda: plain_conv_silu(x, weight, bias))
 
 
 def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -56,8 +56,13 @@ class _ConvSilu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, a = ctx.saved_tensors
-        g = gradients[0]
-        if by_graph_only(g):
-            return gradients_by_graph(lambda *t: (plain_conv_silu(*t),), (x, weight, bias), (g,), ctx.needs_input_grad)
-        found: tuple[Tensor | None, ...] = _triton(x).backward(g, a, x, weight, ctx.learn)
-        return found
+        g, needs = gradients[0], ctx.needs_input_grad
+
+        def again() -> tuple[Tensor | None, ...]:
+            return gradients_by_graph(lambda *t: (plain_conv_silu(*t),), (x, weight, bias), (g,), needs)
+
+        def kernel() -> tuple[Tensor | None, ...]:
+            found: tuple[Tensor | None, ...] = _triton(x).backward(g, a, x, weight, ctx.learn)
+            return found
+
+        return again() if by_graph_only(g) else quick("conv_silu_backward", kernel, again)

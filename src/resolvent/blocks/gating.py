@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from resolvent.blocks.kernel import quick
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
 
@@ -54,8 +55,7 @@ def _moved(x: Tensor, bias: Tensor) -> Tensor:
 def _run(name: str, *inputs: Tensor) -> Tensor:
     if _triton(inputs[0]) is None:
         return PLAIN[name](*inputs)
-    out: Tensor = _Gating.apply(name, *inputs)
-    return out
+    return quick(name, lambda: _Gating.apply(name, *inputs), lambda: PLAIN[name](*inputs))
 
 
 def _triton(x: Tensor) -> Any:
@@ -80,7 +80,12 @@ class _Gating(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inputs, g, needs = ctx.saved_tensors, gradients[0], ctx.needs_input_grad[1:]
-        if by_graph_only(g):
-            return None, *gradients_by_graph(lambda *t: (PLAIN[ctx.name](*t),), inputs, (g,), needs)
         learn = any(need for need, t in zip(needs, inputs, strict=True) if t.dim() == 1)
-        return None, *_triton(g).backward(ctx.name, g, inputs, learn)
+
+        def again() -> tuple[Tensor | None, ...]:
+            return None, *gradients_by_graph(lambda *t: (PLAIN[ctx.name](*t),), inputs, (g,), needs)
+
+        def kernel() -> tuple[Tensor | None, ...]:
+            return None, *_triton(g).backward(ctx.name, g, inputs, learn)
+
+        return again() if by_graph_only(g) else quick(f"{ctx.name}_backward", kernel, again)

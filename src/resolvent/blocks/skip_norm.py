@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.blocks.kernel import quick
 from resolvent.blocks.norm import LayerNorm
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
@@ -37,8 +38,7 @@ def skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
     """norm(scale x + y + shift) over `axis`, 0 or -1, of x and y of one shape; in their dtype."""
     if _triton(x, axis) is None:
         return plain_skip_norm(x, y, w, axis)
-    out: Tensor = _SkipNorm.apply(x, y, *w, axis)
-    return out
+    return quick("skip_norm", lambda: _SkipNorm.apply(x, y, *w, axis), lambda: plain_skip_norm(x, y, w, axis))
 
 
 def plain_skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
@@ -77,12 +77,17 @@ class _SkipNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         *inputs, unit, rstd = ctx.saved_tensors
         g, w = gradients[0], Ending._make([*inputs[2:], ctx.eps])
-        if by_graph_only(g):
-            return *_again(inputs, w, ctx.axis, g, ctx.needs_input_grad[:6]), None, None
         x = inputs[0] if ctx.learn and w.scale is not None else None
-        gx, gy, sums = _triton(g, ctx.axis).backward(g, (unit, rstd, x), w, ctx.axis, ctx.learn)
-        learnt = (None,) * 4 if sums is None else tuple(None if t is None else s for s, t in zip(sums, w, strict=False))
-        return gx, gy, *learnt, None, None
+
+        def again() -> tuple[Any, ...]:
+            return *_again(inputs, w, ctx.axis, g, ctx.needs_input_grad[:6]), None, None
+
+        def kernel() -> tuple[Any, ...]:
+            gx, gy, sums = _triton(g, ctx.axis).backward(g, (unit, rstd, x), w, ctx.axis, ctx.learn)
+            rows = (None,) * 4 if sums is None else sums
+            return gx, gy, *(None if t is None else s for s, t in zip(rows, w[:4], strict=True)), None, None
+
+        return again() if by_graph_only(g) else quick("skip_norm_backward", kernel, again)
 
 
 def _again(inputs: list[Any], w: Ending, axis: int, g: Tensor, needs: Any) -> list[Tensor | None]:
