@@ -49,7 +49,8 @@ class Loader:
         if batch_size < 1 or not len(split):
             raise ValueError(f"Loader: expected samples and a batch size of 1 or more, got {len(split)}, {batch_size}.")
         self.device = split.x.device if device is None else torch.device(device)
-        self.split = split.to(self.device) if fits(split, self.device) else split
+        self.resident = fits(split, self.device)  # the whole split lies on the device
+        self.split = split.to(self.device) if self.resident else split
         self.batch_size, self.seed, self.augment = batch_size, seed, augment
         self._epoch, self._order = -1, torch.zeros(0, dtype=torch.long)
         self._ahead: tuple[int, Future[Samples]] | None = None
@@ -58,11 +59,6 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch."""
         return -(-len(self.split) // self.batch_size)
-
-    @property
-    def resident(self) -> bool:
-        """Whether the whole split lies on the device."""
-        return self.split.x.device.type == self.device.type
 
     def at(self, step: int) -> Samples:
         """Any step, in any order; the next one is prepared meanwhile where the split is elsewhere."""
@@ -99,10 +95,15 @@ class Loader:
         return Samples(x, y, lengths, index, epoch)
 
     def _sent(self, value: Tensor) -> Tensor:
-        if self.resident:
-            return value
-        pinned = value.pin_memory() if self.device.type == "cuda" else value
-        return pinned.to(self.device, non_blocking=True)
+        return value if self.resident else sent(value, self.device)
+
+
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """A few samples on the device, through pinned memory where that is quicker."""
+    if value.device == device:
+        return value
+    pinned = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
+    return pinned.to(device, non_blocking=True)
 
 
 def fits(split: Split, device: torch.device) -> bool:

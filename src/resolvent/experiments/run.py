@@ -103,16 +103,22 @@ def _staged(work: Work, name: str, stage: Stage) -> dict[str, Any]:
 
 def _trained(work: Work) -> dict[str, Any]:
     """Train, or read what training left; a damaged state or checkpoint is set aside by name and made again."""
-    damaged = work.folder.damaged()
+    team = crew()
+    damaged = team.gather(work.folder.damaged() if team.first else [])[0]
     if damaged:
-        work.told(f"{work.cell.address}: {', '.join(damaged)} no longer holds what training wrote; training again")
-        _set_aside(work.folder.path)
+        _anew(work, f"{', '.join(damaged)} no longer holds what training wrote; training again")
     try:
         return _fit(work)
     except DamagedState as wrong:
-        work.told(f"{work.cell.address}: {wrong}; it is set aside and training starts again")
-        _set_aside(work.folder.path)
+        _anew(work, f"{wrong}; it is set aside and training starts again")
         return _fit(work)
+
+
+def _anew(work: Work, why: str) -> None:
+    work.told(f"{work.cell.address}: {why}")
+    if crew().first:
+        _set_aside(work.folder.path)
+    crew().wait()
 
 
 def _fit(work: Work) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Draws, Threat
 from resolvent.data.augment import CropFlip
-from resolvent.data.loader import Loader
+from resolvent.data.loader import Loader, sent
 from resolvent.data.order import fold
 from resolvent.data.task import Split
 
@@ -47,10 +48,17 @@ class Batch:
 class Batches:
     """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
 
-    def __init__(self, split: Split, batch_size: int, seed: int, augment: CropFlip | None = None) -> None:
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        augment: CropFlip | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.split = split
         self.seed = seed
-        self._loader = Loader(split, batch_size, seed, augment=augment)
+        self._loader = Loader(split, batch_size, seed, device=device, augment=augment)
         self._ready: tuple[int, Batch] | None = None
 
     def __len__(self) -> int:
@@ -71,7 +79,9 @@ class Batches:
         return Batch(samples.x, samples.y, samples.lengths, Draws(fold(self.seed, samples.epoch), samples.index))
 
 
-def take(split: Split, index: Tensor, seed: int) -> Batch:
-    """The samples at `index`, with their ids in the split as ids of their random numbers."""
-    part = split.select(index)
-    return Batch(part.x, part.y, part.lengths, Draws(seed, index))
+def take(split: Split, index: Tensor, seed: int, device: torch.device | None = None) -> Batch:
+    """The samples at `index`, with their ids in the split as ids of their random numbers; on `device` where given."""
+    part = split.select(index.to(split.x.device))
+    device = split.x.device if device is None else device
+    lengths = None if part.lengths is None else sent(part.lengths, device)
+    return Batch(sent(part.x, device), sent(part.y, device), lengths, Draws(seed, index.to(device)))

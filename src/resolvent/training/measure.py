@@ -24,14 +24,16 @@ def measure(
 
     Scores ("clean", "robust") are accuracies, or minus the squared error.
 
-    The model is left in the mode in which it was found. A crew shares the samples.
+    The model is left in the mode in which it was found. A crew shares the samples. A split that lies elsewhere is sent
+    to the model's device batch by batch.
     """
     crew = crew or Crew()
     names = ("loss", "clean") if probe is None else ("loss", "clean", "robust", "robust_loss")
-    sums = torch.zeros(len(names), dtype=torch.float64, device=split.x.device)
+    device = next((p.device for p in model.parameters()), split.x.device)
+    sums = torch.zeros(len(names), dtype=torch.float64, device=device)
     with Victim(model).attacked():
-        for index in torch.arange(len(split), device=split.x.device)[crew.rows(len(split))].split(batch_size):
-            found = _sums(model, take(split, index, _SEED), probe) if len(index) else {}
+        for index in torch.arange(len(split))[crew.rows(len(split))].split(batch_size):
+            found = _sums(model, take(split, index, _SEED, device), probe) if len(index) else {}
             sums += torch.tensor([found.get(name, 0.0) for name in names], dtype=torch.float64, device=sums.device)
     crew.add([sums])
     return {name: value / len(split) for name, value in zip(names, sums.tolist(), strict=True)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, Victim
 from resolvent.attacks.store import digest, fingerprint, plain
+from resolvent.data.loader import fits
 from resolvent.data.task import Split, Task
 from resolvent.training.batch import Batches, take
 from resolvent.training.crew import Crew, crew
@@ -26,7 +27,7 @@ FORMAT = 1
 @dataclass(eq=False)
 class Run:
     model: nn.Module
-    task: Task  # on the model's device
+    task: Task  # on the model's device as far as it is often used and fits
     objective: Objective
     settings: FitSettings
     probe: Probe | None
@@ -76,8 +77,8 @@ def begin(
     probe = settings.probe or (None if own is None else Probe(own))
     check(model, task, settings, [] if probe is None else [probe.threat, own or probe.threat])
     parameter = next(p for p in model.parameters() if p.is_floating_point() or p.is_complex())
-    task = task.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
-    batches = Batches(task.train, settings.batch_size, settings.seed, task.augment)
+    task = placed(task, parameter, settings.track_test)
+    batches = Batches(task.train, settings.batch_size, settings.seed, task.augment, parameter.device)
     run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings))
     check_outputs(run)
     check_crew(run)
@@ -85,6 +86,18 @@ def begin(
     if folder is not None:
         _open(run, folder, save)
     return run
+
+
+def placed(task: Task, like: Tensor, track_test: bool) -> Task:
+    """The task in the model's precision, its splits on the model's device where they fit. What does not fit, and a test
+    split that is used once at the end, stays where it is and is sent batch by batch."""
+    wide = torch.float64 if like.dtype == torch.float64 else None
+    found = {}
+    for name, split in task.splits().items():
+        split = split.to(split.x.device, wide)
+        often = name != "test" or track_test
+        found[name] = split.to(like.device) if often and fits(split, like.device) else split
+    return replace(task, train=found["train"], validation=found["validation"], test=found["test"])
 
 
 def check_crew(run: Run) -> None:
@@ -98,11 +111,17 @@ def check_crew(run: Run) -> None:
 
 
 def _open(run: Run, folder: str | Path, save: Save | None) -> None:
-    """The first process makes or checks the folder, the others read what it left."""
+    """The first process makes or checks the folder, the others read what it left; what stops it stops them too."""
+    wrong: Exception | None = None
     if run.crew.first:
-        run.files = RunFolder(folder, describe(run), save)
-        resume(run, run.files)
-    run.crew.wait()
+        try:
+            run.files = RunFolder(folder, describe(run), save)
+            resume(run, run.files)
+        except Exception as error:
+            wrong = error
+    wrong = run.crew.gather(wrong)[0]
+    if wrong is not None:
+        raise wrong
     if not run.crew.first:
         run.files = RunFolder(folder, describe(run), save)
         resume(run, run.files)
@@ -169,8 +188,8 @@ def check(model: nn.Module, task: Task, settings: FitSettings, threats: list[Thr
 
 def check_outputs(run: Run) -> None:
     """One small pass, so that a model of the wrong width is told before any work."""
-    first = torch.arange(min(2, len(run.task.train)), device=run.device)
-    batch = take(run.task.train, first, 0)
+    first = torch.arange(min(2, len(run.task.train)))
+    batch = take(run.task.train, first, 0, run.device)
     with Victim(run.model).attacked(), torch.no_grad(), run.autocast():
         output = batch.call(run.model)(batch.x)
     if not isinstance(output, Tensor):
