@@ -6,26 +6,32 @@ else
 BIN := $(VENV)/bin
 endif
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# what the demo needs, and what tests, lint and docs need besides
 INSTALL = $(VENV)/.installed
+DEV     = $(VENV)/.installed-dev
 
 .PHONY: demo test test-slow lint bench docs clean
 
 $(INSTALL): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e ".[cpu,report,dev,parity]"
+	$(PIP) -e ".[cpu,report]"
 	$(BIN)/python -c "open('$(INSTALL)', 'w').close()"
+
+$(DEV): $(INSTALL)
+	$(PIP) -e ".[dev,parity]"
+	$(BIN)/python -c "open('$(DEV)', 'w').close()"
 
 demo: $(INSTALL)
 	$(BIN)/python -m resolvent demo --out out/demo
 
-test: $(INSTALL) lint
+test: $(DEV) lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(INSTALL)
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow
 
-lint: $(INSTALL)
+lint: $(DEV)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 

@@ -34,6 +34,7 @@ from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.models import Model, TokensConfig
 from resolvent.models.parts import last_weight
+from resolvent.report.run_page import reasons
 from resolvent.stages import stages_of
 
 NONE = "none"
@@ -159,12 +160,13 @@ def _joined(
 
 def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
     """The gain part by part, then the accuracy between its two bounds."""
-    console.print(str(gain))
+    why = "; ".join(reasons(gain.explanation)) if gain.value is None else ""
+    console.print(str(gain).replace(gain.explanation, why) if why else str(gain))
     if record["status"] == "certified":
         console.print(record["text"])
         _show_ways(record, console)
     else:
-        console.print(f"refused: {record['reason']}")
+        console.print("refused: without a finite bound nothing is certified; the lines above name what breaks it")
         if "smoothing" not in record:
             console.print("a smoothed version can be certified in L2: add --smoothing 0.25")
     if "smoothing" in record:

@@ -132,3 +132,16 @@ def test_a_log_has_one_line_a_run() -> None:
     lines = printed([record("s4", "trades"), record("mega", "trades")], 30, terminal=False)
     assert len(lines) == 1 + 2 + 2  # what is measured, two lines of heads, two runs
     assert "\x1b" not in "".join(lines)
+
+
+def test_what_breaks_a_bound_is_told_once() -> None:
+    from resolvent.report.run_page import reasons, unbounded
+
+    norm, gate = "divides by the deviation: unbounded", "a product has no constant"
+    text = f"a.0 (norm): {norm}; a.0.ads (gate): {gate}; a.1 (norm): {norm}; a.2 (norm): {norm}"
+    told = [f"a.0 (norm) and 2 like it: {norm}", f"a.0.ads (gate): {gate}"]
+    assert reasons(text) == told
+    assert reasons("no finite bound") == ["no finite bound"]
+    runs: list[tuple[str, dict[str, Any]]] = [("s4", {"gain": None, "reason": text}), ("l2ru", {"gain": 1.0}),
+                                              ("dss", {"gain": None, "reason": text})]  # fmt: skip
+    assert unbounded(runs) == [("s4, dss", told)]

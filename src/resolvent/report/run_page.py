@@ -192,12 +192,17 @@ def unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[st
 
 
 def reasons(text: str) -> list[str]:
-    """`PLACE (kind): why; PLACE (kind): why` with each why once, and how many places have it."""
-    places: dict[str, int] = {}
+    """`PLACE (kind): why; PLACE (kind): why; ...` with each why once: its first place, and how many more there are."""
+    places: dict[str, list[str]] = {}
     for piece in text.split("; "):
-        why = piece.partition("): ")[2] or piece
-        places[why] = places.get(why, 0) + 1
-    return [why if count == 1 else f"{why} ({count} places)" for why, count in places.items()]
+        place, colon, why = piece.partition("): ")
+        places.setdefault(why if colon else piece, []).append(f"{place})" if colon else "")
+    return [_reason(why, at) for why, at in places.items()]
+
+
+def _reason(why: str, places: list[str]) -> str:
+    more = f" and {len(places) - 1} like it" if len(places) > 1 else ""
+    return f"{places[0]}{more}: {why}" if places[0] else why
 
 
 def bars(name: str, record: Record) -> list[tuple[str, Any]]:
