@@ -74,7 +74,7 @@ def _parquet(file: Path) -> Table:
         from pyarrow import ArrowInvalid, parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as absent:
         raise ImportError(
-            "from_file: Parquet needs pyarrow; install it with: pip install 'resolvent[data]', or save the table as CSV."
+            "from_file: Parquet needs pyarrow: pip install 'resolvent[data]', or save the table as CSV."
         ) from absent
     try:
         columns = parquet.read_table(file).to_pydict()
