@@ -12,7 +12,7 @@ from resolvent.experiments import AttackPlan, Cell, Goal, RunError
 from resolvent.experiments.recipe import cells_of, names
 from resolvent.models import ModelConfig
 
-SIZES = {"qi2024-table1": (30, 15), "qi2024-table2": (24, 12), "quickstart": (10, 10)}
+SIZES = {"qi2024-table1": (30, 15), "qi2024-table2": (24, 12), "quickstart": (10, 10), "digits-robustness": (63, 21)}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -75,3 +75,8 @@ def test_wrong_values_are_refused() -> None:
         Goal("standart")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="preset"):
         AttackPlan("slow")
+
+
+def test_seeds_that_are_asked_for_replace_those_of_the_recipe() -> None:
+    found = cells_of("digits-robustness", "full", "s4,trades", seeds=(1, 7))
+    assert [cell.place for cell in found] == [f"digits-robustness/s4-digits-trades/seed-{seed}" for seed in (1, 7)]

@@ -20,13 +20,19 @@ def names() -> dict[str, str]:
 
 
 def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int] = ()) -> list[Job]:
-    """The cells of a recipe whose tags hold everything that `only` lists ("s4,cifar10,trades"), for each seed."""
+    """The cells of a recipe whose tags hold everything that `only` lists ("s4,cifar10,trades"), for each seed.
+
+    Seeds that are asked for take the place of those that the recipe itself would run.
+    """
     known = [each.replace("_", "-") for each in _own()]
     if name not in known:
         raise RunError(f"run: there is no recipe {name!r}{_nearest(name, known)} known: {', '.join(known)}.")
     make: Recipe = getattr(recipes, name.replace("-", "_"))
     cells = select(make(size), only)
-    return [cell.seeded(seed) for cell in cells for seed in seeds] if seeds else cells
+    if not seeds:
+        return cells
+    asked = {job.place: job for job in (cell.seeded(seed) for cell in cells for seed in seeds)}
+    return list(asked.values())
 
 
 def select(cells: Sequence[Job], only: str) -> list[Job]:

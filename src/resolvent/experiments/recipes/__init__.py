@@ -14,6 +14,7 @@ from resolvent.experiments.recipes.adversarial import (
     qi2024_table2,
 )
 from resolvent.experiments.recipes.certified import certified_digits
+from resolvent.experiments.recipes.digits import digits_robustness
 from resolvent.experiments.recipes.long_range import lra
 from resolvent.experiments.recipes.ptd import (
     ptd_conditioning,
@@ -34,6 +35,7 @@ from resolvent.experiments.recipes.sequential import smnist
 
 __all__ = [
     "certified_digits",
+    "digits_robustness",
     "honarpisheh2025_abscissa",
     "honarpisheh2025_gap",
     "honarpisheh2025_stability",

@@ -1,4 +1,4 @@
-"""Cells on the embedded digits: 64 steps, small models, minutes on two cores."""
+"""Cells on the embedded digits: 64 steps, small models, minutes on two cores; and the table that compares them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, get_args
 from resolvent.blocks.ads import AdSKind
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
 from resolvent.experiments.goal import Goal, Kind
+from resolvent.experiments.recipes.size import Size
 from resolvent.models import (
     AdSConfig,
     ChannelsConfig,
@@ -26,7 +27,21 @@ from resolvent.models.settings import check_name
 
 EPS = 0.1  # of inputs in [0, 1]
 WIDTH = 32
+COMPARED = ("s4", "s4+relu", "dss", "dss+relu", "s5", "mega", "mamba")
 SCALES: dict[str, Any] = {"dt_min": 1e-2, "dt_max": 0.5}  # time scales of 64 steps
+
+
+def digits_robustness(size: Size = "full") -> list[Cell]:
+    """S4, DSS, S5, Mega, Mamba, and S4 and DSS with AdS on the digits: three ways of training at eps 0.15, three seeds.
+
+    Checkpoints are chosen on validation, and so were Mega's state size and rate (see docs/runs.md).
+    """
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    cells = [digits_cell("digits-robustness", s, k, preset="standard", eps=0.15) for s in COMPARED for k in kinds]
+    if size == "small":
+        fast = AttackPlan("fast", "linf", 0.15, on=("best", "last"))
+        return [shorter(replace(cell, attacks=(fast,), attribution=True), epochs=6, samples=100) for cell in cells]
+    return [replace(cell.seeded(seed), attribution=True) for cell in cells for seed in (0, 1, 2)]
 
 
 def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
@@ -59,7 +74,9 @@ def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
     )
 
 
-def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, preset: str = "fast") -> Cell:
+def digits_cell(
+    recipe: str, structure: str, kind: Kind, *, epochs: int = 20, preset: str = "fast", eps: float = EPS
+) -> Cell:
     """Train one structure one way, attack it with AutoAttack at the eps it was trained for."""
     budget = Budget(
         epochs=epochs,
@@ -77,9 +94,9 @@ def digits_cell(recipe: str, structure: str, kind: Kind, *, epochs: int = 20, pr
         (structure, "digits", kind),
         digits_model(structure),
         TaskChoice("digits"),
-        Goal(kind, "linf", EPS, steps=7, beta=6.0),
+        Goal(kind, "linf", eps, steps=7, beta=6.0),
         budget,
-        (AttackPlan(preset, "linf", EPS, samples=200, on=("best", "last")),),
+        (AttackPlan(preset, "linf", eps, samples=200, on=("best", "last")),),
         attribution=kind != "standard",
     )
 
