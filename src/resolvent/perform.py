@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from rich.console import Console
 
+from resolvent.assess import number
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.experiments.estimate import duration, estimate
@@ -122,7 +122,7 @@ def _trouble(wrong: Exception, out: str) -> str:
             f"the disk is full{place}: {wrong.strerror}. Nothing that was finished is lost; free some space, and the "
             f"same command goes on from what is in {out}."
         )
-    return str(wrong)
+    return str(wrong).removeprefix("run: ").removeprefix("report: ")
 
 
 def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
@@ -239,7 +239,7 @@ def find(request: Request) -> list[Job]:
     if request.recipe != "train":
         size = request.size or ("small" if request.recipe in SMALL else "full")
         return cells_of(request.recipe, size, request.only, request.seeds)
-    eps = None if request.eps is None else float(Fraction(request.eps))
+    eps = None if request.eps is None else number("--eps", request.eps)
     names = ("data", "layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
     options = TrainOptions(eps=eps, **{name: getattr(request, name) for name in names})
     cell, _ = train_cell(options)

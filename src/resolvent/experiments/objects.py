@@ -30,8 +30,10 @@ class Objects:
             raise RunError(f"run: {url!r} needs the package fsspec; pip install 'resolvent[cloud]'.") from missing
         try:
             self.files, self.root = url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
-        except (ImportError, ValueError) as wrong:  # a protocol whose package is missing, or that nobody knows
-            raise RunError(f"run: {url!r} cannot be opened ({wrong}).") from wrong
+        except ImportError as missing:
+            raise RunError(f"run: {url!r} cannot be opened ({missing}); pip install 'resolvent[cloud]'.") from missing
+        except ValueError as wrong:  # nobody knows the protocol
+            raise RunError(f"run: {url!r} cannot be opened ({wrong}); give a folder, or such as s3://...") from wrong
 
     def check(self) -> None:
         """Refuse a store that cannot be written, or that lets two workers create the same object."""

@@ -37,6 +37,7 @@ def fetch_runs(url: str, folder: Path) -> Path:
     """The settings and records of all runs below a URL, laid out as they are there: what a report reads."""
     objects = Objects(url)
     names = set(objects.names())
+    folder.mkdir(parents=True, exist_ok=True)
     for cell in sorted(name for name in names if Path(name).name == CELL):
         for name in (cell, f"{cell.removesuffix(CELL)}{RECORD}"):
             if name in names:

@@ -1,0 +1,130 @@
+"""`resolvent run` and `report` called wrongly: one line that says what to do, status 2, and nothing is touched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from resolvent import cli
+from resolvent.experiments import run_cell
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import small_cell
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a refused command says: one line."""
+    assert cli.main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"resolvent {arguments[0]}: ")
+    assert "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["quikstart"], "did you mean 'quickstart'"),
+        (["quickstart", "--only", "s4,tradez"], "did you mean 'trades'"),
+        (["quickstart", "--only", "s4,mamba"], "all at once"),
+        (["train", "--layer", "s4x"], "did you mean 's4'"),
+        (["train", "--data", "digitz"], "did you mean 'digits'"),
+        (["train", "--data", "nowhere.npz"], "nowhere.npz' is not there"),
+        (["train", "--eps", "8/0"], "--eps must be a number"),
+        (["train", "--objective", "trades"], "trades needs eps"),
+        (["quickstart", "--device", "nowhere"], "--device 'nowhere'"),
+    ],
+)
+def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    error = said(capsys, "run", *arguments, "--out", str(tmp_path / "runs"), "--no-report")
+    assert told in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/deep"])
+def test_a_place_that_cannot_be_written(place: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "choose another --out" in said(capsys, "run", "quickstart", "--out", str(tmp_path / place), "--no-report")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.fixture
+def lonely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network."""
+    import resolvent.data.download as home
+
+    def none(url: str, remote: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(home, "_retrieve", none)
+
+
+@pytest.mark.usefixtures("lonely")
+def test_a_data_folder_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RESOLVENT_DATA", str(tmp_path / "file"))
+    error = said(capsys, "run", "train", "--data", "mnist", "--out", str(tmp_path / "runs"), "--no-report")
+    assert "set the environment variable RESOLVENT_DATA" in error
+
+
+@pytest.mark.usefixtures("lonely")
+def test_data_with_a_wrong_checksum(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from resolvent.data.mnist import CHECKSUMS
+
+    monkeypatch.setenv("RESOLVENT_DATA", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    for name in CHECKSUMS:
+        (tmp_path / "mnist" / name).write_bytes(b"not what it says")
+    error = said(capsys, "run", "train", "--data", "mnist", "--out", str(tmp_path / "runs"), "--no-report")
+    assert "is damaged (" in error
+    assert f"expected {next(iter(CHECKSUMS.values()))}" in error
+    assert (tmp_path / "mnist" / name).read_bytes() == b"not what it says"
+
+
+def test_settings_that_contradict_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The folder of one cell, called for with another learning rate."""
+    call = ("run", "train", "--epochs", "1", "--width", "8", "--layers", "1", "--layer", "lru", "--no-report")
+    place = ("--out", str(tmp_path / "runs"))
+    folder = tmp_path / "runs" / "train" / "digits-lru-standard" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "cell.json").write_text(json.dumps({"class": "Cell", "recipe": "train"}))
+    error = said(capsys, *call, *place, "--lr", "0.5")
+    assert "holds a run of other settings" in error
+    assert "choose another folder" in error
+    assert [p.name for p in folder.iterdir()] == ["cell.json"]
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('it was executed')",)
+
+
+def test_a_pickle_in_the_place_of_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run_cell(replace(small_cell(), attacks=()), tmp_path / "run", told=lambda line: None)
+    path = tmp_path / "run" / "checkpoint" / "best" / "model.safetensors"
+    torch.save(Bomb(), path)
+    for command in (["attack"], ["certify"], ["analyse"]):
+        error = said(capsys, *command, str(tmp_path / "run"))
+        assert "model.safetensors cannot be read" in error
+
+
+def test_a_report_of_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
+    pytest.importorskip("jinja2", reason="the extra `report` is not installed")
+    assert "no folder" in said(capsys, "report", str(tmp_path / "nowhere"))
+    assert "no run in memory://nothing/here" in said(capsys, "report", "memory://nothing/here")
+    assert "cannot be opened" in said(capsys, "report", "nosuch://x/y")
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "cell.json").write_text("{}")
+    (tmp_path / "runs" / "one" / "record.json").write_bytes(b"\xff{")
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    assert "record.json: cannot be read" in (tmp_path / "runs" / "report.md").read_text()
