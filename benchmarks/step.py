@@ -93,7 +93,7 @@ def _batch(dtype: torch.dtype) -> Batch:
 
 def _time(model: nn.Module, repeats: int) -> float:
     batch, objective = _batch(torch.float32), pgd_at(Threat("linf", 0.1, (0, 1)), steps=10)
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimiser = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)

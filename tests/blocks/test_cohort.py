@@ -143,7 +143,7 @@ def test_what_has_no_walk_runs_as_ever() -> None:
             assert tables.plan is None
             assert_close(form(x, tables), model.from_embedding(model.embed(x)))
     form = lowered.Lowered(model_of(config()))
-    assert form.tables(6, torch.float64).plan is None  # parameters are learnt
+    assert form.tables(6, torch.float64).learnt
     with use("torch"), torch.no_grad():
         assert form.tables(6, torch.float64).plan is None
     assert cohort.plan(form.tables(6, torch.float64).detached().parts, torch.float64) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DC
 from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.models.responses import alike, response, together
+from resolvent.scan.dispatch import use
 from resolvent.ssm import toeplitz
 from resolvent.training import captured, pgd_at, trades
 from resolvent.training.batch import Batch
@@ -51,18 +53,22 @@ def through_modules(model: Model, x: Tensor) -> Tensor:
     return model.from_embedding(model.embed(x))
 
 
-def compare(model: Model, x: Tensor, size: int | None = None) -> None:
+def compare(model: Model, x: Tensor) -> None:
+    """By torch's products, and by cohorts where numba is installed and the form has such a walk."""
     x = x.requires_grad_()
     inputs = [x, *model.parameters()]
     want = through_modules(model, x)
+    true_gradients = torch.autograd.grad(want.square().sum(), inputs, allow_unused=True)
     form = lowered.Lowered(model)
     assert lowered.lowerable(model)
-    got = form(x, form.tables(x.shape[1], torch.float64))
-    assert_close(got, want)
-    gradients = [torch.autograd.grad(y.square().sum(), inputs, allow_unused=True) for y in (got, want)]
-    for g, w in zip(*gradients, strict=True):
-        if w is not None:
-            assert_close(g, w, gradient=True)
+    for backend in (use("torch"), nullcontext()):
+        with backend:
+            got = form(x, form.tables(x.shape[1], torch.float64))
+            assert_close(got, want)
+            gradients = torch.autograd.grad(got.square().sum(), inputs, allow_unused=True)
+        for g, w in zip(gradients, true_gradients, strict=True):
+            if w is not None:
+                assert_close(g, w, gradient=True)
 
 
 @pytest.mark.parametrize("slices", [64, 4])

@@ -1,15 +1,17 @@
-"""A whole stack of residual blocks on a CPU, eight samples at a time, with the gradient in x alone: what attacks run.
+"""A whole stack of residual blocks on a CPU, eight samples at a time: what attacks and training run.
 
     entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool
 
 x (b, l, c) -> features (b, d). The parameters are laid out once (`plan`), after which a pass is one call in each
-direction (`cohort_numba`). Gradients of gradients run the way that the caller names.
+direction (`cohort_numba`), with gradients in x alone or in the parameters too. Gradients of gradients run the way that
+the caller names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,13 +20,13 @@ from torch import Tensor, nn
 
 from resolvent.blocks import cohort_layout as at
 from resolvent.blocks.ads import AdS
-from resolvent.blocks.cohort_layout import Plan
+from resolvent.blocks.cohort_layout import Plan, Source
 from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.norm import LayerNorm, NoNorm
 from resolvent.blocks.residual import Residual
 from resolvent.layers.s4d import S4D
 from resolvent.scan.dispatch import Candidate, choose
-from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+from resolvent.ssm.blocked import by_graph_only
 
 WIDTH = 8  # samples of a cohort
 PAD = 12  # zeros beside a kernel: as many as a tile of the convolution has rows
@@ -46,16 +48,19 @@ class Parts:
 
 def walked(x: Tensor, plan: Plan, again: Again) -> Tensor:
     """Features (b, d) of x (b, l, c); `again` computes the same with torch's operations."""
-    found: Tensor = _Walk.apply(x, plan, again)
+    found: Tensor = _Walk.apply(x, plan, again, *(s.tensor for s in plan.sources))
     return found
 
 
-def plan(parts: Parts, dtype: torch.dtype) -> Plan | None:
-    """The stack as numbers, or None where it has another form or no compiled walk runs here."""
+def plan(parts: Parts, dtype: torch.dtype, learnt: bool = False) -> Plan | None:
+    """The stack as numbers, or None where it has another form or no compiled walk runs here.
+
+    With `learnt`, gradients flow into the parameters and the responses as well.
+    """
     device = parts.entry.weight.device
     if device.type != "cpu" or dtype not in (torch.float32, torch.float64) or not _covers(parts):
         return None
-    return _laid_out(parts, dtype) if _kernels(device, dtype) is not None else None
+    return _laid_out(parts, dtype, learnt) if _kernels(device, dtype) is not None else None
 
 
 def _covers(parts: Parts) -> bool:
@@ -90,71 +95,75 @@ class _Sheet:
 
     dtype: torch.dtype
     pieces: list[Tensor] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
     size: int = 0
 
-    def add(self, *tensors: Tensor) -> int:
-        """The place of the first of them."""
+    def add(self, numbers: Tensor, kind: str = "plain", source: Tensor | None = None) -> int:
+        """Their place; `source` is the tensor whose gradient is found there."""
         place = self.size
-        for t in tensors:
-            self.pieces.append(t.detach().to(self.dtype).reshape(-1))
-            self.size += t.numel()
+        self.pieces.append(numbers.detach().to(self.dtype).reshape(-1))
+        self.size += numbers.numel()
+        if source is not None:
+            self.sources.append(Source(place, kind, source))
         return place
 
     def row(self, vector: Tensor) -> int:
-        return self.add(_lanes(vector))
+        return self.add(vector.detach().repeat_interleave(WIDTH), "row", vector)
 
     def norm(self, norm: nn.Module) -> int:
         if not isinstance(norm, LayerNorm):
             return -1
-        return self.add(_lanes(norm.weight), _lanes(norm.bias), torch.tensor([norm.eps]))
+        place = self.row(norm.weight)
+        self.row(norm.bias)
+        self.add(torch.tensor([norm.eps], dtype=torch.float64))
+        return place
 
-    def matrices(self, module: nn.Linear, bias: int) -> tuple[int, int, int]:
+    def matrices(self, module: nn.Linear) -> tuple[int, int, int]:
         """W' and W, and its bias as a row."""
         W, b = module.weight, module.bias
-        return self.add(W.t()), self.add(W), self.row(W.new_zeros(bias) if b is None else b)
+        bias = self.add(W.new_zeros(W.shape[0] * WIDTH)) if b is None else self.row(b)
+        return self.add(W.detach().t()), self.add(W, "plain", W), bias
 
 
-def _lanes(vector: Tensor) -> Tensor:
-    return vector.detach().repeat_interleave(WIDTH)
-
-
-def _laid_out(parts: Parts, dtype: torch.dtype) -> Plan:
-    d, l = parts.responses[0].shape
-    sheet, header = _Sheet(dtype), [0] * at.HEADER
-    units = iter(range(len(parts.blocks) + 2))
-    rest = iter(range(10**6))
-    header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = sheet.matrices(parts.entry, d)
+def _laid_out(parts: Parts, dtype: torch.dtype, learnt: bool) -> Plan:
+    (d, l), layers = parts.responses[0].shape, len(parts.blocks)
+    sheet, header, norms = _Sheet(dtype), [0] * at.HEADER, layers + 2
+    saved = count(norms)  # the norms' own arrays come first
+    header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = sheet.matrices(parts.entry)
     header[at.START_NORM], header[at.END_NORM] = sheet.norm(parts.start), sheet.norm(parts.end)
-    header[at.START_UNIT], header[at.END_UNIT] = next(units), next(units)
-    norms = len(parts.blocks) + 2
+    header[at.START_UNIT], header[at.END_UNIT] = layers, layers + 1
     program = []
-    for block, k in zip(parts.blocks, parts.responses, strict=True):
-        program += _block(block, k, sheet, next(units), (norms + i for i in rest))
-    saved = norms + next(rest)
-    c, layers = parts.entry.in_features, len(parts.blocks)
-    header[: at.NORMS + 1] = [l, d, c, layers, int(parts.pooling == "last"), saved, norms]
-    return Plan(torch.tensor(header + program), torch.cat(sheet.pieces), l, d, c, layers, saved, norms)
+    for i, (block, k) in enumerate(zip(parts.blocks, parts.responses, strict=True)):
+        program += _block(block, k, sheet, i, saved, learnt)
+    kept, c = next(saved), parts.entry.in_features
+    header[: at.NORMS + 1] = [l, d, c, layers, int(parts.pooling == "last"), kept, norms]
+    numbers, sources = torch.cat(sheet.pieces), tuple(sheet.sources) if learnt else ()
+    return Plan(torch.tensor(header + program), numbers, l, d, c, layers, kept, norms, sources)
 
 
-def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Any) -> list[int]:
+def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Iterator[int], learnt: bool) -> list[int]:
     own = [-1] * at.BLOCK
     own[at.PRENORM], own[at.SKIP] = int(block.prenorm), int(block.skip)
     own[at.NORM], own[at.UNIT] = sheet.norm(block.norm), unit
     padded = F.pad(k.detach(), (PAD, 0))
-    own[at.KERNEL], own[at.KERNEL_BACK] = sheet.add(padded), sheet.add(padded.flip(1))
+    own[at.KERNEL], own[at.KERNEL_BACK] = sheet.add(padded, "kernel", k), sheet.add(padded.flip(1))
     own[at.SIGMA] = own[at.ACT] = own[at.FINAL] = 0
     ads, mixer = block.ads, block.mixer
     if isinstance(ads, AdS):
-        own[at.ADS], own[at.ADS_BACK], own[at.ADS_BIAS] = sheet.matrices(ads.scale, k.shape[0])
+        own[at.ADS], own[at.ADS_BACK], own[at.ADS_BIAS] = sheet.matrices(ads.scale)
         own[at.SIGMA], own[at.SCALED], own[at.LEVER] = _curve(ads.sigma) or 0, next(saved), next(saved)
-    if not isinstance(mixer, Mixer):
-        return own
-    own[at.ACT] = _curve(mixer.act) or 0
-    if mixer.linear is not None:
-        own[at.MIX], own[at.MIX_BACK], own[at.MIX_BIAS] = sheet.matrices(mixer.linear, k.shape[0])
-        own[at.FINAL] = _curve(mixer.final) or 0
-    for code, place in ((at.ACT, at.BENT), (at.FINAL, at.CURVED)):
-        own[place] = next(saved) if own[code] else -1
+    if isinstance(mixer, Mixer):
+        own[at.ACT] = _curve(mixer.act) or 0
+        if mixer.linear is not None:
+            own[at.MIX], own[at.MIX_BACK], own[at.MIX_BIAS] = sheet.matrices(mixer.linear)
+            own[at.FINAL] = _curve(mixer.final) or 0
+    kept = (at.ACT, at.BENT), (at.FINAL, at.CURVED)
+    for place in (place for code, place in kept if own[code]):
+        own[place] = next(saved)
+    if learnt:
+        parts = (at.INPUT, True), (at.RAW, own[at.ADS] >= 0), (at.MIXED, own[at.MIX] >= 0)
+        for place in (place for place, there in parts if there):
+            own[place] = next(saved)
     return own
 
 
@@ -163,21 +172,48 @@ def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Any) -> 
 
 class _Walk(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, plan: Plan, again: Again) -> Tensor:
-        kernels, keep = _kernels(x.device, x.dtype), ctx.needs_input_grad[0]
+    def forward(ctx: Any, x: Tensor, plan: Plan, again: Again, *tensors: Tensor) -> Tensor:
+        kernels, keep = _kernels(x.device, x.dtype), any(ctx.needs_input_grad)
         room = kernels.memory(plan, x.shape[0])
         out: Tensor = kernels.forward(plan, x, room, keep)
         if keep:
-            ctx.save_for_backward(x)
+            ctx.save_for_backward(x, *tensors)
             ctx.plan, ctx.again, ctx.room = plan, again, room
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (x,), g = ctx.saved_tensors, gradients[0]
+        (x, *tensors), g, plan = ctx.saved_tensors, gradients[0], ctx.plan
+        needed = [ctx.needs_input_grad[0], *ctx.needs_input_grad[3:]]
         if by_graph_only(g):
-            return *gradients_by_graph(lambda t: (ctx.again(t),), (x,), (g,), (True,)), None, None
-        return _kernels(g.device, g.dtype).backward(ctx.plan, g, ctx.room), None, None
+            gx, *found = _by_graph(ctx.again, [x, *tensors], g, needed)
+            return gx, None, None, *found
+        learnt = any(needed[1:])
+        gx, sheet = _kernels(g.device, g.dtype).backward(plan, g, ctx.room, x if learnt else None)
+        if sheet is None:
+            return gx, None, None, *([None] * len(tensors))
+        found = [_gradient(s, sheet).to(s.tensor.dtype) for s in plan.sources]
+        return gx, None, None, *found
+
+
+def _gradient(source: Source, sheet: Tensor) -> Tensor:
+    shape = source.tensor.shape
+    if source.kind == "row":
+        return sheet[source.place : source.place + WIDTH * shape[0]].view(-1, WIDTH).sum(1)
+    if source.kind == "kernel":
+        whole = shape[0] * (PAD + shape[1])
+        return sheet[source.place : source.place + whole].view(shape[0], -1)[:, PAD:]
+    return sheet[source.place : source.place + shape.numel()].view(shape)
+
+
+def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool]) -> list[Tensor | None]:
+    """The gradients of again(x), run once more, as a graph."""
+    with torch.enable_grad():
+        output = again(inputs[0])
+    wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
+    graph = torch.is_grad_enabled()
+    found = iter(torch.autograd.grad(output, wanted, g, create_graph=graph, allow_unused=True))
+    return [next(found) if need else None for need in needed]
 
 
 def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
@@ -202,7 +238,7 @@ def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
         torch.manual_seed(0)
         entry, block = nn.Linear(1, 3).to(dtype), Residual(S4D(3, 2), mixer=Mixer(3, "linear"), prenorm=False).to(dtype)
     k = torch.tensor([[0.5, 0.25], [1.0, -1.0], [0.0, 2.0]], dtype=dtype)
-    plan = _laid_out(Parts(entry, NoNorm(3), [block], [k], NoNorm(3), "mean"), dtype)
+    plan = _laid_out(Parts(entry, NoNorm(3), [block], [k], NoNorm(3), "mean"), dtype, False)
     x = torch.tensor([[[1.0], [2.0]]], dtype=dtype, requires_grad=True)
     with torch.enable_grad():
         h = entry(x)
@@ -210,8 +246,8 @@ def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
         want = block.norm(h + block.mixer(y)).mean(1)
         (slope,) = torch.autograd.grad(want, x, k[None, :, 0])
     room = kernels.memory(plan, 1)
-    pairs = (kernels.forward(plan, x.detach(), room, True), want), (kernels.backward(plan, k[None, :, 0], room), slope)
-    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs)
+    got = kernels.forward(plan, x.detach(), room, True), kernels.backward(plan, k[None, :, 0], room)[0]
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, (want, slope), strict=True))
 
 
 def _cpu(device: torch.device, dtype: torch.dtype) -> bool:

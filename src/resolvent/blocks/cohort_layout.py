@@ -17,7 +17,20 @@ HEADER = 14
 PRENORM, SKIP, NORM, KERNEL, KERNEL_BACK = range(5)
 ADS, ADS_BACK, ADS_BIAS, SIGMA, ACT, MIX, MIX_BACK, MIX_BIAS, FINAL = range(5, 14)
 UNIT, SCALED, LEVER, BENT, CURVED = range(14, 19)
-BLOCK = 19
+INPUT, RAW, MIXED = range(19, 22)  # kept where parameters are learnt: what convolution, AdS and mixer were given
+BLOCK = 22
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor that lies in the array of numbers, so that its gradient can be found in an array of the same layout.
+
+    kind  "row": (n,), each number once for every lane; "plain": as it is; "kernel": (d, l) with zeros before each row
+    """
+
+    place: int
+    kind: str
+    tensor: Tensor
 
 
 @dataclass(frozen=True)
@@ -32,3 +45,4 @@ class Plan:
     layers: int
     saved: int  # arrays (l, d) per sample that the way back needs
     norms: int
+    sources: tuple[Source, ...]

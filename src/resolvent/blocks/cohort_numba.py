@@ -18,10 +18,11 @@ from numba import carray, types
 from torch import Tensor
 
 from resolvent.blocks import cohort_layout as at
-from resolvent.blocks import curve_numba, row_norm_numba, row_numba, tile_numba
+from resolvent.blocks import curve_numba, outer_numba, row_norm_numba, row_numba, tile_numba
 from resolvent.blocks.cohort_layout import Plan
 from resolvent.blocks.leaf_numba import call
 from resolvent.blocks.row_numba import ADD, COPY, SCALE, TIMES
+from resolvent.blocks.tile_numba import PAD
 from resolvent.scan.linear_numba import Array, jit
 from resolvent.scan.memory import fresh, plain
 from resolvent.scan.rows_numba import WIDTH
@@ -41,12 +42,16 @@ _LEAVES = (
     row_numba.scattered,
     row_numba.pooled,
     row_numba.unpooled,
+    outer_numba.outer,
+    outer_numba.correlated,
+    outer_numba.summed,
 )
-_MAP, _CONVOLVE, _BEND, _NORM, _SLOPE, _MEET, _GATHER, _SCATTER, _POOL, _UNPOOL = range(len(_LEAVES))
+_MAP, _CONVOLVE, _BEND, _NORM, _SLOPE, _MEET, _GATHER, _SCATTER, _POOL, _UNPOOL = range(10)
+_OUTER, _CORRELATE, _SUM = range(10, len(_LEAVES))
 
 Net = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
 Work = tuple[int, int, int, int]  # h, y, u (l, row) and scratch (2 ROWS, row)
-Kept = tuple[int, int]  # saved (arrays, l, row), 1 / deviation (norms, l, WIDTH)
+Kept = tuple[int, int, int]  # saved (arrays, l, row), 1 / deviation (norms, l, WIDTH), gradients of the numbers or 0
 
 
 @jit
@@ -105,6 +110,8 @@ def _bent(net: Net, code: int, x: int, slopes: int, count: int) -> None:
 def _through(net: Net, b: int, y: int, z: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of z = final(W act(ads(y)) + b), the first of them at y and z; y is spent."""
     p, (lo, count) = net[0], span
+    if p[b + at.RAW] >= 0:
+        _meet(net, COPY, _saved(net, kept, p[b + at.RAW], lo), y, 1, count)
     if p[b + at.ADS] >= 0:
         s, lever = _saved(net, kept, p[b + at.SCALED], lo), _saved(net, kept, p[b + at.LEVER], lo)
         _mapped(net, p[b + at.ADS], y, s, count)
@@ -113,6 +120,8 @@ def _through(net: Net, b: int, y: int, z: int, kept: Kept, span: tuple[int, int]
         call(net[1][_MEET], (SCALE, y, s, 1, lever, net[4], count, p[at.D] * WIDTH))
     if p[b + at.ACT]:
         _bent(net, p[b + at.ACT], y, _saved(net, kept, p[b + at.BENT], lo), count)
+    if p[b + at.MIXED] >= 0:
+        _meet(net, COPY, _saved(net, kept, p[b + at.MIXED], lo), y, 1, count)
     if p[b + at.MIX] >= 0:
         _mapped(net, p[b + at.MIX], y, z, count)
         _meet(net, ADD, z, _number(net, p[b + at.MIX_BIAS]), 0, count)
@@ -134,6 +143,8 @@ def _block(net: Net, i: int, work: Work, kept: Kept) -> None:
         _meet(net, COPY, unit, h, 1, l)
         _normed(net, place, unit, u, (rstd, 0), l)
         source = u
+    if p[b + at.INPUT] >= 0:
+        _meet(net, COPY, _saved(net, kept, p[b + at.INPUT], 0), source, 1, l)
     call(net[1][_CONVOLVE], (_number(net, p[b + at.KERNEL]), p[at.D], l, source, y, net[4], 0))
     z = unit if after else u
     for lo in range(0, l, ROWS):
@@ -173,6 +184,30 @@ def _forward(net: Net, outside: tuple[int, int, int], first: int, work: Work, ke
 
 
 @jit
+def _learn_rows(net: Net, place: int, a: int, b: int, kept: Kept, count: int) -> None:
+    """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
+    if kept[2]:
+        call(net[1][_SUM], (kept[2] + place * net[3], a, b, net[4], count, net[0][at.D] * WIDTH))
+
+
+@jit
+def _learn_norm(net: Net, place: int, g: int, kept: Kept, unit: tuple[int, int], count: int) -> None:
+    """Those of gamma and beta."""
+    if kept[2]:
+        _learn_rows(net, place, g, _saved(net, kept, unit[0], unit[1]), kept, count)
+        _learn_rows(net, place + net[0][at.D] * WIDTH, g, 0, kept, count)
+
+
+@jit
+def _learn_map(net: Net, places: tuple[int, int], g: int, x: int, kept: Kept, count: int) -> None:
+    """Those of a matrix (d, d) and its bias: rows of the gradient g after it and of what it was given, x."""
+    if kept[2]:
+        d = net[0][at.D]
+        call(net[1][_OUTER], (kept[2] + places[0] * net[3], g, d, x, d, net[4], count))
+        _learn_rows(net, places[1], g, 0, kept, count)
+
+
+@jit
 def _unthrough(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of gy from those of the gradient g of z, the first of them at g and gy."""
     p, (lo, count) = net[0], span
@@ -182,6 +217,9 @@ def _unthrough(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span
         _meet(net, TIMES, scratch, _saved(net, kept, p[b + at.CURVED], lo), 1, count)
         source = scratch
     if p[b + at.MIX] >= 0:
+        if kept[2]:
+            given = _saved(net, kept, p[b + at.MIXED], lo)
+            _learn_map(net, (p[b + at.MIX_BACK], p[b + at.MIX_BIAS]), source, given, kept, count)
         _mapped(net, p[b + at.MIX_BACK], source, gy, count)
     else:
         _meet(net, COPY, gy, source, 1, count)
@@ -191,6 +229,9 @@ def _unthrough(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span
         more = _at(net, scratch, ROWS)
         _meet(net, COPY, scratch, gy, 1, count)
         _meet(net, TIMES, scratch, _saved(net, kept, p[b + at.LEVER], lo), 1, count)
+        if kept[2]:
+            given = _saved(net, kept, p[b + at.RAW], lo)
+            _learn_map(net, (p[b + at.ADS_BACK], p[b + at.ADS_BIAS]), scratch, given, kept, count)
         _mapped(net, p[b + at.ADS_BACK], scratch, more, count)
         _meet(net, TIMES, gy, _saved(net, kept, p[b + at.SCALED], lo), 1, count)
         _meet(net, ADD, gy, more, 1, count)
@@ -205,28 +246,39 @@ def _unblock(net: Net, i: int, work: Work, kept: Kept) -> None:
     for lo in range(0, l, ROWS):
         count, own = min(ROWS, l - lo), _at(net, g, lo)
         if place >= 0 and not before:
+            _learn_norm(net, place, own, kept, (unit, lo), count)
             _sloped(net, place, own, kept, (unit, lo), count)
         _unthrough(net, b, own, _at(net, gy, lo), scratch, kept, (lo, count))
+    if kept[2]:
+        given, to = _saved(net, kept, p[b + at.INPUT], 0), kept[2] + p[b + at.KERNEL] * net[3]
+        call(net[1][_CORRELATE], (to, PAD, gy, given, net[4], l, p[at.D]))
     if not before:
         call(net[1][_CONVOLVE], (k, p[at.D], l, gy, g, net[4], 2 if p[b + at.SKIP] else 1))
         return
     call(net[1][_CONVOLVE], (k, p[at.D], l, gy, u, net[4], 1))
+    _learn_norm(net, place, u, kept, (unit, 0), l)
     _sloped(net, place, u, kept, (unit, 0), l)
     _meet(net, ADD if p[b + at.SKIP] else COPY, g, u, 1, l)
 
 
 @jit
-def _backward(net: Net, outside: tuple[int, int, int], first: int, work: Work, kept: Kept) -> None:
-    p, (gx, given, samples), (g, gy, _, _) = net[0], outside, work
+def _backward(net: Net, outside: tuple[int, int, int, int], first: int, work: Work, kept: Kept) -> None:
+    p, (gx, given, samples, x), (g, gy, u, _) = net[0], outside, work
     l, c, d = p[at.L], p[at.C], p[at.D]
     begin = l - 1 if p[at.POOL] else 0
     call(net[1][_UNPOOL], (g, begin, l, given, samples, first, net[4], d))
     if p[at.END_NORM] >= 0:
+        _learn_norm(net, p[at.END_NORM], _at(net, g, begin), kept, (p[at.END_UNIT], begin), l - begin)
         _sloped(net, p[at.END_NORM], _at(net, g, begin), kept, (p[at.END_UNIT], begin), l - begin)
     for i in range(p[at.LAYERS] - 1, -1, -1):
         _unblock(net, i, work, kept)
     if p[at.START_NORM] >= 0:
+        _learn_norm(net, p[at.START_NORM], g, kept, (p[at.START_UNIT], 0), l)
         _sloped(net, p[at.START_NORM], g, kept, (p[at.START_UNIT], 0), l)
+    if kept[2]:
+        call(net[1][_GATHER], (x, samples, l, c, first, u, net[4]))
+        call(net[1][_OUTER], (kept[2] + p[at.ENTRY_BACK] * net[3], g, d, u, c, net[4], l))
+        _learn_rows(net, p[at.ENTRY_BIAS], g, 0, kept, l)
     call(net[1][_MAP], (_number(net, p[at.ENTRY_BACK]), d, c, g, gy, net[4], l))
     call(net[1][_SCATTER], (gx, samples, l, c, first, gy, net[4], 0, l))
 
@@ -236,10 +288,11 @@ def _backward(net: Net, outside: tuple[int, int, int], first: int, work: Work, k
 
 def _walk(w: Any) -> None:
     """The table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
-    and of the features (or their gradients), of the room; the size of the program."""
-    t = carray(w, HEAD + 12)
+    and of the features (or their gradients), of the room, of the gradients of the numbers (or 0) and of x itself; the
+    sizes of the program and of the numbers."""
+    t = carray(w, HEAD + 15)
     begin, end = share(t)
-    back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, length = t[HEAD:]
+    back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
     p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (_COUNT,))
     net, l = (p, f, numbers, size, row), p[at.L]
     each = (p[at.SAVED] * row + p[at.NORMS] * WIDTH) * l * size  # what a cohort keeps
@@ -248,9 +301,9 @@ def _walk(w: Any) -> None:
     work = h, h + step, h + 2 * step, h + 3 * step  # the same for all cohorts of a thread, so that it stays warm
     for i in range(begin, end):
         saved = room + (i if keep else begin) * each
-        kept = saved, saved + p[at.SAVED] * l * row * size
+        kept = saved, saved + p[at.SAVED] * l * row * size, grads + i * total * size if grads else 0
         if back:
-            _backward(net, (x, y, samples), i * WIDTH, work, kept)
+            _backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
         else:
             _forward(net, (x, y, samples), i * WIDTH, work, kept)
 
@@ -282,20 +335,24 @@ def forward(plan: Plan, x: Tensor, room: Tensor, keep: bool) -> Tensor:
     return out
 
 
-def backward(plan: Plan, g: Tensor, room: Tensor) -> Tensor:
-    """The gradient of x (b, l, c) from that of the features (b, d)."""
+def backward(plan: Plan, g: Tensor, room: Tensor, x: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The gradient of x (b, l, c) from that of the features (b, d); with x, of the numbers too, in their layout."""
     gx = fresh((g.shape[0], plan.l, plan.c), g)
-    _run(plan, (gx, plain(g), room), True, True)
-    return gx
+    if x is None:
+        _run(plan, (gx, plain(g), room), True, True)
+        return gx, None
+    parts = g.new_zeros(-(-g.shape[0] // WIDTH), plan.numbers.numel())  # each cohort's own: their sum has one order
+    _run(plan, (gx, plain(g), room, parts, plain(x)), True, True)
+    return gx, parts.sum(0)
 
 
-def _run(plan: Plan, arrays: tuple[Tensor, Tensor, Tensor], keep: bool, back: bool) -> None:
+def _run(plan: Plan, arrays: tuple[Tensor, ...], keep: bool, back: bool) -> None:
     b, numbers = arrays[0].shape[0], plan.numbers
     sources = plan.program.data_ptr(), _leaves(numbers.dtype).data_ptr(), numbers.data_ptr()
     sizes = int(back), int(keep), b, _row(plan), numbers.element_size()
     threads = threads_for(b * plan.l * plan.d * plan.layers * WIDTH)
-    table = *sizes, *sources, *(a.data_ptr() for a in arrays), plan.program.numel()
-    run(_compiled(), table, -(-b // WIDTH), threads)
+    places = [a.data_ptr() for a in arrays] + [0] * (5 - len(arrays))
+    run(_compiled(), (*sizes, *sources, *places, plan.program.numel(), numbers.numel()), -(-b // WIDTH), threads)
 
 
 def _row(plan: Plan) -> int:

@@ -53,8 +53,8 @@ class Tables:
 
     @cached_property
     def plan(self) -> cohort.Plan | None:
-        """What a walk by cohorts needs, where the form has one and gradients are asked for in x alone."""
-        return None if self.learnt else cohort.plan(self.parts, self.dtype)
+        """What a walk by cohorts needs, where the form has one."""
+        return cohort.plan(self.parts, self.dtype, self.learnt)
 
     def detached(self) -> Tables:
         return replace(
@@ -85,7 +85,7 @@ class Lowered:
 
     def _parts(self, made: list[Toeplitz]) -> cohort.Parts:
         tower, pooling = self.model.tower, self.model.head.pooling
-        responses = [t.kernel.detach() for t in made]
+        responses = [t.kernel for t in made]
         return cohort.Parts(tower.entry, tower.input_norm, self.blocks, responses, tower.final_norm, pooling)  # type: ignore[arg-type]
 
     def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:

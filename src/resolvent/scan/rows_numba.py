@@ -95,10 +95,10 @@ def each_vector(builder: Any, count: Any, start: Any, body: Callable[[Any, Any],
 def _sum_of_products(builder: Any, vector: Any, count: Any, body: Callable[[Any], tuple[Any, Any]]) -> Any:
     """The sum over all vectors i of the product of the two that body(i) returns, as one number."""
     zero = ir.Constant(vector, [0.0] * WIDTH)
-    return _across(builder, each_vector(builder, count, zero, lambda i, x: plus_product(builder, x, *body(i))))
+    return across(builder, each_vector(builder, count, zero, lambda i, x: plus_product(builder, x, *body(i))))
 
 
-def _across(builder: Any, x: Any) -> Any:
+def across(builder: Any, x: Any) -> Any:
     """The sum of a vector's numbers, by halves."""
     width = WIDTH
     while width > 1:

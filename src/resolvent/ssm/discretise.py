@@ -12,10 +12,12 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from resolvent.ssm.blocked import by_graph_only, gradients_by_graph, plain
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
 METHODS = ("zoh", "bilinear", "euler")
@@ -64,10 +66,37 @@ def expm1_over(z: Tensor) -> Tensor:
 
     Near zero the quotient loses its derivatives to cancellation, so a series takes over there.
     """
+    if not plain() or not (z.requires_grad and torch.is_grad_enabled()):
+        return _expm1_over(z)
+    found: Tensor = _Expm1Over.apply(z)
+    return found
+
+
+def _expm1_over(z: Tensor) -> Tensor:
     small = z.detach().abs() < RADIUS
     near = torch.where(small, z, torch.zeros_like(z))
     far = torch.where(small, torch.ones_like(z), z)
     return torch.where(small, _series(near), expm1(far) / far)
+
+
+class _Expm1Over(torch.autograd.Function):
+    """f(z) = (e^z - 1) / z with its derivative f' = (1 + (z - 1) f) / z, near zero a series as well: left to autograd,
+    the terms of the series are a hundred short operations."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        f = _expm1_over(z)
+        ctx.save_for_backward(z, f)
+        return f
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor | None:
+        z, f = ctx.saved_tensors
+        if by_graph_only(*gradients):
+            return gradients_by_graph(lambda t: (_expm1_over(t),), (z,), gradients, (True,))[0]
+        small = z.abs() < RADIUS
+        far = (1 + (z - 1) * f) / torch.where(small, torch.ones_like(z), z)
+        return gradients[0] * torch.where(small, _series_slope(torch.where(small, z, 0)), far).conj()
 
 
 def expm1(z: Tensor) -> Tensor:
@@ -84,6 +113,15 @@ def _series(z: Tensor) -> Tensor:
     total = torch.full_like(z, 1 / math.factorial(terms))
     for k in range(terms - 1, 0, -1):
         total = total * z + 1 / math.factorial(k)
+    return total
+
+
+def _series_slope(z: Tensor) -> Tensor:
+    """Its derivative, sum_k k z^(k-1) / (k+1)!; no graph is recorded."""
+    terms = 18 if z.dtype in (torch.float64, torch.complex128) else 11
+    total = torch.full_like(z, terms / math.factorial(terms + 1))
+    for k in range(terms - 1, 0, -1):
+        total.mul_(z).add_(k / math.factorial(k + 1))
     return total
 
 

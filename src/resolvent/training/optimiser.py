@@ -26,7 +26,7 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
     if not made:
         raise ValueError("fit: the model has no parameter to train; is requires_grad off throughout?")
     make = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
-    quick = all(p.is_cuda and p.is_floating_point() for p in model.parameters())  # one launch instead of dozens
+    quick = all((p.is_cuda or p.is_cpu) and p.is_floating_point() for p in model.parameters())  # one call, not dozens
     fused = True if quick else None
     return make(made, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
 

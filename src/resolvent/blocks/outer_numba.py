@@ -1,0 +1,153 @@
+"""Gradients of the numbers that `tile_numba` multiplies with: products of rows of samples in lanes, summed over time.
+
+    map over channels    ∂A[p, i] = sum_{t, s} x[t, p, s] ∂y[t, i, s]
+    convolution          ∂k[c, j] = sum_{t, s} ∂y[t, c, s] x[t - j, c, s]
+
+A tile of R by V sums stays in registers, one lane for each sample; at its end the lanes are added up.
+Imported by compiled backends only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from resolvent.blocks.leaf_numba import leaf
+from resolvent.scan.rows_numba import WIDTH, across, plus_product
+from resolvent.scan.team import pointer
+
+LAGS = 8  # of a tile of a convolution's gradient
+_ROWS, _COLUMNS = 3, 4  # of a tile of a map's
+
+
+def _outer(R: int, V: int) -> Any:
+    """outer(like, a, b, out, step, count): out[r, v] += sum over t < count and lanes of a[t, r] b[t, v].
+
+    a and b are (address, bytes from r to r + 1), out (address, bytes from r to r + 1, from v to v + 1), step the bytes
+    from t to t + 1. count is at least 1.
+    """
+
+    def typed(context: Any, like: Any, a: Any, b: Any, out: Any, step: Any, count: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            like, *places, step, count = args
+            sized = zip(places, (2, 2, 3), strict=True)
+            a, b, out = ([builder.extract_value(place, k) for k in range(n)] for place, n in sized)
+            _sums(builder, ir.VectorType(like.type, WIDTH), (a, b, out, step, count), (R, V))
+            return context.get_dummy_value()
+
+        two, three = (types.UniTuple(types.int64, n) for n in (2, 3))
+        return types.void(like, two, two, three, types.int64, types.int64), generate
+
+    return intrinsic(typed)
+
+
+def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, int]) -> None:
+    (a, gap_a), (b, gap_b), (out, row, column), step, count = given
+    (R, V), number = size, count.type
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    t, at_a, at_b = (builder.phi(number) for _ in range(3))
+    sums = [builder.phi(vector) for _ in range(R * V)]
+
+    def load(base: Any, gap: Any, i: int) -> Any:
+        at = builder.add(base, builder.mul(gap, number(i)))
+        return builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
+
+    right = [load(at_b, gap_b, v) for v in range(V)]
+    found = []
+    for r in range(R):
+        left = load(at_a, gap_a, r)
+        found += [plus_product(builder, sums[r * V + v], left, right[v]) for v in range(V)]
+    then, zero = builder.add(t, number(1)), ir.Constant(vector, [0.0] * WIDTH)
+    moved = [(t, number(0), then), (at_a, a, builder.add(at_a, step)), (at_b, b, builder.add(at_b, step))]
+    for variable, first, again in (*moved, *((s, zero, f) for s, f in zip(sums, found, strict=True))):
+        variable.add_incoming(first, before)
+        variable.add_incoming(again, loop)
+    builder.cbranch(builder.icmp_signed("<", then, count), loop, after)
+    builder.position_at_end(after)
+    for i, value in enumerate(found):
+        place = builder.add(out, builder.add(builder.mul(row, number(i // V)), builder.mul(column, number(i % V))))
+        at = builder.inttoptr(place, vector.element.as_pointer())
+        builder.store(builder.fadd(builder.load(at), across(builder, value)), at)
+
+
+_wide, _low, _tall, _one = _outer(_ROWS, _COLUMNS), _outer(1, _COLUMNS), _outer(_ROWS, 1), _outer(1, 1)
+_lags = _outer(1, LAGS)
+
+
+def outer(dtype: Any) -> int:
+    """out[i, j] += sum_{t, s} a[t, i, s] b[t, j, s] for `rows` of a and `columns` of b."""
+    size = dtype.bitwidth // 8
+
+    def body(out: int, a: int, rows: int, b: int, columns: int, row: int, count: int) -> None:
+        like, vector = dtype(0), WIDTH * size
+        i = 0
+        while i < rows:
+            tall = rows - i >= _ROWS
+            left = a + i * vector, vector
+            j = 0
+            while j < columns:
+                right, place = (b + j * vector, vector), (out + (i * columns + j) * size, columns * size, size)
+                if columns - j >= _COLUMNS:
+                    if tall:
+                        _wide(like, left, right, place, row * size, count)
+                    else:
+                        _low(like, left, right, place, row * size, count)
+                    j += _COLUMNS
+                else:
+                    if tall:
+                        _tall(like, left, right, place, row * size, count)
+                    else:
+                        _one(like, left, right, place, row * size, count)
+                    j += 1
+            i += _ROWS if tall else 1
+
+    return leaf(body)
+
+
+def correlated(dtype: Any) -> int:
+    """out[c, pad + j] += sum_{t >= j, s} g[t, c, s] x[t - j, c, s]; out is (d, pad + l)."""
+    size = dtype.bitwidth // 8
+
+    def body(out: int, pad: int, g: int, x: int, row: int, l: int, d: int) -> None:
+        like, gap = dtype(0), row * size
+        for c in range(d):
+            own, here, there = out + (c * (pad + l) + pad) * size, g + c * WIDTH * size, x + c * WIDTH * size
+            j = 0
+            while j < l:
+                if l - j >= LAGS:  # from the step on at which all of these lags have an x, then what came before
+                    first = j + LAGS - 1
+                    right = there + (LAGS - 1) * gap, -gap
+                    _lags(like, (here + first * gap, 0), right, (own + j * size, 0, size), gap, l - first)
+                    for r in range(LAGS - 1):
+                        left, place = (here + (j + r) * gap, 0), (own + (j + r) * size, 0, 0)
+                        _one(like, left, (there, 0), place, gap, LAGS - 1 - r)
+                    j += LAGS
+                else:
+                    _one(like, (here + j * gap, 0), (there, 0), (own + j * size, 0, 0), gap, l - j)
+                    j += 1
+
+    return leaf(body)
+
+
+def summed(dtype: Any) -> int:
+    """out[j] += sum over `count` rows of a[t, j] b[t, j], or without b (0) of a[t, j], for n numbers."""
+    size = dtype.bitwidth // 8
+
+    def body(out: int, a: int, b: int, row: int, count: int, n: int) -> None:
+        total = carray(pointer(out, dtype), (n,))
+        for t in range(count):
+            x = carray(pointer(a + t * row * size, dtype), (n,))
+            if b:
+                y = carray(pointer(b + t * row * size, dtype), (n,))
+                for j in range(n):
+                    total[j] += x[j] * y[j]
+            else:
+                for j in range(n):
+                    total[j] += x[j]
+
+    return leaf(body)
