@@ -17,15 +17,15 @@ from small import small_cell
 
 def test_equal_weights_are_attacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a single epoch the best weights are the last."""
-    cell, whole, seen = small_cell(task=TaskChoice("digits", samples=32)), stages.evaluate, []
+    cell, whole, seen = small_cell(task=TaskChoice("digits", samples=32)), stages.evaluate_together, []
 
-    def counted(*inputs: Any, **settings: Any) -> Any:
-        seen.append(settings["folder"])
-        return whole(*inputs, **settings)
+    def counted(*inputs: Any) -> Any:
+        seen.append(inputs[-1])
+        return whole(*inputs)
 
-    monkeypatch.setattr(stages, "evaluate", counted)
+    monkeypatch.setattr(stages, "evaluate_together", counted)
     record = run_cell(replace(cell, budget=replace(cell.budget, epochs=1)), tmp_path / "run", told=lambda line: None)
     best, last = (record["attacks"][f"fast-linf-0.05-{name}"] for name in ("best", "last"))
-    assert len(seen) == 1
+    assert seen == [tmp_path / "run/attack/fast-linf-0.05-best"]
     assert (best["checkpoint"], last["checkpoint"]) == ("best", "last")
     assert best | {"checkpoint": "last"} == last
