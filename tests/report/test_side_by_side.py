@@ -145,3 +145,21 @@ def test_what_breaks_a_bound_is_told_once() -> None:
     runs: list[tuple[str, dict[str, Any]]] = [("s4", {"gain": None, "reason": text}), ("l2ru", {"gain": 1.0}),
                                               ("dss", {"gain": None, "reason": text})]  # fmt: skip
     assert unbounded(runs) == [("s4, dss", told)]
+
+
+def test_figures_that_share_a_title_do_not_share_ids(tmp_path: Path) -> None:
+    import re
+
+    for kind, shift in (("standard", 0.0), ("trades", 0.1)):
+        for structure in ("s4", "mega"):
+            held = record(structure, kind)
+            for row in held["training"]["rows"]:
+                row["train_loss"] += shift
+            write(tmp_path, held)
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    ids = re.findall(r'<clipPath id="([^"]+)"', text)
+    losses = [part for part in text.split("<h3>")[1:] if part.startswith("Training loss")]
+    assert len(losses) == 2
+    first, second = (set(re.findall(r'<clipPath id="([^"]+)"', part)) for part in losses)
+    assert ids
+    assert not first & second

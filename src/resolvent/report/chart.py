@@ -16,10 +16,11 @@ DASHES = ("-", "--", "-.", ":")
 BROAD = (7.4, 3.2)  # inches: for charts with many curves
 MANY = 5  # curves
 FEW = 7  # places on an axis
+WHOLE = ("epoch", "layer")  # what comes in whole numbers
 
 
 def chart_svg(chart: Chart) -> str:
-    return svg(chart_figure(chart), "chart" + chart["title"] + chart["ylabel"])
+    return svg(chart_figure(chart), f"chart{chart['title']}{chart['ylabel']}{chart['series']}")  # ids of its own
 
 
 def chart_figure(chart: Chart) -> Figure:
@@ -42,6 +43,8 @@ def chart_figure(chart: Chart) -> Figure:
         axes.annotate(mark["text"], (mark["x"], mark["y"]), (4, 4), textcoords="offset points", size=7, color=INK)
     _scale(axes, chart, log)
     axes.set(xlabel=chart["xlabel"], ylabel=chart["ylabel"])
+    if chart["xlabel"] in WHOLE and "x" not in log:
+        axes.locator_params(axis="x", integer=True)
     if len(chart["series"]) > 1:
         legend(axes)
     return figure

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE = (5.0, 3.0)
 NAMES = {"clean": "clean", "robust": "PGD-10"}
 
 
@@ -80,7 +79,7 @@ def _mark_best(axes: Axes, rows: list[dict[str, Any]], split: str) -> None:
 
 def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
     """Accuracy against the size of the attack, one curve a run; clean accuracy stands at 0."""
-    figure, axes = blank(WIDE)
+    figure, axes = blank()
     for k, (name, record) in enumerate(records):
         points = curve(record)
         dash = ("-", "--", "-.", ":")[k // len(SERIES) % 4]
@@ -88,7 +87,7 @@ def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
     axes.set(xlabel="size of the attack", ylim=(0, 102))
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
     legend(axes)
-    return svg(figure, "robustness" + "".join(name for name, _ in records))
+    return svg(figure, f"robustness{[(name, curve(record)) for name, record in records]}")
 
 
 def curve(record: Record) -> list[tuple[float, float]]:
@@ -104,10 +103,13 @@ def curve(record: Record) -> list[tuple[float, float]]:
 def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> str:
     """Certified below, attacked above; between two radii each curve keeps the value that is sure to bound the truth."""
     figure, axes = blank()
+    clean = record["certificate"].get("clean")
+    if clean is not None and points[0]["radius"] > 0:  # within no distance every right answer stands
+        points = [{"radius": 0.0, "certified": clean, "attacked": clean}, *points]
     radii = [p["radius"] for p in points]
     axes.step(radii, [100 * p["certified"] for p in points], where="pre", lw=1.4, color=SERIES[0], label="certified")
     above = [(p["radius"], 100 * p["attacked"]) for p in points if p.get("attacked") is not None]
-    if above:
+    if len(above) > 1:
         axes.step(*zip(*above, strict=True), where="post", lw=1.2, color=SERIES[1], label="under attack")
     axes.set(xlabel="radius, L2", ylim=(0, 102))
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")

@@ -8,7 +8,7 @@ from typing import Any
 from resolvent.report.fourier import fourier_findings
 from resolvent.report.generalisation import gap_findings
 from resolvent.report.page import require_packages
-from resolvent.report.process import process_findings
+from resolvent.report.process import WAYS, process_findings, short_names, way_of
 from resolvent.report.record import Spectrum, write_whole
 from resolvent.report.runs import Record, Runs, read_runs
 from resolvent.report.table import KINDS, Table, tables
@@ -109,10 +109,10 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
 
     named = [(name.replace(",", " "), record) for name, record in first.items()]
     curved = [(name, record) for name, record in named if len(draw.curve(record)) > 1]
-    groups = [curved[i : i + CURVES] for i in range(0, len(curved), CURVES)]
+    groups = robustness_groups(curved)
     inside = [(f"{name}, {each['name']}", each) for name, r in named for each in _layers(r)]
     return {
-        "robustness": [("", Markup(draw.robustness_svg(group))) for group in groups],
+        "robustness": [(name, Markup(draw.robustness_svg(group))) for name, group in groups],
         "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
         "certificates": [c for name, r in named if "certificate" in r and (c := certificate(name, r))["svg"]][:SHOWN],
         "unbounded": unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
@@ -121,6 +121,16 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
         "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
         "examples": [example(name, e) for name, r in named for e in _examples(r)[:1]][:SHOWN],
     }
+
+
+def robustness_groups(named: list[tuple[str, Record]]) -> list[tuple[str, list[tuple[str, Record]]]]:
+    """Runs that share data and way of training, by short names; a figure holds so many."""
+    groups: dict[str, list[tuple[str, Record]]] = {}
+    for name, record in named:
+        way = way_of(record)
+        groups.setdefault(f"{record['task']['name']}, {WAYS.get(way, way)}", []).append((name, record))
+    short = {title: short_names(runs) if len(runs) > 1 else runs for title, runs in groups.items()}
+    return [(title, runs[i : i + CURVES]) for title, runs in short.items() for i in range(0, len(runs), CURVES)]
 
 
 def problems(runs: Runs) -> list[dict[str, str]]:
