@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from zipfile import BadZipFile
 
 import torch
 from rich.console import Console
@@ -69,6 +70,7 @@ def run(request: Request) -> int:
         data, bounds = samples_of(request.data or task_of(Path(request.run)) or "digits")
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
+        data = _in_type_of(model, data)
         progress, listener = progress_bar(console)
         with progress, crew_of_torchrun(request.device):
             outcome = evaluate_together(model, data, threat, request.preset, settings, request.out, listener)
@@ -78,6 +80,13 @@ def run(request: Request) -> int:
     if request.out is not None:
         console.print(f"record: {request.out / RECORD}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """x in the model's own type where both are float32 or float64: numpy writes float64 unless told."""
+    full = (torch.float32, torch.float64)
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), data[0].dtype)
+    return (data[0].to(own), *data[1:]) if own in full and data[0].dtype in full else data
 
 
 def number(option: str, text: str) -> float:
@@ -142,7 +151,7 @@ def samples_of(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float] | Non
     if path.suffix in (".safetensors", ".npz"):
         if not path.is_file():
             raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
-        held = _tensors(path)
+        held = _read(path)
         if not {"x", "y"} <= set(held):
             raise UsageError(f"{name} must hold x and y, it has {', '.join(sorted(held)) or 'nothing'}.")
         return tuple(held[key] for key in ("x", "y", "lengths") if key in held), None
@@ -151,6 +160,21 @@ def samples_of(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float] | Non
     task = load_task(name)
     test = task.test.unpack()
     return (test.x, test.y) if test.lengths is None else (test.x, test.y, test.lengths), task.bounds
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+
+    try:
+        return _tensors(path)
+    except (ValueError, TypeError, OSError, SafetensorError, BadZipFile) as wrong:
+        raise UsageError(f"{path} cannot be read as arrays of numbers: {_reason(wrong)}") from wrong
+
+
+def _reason(wrong: Exception) -> str:
+    """numpy advises to unpickle what it cannot read: nobody should."""
+    text = str(wrong).splitlines()[0]
+    return "it is no such file, or holds Python objects." if "pickle" in text else text
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

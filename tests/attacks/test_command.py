@@ -136,3 +136,28 @@ def test_the_file_must_hold_x_and_y(tmp_path: Path, capsys: pytest.CaptureFixtur
     save_file({"inputs": torch.zeros(1)}, tmp_path / "d.safetensors")
     assert cli.main(["attack", STRANGER, "--data", str(tmp_path / "d.safetensors")]) == 2
     assert "it has inputs" in capsys.readouterr().err
+
+
+def test_numpys_float64_is_turned_into_the_models_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = sequences(3)
+    np.savez(tmp_path / "d.npz", x=x.double().numpy(), y=labelled(Recurrent(), x).numpy())
+    assert quick(STRANGER, "--data", str(tmp_path / "d.npz")) == 0
+    assert "3 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.safetensors"])
+def test_a_file_that_is_none_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_text("nothing of the kind")
+    assert cli.main(["attack", STRANGER, "--data", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert f"{name} cannot be read" in error
+    assert "pickle" not in error
+
+
+def test_a_model_for_other_shapes_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((2, 5), np.float32), y=np.zeros(2, np.int64))
+    assert cli.main(["attack", "torch.nn:Linear", "--kwargs", '{"in_features": 3, "out_features": 4}', "--data",
+                     str(tmp_path / "d.npz")]) == 2  # fmt: skip
+    error = capsys.readouterr().err
+    assert "does not take x of shape (2, 5)" in error
+    assert error.count("\n") == 1

@@ -155,13 +155,26 @@ def prepare(
     draws, told = Draws.of(x, seed), described(threat)
     y = y.detach().to(torch.int64)
     job = Job(victim, x.detach(), y, within, draws, attacks, told=told, lengths=lengths)
-    seen = [outputs(job, job.x[:_SEEN]) for _ in range(_AGAIN)]
+    seen = [_first_look(where, job) for _ in range(_AGAIN)]
     check_logits(where, seen[0], job.y)
     softmax = doubt.softmax_outputs(seen[0])
     if softmax is not None:
         raise ValueError(f"{where}: {softmax.explanation}")
     random = doubt.random_outputs(seen)
     return replace(job, random=random is not None), doubt.present([random])
+
+
+def _first_look(where: str, job: Job) -> Tensor:
+    """Outputs at some of the samples; what the model itself refuses is told with what it was given."""
+    try:
+        return outputs(job, job.x[:_SEEN])
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as wrong:
+        raise ValueError(
+            f"{where}: the model does not take x of shape {tuple(job.x.shape)} and {job.x.dtype}: "
+            f"{str(wrong).strip().splitlines()[0]}"
+        ) from wrong
 
 
 def judged(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult:

@@ -17,7 +17,7 @@ def check_norm(norm: Any) -> None:
 
 def check_eps(eps: Any) -> None:
     _check_number("eps", eps)
-    values = torch.as_tensor(eps)
+    values = eps if isinstance(eps, Tensor) else torch.as_tensor(eps, dtype=torch.float64)
     if values.dim() > 1:
         raise ValueError(
             f"Threat: eps must be a number or a tensor (b,), one per sample, got shape {tuple(values.shape)}."
@@ -104,6 +104,6 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _worst(values: Tensor) -> float:
-    flat = values.flatten().float()
+    flat = values.flatten().double()
     bad = flat[~torch.isfinite(flat)]
     return float(bad[0]) if bad.numel() else float(flat.min())
