@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,16 @@ def test_every_answer_is_right() -> None:
 @pytest.mark.slow
 def test_ten_thousand_answers_are_right() -> None:
     check(*generate(10_000, 501, 1999, 2000, seed=1))
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_trees_in_under_five_minutes() -> None:
+    """CPU time, which other processes do not move."""
+    started = time.process_time()
+    tokens, answers = generate(100_000, 501, 1999, 2000, seed=2)
+    assert time.process_time() - started < 300
+    assert tokens.shape == (100_000, 2000)
+    assert set(np.unique(answers)) == set(range(10))
 
 
 def test_short_trees_too() -> None:

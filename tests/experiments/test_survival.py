@@ -23,7 +23,13 @@ TRAIN = ("train", "--epochs", "4", "--width", "8", "--layers", "1", "--eps", "0.
 
 def start(out: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "resolvent", "run", *arguments, "--out", str(out), "--no-report"]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, preexec_fn=_heed_interrupts)
+
+
+def _heed_interrupts() -> None:
+    """A shell's background job, as this may be one, ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(out: Path, *arguments: str) -> tuple[int, str]:
@@ -92,12 +98,12 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of half a megabyte."""
+    """A disk of four megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
     if shutil.which("mount") is None:
         pytest.skip("there is no mount here")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True)
     if done.returncode:
         pytest.skip("mounting a disk is not allowed here")
     yield place
@@ -123,7 +129,7 @@ def test_a_full_disk_stops_the_run_and_more_room_lets_it_go_on(tmp_path: Path, s
         assert "the same command goes on" in said
         assert "Traceback" not in said
         ballast.write_bytes(b"")
-        room += whole // 8
+        room += whole // 3
     assert stopped, "the disk never filled up"
     assert timeless(small_disk / "runs") == timeless(tmp_path / "calm")
     assert not list((small_disk / "runs").rglob(".*"))
