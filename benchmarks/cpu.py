@@ -122,7 +122,7 @@ def run_one(function: str, shape: list[Any]) -> None:
     torch.set_num_threads(int(THREADS))
     sys.path.insert(0, str(HERE))
     import contenders
-    from measure import median_ms, peak_extra_mb
+    from resolvent.timing.measure import median_ms, peak_extra_mb
 
     build = getattr(contenders, function)
     small = [getattr(torch, s) if isinstance(s, str) else s for s in shape]

@@ -9,7 +9,6 @@ listed beside it: its size does not depend on the length.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from resolvent.timing.measure import median_ms
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from measure import median_ms  # noqa: E402  (after the path above)
-
 LENGTHS = [64 * 2**i for i in range(11)]
 CLIFF = 4.0
 
