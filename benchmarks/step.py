@@ -1,5 +1,8 @@
 """The PGD-10 training step on a CPU: two S4D layers, b = l = d = 64; eager torch, our modules, our lowered form.
 
+Beside it the floor: the products of eleven passes over two layers, each forward and adjoint, of which the convolutions
+need their causal half, and those of the parameters' gradients, at the rate of a large product in the same run.
+
     python benchmarks/step.py [--threads 2] [--repeats 7] [--out benchmarks/results/step.json]
 
 Values and gradients of all three are compared in float64 first. Medians, milliseconds; needs a quiet machine.
@@ -60,6 +63,7 @@ def main() -> None:
     }
     _check(model, ways)
     report = {name: _time(way(copy.deepcopy(model)), settings.repeats) for name, way in ways.items()}
+    report["floor"] = _floor()
     for name, ms in report.items():
         print(f"{name:8} {ms:7.1f} ms")
     if settings.out is not None:
@@ -80,9 +84,21 @@ def _check(model: nn.Module, ways: dict[str, Callable[[nn.Module], nn.Module]]) 
         found[name] = [output, *torch.autograd.grad(criterion(output, batch.y).sum(), inputs)]
     for name, values in found.items():
         for got, want in zip(values, found["eager"], strict=True):
-            error = float((got - want).abs().max() / want.abs().max())
+            error = float(((got - want).abs().max() / want.abs().max()).detach())
             if not error < 1e-9:
                 raise SystemExit(f"{name} differs from eager by {error:.1e}: no time is told")
+
+
+def _floor() -> float:
+    """Milliseconds of the products alone."""
+    x, times = torch.rand(1024, 1024), []
+    for _ in range(10):
+        start = time.perf_counter()
+        torch.mm(x, x)
+        times.append(time.perf_counter() - start)
+    rate = 2 * 1024**3 / min(times)  # operations a second
+    product = 2 * b * d * l * (d + l / 2)  # a map and a convolution
+    return 1e3 * 2 * (11 * 2 + 1) * product / rate  # two layers; each way, and once for the parameters
 
 
 def _batch(dtype: torch.dtype) -> Batch:

@@ -55,8 +55,8 @@ def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, 
             output = f(at)
             losses = objective(output, *labels)
             (grad,) = torch.autograd.grad(losses.sum(), at)
-        good = torch.isfinite(losses.detach()) & torch.isfinite(output.detach()).all(-1)
-        good = (good & torch.isfinite(grad).flatten(1).all(1)).view(-1, *[1] * (x.dim() - 1))
+        seen = torch.cat([v.detach().reshape(len(x), -1) for v in (losses, output, grad)], 1)
+        good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # of what is not finite that is NaN
         x = region.project(x + size * torch.where(good, grad, 0.0).sign())
     return x
 
