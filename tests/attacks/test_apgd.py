@@ -57,17 +57,18 @@ def test_targeted_accuracy_is_the_reference_packages(norm: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-@pytest.mark.parametrize("attack", [APGD(), APGD(dlr), APGD(targeted_dlr, targets=9)], ids=lambda a: a.name)
-def test_accuracy_on_a_thousand(norm: str, attack: APGD) -> None:
-    if attack.objective is dlr:
-        x, y = images(1000, 5)
-        threat = Threat(norm, PARITY[norm][1], (0.0, 1.0))  # type: ignore[arg-type]
-        mine = accuracy(attack(trained(), x, y, threat).x_adv, y)
-        assert mine <= accuracy(theirs(norm, loss="dlr").perturb(x, y), y) + 0.005
-    else:
-        # On L1 the reference itself moved by 1.7 points between seeds (three seeds, 300 samples).
-        apart = compare_accuracy(norm, attack, 1000, 0.005 if norm != "l1" else 0.015)
-        assert norm == "l1" or abs(apart) <= 0.005
+def test_dlr_on_a_thousand(norm: str) -> None:
+    x, y = images(1000, 5)
+    threat = Threat(norm, PARITY[norm][1], (0.0, 1.0))  # type: ignore[arg-type]
+    mine = accuracy(APGD(dlr)(trained(), x, y, threat).x_adv, y)
+    assert mine <= accuracy(theirs(norm, loss="dlr").perturb(x, y), y) + 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [APGD(), APGD(targeted_dlr, targets=9)], ids=lambda a: a.name)
+def test_l1_on_a_thousand(attack: APGD) -> None:
+    """The reference itself moved by 1.7 points between seeds (three seeds, 300 samples)."""
+    compare_accuracy("l1", attack, 1000, 0.015)
 
 
 def mean_losses(norm: Any, n: int, seeds: int) -> tuple[Tensor, Tensor]:
@@ -90,14 +91,6 @@ def test_loss_reaches_the_reference_packages(norm: str) -> None:
     """Both maximise from random starts, so the mean over the samples scatters by about 1 % between seeds."""
     mine, want = mean_losses(norm, 60, 1)
     assert mine.mean() >= want.mean() * 0.985
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_loss_on_a_thousand(norm: str) -> None:
-    mine, want = mean_losses(norm, 1000, 3)
-    error = (mine.var() / 3 + want.var() / 3).sqrt()
-    assert mine.mean() >= want.mean() - 2 * error
 
 
 def rows_of(n: int, norm: Any = "linf") -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from statistics import fmean, variance
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.attacks import Draws, Threat
+from resolvent.attacks import Threat
 from resolvent.attacks.fab import FAB
 from resolvent.attacks.square import Square
 
@@ -94,17 +93,3 @@ def test_parity_quickly(norm: str, name: str, eps: float) -> None:
 @pytest.mark.parametrize(("norm", "name", "eps"), THREATS)
 def test_parity(norm: str, name: str, eps: float) -> None:
     compare(norm, name, eps, 1000, (100, 5000), 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("norm", "name", "eps"), THREATS)
-def test_square_as_it_is_by_default_is_no_weaker(norm: str, name: str, eps: float) -> None:
-    """Windows that reach every edge and waste no query, each sample its own: compared over seeds, as chance differs."""
-    from pyautoattack.square import SquareAttack
-
-    x, y = images(1000, 99)
-    threat, attack = Threat(norm, eps, (0.0, 1.0)), Square(n_queries=1000)
-    ours = [standing(attack(trained(), x, y, threat, draws=Draws.of(x, seed)).x_adv, y) for seed in range(8)]
-    theirs = [standing(SquareAttack(trained(), name, 1000, eps, seed=seed).perturb(x, y), y) for seed in range(8)]
-    error = (variance(ours) / 8 + variance(theirs) / 8) ** 0.5
-    assert fmean(ours) <= fmean(theirs) + 2 * error, f"{ours} against {theirs}"
