@@ -69,7 +69,10 @@ def garble(path: Path) -> None:
 DAMAGES: dict[str, Damage] = {"flip": flip, "cut": cut, "garble": garble}
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "garble"])
+SLOW = pytest.mark.slow  # the same once more with other bytes
+
+
+@pytest.mark.parametrize("damage", ["flip", pytest.param("cut", marks=SLOW), pytest.param("garble", marks=SLOW)])
 def test_weights_damaged_in_the_midst_of_training(run: Path, whole: Path, damage: str) -> None:
     """Before the end no list of checksums is there yet: the file carries its own."""
     unfinished(run, "summary.json", "stage", "attack", "checkpoint/sums.json", "checkpoint/last")
@@ -81,7 +84,7 @@ def test_weights_damaged_in_the_midst_of_training(run: Path, whole: Path, damage
     assert (run / "damaged" / "checkpoint" / "best" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("damage", ["cut", "garble"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("garble", marks=SLOW)])
 def test_a_damaged_record_is_named_and_made_again(run: Path, whole: Path, damage: str) -> None:
     DAMAGES[damage](run / "record.json")
     told: list[str] = []
@@ -91,7 +94,7 @@ def test_a_damaged_record_is_named_and_made_again(run: Path, whole: Path, damage
     assert (run / "damaged" / "record.json").is_file()
 
 
-@pytest.mark.parametrize("damage", ["cut", "garble"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("garble", marks=SLOW)])
 def test_a_damaged_summary_is_made_again(run: Path, whole: Path, damage: str) -> None:
     unfinished(run)
     DAMAGES[damage](run / "summary.json")
@@ -181,7 +184,14 @@ def header_beyond_the_file(path: Path) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text)
 
 
-@pytest.mark.parametrize("forge", [pickled, huge_header, header_beyond_the_file], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(pickled, id="pickled"),
+        pytest.param(huge_header, id="huge_header", marks=SLOW),
+        pytest.param(header_beyond_the_file, id="header_beyond_the_file", marks=SLOW),
+    ],
+)
 def test_a_forged_checkpoint_is_refused_and_nothing_runs(run: Path, whole: Path, forge: Damage) -> None:
     forge(run / "checkpoint" / "best" / "model.safetensors")
     with pytest.raises(ValueError, match=r"best/model\.safetensors cannot be read"):

@@ -267,6 +267,7 @@ def test_a_stopped_worker_leaves_its_progress_to_the_next(
     assert not [name for name in store.objects.names() if PROGRESS in name or CLAIMS in name]
 
 
+@pytest.mark.slow
 def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
     store = ObjectStore(url, Watch(beat=0.01), keep=0.0)
     with store.working(BARE.place) as path:
@@ -278,6 +279,7 @@ def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
     assert f"{BARE.place}/{PROGRESS}" not in store.objects.names()
 
 
+@pytest.mark.slow
 def test_damaged_progress_is_told_and_not_used(url: str, whole: Path) -> None:
     store, told = ObjectStore(url, NEVER), []
     store.objects.write(f"{BARE.place}/{PROGRESS}", b"0" * 500)
