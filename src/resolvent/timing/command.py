@@ -120,7 +120,7 @@ def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Request
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    made = Table(box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     made.add_column("layer", no_wrap=True)
     theirs = [f"plain\n{what}" for what in ("forward", "backward", "MB")]
     for head in ("forward", "backward", "step", "MB", "copy", *theirs, "times\nfaster"):
