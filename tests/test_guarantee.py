@@ -20,6 +20,7 @@ from resolvent.models import (
     S4DConfig,
     TokensConfig,
     build_model,
+    load_model,
     presets,
     save_model,
 )
@@ -128,19 +129,26 @@ def test_a_model_without_a_bound_is_refused_by_name(tmp_path: Path, capsys: pyte
     assert "certified within 0.1 in L2" in told
 
 
-def test_weights_that_do_not_verify_are_refused(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
+def test_weights_that_are_not_numbers_are_refused(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder, data = saved
-    path = folder / "model.safetensors"
-    with safe_open(path, framework="pt") as file:
-        header, held = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    held["head.out.weight"][0, 0] = float("nan")
-    save_file(held, path, metadata=header)
+    model = load_model(folder)
+    with torch.no_grad():
+        model.head.out.weight[0, 0] = float("nan")
+    save_model(model, folder)
     status, told = ask(capsys, folder, "--data", data)
     assert status == 2
     assert "head.out.weight holds NaN or infinity, so nothing is certified" in told
+
+
+def test_weights_that_do_not_verify_are_refused(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, data = saved
+    path = folder / "model.safetensors"
+    held = bytearray(path.read_bytes())
+    held[-3] ^= 1
+    path.write_bytes(held)
+    status, told = ask(capsys, folder, "--data", data)
+    assert status == 2
+    assert "is damaged: its weights are not those that were saved" in told
 
 
 @pytest.mark.parametrize(
