@@ -28,7 +28,8 @@ def test_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours["floor_ms"] > 0
     for held in (ours, plain):
         figures = Figures(**held["figures"])
-        assert 0 < figures.forward_ms < figures.backward_ms
+        assert figures.forward_ms > 0
+        assert figures.backward_ms > 0
         assert figures.extra_mb >= 0
     assert ours["figures"]["step_ms"] > 0
     assert plain["figures"]["step_ms"] is None
