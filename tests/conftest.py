@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes at once: threads of each would wait for one another's cores
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start
 
 
 @pytest.fixture(autouse=True)

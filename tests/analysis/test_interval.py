@@ -118,6 +118,7 @@ def test_length_one_and_delay() -> None:
     assert_close(system_radius(delayed, radius), system_radius(system, radius))
 
 
+@pytest.mark.slow  # compares times, which a busy machine spoils
 @pytest.mark.parametrize("uniform", [True, False], ids=["uniform", "per-step"])
 def test_linear_in_length(uniform: bool) -> None:
     """Eight times the length takes no more than sixteen times the CPU time: a quadratic pass would take 64."""

@@ -87,6 +87,7 @@ def test_at_an_eigenvalue_the_resolvent_is_infinite() -> None:
     assert float(resolvent_norm(torch.zeros(1, 1), 4.0)) == pytest.approx(0.25)
 
 
+@pytest.mark.slow  # a time, which a busy machine spoils
 def test_n_128_on_a_full_grid_is_seconds() -> None:
     start = time.process_time()
     pseudospectrum(random(128), points=30)

@@ -161,7 +161,9 @@ def test_targets_follow_the_clean_logits_and_the_class_count() -> None:
     assert [r for r, _ in _rounds(APGD(restarts=3), 4)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 8])
+@pytest.mark.parametrize(
+    "at_once", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_targets_side_by_side_break_what_targets_in_turn_break(at_once: int) -> None:
     x, y = images(40, 8)
     threat = Threat("linf", 0.05, (0.0, 1.0))
