@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,5 +114,10 @@ def test_the_copy_rate_is_one_of_this_world(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_of_work_is_seen() -> None:
-    peak = measure.peak_extra_mb(lambda: torch.ones(2**24).sum())  # 64 MiB
-    assert 30 < peak < 200
+    """In a process of its own, as the command does: here earlier tests have left memory that is taken again."""
+    code = (
+        "import torch; from resolvent.timing import measure; "
+        "print(measure.peak_extra_mb(lambda: torch.ones(2**24).sum()))"  # 64 MiB
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 30 < float(done.stdout) < 200
