@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 THREADS = "2"
 LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
 OURS = "resolvent"
-ROUNDS = 3  # fresh processes of each contender
+ROUNDS = 3  # fresh processes of each contender where a millisecond more or less decides
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Row:
     faster: float  # how many times faster than the fastest peer, forward and with backward
     memory: float | None = None  # at most this share of the extra memory of the leanest peer
     floor: float | None = None  # at most this many times the copy of the same bytes
+
+    @property
+    def short(self) -> bool:
+        return self.floor is not None or len(self.shape) == 2
 
 
 def scans() -> list[Row]:
@@ -153,9 +157,9 @@ def measured(function: str, shape: tuple[Any, ...]) -> Result:
 
 
 def rounds(row: Row) -> dict[str, Result]:
-    """Everybody in turn, ROUNDS times: a slow moment of the machine hits one round, not one contender."""
+    """Everybody in turn, short work ROUNDS times: a slow moment of the machine hits one round, not one contender."""
     found: dict[str, list[Result]] = {name: [] for name in row.contenders}
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if row.short else 1):
         for name, function in row.contenders.items():
             if not any(result.note for result in found[name]):
                 found[name].append(measured(function, row.shape))
