@@ -8,7 +8,6 @@ makes them once and differentiates in x alone, and a step made of it can be reco
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from resolvent.blocks import columns, fused
 from resolvent.blocks.norm import LayerNorm, NoNorm
 from resolvent.models import lowered, lowered_feed, lowered_mamba, lowered_mega, lowered_s5
 from resolvent.models.head import Readout
+from resolvent.models.verdict import Verdict
 from resolvent.ssm.blocked import plain
 from resolvent.ssm.two_sided import TwoSided
 
@@ -130,29 +130,12 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Form, torc
     return None if long else (form, torch.bfloat16)
 
 
-def has_form(model: nn.Module) -> bool:
-    """Whether every block is of KINDS, all in one layout, and nobody watches the modules that the form goes around.
-
-    Asked before every pass, so their kinds are looked at again only when they are other modules, or in another mode.
-    """
-    found = list(model.modules())
-    if any(m._forward_hooks or m._forward_pre_hooks for m in found):
-        return False
-    key = tuple((id(m), m.training) for m in found)
-    known = _verdicts.get(model)
-    if known is None or known[0] != key:
-        known = _verdicts[model] = (key, _suits(model))
-    return known[1]
-
-
-_verdicts: weakref.WeakKeyDictionary[nn.Module, tuple[Any, bool]] = weakref.WeakKeyDictionary()
-
-
 def _kind(block: nn.Module) -> Any:
     return next((kind for kind in KINDS if kind.covers(block)), None)
 
 
 def _suits(model: nn.Module) -> bool:
+    """Whether every block is of KINDS, all in one layout."""
     tower: Any = getattr(model, "tower", None)
     head = getattr(model, "head", None)
     if tower is None or not isinstance(head, Readout) or head.pooling not in ("mean", "last"):
@@ -167,3 +150,6 @@ def _suits(model: nn.Module) -> bool:
         and isinstance(tower.final_norm, (LayerNorm, NoNorm) if last else columns.NORMS)
         and not (tower.training and tower.dropout.p > 0)
     )
+
+
+has_form = Verdict(_suits)

@@ -14,8 +14,6 @@ through the whole stack with eight samples at a time (`blocks.cohort`).
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,6 +28,7 @@ from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
 from resolvent.models.head import Readout
 from resolvent.models.responses import impulse_responses
+from resolvent.models.verdict import Verdict
 from resolvent.ssm.blocked import plain
 from resolvent.ssm.toeplitz import Toeplitz, served, toeplitz
 
@@ -142,33 +141,8 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, t
     return Lowered(model), dtype
 
 
-def lowerable(model: nn.Module) -> bool:
-    """Whether every part of the model has a lowered form and nobody watches the modules that it goes around.
-
-    Asked before every pass, so their kinds are looked at again only when they are other modules, or in another mode.
-    """
-    found = list(_modules(model))
-    if any(m._forward_hooks or m._forward_pre_hooks for m in found):
-        return False
-    key = tuple((id(m), m.training) for m in found)
-    known = _verdicts.get(model)
-    if known is None or known[0] != key:
-        known = _verdicts[model] = (key, _has_form(model))
-    return known[1]
-
-
-_verdicts: weakref.WeakKeyDictionary[nn.Module, tuple[Any, bool]] = weakref.WeakKeyDictionary()
-
-
-def _modules(module: nn.Module) -> Iterator[nn.Module]:
-    """As `module.modules()`, in a tenth of the time."""
-    yield module
-    for child in module._modules.values():
-        if child is not None:
-            yield from _modules(child)
-
-
 def _has_form(model: nn.Module) -> bool:
+    """Whether every part of the model has a lowered form."""
     tower, head = getattr(model, "tower", None), getattr(model, "head", None)
     if not isinstance(tower, nn.Module) or not isinstance(head, Readout) or head.pooling not in ("mean", "last"):
         return False
@@ -180,6 +154,9 @@ def _has_form(model: nn.Module) -> bool:
         and not (tower.training and tower.dropout.p > 0)  # type: ignore[union-attr, operator]
         and all(columns.covers(b) and _runs(b.layer) for b in body.blocks)
     )
+
+
+lowerable = Verdict(_has_form)
 
 
 def _runs(layer: nn.Module) -> bool:
