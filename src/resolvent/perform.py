@@ -17,13 +17,14 @@ from resolvent.assess import number
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.experiments.estimate import duration, estimate
+from resolvent.experiments.fetch import MIB, MOST, fetch_runs
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
 from resolvent.experiments.lock import NO_ROOM
 from resolvent.experiments.objects import Objects, is_url
 from resolvent.experiments.pace import Pace
 from resolvent.experiments.recipe import cells_of
-from resolvent.experiments.store import Store, fetch_runs, open_store
+from resolvent.experiments.store import Store, open_store
 from resolvent.experiments.study import Job, Study
 from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import open_task
@@ -208,19 +209,21 @@ def _require_page() -> None:
         raise UsageError(f"{missing}; or leave the page out with --no-report") from missing
 
 
-def report(folders: list[str], out: str | None, title: str | None) -> None:
-    """Write the page and say where it is."""
-    _page(folders, out, title, Console(soft_wrap=True, highlight=False))
+def report(folders: list[str], out: str | None, title: str | None, fetch_limit: int = MOST // MIB) -> None:
+    """Write the page and say where it is. `fetch_limit` is in MiB, for runs behind a URL."""
+    if fetch_limit < 1:
+        raise UsageError(f"--fetch-limit is in MiB and at least 1, got {fetch_limit}")
+    _page(folders, out, title, Console(soft_wrap=True, highlight=False), fetch_limit * MIB)
 
 
-def _page(folders: list[str], out: str | None, title: str | None, console: Console) -> None:
+def _page(folders: list[str], out: str | None, title: str | None, console: Console, most: int = MOST) -> None:
     """From and to folders or URLs."""
     target = out or folders[0]
     with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
         place = Path(scratch) / "page" if is_url(target) else Path(target)
         require_writable(place / "report.html", "--out")
         try:
-            found = {_local(folder, Path(scratch) / str(i)): folder for i, folder in enumerate(folders)}
+            found = {_local(folder, Path(scratch) / str(i), most): folder for i, folder in enumerate(folders)}
             page = write_report(list(found), place, title, shown={p: f for p, f in found.items() if is_url(f)})
             if is_url(target):
                 for made in place.iterdir():
@@ -230,8 +233,8 @@ def _page(folders: list[str], out: str | None, title: str | None, console: Conso
     console.print(f"The report is at {f'{target}/{page.name}' if is_url(target) else page.resolve()}")
 
 
-def _local(folder: str, scratch: Path) -> Path:
-    return fetch_runs(folder, scratch) if is_url(folder) else Path(folder)
+def _local(folder: str, scratch: Path, most: int) -> Path:
+    return fetch_runs(folder, scratch, most) if is_url(folder) else Path(folder)
 
 
 def find(request: Request) -> list[Job]:

@@ -25,8 +25,9 @@ pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
 from resolvent.experiments import Folder, RunError, Taken, run_cell
 from resolvent.experiments.bundle import DamagedBundle, pack, run_files, unpack
 from resolvent.experiments.claim import CLAIMS, Claim, Watch
+from resolvent.experiments.fetch import fetch_runs
 from resolvent.experiments.objects import Objects, is_url
-from resolvent.experiments.store import PROGRESS, ObjectStore, fetch_runs, open_store
+from resolvent.experiments.store import PROGRESS, ObjectStore, open_store
 from resolvent.experiments.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -286,6 +287,32 @@ def test_damaged_progress_is_told_and_not_used(url: str, whole: Path) -> None:
     (record,) = sweep([BARE], store, told=told.append)
     assert any("does not hold what was packed" in line for line in told)
     assert timeless(record) == timeless(Folder(whole).record() or {})
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["sizes told", "sizes not told"])
+def test_no_more_is_fetched_than_allowed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: bool
+) -> None:
+    objects, sizes = Objects(url), Objects.sizes
+    for name, held in (("a/cell.json", 10), ("a/record.json", 1000), ("b/cell.json", 20), ("c/record.json", 9000)):
+        objects.write(name, b"x" * held)
+    if not tells:
+        monkeypatch.setattr(Objects, "sizes", lambda *a: dict.fromkeys(sizes(*a), 0))
+    fetch_runs(url, tmp_path / "all", most=1030)  # c has no settings: nobody's run
+    found = {p.relative_to(tmp_path / "all").as_posix(): p.stat().st_size for p in (tmp_path / "all").rglob("*.json")}
+    assert found == {"a/cell.json": 10, "a/record.json": 1000, "b/cell.json": 20}
+    with pytest.raises(RunError, match=r"more than 0 MiB .* '(a/record|b/cell)\.json'.* --fetch-limit"):
+        fetch_runs(url, tmp_path / "part", most=1029)
+    assert sum(p.stat().st_size for p in (tmp_path / "part").rglob("*") if p.is_file()) <= (0 if tells else 1029)
+
+
+@pytest.mark.parametrize("name", ["../out/cell.json", "a/../../out/cell.json", "/out/cell.json", "c:/out/cell.json"])
+def test_a_name_that_leads_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """S3 takes any text for a name."""
+    monkeypatch.setattr(Objects, "sizes", lambda *a: {name: 1})
+    with pytest.raises(RunError, match="leads out"):
+        fetch_runs(f"memory://{uuid.uuid4().hex}", tmp_path / "copy")
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_who_lost_the_claim_does_not_publish(url: str, whole: Path) -> None:

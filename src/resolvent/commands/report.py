@@ -21,9 +21,11 @@ class Report:
     """Where to put report.html, report.md and report.csv; into the first folder when left out."""
     title: str | None = None
     """The page's title."""
+    fetch_limit: int = 1024
+    """From a URL, fetch at most so many MiB of settings and records."""
 
     def execute(self) -> int:
         from resolvent import perform
 
-        perform.report(list(self.runs), self.out, self.title)
+        perform.report(list(self.runs), self.out, self.title, self.fetch_limit)
         return 0

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from resolvent.experiments.folder import RunError
 
+_BLOCK = 1 << 20
 CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict")  # S3's words for: somebody was first
+
+
+class TooLarge(ValueError):
+    """An object of more bytes than were asked for; its name."""
 
 
 def is_url(place: object) -> bool:
@@ -97,14 +102,30 @@ class Objects:
             return False
         return True
 
+    def copy(self, name: str, path: Path, most: int) -> int:
+        """The object in the file, and its bytes; one of more than `most` is refused when that many have come."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        taken = 0
+        with self.files.open(self._path(name), "rb") as source, path.open("wb") as target:
+            while block := source.read(_BLOCK):
+                taken += len(block)
+                if taken > most:
+                    raise TooLarge(name)
+                target.write(block)
+        return taken
+
     def names(self, below: str = "") -> list[str]:
         """Every object below a prefix."""
+        return sorted(self.sizes(below))
+
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Every object below a prefix with its bytes; 0 where the store does not tell them."""
         try:
-            found = self.files.find(self._path(below))
+            found = self.files.find(self._path(below), detail=True)
         except FileNotFoundError:
-            return []
+            return {}
         start = len(self.root.rstrip("/")) + 1
-        return sorted(name[start:] for name in found)
+        return {name[start:]: int(told.get("size") or 0) for name, told in found.items()}
 
     def remove(self, name: str) -> None:
         try:

@@ -33,18 +33,6 @@ def open_store(out: str | Path) -> Store:
     return ObjectStore(str(out)) if is_url(out) else FolderStore(Path(out))
 
 
-def fetch_runs(url: str, folder: Path) -> Path:
-    """The settings and records of all runs below a URL, laid out as they are there: what a report reads."""
-    objects = Objects(url)
-    names = set(objects.names())
-    folder.mkdir(parents=True, exist_ok=True)
-    for cell in sorted(name for name in names if Path(name).name == CELL):
-        for name in (cell, f"{cell.removesuffix(CELL)}{RECORD}"):
-            if name in names:
-                objects.fetch(name, folder / name)
-    return folder
-
-
 class FolderStore:
     """Cells lie where they run; `run_cell` itself claims its folder."""
 
