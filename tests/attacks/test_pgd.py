@@ -167,7 +167,8 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_frozen_is_entered_where_it_is_offered() -> None:
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "inside"])
+def test_frozen_is_entered_where_it_is_offered(wrapped: bool) -> None:
     class Offers(nn.Linear):
         depth = 0
 
@@ -187,8 +188,18 @@ def test_frozen_is_entered_where_it_is_offered() -> None:
             return super().forward(x)
 
     model = Offers(6, 3)
-    pgd(model, torch.rand(2, 6), torch.zeros(2, dtype=torch.int64), Threat("linf", 0.1))
+    f = nn.Sequential(nn.Identity(), nn.Sequential(model)) if wrapped else model
+    pgd(f, torch.rand(2, 6), torch.zeros(2, dtype=torch.int64), Threat("linf", 0.1))
     assert model.depth == 0
+
+
+def test_a_module_whose_frozen_means_something_else_is_attacked_as_it_is() -> None:
+    class Other(nn.Linear):
+        def frozen(self) -> bool:
+            return False
+
+    x, y = torch.rand(2, 6), torch.zeros(2, dtype=torch.int64)
+    assert pgd(nn.Sequential(Other(6, 3)), x, y, Threat("linf", 0.1)).x_adv.shape == x.shape
 
 
 @pytest.mark.parametrize("attack", [PGD(4, restarts=2), APGD(steps=8), APGD(targeted_dlr, steps=5, targets=3)])

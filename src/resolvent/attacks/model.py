@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -22,8 +22,9 @@ class Victim:
 
     f is any callable from (b, ...) to outputs (b, ...); where lengths (b,) are handed over it is called f(x, lengths),
     and they stay beside their samples, whatever becomes of the batch. For an nn.Module, `with victim.attacked():` sets
-    evaluation mode, stops parameter gradients and enters `f.frozen()` where the module offers it (or the context that
-    `freeze` makes), and puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+    evaluation mode, stops parameter gradients and enters `frozen()` of the module, or of the modules inside of it that
+    offer it (or the context that `freeze` makes), and puts everything back afterwards, whatever happens. `forwards` and
+    `backwards` count samples.
     """
 
     def __init__(
@@ -133,9 +134,24 @@ class Victim:
         own = next((p.dtype for p in parameters if p.is_floating_point()), None)
         return own if own in _HALF and own is not None else x.dtype
 
-    def _frozen(self) -> AbstractContextManager[Any]:
-        offered = self.freeze or (getattr(self.f, "frozen", None) if isinstance(self.f, nn.Module) else None)
-        return offered() if callable(offered) else nullcontext()
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        offers = [module.frozen for module in _freezable(self.f)] if self.freeze is None else [self.freeze]
+        with ExitStack() as stack:
+            for offer in offers:
+                context = offer()
+                if isinstance(context, AbstractContextManager):
+                    stack.enter_context(context)
+            yield
+
+
+def _freezable(f: Any) -> Iterator[Any]:
+    """The outermost modules that offer `frozen()`: a model of ours may stand behind somebody's normalisation."""
+    if isinstance(f, nn.Module) and callable(getattr(f, "frozen", None)):
+        yield f
+    elif isinstance(f, nn.Module):
+        for child in f.children():
+            yield from _freezable(child)
 
 
 def _part(lengths: Tensor | None, at: slice) -> Tensor | None:
