@@ -1,4 +1,4 @@
-"""The whole adversarial step with one set of tables: every attack step, the loss and its gradients; on a GPU as one
+"""The whole training step with one set of tables: every attack step, the loss and its gradients; on a GPU as one
 CUDA graph.
 
 A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. Where the model
@@ -43,6 +43,7 @@ class Passes:
 
 
 Loss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
+CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
 
 
 def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
@@ -71,6 +72,19 @@ def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> t
         return None
     if not batch.x.is_cuda:
         return _at_once(lowered, batch, batch.fitted(inner.threat), loss)
+    return _replayed(model, lowered, batch, inner.threat, loss)
+
+
+def recorded_pass(model: nn.Module, batch: Batch, loss: CleanLoss) -> tuple[Tensor, Tensor] | None:
+    """The same for a loss without an attack: a recording on a GPU, None elsewhere, where there is nothing to gain."""
+    lowered = _lowered(model, batch, None) if batch.x.is_cuda else None
+    return None if lowered is None else _replayed(model, lowered, batch, None, loss)
+
+
+def _replayed(
+    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: Loss | CleanLoss
+) -> tuple[Tensor, Tensor] | None:
+    """The recording of this step and shape, made where it is due, run on the batch; None where there is none."""
     known = _of(model)
     name = (loss, tuple(batch.x.shape), batch.x.dtype, tuple(batch.y.shape), batch.y.dtype, lowered[1])
     if name not in known:
@@ -80,7 +94,7 @@ def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> t
     if known[name] is False or (known[name] is None and full):
         return None
     if known[name] is None:
-        known[name] = _record(model, lowered, batch, batch.fitted(inner.threat), loss)
+        known[name] = _record(model, lowered, batch, threat and batch.fitted(threat), loss)
     return known[name].replay(batch) if known[name] else None
 
 
@@ -93,9 +107,9 @@ def _at_once(lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, los
     return value, output.detach()
 
 
-def _lowered(model: nn.Module, batch: Batch, threat: Threat) -> Any:
+def _lowered(model: nn.Module, batch: Batch, threat: Threat | None) -> Any:
     """The model's lowered form and its dtype, where a step is a fixed sequence of operations with it."""
-    if batch.lengths is not None or threat.norm != "linf" or threat.mask is not None:
+    if batch.lengths is not None or (threat is not None and (threat.norm != "linf" or threat.mask is not None)):
         return None
     offered = getattr(model, "lowered", None)
     return offered(batch.x) if callable(offered) and torch.is_grad_enabled() else None
@@ -111,17 +125,19 @@ def _of(model: nn.Module) -> dict[Any, Any]:
 
 
 def _record(
-    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, loss: Loss
+    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: Loss | CleanLoss
 ) -> _Recording | bool:
     """A recording, or False where some kernel refuses to be recorded."""
     form, dtype = lowered
     parameters = [p for p in model.parameters() if p.requires_grad]
+    given = () if threat is None else (threat,)
 
     def run(held: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
         with torch.autocast("cuda", enabled=False):
             tables = form.tables(held.x.shape[1], dtype)
             still = tables.detached()
-            value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables)), held, threat)
+            passes = Passes(lambda x: form(x, still), lambda x: form(x, tables))
+            value, output = loss(passes, held, *given)
             found = torch.autograd.grad(value, parameters, allow_unused=True)
         known = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
         return value.detach(), output.detach(), known
@@ -137,7 +153,7 @@ class _Recording:
     """One recorded step: its batch, outputs and gradients at fixed places."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch, threat: Threat
+        self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch, threat: Threat | None
     ) -> None:
         draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
