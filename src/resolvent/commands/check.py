@@ -26,6 +26,8 @@ class Check:
     """Arguments of that class as JSON, e.g. '{"d_model": 8}'."""
     dtype: Literal["float64", "float32", "bfloat16"] = "float64"
     """What inputs come in; parameters stay in float32 for bfloat16."""
+    device: str = "cpu"
+    """Where to check, e.g. cuda."""
     seed: int = 0
     """Where random inputs and parameters start."""
     fast: Annotated[bool, PACE] = False

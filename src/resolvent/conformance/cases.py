@@ -50,7 +50,7 @@ class Case:
         traits = replace(traits, refuses=tuple(_builder(self.layer, {**self.settings, **bad}) for bad in self.bad))
         width = self.settings["d_model"]
         make = _builder(self.layer, self.settings)
-        return Subject(make, width, how.dtype, how.seed, how.full, self.length, traits=traits)
+        return Subject(make, width, how.dtype, how.seed, how.full, self.length, traits=traits, device=how.device)
 
 
 STABLE = Traits(stable=True)

@@ -31,6 +31,8 @@ class Request(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def device(self) -> str: ...
+    @property
     def seed(self) -> int: ...
     @property
     def full(self) -> bool: ...
@@ -44,7 +46,7 @@ def run(request: Request) -> int:
         raise UsageError("give --layer or --module, not both.")
     if request.json is not None:
         require_writable(request.json, "--json")
-    settings = Settings(getattr(torch, request.dtype), request.seed, request.full)
+    settings = Settings(getattr(torch, request.dtype), request.seed, request.full, _device(request.device))
     console = Console()
     if request.module is not None:
         report = _check_module(request.module, request.kwargs, settings, console)
@@ -56,6 +58,14 @@ def run(request: Request) -> int:
     if request.json is not None:
         report.write(request.json)
     return 0 if report.ok else 1
+
+
+def _device(name: str) -> str:
+    try:
+        torch.zeros(1, device=torch.device(name))
+    except (RuntimeError, AssertionError) as wrong:  # torch without CUDA asserts
+        raise UsageError(f"--device {name!r} cannot be used here: {str(wrong).splitlines()[0]}") from None
+    return name
 
 
 def check_all(settings: Settings, console: Console, layer: str | None = None) -> Report:

@@ -72,7 +72,7 @@ def parameters(layer: nn.Module) -> list[Tensor]:
 def objective(subject: Subject, y: Tensor, state: Any = None) -> Tensor:
     """A real number that feels every output and every part of the final state, curved so that second gradients live."""
     parts = [y, *(t for t in leaves(state) if is_inexact(t))]
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=subject.device)
     for salt, part in enumerate(parts):
         weight = subject.like(part, 20 + salt)
         product = (weight.conj() * part).real if part.is_complex() else weight * part

@@ -22,17 +22,19 @@ Listener = Callable[[Result], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How thoroughly, in which dtype and from which seed to check."""
+    """How thoroughly, in which dtype, from which seed and on which device to check."""
 
     dtype: torch.dtype = torch.float64
     seed: int = 0
     full: bool = False
+    device: str = "cpu"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "seed": self.seed,
             "mode": "full" if self.full else "fast",
+            "device": _called(torch.device(self.device)),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "platform": f"{platform.system()} {platform.machine()}",
@@ -61,7 +63,8 @@ def check(
     if not isinstance(width, int):
         raise ValueError(f"check: {type(layer).__name__} has no attribute d_model; pass d_model=... (its channels).")
     traits = traits or Traits(streams=not getattr(layer, "bidirectional", False))
-    subject = Subject(factory, width, settings.dtype, settings.seed, settings.full, length, traits=traits)
+    asked = settings.dtype, settings.seed, settings.full
+    subject = Subject(factory, width, *asked, length=length, traits=traits, device=settings.device)
     label = name or type(layer).__name__
     return Report(tuple(run_case(label, "", subject, PROPERTIES, listener)), settings.to_json())
 
@@ -103,6 +106,11 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _called(device: torch.device) -> str:
+    """The GPU by its name, others by their kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _told(crash: BaseException) -> str:

@@ -35,7 +35,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Subject:
-    """One way of building a layer, with the sizes and the dtype that it is checked in."""
+    """One way of building a layer, with the sizes, the dtype and the device that it is checked in."""
 
     make: Callable[[], nn.Module]
     d_model: int
@@ -45,6 +45,7 @@ class Subject:
     length: int = 131  # longer than one block of every fast path, and no power of two
     batch: int = 3
     traits: Traits = field(default_factory=Traits)
+    device: str = "cpu"
 
     @property
     def working(self) -> torch.dtype:
@@ -65,7 +66,7 @@ class Subject:
             for p in layer.parameters():
                 if p.is_floating_point():
                     p.add_(JITTER * torch.randn(p.shape, generator=generator).to(p.dtype))
-        return layer.to(dtype or self.working)
+        return layer.to(self.device, dtype or self.working)
 
     def generator(self, salt: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(1000 * self.seed + salt)
@@ -73,7 +74,7 @@ class Subject:
     def input(self, length: int | None = None, batch: int | None = None, salt: int = 1) -> Tensor:
         """Normal numbers (b, l, d) in the dtype under test."""
         shape = (batch or self.batch, self.length if length is None else length, self.d_model)
-        return torch.randn(shape, generator=self.generator(salt), dtype=torch.float64).to(self.dtype)
+        return torch.randn(shape, generator=self.generator(salt), dtype=torch.float64).to(self.device, self.dtype)
 
     def like(self, t: Tensor, salt: int = 2) -> Tensor:
         """Numbers of t's shape and dtype without pattern: a formula, since vmap forbids drawing at random inside."""

@@ -89,7 +89,7 @@ def _first(subject: Subject, layer: nn.Module, x: Tensor, start: Any, run: Run) 
 def _second(subject: Subject, layer: nn.Module, x: Tensor, start: Any, run: Run) -> list[Tensor]:
     x, state, wrt = _sources(layer, x, start)
     g = drive.gradients(drive.objective(subject, *run(layer, x, state)), wrt, create_graph=True)
-    along = torch.zeros((), dtype=torch.float64)
+    along = torch.zeros((), dtype=torch.float64, device=subject.device)
     for salt, part in enumerate(g):
         v = subject.like(part, 60 + salt)
         along = along + ((v.conj() * part).real if part.is_complex() else v * part).sum()

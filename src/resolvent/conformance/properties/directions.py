@@ -30,7 +30,7 @@ def _refusals(subject: Subject, layer: Any, x: Tensor) -> list[str]:
     attempts: dict[str, Callable[[], Any]] = {
         "step": lambda: layer.step(x[:, 0]),
         "initial_state": lambda: layer.initial_state(x.shape[0]),
-        "a state": lambda: layer(x, torch.zeros(x.shape[0], subject.d_model)),
+        "a state": lambda: layer(x, x.new_zeros(x.shape[0], subject.d_model)),
     }
     taken = [name for name, attempt in attempts.items() if not _refused(attempt)]
     return [f"{name} was accepted by a bidirectional layer" for name in taken]
@@ -61,12 +61,12 @@ def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
     """y minus the one-direction layer with the same weights must not change with the past, padded or not."""
     if subject.traits.unidirectional is None or not subject.traits.additive:
         return 0.0
-    causal = subject.traits.unidirectional().to(subject.working).eval()
+    causal = subject.traits.unidirectional().to(subject.device, subject.working).eval()
     weights = layer.state_dict()
     causal.load_state_dict({name: _forward_part(weights[name], t) for name, t in causal.state_dict().items()})
     cut = x.shape[1] // 2
     other = torch.cat([3 * subject.input(salt=5)[:, :cut], x[:, cut:]], 1)
-    lengths = torch.full((x.shape[0],), x.shape[1] - 2)
+    lengths = torch.full((x.shape[0],), x.shape[1] - 2, device=x.device)
     worst = 0.0
     for given in (None, lengths):
         ahead = layer(x, None, given)[0] - causal(x, None, given)[0]

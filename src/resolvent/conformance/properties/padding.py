@@ -53,9 +53,9 @@ def gradients(subject: Subject) -> Finding | Skip:
 def _padded(subject: Subject) -> tuple[Tensor, Tensor]:
     """A batch with one full, one middling and one single-step sequence; NaN beyond each end."""
     longest = subject.length - 5
-    lengths = torch.tensor([longest, longest // 2 + 1, 1])
+    lengths = torch.tensor([longest, longest // 2 + 1, 1], device=subject.device)
     x = subject.input(longest, batch=3)
-    beyond = torch.arange(longest) >= lengths[:, None]  # (b, l)
+    beyond = torch.arange(longest, device=subject.device) >= lengths[:, None]  # (b, l)
     return x.masked_fill(beyond[..., None], float("nan")), lengths
 
 

@@ -43,4 +43,4 @@ def _outputs_and_gradients(subject: Subject, layer: nn.Module, x: Tensor) -> tup
 def _linear(subject: Subject, y: Tensor) -> Tensor:
     """A weighted sum whose weights are exact in bfloat16: its gradient does not depend on rounded outputs."""
     weight = torch.randn(y.shape, generator=subject.generator(21)).bfloat16()
-    return (weight.to(y.dtype) * y).sum()
+    return (weight.to(y) * y).sum()

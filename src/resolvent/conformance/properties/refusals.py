@@ -66,7 +66,7 @@ def _lengths(layer: nn.Module, x: Tensor) -> Iterator[Attempt]:
         "lengths as a list": [l] * b,
     }
     for name, lengths in wrong.items():
-        yield name, partial(layer, x, None, lengths)
+        yield name, partial(layer, x, None, lengths.to(x.device) if isinstance(lengths, Tensor) else lengths)
 
 
 def _steps(layer: Any, x: Tensor) -> Iterator[Attempt]:
@@ -82,8 +82,8 @@ def _states(subject: Subject, layer: Any, x: Tensor) -> Iterator[Attempt]:
     wrong: dict[str, Any] = {
         "a state of another batch": fewer,
         "a state that is no tensor": "warm",
-        "a state with a part too many": (good, torch.zeros(1)),
-        "a state of another layer": torch.zeros(x.shape[0], 1, 2, 3, 5, 7, dtype=subject.working),
+        "a state with a part too many": (good, x.new_zeros(1)),
+        "a state of another layer": x.new_zeros(x.shape[0], 1, 2, 3, 5, 7, dtype=subject.working),
         "a state of another dtype": map_tensors(_recast, good),
     }
     for name, state in wrong.items():

@@ -117,7 +117,7 @@ def long_stream(subject: Subject) -> Finding | Skip:
     if not subject.traits.streams or subject.traits.grows:
         return Skip("does not stream without end")
     layer = subject.build(torch.float32)
-    x = torch.randn(1, 100_000, subject.d_model, generator=subject.generator(9))
+    x = torch.randn(1, 100_000, subject.d_model, generator=subject.generator(9)).to(subject.device)
     want, _ = widened(layer)(x.double())
     with layer.frozen() if hasattr(layer, "frozen") else nullcontext():  # type: ignore[operator]
         got, _ = drive.stepwise(layer, x)

@@ -17,7 +17,7 @@ from resolvent.conformance.tolerance import GRADIENTS, distance
 def compiled(subject: Subject) -> Finding | Skip:
     """One graph of a pass, a continued pass and a padded pass: values and gradients of the eager ones."""
     layer = subject.build()
-    lengths = torch.tensor([subject.short, subject.short // 2 + 1, 1])
+    lengths = torch.tensor([subject.short, subject.short // 2 + 1, 1], device=subject.device)
 
     def passes(x: Tensor) -> tuple[Any, ...]:
         y, end = layer(x)
