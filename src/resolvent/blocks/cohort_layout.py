@@ -5,7 +5,7 @@ The program says per block which parts it has and where in the array their numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -46,3 +46,11 @@ class Plan:
     saved: int  # arrays (l, d) per sample that the way back needs
     norms: int
     sources: tuple[Source, ...]
+    learnt: int = 0  # how many of the saved arrays, the last ones, the parameters' gradients need
+
+    def still(self) -> Plan:
+        """The same for gradients in x alone."""
+        program, saved = self.program.clone(), self.saved - self.learnt
+        program[SAVED] = saved
+        program[HEADER:].view(self.layers, BLOCK)[:, INPUT : MIXED + 1] = -1
+        return replace(self, program=program, saved=saved, sources=(), learnt=0)

@@ -30,7 +30,7 @@ from resolvent.scan.team import HEAD, kernel, pointer, run, share
 from resolvent.scan.workers import threads_for
 
 ROWS = 8  # time steps that go through the maps together
-_TYPES = {torch.float32: types.float32, torch.float64: types.float64}
+TYPES = {torch.float32: types.float32, torch.float64: types.float64}
 _LEAVES = (
     tile_numba.mapped,
     tile_numba.convolved,
@@ -46,8 +46,9 @@ _LEAVES = (
     outer_numba.correlated,
     outer_numba.summed,
 )
+COUNT = len(_LEAVES)
 _MAP, _CONVOLVE, _BEND, _NORM, _SLOPE, _MEET, _GATHER, _SCATTER, _POOL, _UNPOOL = range(10)
-_OUTER, _CORRELATE, _SUM = range(10, len(_LEAVES))
+_OUTER, _CORRELATE, _SUM = range(10, COUNT)
 
 Net = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
 Work = tuple[int, int, int, int]  # h, y, u (l, row) and scratch (2 ROWS, row)
@@ -159,7 +160,7 @@ def _block(net: Net, i: int, work: Work, kept: Kept) -> None:
 
 
 @jit
-def _forward(net: Net, outside: tuple[int, int, int], first: int, work: Work, kept: Kept) -> None:
+def one_forward(net: Net, outside: tuple[int, int, int], first: int, work: Work, kept: Kept) -> None:
     p, (x, out, samples), (h, y, _, scratch) = net[0], outside, work
     l, c, d = p[at.L], p[at.C], p[at.D]
     call(net[1][_GATHER], (x, samples, l, c, first, y, net[4]))
@@ -262,7 +263,7 @@ def _unblock(net: Net, i: int, work: Work, kept: Kept) -> None:
 
 
 @jit
-def _backward(net: Net, outside: tuple[int, int, int, int], first: int, work: Work, kept: Kept) -> None:
+def one_backward(net: Net, outside: tuple[int, int, int, int], first: int, work: Work, kept: Kept) -> None:
     p, (gx, given, samples, x), (g, gy, u, _) = net[0], outside, work
     l, c, d = p[at.L], p[at.C], p[at.D]
     begin = l - 1 if p[at.POOL] else 0
@@ -286,6 +287,28 @@ def _backward(net: Net, outside: tuple[int, int, int, int], first: int, work: Wo
 # -- as a kernel of a team ---------------------------------------------------------------------------------------------
 
 
+@jit
+def _bytes_kept(net: Net) -> int:
+    """By one cohort."""
+    p = net[0]
+    return (p[at.SAVED] * net[4] + p[at.NORMS] * WIDTH) * p[at.L] * net[3]
+
+
+@jit
+def place_to_keep(net: Net, room: int, i: int) -> tuple[int, int]:
+    """Where the i-th of those who keep something has its saved arrays, and its 1 / deviation."""
+    p, own = net[0], room + i * _bytes_kept(net)
+    return own, own + p[at.SAVED] * p[at.L] * net[4] * net[3]
+
+
+@jit
+def place_to_work(net: Net, room: int, samples: int, begin: int) -> Work:
+    """The same for all cohorts of a thread, so that it stays warm; `begin` is the thread's first cohort."""
+    l, row = net[0][at.L], net[4] * net[3]
+    h = room + (samples + WIDTH - 1) // WIDTH * _bytes_kept(net) + begin * (3 * l + 2 * ROWS) * row
+    return h, h + l * row, h + 2 * l * row, h + 3 * l * row
+
+
 def _walk(w: Any) -> None:
     """The table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
     and of the features (or their gradients), of the room, of the gradients of the numbers (or 0) and of x itself; the
@@ -293,22 +316,16 @@ def _walk(w: Any) -> None:
     t = carray(w, HEAD + 15)
     begin, end = share(t)
     back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
-    p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (_COUNT,))
-    net, l = (p, f, numbers, size, row), p[at.L]
-    each = (p[at.SAVED] * row + p[at.NORMS] * WIDTH) * l * size  # what a cohort keeps
-    h = room + (samples + WIDTH - 1) // WIDTH * each + begin * (3 * l + 2 * ROWS) * row * size
-    step = l * row * size
-    work = h, h + step, h + 2 * step, h + 3 * step  # the same for all cohorts of a thread, so that it stays warm
+    p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
+    net = p, f, numbers, size, row
+    work = place_to_work(net, room, samples, begin)
     for i in range(begin, end):
-        saved = room + (i if keep else begin) * each
-        kept = saved, saved + p[at.SAVED] * l * row * size, grads + i * total * size if grads else 0
+        saved, rstd = place_to_keep(net, room, i if keep else begin)
+        kept = saved, rstd, grads + i * total * size if grads else 0
         if back:
-            _backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
+            one_backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
         else:
-            _forward(net, (x, y, samples), i * WIDTH, work, kept)
-
-
-_COUNT = len(_LEAVES)
+            one_forward(net, (x, y, samples), i * WIDTH, work, kept)
 
 
 @cache
@@ -317,14 +334,14 @@ def _compiled() -> Any:
 
 
 @cache
-def _leaves(dtype: torch.dtype) -> Tensor:
+def leaves(dtype: torch.dtype) -> Tensor:
     """Their addresses."""
-    return torch.tensor([make(_TYPES[dtype]) for make in _LEAVES])
+    return torch.tensor([make(TYPES[dtype]) for make in _LEAVES])
 
 
 def memory(plan: Plan, b: int) -> Tensor:
     """Room for what a pass over b samples keeps, and to work in."""
-    each = (plan.saved + 3) * plan.l * _row(plan) + plan.norms * plan.l * WIDTH + 2 * ROWS * _row(plan)
+    each = (plan.saved + 3) * plan.l * row_of(plan) + plan.norms * plan.l * WIDTH + 2 * ROWS * row_of(plan)
     return fresh((-(-b // WIDTH) * each,), plan.numbers)
 
 
@@ -348,13 +365,18 @@ def backward(plan: Plan, g: Tensor, room: Tensor, x: Tensor | None = None) -> tu
 
 def _run(plan: Plan, arrays: tuple[Tensor, ...], keep: bool, back: bool) -> None:
     b, numbers = arrays[0].shape[0], plan.numbers
-    sources = plan.program.data_ptr(), _leaves(numbers.dtype).data_ptr(), numbers.data_ptr()
-    sizes = int(back), int(keep), b, _row(plan), numbers.element_size()
-    threads = threads_for(b * plan.l * plan.d * plan.layers * WIDTH)
+    sources = plan.program.data_ptr(), leaves(numbers.dtype).data_ptr(), numbers.data_ptr()
+    sizes = int(back), int(keep), b, row_of(plan), numbers.element_size()
+    threads = threads_of(plan, b)
     places = [a.data_ptr() for a in arrays] + [0] * (5 - len(arrays))
     run(_compiled(), (*sizes, *sources, *places, plan.program.numel(), numbers.numel()), -(-b // WIDTH), threads)
 
 
-def _row(plan: Plan) -> int:
+def threads_of(plan: Plan, b: int) -> int:
+    """How many threads a pass over b samples deserves."""
+    return threads_for(b * plan.l * plan.d * plan.layers * WIDTH)
+
+
+def row_of(plan: Plan) -> int:
     """Numbers from a time step to the next: one vector more, or whole columns would share a few lines of the cache."""
     return max(plan.d, plan.c) * WIDTH + WIDTH

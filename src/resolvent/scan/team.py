@@ -109,6 +109,19 @@ def _pointer(context: Any, address: Any, dtype: Any) -> Any:
 pointer: Any = intrinsic(_pointer)  # pointer(address, dtype) in compiled code
 
 
+def _taken(context: Any, address: Any) -> Any:
+    """The 64-bit number at an address, which grows by one: no two threads get the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
+        return builder.atomic_rmw("add", place, context.get_constant(types.int64, 1), "monotonic")
+
+    return types.int64(types.int64), generate
+
+
+taken: Any = intrinsic(_taken)  # taken(address) in compiled code: the next task, for tasks that are not dealt out
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A compiled `body(table)`: its address, and the same as something to call."""

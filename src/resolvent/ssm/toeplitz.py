@@ -14,7 +14,9 @@ the same in one launch where shapes allow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,11 +36,18 @@ class Toeplitz:
     """
 
     kernel: Tensor
-    ahead: Tensor
-    back: Tensor
+    tables: Callable[[], tuple[Tensor, Tensor]]  # made at the first call
+
+    @property
+    def ahead(self) -> Tensor:
+        return self.tables()[0]
+
+    @property
+    def back(self) -> Tensor:
+        return self.tables()[1]
 
     def detached(self) -> Toeplitz:
-        return Toeplitz(self.kernel.detach(), self.ahead, self.back)
+        return Toeplitz(self.kernel.detach(), self.tables)
 
     def __call__(self, x: Tensor) -> Tensor:
         """y (d, b, l) of x (d, b, l)."""
@@ -49,11 +58,14 @@ class Toeplitz:
 def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toeplitz:
     """The tables of kernel (d, l) for products in `dtype`, in slices of `size` steps."""
     l = kernel.shape[-1]
-    T = min(size or SLICE.get(kernel.device.type, 64), l)
-    with torch.no_grad():
-        return Toeplitz(kernel, *_tables(kernel.detach(), dtype, T))
+    T, values = min(size or SLICE.get(kernel.device.type, 64), l), kernel.detach()
+    made = Toeplitz(kernel, cache(lambda: _tables(values, dtype, T)))
+    if kernel.is_cuda:  # a CPU may walk by cohorts, which need no tables
+        made.tables()
+    return made
 
 
+@torch.no_grad()
 def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
     quick = _triton() if kernel.is_cuda else None
     if quick is not None:

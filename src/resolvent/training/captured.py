@@ -22,12 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks import Threat
+from resolvent.attacks import Threat, kl
+from resolvent.blocks.climb import Path
 from resolvent.training.batch import Batch
+from resolvent.training.criterion import criterion
 from resolvent.training.inner import Inner
 
 Forward = Callable[[Tensor], Tensor]
 Reach = tuple[Any, ...]  # an objective and what it takes after the output
+
+Climb = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
 
 MOST = 2  # graphs of one model: each keeps its activations
 _log = logging.getLogger(__name__)
@@ -36,14 +40,39 @@ _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = we
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients."""
+    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `climb` is all of an attack."""
 
     still: Forward
     learnt: Forward
+    climb: Climb | None = None
 
 
 Loss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
 CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
+
+
+def risen(f: Passes, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
+    """`rise` of `f.still`, in one call where model and objective allow."""
+    target = None if f.climb is None else _target(reach)
+    if f.climb is not None and target is not None:
+        region = threat.around(batch.x)
+        assert region.low is not None
+        assert region.high is not None
+        path = Path(target, region.low, region.high, inner.size(threat, batch.x), inner.steps)
+        found = f.climb(start, path)
+        if found is not None:
+            return found
+    return rise(f.still, batch, threat, inner, start, reach)
+
+
+def _target(reach: Reach) -> Tensor | None:
+    """What the slope of an objective in the logits z is softmax(z) less: labels, or probabilities."""
+    objective, given = reach
+    assert isinstance(given, Tensor)
+    if objective is kl:
+        return given.softmax(-1)
+    labels = objective is criterion and given.dtype == torch.int64 and given.dim() == 1
+    return given if labels else None
 
 
 def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
@@ -103,7 +132,9 @@ def _at_once(lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, los
     form, dtype = lowered
     tables = form.tables(batch.x.shape[1], dtype)
     still = tables.detached()
-    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables)), batch, threat)
+    climbed = getattr(form, "climbed", None)
+    climb = None if climbed is None else lambda start, path: climbed(start, still, path)
+    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables), climb), batch, threat)
     return value, output.detach()
 
 

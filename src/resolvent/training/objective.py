@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl, squared_deviation
 from resolvent.training.batch import Batch
-from resolvent.training.captured import Passes, recorded_pass, recorded_step, rise
+from resolvent.training.captured import Passes, recorded_pass, recorded_step, risen
 from resolvent.training.criterion import criterion, wide
 from resolvent.training.inner import Inner
 
@@ -65,7 +65,7 @@ class PGDAT:
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same on a GPU, as one fixed sequence of kernels."""
-        x_adv = rise(f.still, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
+        x_adv = risen(f, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
         output = f.learnt(x_adv)
         return criterion(output, batch.y).mean(), output
 
@@ -97,7 +97,7 @@ class TRADES:
         apart = squared_deviation if batch.y.is_floating_point() else kl
         with torch.no_grad():
             clean = f.still(batch.x)
-        x_adv = rise(f.still, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
+        x_adv = risen(f, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
         output = f.learnt(batch.x)
         robust = apart(f.learnt(x_adv), output).mean()
         return criterion(output, batch.y).mean() + self.beta * robust, output
