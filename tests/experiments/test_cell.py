@@ -12,7 +12,13 @@ from resolvent.experiments import AttackPlan, Cell, Goal, RunError
 from resolvent.experiments.recipe import cells_of, names
 from resolvent.models import ModelConfig
 
-SIZES = {"qi2024-table1": (30, 15), "qi2024-table2": (24, 12), "quickstart": (10, 10), "digits-robustness": (63, 21)}
+SIZES = {
+    "qi2024-table1": (30, 15),
+    "qi2024-table2": (24, 12),
+    "qi2024-versions": (4, 2),
+    "quickstart": (10, 10),
+    "digits-robustness": (63, 21),
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -25,7 +31,7 @@ def test_cells_survive_json_and_have_places_of_their_own(name: str, size: str) -
         assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
 
 
-@pytest.mark.parametrize("recipe", ["qi2024-table1", "qi2024-table2"])
+@pytest.mark.parametrize("recipe", ["qi2024-table1", "qi2024-table2", "qi2024-versions"])
 def test_every_published_row_has_its_cell(recipe: str) -> None:
     text = files("resolvent.report").joinpath("targets.toml").read_text(encoding="utf-8")
     rows = {tuple(row["tags"]) for row in tomllib.loads(text)["target"] if row["recipe"] == recipe}
@@ -45,6 +51,16 @@ def test_published_settings() -> None:
     )
     assert (attack.preset, attack.samples, attack.eps) == ("standard", 2000, 0.031)
     assert cell.seed == 5
+
+
+def test_versions_differ_where_text_and_code_do() -> None:
+    for cell in cells_of("qi2024-versions"):
+        layout, activation = cell.tags[-2:]
+        assert cell.task.keywords()["layout"] == layout
+        assert {cell.model.block.activation, cell.model.block.final_activation} == {activation}
+    (named,) = cells_of("qi2024-table1", only="s4,cifar10,pgd-at")
+    ways = [(cell.model, cell.task) for cell in cells_of("qi2024-versions")]
+    assert ways.count((named.model, named.task)) == 1  # the table's own cell is one of them
 
 
 def test_only_and_seeds() -> None:

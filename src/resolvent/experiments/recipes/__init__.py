@@ -12,6 +12,7 @@ from resolvent.experiments.recipes.adversarial import (
     qi2024_figure5,
     qi2024_table1,
     qi2024_table2,
+    qi2024_versions,
 )
 from resolvent.experiments.recipes.certified import certified_digits
 from resolvent.experiments.recipes.digits import digits_robustness
@@ -55,6 +56,7 @@ __all__ = [
     "qi2024_figure5",
     "qi2024_table1",
     "qi2024_table2",
+    "qi2024_versions",
     "quickstart",
     "smnist",
 ]

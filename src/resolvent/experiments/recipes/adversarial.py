@@ -11,19 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from resolvent.blocks.ads import AdSKind
+from resolvent.data.augment import Layout
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
 from resolvent.experiments.goal import Goal, Kind
 from resolvent.experiments.recipes.digits import digits_cell
 from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.study import Study
+from resolvent.models.config import ResidualConfig
 from resolvent.models.presets import robustness, robustness_training
-from resolvent.models.presets.robustness import Dataset, Structure
+from resolvent.models.presets.robustness import Dataset, Structure, Version
 
 # Table 4: eps, step and beta of each dataset
 THREATS: dict[Dataset, tuple[float, float, float]] = {"cifar10": (0.031, 0.007, 6.0), "mnist": (0.3, 0.04, 1.0)}
+
+
+class Reading(NamedTuple):
+    """Where text and released code differ: how CIFAR's pixels become steps, and whether S4's and DSS's blocks bend."""
+
+    layout: Layout
+    activation: Version
+
+
+READING = Reading("pixels", "none")
 SEED = 5  # the released code's
 SEEN = 1024  # training samples that are attacked after every epoch, where the authors took all
 
@@ -86,13 +98,32 @@ def _trained(cells: list[Cell], kind: Kind) -> list[Cell]:
     return [cell for cell in cells if cell.goal.kind == kind]
 
 
+def qi2024_versions(size: Size = "full") -> list[Cell]:
+    """Qi et al. 2024, S4 under PGD-AT as text and code can be read: pixels or planes, with GELU or without."""
+    ways = [Reading(layout, act) for layout in get_args(Layout) for act in get_args(Version)]
+    if size == "full":
+        cells = [published("qi2024-versions", "s4", "cifar10", "pgd-at", reading=way) for way in ways]
+        return [replace(cell, tags=(*cell.tags, *way)) for cell, way in zip(cells, ways, strict=True)]
+    bent = digits_cell("qi2024-versions", "s4", "pgd-at")
+    assert isinstance(bent.model.block, ResidualConfig)
+    straight = replace(bent.model, block=replace(bent.model.block, activation="none"))
+    return [replace(bent, tags=(*bent.tags, "gelu")), replace(bent, tags=(*bent.tags, "none"), model=straight)]
+
+
 def qi2024_error_growth(size: Size = "full") -> list[Study]:
     """Qi et al. 2024, Theorem 4.1.1: the output error of a perturbed input over the length; bounds, mean, attack."""
     lengths = (4, 8, 16, 32, 64, 128, 256) if size == "full" else (4, 8, 16, 32)
     return [Study("qi2024-error-growth", ("layers",), "error_growth.over_length", (("lengths", lengths),))]
 
 
-def published(recipe: str, structure: Structure, dataset: Dataset, kind: Kind, ads: AdSKind | None = None) -> Cell:
+def published(
+    recipe: str,
+    structure: Structure,
+    dataset: Dataset,
+    kind: Kind,
+    ads: AdSKind | None = None,
+    reading: Reading = READING,
+) -> Cell:
     """One cell of the tables at its published settings."""
     eps, step, beta = THREATS[dataset]
     training = robustness_training(dataset)
@@ -106,13 +137,13 @@ def published(recipe: str, structure: Structure, dataset: Dataset, kind: Kind, a
         track_seen=SEEN,
         choose="clean" if kind == "standard" else "robust",
     )
-    options = (("augment", True),) if dataset == "cifar10" else ()
+    options = (("augment", True), ("layout", reading.layout)) if dataset == "cifar10" else ()
     attack = AttackPlan("standard", "linf", eps, samples=2000, on=("best_by_test", "last", "best"), batch_size=500)
     tags = (structure, dataset, kind) if ads is None else (structure, dataset, kind, ads)
     return Cell(
         recipe,
         tags,
-        robustness(structure, dataset, ads=ads),
+        robustness(structure, dataset, ads=ads, activation=reading.activation),
         TaskChoice(dataset, options),
         Goal(kind, "linf", eps, steps=10, step_size=step, beta=beta),
         replace(budget, precision="float32"),
