@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks import climb, cohort, columns, fused
-from resolvent.blocks.climb import Path
+from resolvent.blocks import cohort, columns, fused
 from resolvent.blocks.residual import Residual
 from resolvent.layers.dss import DSS
 from resolvent.layers.s4 import S4
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 LAYERS = (S4, S4D, DSS)
 LONGEST = {"cuda": 2048, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
+WALKED = 512  # the same on a CPU for a walk by cohorts
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,16 @@ class Tables:
     blocks: tuple[fused.Weights | None, ...]
     parts: cohort.Parts
     learnt: bool  # parameters are differentiated through these tables
-    source: Tables | None = None  # what these were detached from
 
     @cached_property
     def plan(self) -> cohort.Plan | None:
         """What a walk by cohorts needs, where the form has one."""
-        if self.source is None:
-            return cohort.plan(self.parts, self.dtype, self.learnt)
-        return None if self.source.plan is None else self.source.plan.still()
+        return cohort.plan(self.parts, self.dtype, self.learnt)
 
     def detached(self) -> Tables:
         return replace(
             self,
             learnt=False,
-            source=self,
             toeplitz=tuple(t.detached() for t in self.toeplitz),
             entry=None if self.entry is None else self.entry.detached(),
             blocks=tuple(None if w is None else w.detached() for w in self.blocks),
@@ -85,12 +81,7 @@ class Lowered:
         entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
         weights = tuple(fused.block_weights(b, dtype) for b in self.blocks)
         learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
-        return Tables(dtype, tuple(made), entry, weights, self._parts(made), learnt)
-
-    def _parts(self, made: list[Toeplitz]) -> cohort.Parts:
-        tower, pooling = self.model.tower, self.model.head.pooling
-        responses = [t.kernel for t in made]
-        return cohort.Parts(tower.entry, tower.input_norm, self.blocks, responses, tower.final_norm, pooling)  # type: ignore[arg-type]
+        return Tables(dtype, tuple(made), entry, weights, _parts(self.model, [t.kernel for t in made]), learnt)
 
     def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
         """The tables of the `frozen()` context around this call, or new ones."""
@@ -103,13 +94,6 @@ class Lowered:
         if plan is None:
             return head.out(head.hidden(self._features(x, tables)))
         return head.out(head.hidden(cohort.walked(x, plan, lambda x: self._features(x, tables))))
-
-    def climbed(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
-        """The attack's steps along `path` in one call; None where only steps one by one lead there."""
-        plan, head = tables.plan, self.model.head
-        if plan is None or not isinstance(head.hidden, nn.Identity):
-            return None
-        return climb.climbed(start, plan, (head.out.weight, head.out.bias), path)
 
     def _features(self, x: Tensor, tables: Tables) -> Tensor:
         """Pooled, (b, d)."""
@@ -146,11 +130,9 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, t
     if lengths is not None or not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
-    if dtype is None or x.shape[1] > LONGEST.get(x.device.type, 0):
+    if dtype is None or x.shape[1] > max(LONGEST.get(x.device.type, 0), WALKED):
         return None
-    if not plain() or not lowerable(model) or any(_declared(b.layer) < x.shape[1] for b in model.tower.body.blocks):
-        return None
-    return Lowered(model), dtype
+    return (Lowered(model), dtype) if plain() and lowerable(model) and _reaches(model, x, dtype) else None
 
 
 def _has_form(model: nn.Module) -> bool:
@@ -169,6 +151,23 @@ def _has_form(model: nn.Module) -> bool:
 
 
 lowerable = Verdict(_has_form)
+
+
+def _reaches(model: Model, x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether all layers take this length, and the form is the quicker one."""
+    l, kind = x.shape[1], x.device.type
+    if any(_declared(block.layer) < l for block in model.tower.body.blocks):
+        return False
+    return l <= LONGEST[kind] or (kind == "cpu" and l <= WALKED and walkable(model) and cohort.runs(x.device, dtype))
+
+
+walkable = Verdict(lambda model: cohort.covers(_parts(model, [])))
+
+
+def _parts(model: Any, responses: list[Tensor]) -> cohort.Parts:
+    tower = model.tower
+    blocks = list(tower.body.blocks)
+    return cohort.Parts(tower.entry, tower.input_norm, blocks, responses, tower.final_norm, model.head.pooling)
 
 
 def _runs(layer: nn.Module) -> bool:
