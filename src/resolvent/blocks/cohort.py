@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -136,16 +136,16 @@ def _laid_out(parts: Parts, dtype: torch.dtype, learnt: bool) -> Plan:
     header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = sheet.matrices(parts.entry)
     header[at.START_NORM], header[at.END_NORM] = sheet.norm(parts.start), sheet.norm(parts.end)
     header[at.START_UNIT], header[at.END_UNIT] = layers, layers + 1
-    program = []
-    for i, (block, k) in enumerate(zip(parts.blocks, parts.responses, strict=True)):
-        program += _block(block, k, sheet, i, saved, learnt)
+    blocks = [_block(*own, sheet, i, saved) for i, own in enumerate(zip(parts.blocks, parts.responses, strict=True))]
+    own = sum(_learn(block, saved) for block in blocks) if learnt else 0
     kept, c = next(saved), parts.entry.in_features
     header[: at.NORMS + 1] = [l, d, c, layers, int(parts.pooling == "last"), kept, norms]
     numbers, sources = torch.cat(sheet.pieces), tuple(sheet.sources) if learnt else ()
-    return Plan(torch.tensor(header + program), numbers, l, d, c, layers, kept, norms, sources)
+    program = torch.tensor([*header, *chain.from_iterable(blocks)])
+    return Plan(program, numbers, l, d, c, layers, kept, norms, sources, own)
 
 
-def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Iterator[int], learnt: bool) -> list[int]:
+def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Iterator[int]) -> list[int]:
     own = [-1] * at.BLOCK
     own[at.PRENORM], own[at.SKIP] = int(block.prenorm), int(block.skip)
     own[at.NORM], own[at.UNIT] = sheet.norm(block.norm), unit
@@ -164,11 +164,15 @@ def _block(block: Residual, k: Tensor, sheet: _Sheet, unit: int, saved: Iterator
     kept = (at.ACT, at.BENT), (at.FINAL, at.CURVED)
     for place in (place for code, place in kept if own[code]):
         own[place] = next(saved)
-    if learnt:
-        parts = (at.INPUT, True), (at.RAW, own[at.ADS] >= 0), (at.MIXED, own[at.MIX] >= 0)
-        for place in (place for place, there in parts if there):
-            own[place] = next(saved)
     return own
+
+
+def _learn(own: list[int], saved: Iterator[int]) -> int:
+    """Give a block arrays for what its parameters' gradients need: how many."""
+    needed = [at.INPUT, *([at.RAW] if own[at.ADS] >= 0 else []), *([at.MIXED] if own[at.MIX] >= 0 else [])]
+    for place in needed:
+        own[place] = next(saved)
+    return len(needed)
 
 
 # -- the pass ----------------------------------------------------------------------------------------------------------
@@ -223,10 +227,10 @@ def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool])
 def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
     """The compiled module, or None where numba is missing, refused, or another backend is forced."""
     found = choose("cohort", _CANDIDATES, device, dtype)
-    return None if found is _nothing else found
+    return None if found is nothing else found
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Stands for "the modules themselves"."""
 
 
@@ -236,31 +240,41 @@ def _load() -> Any:
     return cohort_numba
 
 
-def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """One block of two steps against torch's operations, values and gradient."""
+def tiny(dtype: torch.dtype) -> tuple[Plan, Again]:
+    """A block of three channels and two steps to try kernels on: its plan, and its features in torch's operations."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         entry, block = nn.Linear(1, 3).to(dtype), Residual(S4D(3, 2), mixer=Mixer(3, "linear"), prenorm=False).to(dtype)
     k = torch.tensor([[0.5, 0.25], [1.0, -1.0], [0.0, 2.0]], dtype=dtype)
-    plan = _laid_out(Parts(entry, NoNorm(3), [block], [k], NoNorm(3), "mean"), dtype, False)
-    x = torch.tensor([[[1.0], [2.0]]], dtype=dtype, requires_grad=True)
-    with torch.enable_grad():
+
+    def features(x: Tensor) -> Tensor:
         h = entry(x)
         y = torch.stack([k[:, 0] * h[:, 0], k[:, 0] * h[:, 1] + k[:, 1] * h[:, 0]], 1)
-        want = block.norm(h + block.mixer(y)).mean(1)
-        (slope,) = torch.autograd.grad(want, x, k[None, :, 0])
+        found: Tensor = block.norm(h + block.mixer(y)).mean(1)
+        return found
+
+    return _laid_out(Parts(entry, NoNorm(3), [block], [k], NoNorm(3), "mean"), dtype, False), features
+
+
+def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """One block of two steps against torch's operations, values and gradient."""
+    plan, features = tiny(dtype)
+    x, g = torch.tensor([[[1.0], [2.0]]], dtype=dtype, requires_grad=True), torch.tensor([[0.5, 1.0, 0.0]], dtype=dtype)
+    with torch.enable_grad():
+        want = features(x)
+        (slope,) = torch.autograd.grad(want, x, g)
     room = kernels.memory(plan, 1)
-    got = kernels.forward(plan, x.detach(), room, True), kernels.backward(plan, k[None, :, 0], room)[0]
+    got = kernels.forward(plan, x.detach(), room, True), kernels.backward(plan, g, room)[0]
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, (want, slope), strict=True))
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
+def on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in (torch.float32, torch.float64)
 
 
-_EVERYWHERE: Any = (lambda device, dtype: True), (lambda: _nothing), (lambda kernel, device, dtype: True)
+EVERYWHERE: Any = (lambda device, dtype: True), (lambda: nothing), (lambda kernel, device, dtype: True)
 _CANDIDATES = (
-    Candidate("numba", _cpu, _load, _probe),
-    Candidate("torch", *_EVERYWHERE),
-    Candidate("reference", *_EVERYWHERE),
+    Candidate("numba", on_cpu, _load, _probe),
+    Candidate("torch", *EVERYWHERE),
+    Candidate("reference", *EVERYWHERE),
 )

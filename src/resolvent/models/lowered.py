@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks import cohort, columns, fused
+from resolvent.blocks import climb, cohort, columns, fused
+from resolvent.blocks.climb import Path
 from resolvent.blocks.residual import Residual
 from resolvent.layers.dss import DSS
 from resolvent.layers.s4 import S4
@@ -50,16 +51,20 @@ class Tables:
     blocks: tuple[fused.Weights | None, ...]
     parts: cohort.Parts
     learnt: bool  # parameters are differentiated through these tables
+    source: Tables | None = None  # what these were detached from
 
     @cached_property
     def plan(self) -> cohort.Plan | None:
         """What a walk by cohorts needs, where the form has one."""
-        return cohort.plan(self.parts, self.dtype, self.learnt)
+        if self.source is None:
+            return cohort.plan(self.parts, self.dtype, self.learnt)
+        return None if self.source.plan is None else self.source.plan.still()
 
     def detached(self) -> Tables:
         return replace(
             self,
             learnt=False,
+            source=self,
             toeplitz=tuple(t.detached() for t in self.toeplitz),
             entry=None if self.entry is None else self.entry.detached(),
             blocks=tuple(None if w is None else w.detached() for w in self.blocks),
@@ -94,6 +99,13 @@ class Lowered:
         if plan is None:
             return head.out(head.hidden(self._features(x, tables)))
         return head.out(head.hidden(cohort.walked(x, plan, lambda x: self._features(x, tables))))
+
+    def climbed(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
+        """The attack's steps along `path` in one call; None where only steps one by one lead there."""
+        plan, head = tables.plan, self.model.head
+        if plan is None or not isinstance(head.hidden, nn.Identity):
+            return None
+        return climb.climbed(start, plan, (head.out.weight, head.out.bias), path)
 
     def _features(self, x: Tensor, tables: Tables) -> Tensor:
         """Pooled, (b, d)."""
