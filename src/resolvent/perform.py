@@ -20,6 +20,7 @@ from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.fetch import MIB, MOST, fetch_runs
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
+from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.lock import NO_ROOM
 from resolvent.experiments.objects import Objects, is_url
 from resolvent.experiments.pace import Pace
@@ -137,7 +138,7 @@ def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
 def _records(request: Request, cells: Sequence[Any], console: Console) -> list[dict[str, Any]]:
     """Run what is missing, alone or with workers, and read what was found."""
     device = _device(request.device)
-    with crew_of_torchrun(device):
+    with interrupted_once(), others_missed(), crew_of_torchrun(device):
         store = open_store(request.out)
         if request.workers > 1 and len(cells) > 1:
             _with_workers(request, store, [cell.place for cell in cells], console)

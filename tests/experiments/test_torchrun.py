@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,67 @@ def test_training_and_its_files_are_those_of_one_process(runs: dict[int, Path]) 
     assert {name for name in names[0] if name.endswith("record.json")} == {
         name for name in names[1] - pieces if name.endswith("record.json")
     }
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def begin(command: list[str], out: Path, **more: str) -> subprocess.Popen[str]:
+    """The training of `runs` as a process group of its own."""
+    return subprocess.Popen(
+        [*command, "-m", "resolvent", *TRAIN, "--out", str(out)],
+        env=ENVIRONMENT | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job would ignore it
+    )
+
+
+def wait_for_an_epoch(process: subprocess.Popen[str], out: Path) -> None:
+    while not (folder(out) / "metrics.jsonl").is_file():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+def test_ctrl_c_stops_every_process_and_the_same_command_goes_on(
+    runs: dict[int, Path], tmp_path: Path, twice: bool
+) -> None:
+    process = begin(TORCHRUN, tmp_path)
+    wait_for_an_epoch(process, tmp_path)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does; torchrun tells its processes once more
+    if twice:
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+    said, complained = process.communicate(timeout=120)
+    assert process.returncode != 0  # torchrun's own status
+    assert said.count("the same command goes on from there") == 1
+    assert "resolvent/" not in complained  # no traceback of ours
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left
+    assert not (folder(tmp_path) / "record.json").exists()
+    assert not list(tmp_path.rglob(".lock*"))
+    resolvent(2, *TRAIN, "--out", str(tmp_path))
+    assert record(folder(tmp_path)) | {"times": 0} == record(runs[2]) | {"times": 0}
+
+
+def test_a_process_that_lost_the_others_says_so(tmp_path: Path) -> None:
+    """On several machines torchrun of one does not see the processes of another."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    first, second = (begin([sys.executable], tmp_path, RANK=rank, **place) for rank in "01")
+    wait_for_an_epoch(first, tmp_path)
+    second.kill()
+    second.communicate()
+    _, complained = first.communicate(timeout=120)
+    assert first.returncode == 2
+    assert "another process of torchrun is gone" in complained
+    assert "Traceback" not in complained
+    assert not list(tmp_path.rglob(".lock*"))
 
 
 def discrete(held: dict[str, Any]) -> list[tuple[Any, ...]]:
