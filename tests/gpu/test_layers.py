@@ -39,6 +39,22 @@ def test_values_and_gradients(layer: nn.Module, length: int) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_one_long_sequence(layer: nn.Module) -> None:
+    """65,537 steps, one more than whole blocks of any size: values and the gradient of the input."""
+    x = torch.randn(1, 65_537, 6, dtype=torch.float64)
+    found = []
+    for own, at in ((copy.deepcopy(layer).double(), x.clone()), (copy.deepcopy(layer).cuda(), x.float().cuda())):
+        y, _ = own(at.requires_grad_())
+        found.append(
+            [y, *torch.autograd.grad(y, at, torch.sin(torch.arange(y.numel(), device=y.device)).view_as(y).to(y))]
+        )
+    for want, got in zip(*found, strict=True):
+        assert_close(
+            got.cpu().double(), want, tolerance=GRADIENT
+        )  # as many terms in a sum as in a parameter's gradient
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 def test_chunks_steps_and_half_precision(layer: nn.Module) -> None:
     x = torch.randn(2, 67, 6, device="cuda")
     layer = copy.deepcopy(layer).cuda()
