@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from resolvent.layers import s4d_response
 from resolvent.layers.contract import Layer
 from resolvent.layers.dss import DSS
+from resolvent.layers.s4d import S4D
 from resolvent.ssm.impulse import impulse
 
 SETTING = (str, int, float, bool, type(None))
@@ -27,6 +29,15 @@ def impulse_responses(layers: list[Layer], length: int) -> list[Tensor]:
 
 
 def response(layer: Any, length: int) -> Tensor:
+    """In one call where that is compiled, else from the layer's bank."""
+    if isinstance(layer, S4D):
+        quick = s4d_response.response(layer, length, lambda *own: _of_parameters(layer, length, own))
+        if quick is not None:
+            return quick
+    return _of_bank(layer, length)
+
+
+def _of_bank(layer: Any, length: int) -> Tensor:
     bank = layer._bank(layer.length or length) if isinstance(layer, DSS) else layer._bank()
     return impulse(bank, length)
 
@@ -51,7 +62,13 @@ class _Response(nn.Module):
         self.layer, self.length = layer, length
 
     def forward(self) -> Tensor:
-        return response(self.layer, self.length)
+        return _of_bank(self.layer, self.length)
+
+
+def _of_parameters(layer: S4D, length: int, own: tuple[Tensor, ...]) -> Tensor:
+    named = {f"layer.{name}": p for name, p in zip(s4d_response.NAMES, own, strict=False)}
+    found: Tensor = functional_call(_Response(layer, length), named, ())
+    return found
 
 
 def _kind(layer: Layer) -> tuple[Any, ...]:

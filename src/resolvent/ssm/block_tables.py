@@ -52,10 +52,14 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(COMPLEX[dtype] if x.is_complex() else dtype)
 
 
+def largest(dtype: torch.dtype) -> float:
+    """What a modulus may be: below one by a margin that survives rounding to `dtype`."""
+    return 1 - 4 * torch.finfo(dtype).eps
+
+
 def inside(lam_bar: Tensor, dtype: torch.dtype) -> Tensor:
-    """lam_bar with its modulus held below one by a margin that survives rounding to `dtype`."""
-    largest = 1 - 4 * torch.finfo(dtype).eps
-    return lam_bar * (largest / lam_bar.abs().clamp(min=0.5)).clamp(max=1)
+    """lam_bar with its modulus held below one."""
+    return lam_bar * (largest(dtype) / lam_bar.abs().clamp(min=0.5)).clamp(max=1)
 
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
