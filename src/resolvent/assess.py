@@ -20,6 +20,7 @@ from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
+from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.together import evaluate_together
 from resolvent.training.crew import crew_of_torchrun, speaks
 
@@ -72,10 +73,16 @@ def run(request: Request) -> int:
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         data = _in_type_of(model, data)
         progress, listener = progress_bar(console)
-        with progress, crew_of_torchrun(request.device):
+        with progress, interrupted_once(), others_missed(), crew_of_torchrun(request.device):
             outcome = evaluate_together(model, data, threat, request.preset, settings, request.out, listener)
+    except KeyboardInterrupt:
+        kept = "nothing was kept: with --out FOLDER a stopped attack goes on"
+        if request.out is not None:
+            kept = f"finished batches are in {request.out}: the same command goes on from there"
+        console.print(f"stopped; {kept}.", highlight=False, soft_wrap=True)
+        return 130
     except (ValueError, TypeError) as wrong:
-        raise UsageError(str(wrong)) from wrong
+        raise UsageError(str(wrong).removeprefix("run: ")) from wrong
     console.print(str(outcome), highlight=False, soft_wrap=True)
     if request.out is not None:
         console.print(f"record: {request.out / RECORD}", highlight=False, soft_wrap=True)

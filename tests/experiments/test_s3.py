@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("s3fs", reason="the extra `cloud` is not installed")
-pytest.importorskip("moto.server", reason="moto[server] stands for S3 here; pip install 'moto[server]'")
+pytest.importorskip("moto.server", reason="moto stands for S3 here; it is in the extra `dev`")
 
 from resolvent.experiments import RunError
 from resolvent.experiments.claim import CLAIMS, Claim, Watch

@@ -37,15 +37,15 @@ def interrupted_once() -> Iterator[None]:
 
 @contextmanager
 def others_missed() -> Iterator[None]:
-    """A process whose others are gone (stopped, killed, their machine lost) says so; what is finished is on disk."""
+    """A process whose others are gone (stopped, killed, their machine lost) says so."""
     try:
         yield
     except RuntimeError as wrong:
         if not is_loss(wrong):
             raise
         raise RunError(
-            f"run: another process of torchrun is gone ({str(wrong).splitlines()[0]}); everything so far is on disk, "
-            "and the same command goes on from there."
+            f"run: another process of torchrun is gone ({str(wrong).splitlines()[0]}); what was finished is kept, and "
+            "the same command goes on from there."
         ) from wrong
 
 
