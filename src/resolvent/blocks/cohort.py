@@ -112,7 +112,7 @@ class _Sheet:
         return place
 
     def row(self, vector: Tensor) -> int:
-        return self.add(vector.detach().repeat_interleave(WIDTH), "row", vector)
+        return self.add(vector.detach()[:, None].expand(-1, WIDTH), "row", vector)
 
     def norm(self, norm: nn.Module) -> int:
         if not isinstance(norm, LayerNorm):

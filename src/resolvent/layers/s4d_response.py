@@ -58,10 +58,14 @@ class _Response(torch.autograd.Function):
         if by_graph_only(g):
             found = gradients_by_graph(lambda *t: (ctx.again(*t),), own, (g,), needed)
             return None, None, *found, *missing
-        (d, n), whole = own[1].shape, ctx.kernels.gradient(p, g.contiguous(), kept, *ctx.how)
+        (d, n), whole = own[1].shape, ctx.kernels.gradient(p, _copied(g), kept, *ctx.how)
         log_dt, D, *rest = whole.to(own[0].dtype).split([d, d, d * n, d * n, 2 * d * n, 2 * d * n])
         made = [log_dt, *(t.view_as(o) for t, o in zip(rest, own[1:], strict=False)), *([] if missing else [D])]
         return None, None, *made, *missing
+
+
+def _copied(g: Tensor) -> Tensor:
+    return g.clone(memory_format=torch.contiguous_format)
 
 
 def _nothing() -> None:

@@ -110,24 +110,31 @@ def _powers_summed(kept: Array, K: Array, power: Array) -> None:
 
 
 @jit
-def _horner(kept: Array, g: Array, sums: Array) -> None:
-    """sums (4, n): sum_j g_j bar^j, then sum_j j g_j bar^(j-1), both by Horner's rule."""
+def _horner(kept: Array, g: Array, x: Array, y: Array) -> None:
+    """x + i y = sum_j g_j bar^j. Few arrays: a compiler looks for overlaps between some pairs, not between many."""
     a, b = kept[_RE], kept[_IM]
-    x, y, s, t = sums[0], sums[1], sums[2], sums[3]
     n = a.shape[0]
     for i in range(n):
-        x[i] = y[i] = s[i] = t[i] = 0.0
+        x[i] = y[i] = 0.0
     for j in range(g.shape[0] - 1, -1, -1):
+        more = g[j]
         for i in range(n):
-            re, im = s[i] * a[i] - t[i] * b[i], s[i] * b[i] + t[i] * a[i]
-            s[i], t[i] = re + x[i], im + y[i]
-            re, im = x[i] * a[i] - y[i] * b[i], x[i] * b[i] + y[i] * a[i]
-            x[i], y[i] = re + g[j], im
+            re, im = x[i], y[i]
+            x[i], y[i] = re * a[i] - im * b[i] + more, re * b[i] + im * a[i]
+
+
+@jit
+def _summed(kept: Array, g: Array, sums: Array) -> None:
+    """sums (4, n): sum_j g_j bar^j, then sum_j j g_j bar^(j-1); g becomes j g_j."""
+    _horner(kept, g, sums[0], sums[1])
+    for j in range(g.shape[0]):
+        g[j] *= j
+    _horner(kept, g[1:], sums[2], sums[3])
 
 
 @jit
 def _returned(p: Array, out: Array, kept: Array, sums: Array, c: int, sizes: tuple[int, int, int]) -> None:
-    """The gradients of a channel's parameters in `out`, laid out as p, from `sums` of `_horner`."""
+    """The gradients of a channel's parameters in `out`, laid out as p, from `sums` of `_summed`."""
     d, n, bilinear = sizes
     decay, frequency, B, C = _laid_out(p, d, n, c)
     to_decay, to_frequency, to_B, to_C = _laid_out(out, d, n, c)
@@ -163,9 +170,9 @@ def _channels(w: Any) -> None:
     room, limit = carray(pointer(at_room, types.float64), (d, 4, n)), carray(pointer(at_limit, types.float64), (1,))[0]
     for c in range(begin, end):
         if back:
-            _horner(kept[c], K[c], room[c])
-            _returned(p, out, kept[c], room[c], c, (d, n, bilinear))
             out[d + c] = K[c, 0]
+            _summed(kept[c], K[c], room[c])
+            _returned(p, out, kept[c], room[c], c, (d, n, bilinear))
         else:
             _prepare(p, kept[c], c, (d, n, bilinear), limit)
             _powers_summed(kept[c], K[c], room[c])
@@ -186,7 +193,7 @@ def response(p: Tensor, shape: tuple[int, int, int], bilinear: bool, limit: floa
 
 
 def gradient(p: Tensor, g: Tensor, kept: Tensor, bilinear: bool, limit: float) -> Tensor:
-    """That of p, in its layout, from g (d, l)."""
+    """That of p, in its layout, from g (d, l), which is spent."""
     out = torch.empty_like(p)
     _run(p, g, kept, out, (True, bilinear, limit))
     return out
