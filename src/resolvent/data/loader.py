@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -87,8 +87,9 @@ class Loader:
         return self._order[place * self.batch_size : (place + 1) * self.batch_size], epoch
 
     def _gathered(self, index: Tensor, epoch: int) -> Samples:
-        part = self.split.select(index)
+        part = self.split.gather(index)
         x, y, index = (self._sent(value) for value in (part.x, part.y, index))
+        x = replace(part, x=x).unpack().x
         if self.augment is not None:
             x = self.augment(x, index, fold(self.seed, epoch))
         lengths = None if part.lengths is None else self._sent(part.lengths)

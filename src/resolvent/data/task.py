@@ -33,8 +33,12 @@ class Split:
 
     def select(self, index: Tensor) -> Split:
         """The samples at `index` (k,), in that order, unpacked."""
+        return self.gather(index).unpack()
+
+    def gather(self, index: Tensor) -> Split:
+        """The same as they are stored: less to move."""
         lengths = None if self.lengths is None else self.lengths[index]
-        return Split(self._unpacked(self.x[index]), self.y[index], lengths)
+        return Split(self.x[index], self.y[index], lengths, self.packed)
 
     def unpack(self) -> Split:
         """The same samples as a model reads them."""
@@ -50,7 +54,9 @@ class Split:
     def _unpacked(self, x: Tensor) -> Tensor:
         if self.packed is None:
             return x
-        return x.float().div_(self.packed) if self.packed else x.long()
+        if not self.packed:
+            return x.long()
+        return x.float().div_(torch.full((), self.packed, dtype=torch.float32, device=x.device))  # a GPU would multiply
 
 
 @dataclass(frozen=True)
