@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from resolvent.report.chart import chart_figure
 from resolvent.report.process import process_findings
 from resolvent.report.run_page import NAMES, write_report
 from resolvent.report.table import tables
@@ -79,6 +80,27 @@ def test_components_side_by_side(recipe: str, figure: int, tmp_path: Path) -> No
     assert f"MSE, digits, TRADES (Figure {figure} of Qi et al. 2024)" in text
     assert f"KL, digits, TRADES (Figure {figure} of Qi et al. 2024)" in text
     assert "Training side by side: digits, TRADES" in text
+
+
+def test_an_attribution_is_drawn_once(tmp_path: Path) -> None:
+    """In the common frame, or, where a run stands alone, in one of its own."""
+    for structure, kind in (("s4", "trades"), ("dss", "trades"), ("s5", "pgd-at")):
+        write(tmp_path, record(structure, kind, attribution={"components": COMPONENTS}))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert [name in text for name in ("Attribution of s4", "Attribution of dss", "Attribution of s5")] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("names", [["dss", "mamba", "mega", "s4", "s5"], [f"dss+sigmoid {i}" for i in range(6)]])
+def test_names_do_not_lie_on_the_curves(names: list[str]) -> None:
+    series = [{"name": name, "x": [1, 2, 3], "y": [k, -k, 10 + k]} for k, name in enumerate(names)]
+    figure = chart_figure({"title": "a", "xlabel": "epoch", "ylabel": "loss", "series": series, "small": True})
+    figure.draw_without_rendering()
+    (legend,), (axes,) = figure.legends, figure.axes
+    box, page = legend.get_window_extent(), figure.bbox
+    assert box.y0 >= axes.get_window_extent().y1
+    assert page.x0 <= box.x0
+    assert box.x1 <= page.x1
+    assert axes.get_window_extent().height > 0.4 * page.height
 
 
 def test_a_regression_has_errors_not_accuracies(tmp_path: Path) -> None:

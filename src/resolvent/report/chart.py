@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report.figure import INK, MUTED, SERIES, SIZE, blank, legend, svg
+from resolvent.report.figure import INK, MUTED, SERIES, SIZE, blank, legend, legend_above, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,6 +15,7 @@ Chart = dict[str, Any]
 DASHES = ("-", "--", "-.", ":")
 BROAD = (7.4, 3.2)  # inches: for charts with many curves
 MANY = 5  # curves
+INSIDE = 3  # names that find a free corner of the frame
 FEW = 7  # places on an axis
 WHOLE = ("epoch", "layer")  # what comes in whole numbers
 
@@ -46,7 +47,7 @@ def chart_figure(chart: Chart) -> Figure:
     if chart["xlabel"] in WHOLE and "x" not in log:
         axes.locator_params(axis="x", integer=True)
     if len(chart["series"]) > 1:
-        legend(axes)
+        (legend_above if len(chart["series"]) > INSIDE else legend)(axes)
     return figure
 
 

@@ -116,6 +116,17 @@ def legend(axes: Axes) -> None:
     axes.legend(fontsize=7.5, labelcolor=INK, frameon=False, handlelength=1.1, handletextpad=0.5, borderaxespad=0.2)
 
 
+def legend_above(axes: Axes) -> None:
+    """Outside the frame, in as many columns as the names leave room for: where curves fill the frame."""
+    figure, names = axes.get_figure(root=True), axes.get_legend_handles_labels()[1]
+    assert figure is not None
+    widths = [0.34 + 0.06 * len(name) for name in names]  # inches: a handle and its name
+    row = sum(widths) < figure.get_figwidth()
+    columns = len(names) if row else max(1, int(figure.get_figwidth() / max(widths)))
+    options: dict[str, Any] = {"handlelength": 1.1, "handletextpad": 0.5, "columnspacing": 0.9, "borderaxespad": 0.2}
+    figure.legend(fontsize=7.5, labelcolor=INK, frameon=False, loc="outside upper left", ncols=columns, **options)
+
+
 def svg(figure: Figure, salt: str) -> str:
     """The figure as text: own ids (several share a page), the page's colours and font, no fixed size."""
     import matplotlib

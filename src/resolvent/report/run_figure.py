@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report.figure import GRID, INK, MUTED, SERIES, blank, legend, svg
+from resolvent.report.chart import INSIDE
+from resolvent.report.figure import GRID, INK, MUTED, SERIES, blank, legend, legend_above, svg
 from resolvent.report.runs import Record
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
         axes.plot(*zip(*points, strict=True), lw=1.3, ls=dash, marker=".", ms=5, color=SERIES[k % 4], label=name)
     axes.set(xlabel="size of the attack", ylim=(0, 102))
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g} %")
-    legend(axes)
+    (legend_above if len(records) > INSIDE else legend)(axes)
     return svg(figure, f"robustness{[(name, curve(record)) for name, record in records]}")
 
 
@@ -155,7 +156,7 @@ def example_svg(example: dict[str, Any]) -> str:
     axes.plot(clean, lw=1.1, color=MUTED, label="clean")
     axes.plot(moved, lw=1.1, color=SERIES[1], label="attacked")
     axes.set_xlabel("step")
-    legend(axes)
+    legend_above(axes)
     return svg(figure, f"example{example['index']}{example['prediction']}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
         "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
         "certificates": [c for name, r in named if "certificate" in r and (c := certificate(name, r))["svg"]][:SHOWN],
         "unbounded": unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
-        "attribution": [each for name, r in named if "attribution" in r for each in bars(name, r)][:SHOWN],
+        "attribution": [each for name, r in alone(named) for each in bars(name, r)][:SHOWN],
         "spectra": [(n, Markup(spectrum_svg(Spectrum(**e["spectrum"])))) for n, e in inside if "spectrum" in e][:SHOWN],
         "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
         "examples": [example(name, e) for name, r in named for e in _examples(r)[:1]][:SHOWN],
@@ -223,6 +224,13 @@ def bars(name: str, record: Record) -> list[tuple[str, Any]]:
 
     held = [(what, attribution_rows(record["attribution"], what)) for what in ("mse", "kl")]
     return [(f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))) for what, rows in held if rows]
+
+
+def alone(named: list[tuple[str, Record]]) -> list[tuple[str, Record]]:
+    """Attributed runs that stand beside no other in a common frame."""
+    held = [(name, r, (r["cell"]["recipe"], r["task"]["name"], way_of(r))) for name, r in named if "attribution" in r]
+    shared = Counter(key for *_, key in held)
+    return [(name, record) for name, record, key in held if shared[key] == 1]
 
 
 def attribution_rows(held: dict[str, Any], what: str) -> list[tuple[str, float, float]]:
