@@ -1,13 +1,19 @@
 """AutoAttack standard, ours beside pyautoattack: same model, same samples, same batch size, one run.
 
-    python benchmarks/attacks.py                      128 samples of 15 x 15 images; benchmarks/results/attacks.json
+    python benchmarks/attacks.py                      every case; benchmarks/results/attacks.json
+    python benchmarks/attacks.py --subjects s4,s5     only some models
     python benchmarks/attacks.py --samples 32 --queries 500 --out /tmp/attacks.json
 
 Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them. The
-models are small convolutional classifiers trained here for some seconds: one plainly, of which AutoAttack leaves
-little, and one on PGD examples, of which many samples stand; those cost the full budget of every attack, and there the
-forward passes themselves bound what can be gained. The accuracies of both contenders after every attack are printed
-beside the times: a speed-up of an attack that finds less is none. Run it alone. Peer: pip install pyautoattack.
+models (attack_models.py) read images of 15 x 15, a convolutional network as they are and state-space models pixel by
+pixel; each is trained here for some seconds, plainly or on PGD examples. What AutoAttack leaves of a plain one is
+little; of the other many samples stand, and those cost the full budget of every attack.
+
+Of a foreign network all that an attack can save is what it does around the forward passes, and targets that it runs
+side by side: the passes themselves are the same in number. A state-space model of this library has tables that depend
+on its parameters alone, made once for a whole attack (`frozen()`); who calls it as a plain module, as the peer does,
+has them made in every pass. The accuracies of both contenders after every attack are printed beside the times: a
+speed-up of an attack that finds less is none. Run it alone. Peer: pip install pyautoattack.
 """
 
 from __future__ import annotations
@@ -21,15 +27,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.attacks import PGD, Threat
+from attack_models import SUBJECTS, Subject, images, trained
+from resolvent.attacks import Threat
 from resolvent.attacks.evaluate import EvaluationSettings, evaluate
 from resolvent.attacks.presets import standard
 from resolvent.attacks.square import Square
@@ -38,7 +44,6 @@ HERE = Path(__file__).parent
 TARGET = 2.0
 POINTS = 0.01  # our accuracy may not be above the peer's by more than this
 NAMES = {"linf": "Linf", "l2": "L2"}
-EPS = {"linf": 0.13, "l2": 1.0}
 
 
 @dataclass(frozen=True)
@@ -80,47 +85,6 @@ class Counted(nn.Module):
         self.passed += x.shape[0]
         logits: Tensor = self.inner(x)
         return logits
-
-
-def images(n: int, seed: int, size: int = 15) -> tuple[Tensor, Tensor]:
-    """Ten smooth patterns of random strength under noise: x (n, 1, size, size) in [0, 1], y (n,).
-
-    The peer's Square for L2 tiles an image by fifths of its height: other sizes make it fail.
-    """
-    fixed = torch.Generator().manual_seed(7)
-    patterns = F.interpolate(torch.randn(10, 1, 4, 4, generator=fixed), size=(size, size), mode="bicubic")
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(10, (n,), generator=generator)
-    gain = 0.1 + 0.3 * torch.rand(n, 1, 1, 1, generator=generator)
-    noise = 0.07 * torch.randn(n, 1, size, size, generator=generator)
-    return (0.5 + gain * patterns[y] + noise).clamp(0, 1), y
-
-
-def network(size: int = 15, width: int = 16) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(2 * width * ((size - 1) // 2) ** 2, 10),
-    )
-
-
-def trained(threat: Threat | None, steps: int, size: int = 15, width: int = 16) -> nn.Module:
-    """A small network trained on PGD examples, or on the samples themselves."""
-    torch.manual_seed(0)
-    net = network(size, width)
-    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
-    for i in range(steps):
-        x, y = images(64, 1000 + i, size)
-        if threat is not None:
-            x = PGD(steps=4, keep="last")(net, x, y, threat).x_adv
-        loss = F.cross_entropy(net(x), y)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return net.eval()
 
 
 def ours(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
@@ -172,30 +136,56 @@ def _heard(attack: Any, clock: Clock) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Case:
+    """A model, how it was trained, the norm, and how much is asked of it."""
+
+    model: str
     norm: str
     robust: bool
+    samples: int
+    queries: int
+
+    @property
+    def subject(self) -> Subject:
+        return SUBJECTS[self.model]
 
     @property
     def threat(self) -> Threat:
-        return Threat(self.norm, EPS[self.norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
+        return Threat(self.norm, self.subject.eps[self.norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
+
+    @property
+    def training(self) -> str:
+        return "pgd" if self.robust else "plain"
+
+    @property
+    def net(self) -> nn.Module:
+        return trained(self.subject.make, self.threat if self.robust else None, self.subject.steps, self.subject.rate)
 
     def __str__(self) -> str:
-        return f"{self.norm}, {'PGD-trained' if self.robust else 'plain'}"
+        return f"{self.model}, {self.norm}, {self.training}"
+
+
+# Sequence models are asked for less: a pass through one costs the peer twenty times as much.
+CASES = (
+    *(Case("cnn", norm, robust, 128, 5000) for norm in ("linf", "l2") for robust in (False, True)),
+    Case("s4", "linf", False, 32, 1000),
+    Case("s4", "linf", True, 32, 1000),
+    Case("s4", "l2", True, 32, 1000),
+    Case("s5", "linf", True, 32, 1000),
+)
 
 
 def run_one(name: str, case: Case, weights: Path, args: argparse.Namespace) -> None:
     """The child process: one contender on one model; prints its outcome as JSON."""
-    net = network()
+    net = case.subject.make()
     net.load_state_dict(torch.load(weights, weights_only=True))
-    x, y = images(args.samples, 5)
-    outcome = CONTENDERS[name](net.eval(), x, y, case.threat, args.queries, args.batch_size)
+    x, y = images(case.samples, 5)
+    outcome = CONTENDERS[name](net.eval(), x, y, case.threat, case.queries, args.batch_size)
     print(json.dumps(vars(outcome)))
 
 
 def measured(name: str, case: Case, weights: Path, args: argparse.Namespace) -> Outcome:
-    numbers = ("samples", "queries", "batch_size", "threads")
-    options = [f"--{n.replace('_', '-')}={getattr(args, n)}" for n in numbers]
-    which = ["--one", name, "--case", case.norm, "robust" if case.robust else "plain", "--weights", str(weights)]
+    options = [f"--batch-size={args.batch_size}", f"--threads={args.threads}"]
+    which = ["--one", name, "--case", json.dumps(asdict(case)), "--weights", str(weights)]
     env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads))
     call = [sys.executable, __file__, *which, *options]
     done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
@@ -209,7 +199,7 @@ def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[Outcome]] = {name: [] for name in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "net.pt"
-        torch.save(trained(case.threat if case.robust else None, args.training).state_dict(), weights)
+        torch.save(case.net.state_dict(), weights)
         for _ in range(args.repeats):
             for name in CONTENDERS:
                 runs[name].append(measured(name, case, weights, args))
@@ -223,9 +213,12 @@ def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     verdict = "as strong" if sound else "WEAKER than the peer"
     print(f"{case!s:<18}{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}\n")
     return {
+        "model": case.model,
         "norm": case.norm,
-        "training": "pgd" if case.robust else "plain",
-        "eps": EPS[case.norm],
+        "training": case.training,
+        "eps": case.subject.eps[case.norm],
+        "samples": case.samples,
+        "queries": case.queries,
         "faster": faster,
         "faster_cpu": cpu,
         "met": faster >= TARGET and sound,
@@ -251,29 +244,34 @@ def record(rows: list[dict[str, Any]], args: argparse.Namespace, seconds: float)
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=128)
-    parser.add_argument("--queries", type=int, default=5000, help="of Square")
+    parser.add_argument("--subjects", default=",".join(SUBJECTS), help="which models")
+    parser.add_argument("--samples", type=int, help="in every case alike; otherwise as the case has it")
+    parser.add_argument("--queries", type=int, help="of Square, likewise")
     parser.add_argument("--batch-size", type=int, default=256, help="of both; the peer's own default is 250")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
-    parser.add_argument("--training", type=int, default=300, help="steps of adversarial training of the model")
     parser.add_argument("--norms", default="linf,l2")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "attacks.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def chosen(args: argparse.Namespace) -> list[Case]:
+    told = {name: getattr(args, name) for name in ("samples", "queries") if getattr(args, name) is not None}
+    models, norms = args.subjects.split(","), args.norms.split(",")
+    return [replace(case, **told) for case in CASES if case.model in models and case.norm in norms]
 
 
 def main() -> None:
     args = parsed()
     torch.set_num_threads(args.threads)
     if args.one:
-        run_one(args.one, Case(args.case[0], args.case[1] == "robust"), args.weights, args)
+        run_one(args.one, Case(**json.loads(args.case)), args.weights, args)
         return
     start = time.perf_counter()
-    cases = [Case(norm, robust) for norm in args.norms.split(",") for robust in (False, True)]
-    rows = [competed(case, args) for case in cases]
+    rows = [competed(case, args) for case in chosen(args)]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(record(rows, args, time.perf_counter() - start), indent=1) + "\n")
     print(f"record: {args.out}")

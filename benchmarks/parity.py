@@ -34,7 +34,8 @@ import torch
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
-from attacks import NAMES, images, trained
+from attack_models import images, network, trained
+from attacks import NAMES
 from resolvent.attacks import APGD, Draws, Threat, cross_entropy
 from resolvent.attacks.fab import FAB
 from resolvent.attacks.presets import standard
@@ -102,7 +103,8 @@ class Field:
 
 def field(norm: str, samples: int) -> Field:
     threat = Threat(norm, EPS[norm], bounds=(0.0, 1.0))  # type: ignore[arg-type]
-    return Field(trained(threat, TRAINING, SIZE, WIDTH), *images(samples, 5, SIZE), threat)
+    net = trained(lambda: network(SIZE, WIDTH), threat, TRAINING, 3e-3, SIZE)
+    return Field(net, *images(samples, 5, SIZE), threat)
 
 
 def published(attack: Attack) -> Attack:
