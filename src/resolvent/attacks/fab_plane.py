@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, numba_or
 
 _ROUNDS = 24  # Newton's method needs three to eight; rows that need more go to the sorted solution
 _FAR = 1e18  # as good as infinitely far: its square is still a number
@@ -113,10 +113,6 @@ def _load_numba() -> Any:
     return fab_plane_numba.plane_step
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
 def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
     w = torch.sin(1.7 * torch.arange(27)).to(dtype).view(3, 9)
     gap, up = 4 * w[:, 0], w.abs().flip(1)
@@ -124,8 +120,4 @@ def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return all(torch.allclose(got, want, rtol=1e-4, atol=1e-5) for got, want in pairs)
 
 
-_CANDIDATES = (
-    Candidate("numba", _cpu, _load_numba, _probe),
-    Candidate("torch", lambda device, dtype: True, lambda: torch_step, lambda kernel, device, dtype: True),
-    Candidate("reference", lambda device, dtype: True, lambda: torch_step, lambda kernel, device, dtype: True),
-)
+_CANDIDATES = numba_or(torch_step, _load_numba, _probe)

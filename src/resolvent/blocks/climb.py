@@ -18,7 +18,7 @@ from torch import Tensor
 
 from resolvent.blocks import cohort
 from resolvent.blocks.cohort_layout import Plan
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, nothing, numba_or
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ Readout = tuple[Tensor, Tensor | None]  # W (k, d) and bias (k,)
 def climbed(start: Tensor, plan: Plan, readout: Readout, path: Path) -> Tensor | None:
     """x (b, l, c) after the steps from `start`; None where no compiled walk takes them, or labels name no class."""
     kernel, target = choose("climb", _CANDIDATES, start.device, start.dtype), path.target
-    if kernel is cohort.nothing or (target.dim() == 1 and not _classes(target, readout[0].shape[0])):
+    if kernel is nothing or (target.dim() == 1 and not _classes(target, readout[0].shape[0])):
         return None
     return _run(kernel, start, plan, readout, path)
 
@@ -92,8 +92,4 @@ def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return torch.allclose(_run(kernel, x, plan, (W, None), path), want, rtol=1e-4, atol=1e-5)
 
 
-_CANDIDATES = (
-    Candidate("numba", cohort.on_cpu, _load, _probe),
-    Candidate("torch", *cohort.EVERYWHERE),
-    Candidate("reference", *cohort.EVERYWHERE),
-)
+_CANDIDATES = numba_or(nothing, _load, _probe)

@@ -25,7 +25,7 @@ from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.norm import LayerNorm, NoNorm
 from resolvent.blocks.residual import Residual
 from resolvent.layers.s4d import S4D
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, nothing, numba_or
 from resolvent.ssm.blocked import by_graph_only
 
 WIDTH = 8  # samples of a cohort
@@ -230,10 +230,6 @@ def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
     return None if found is nothing else found
 
 
-def nothing() -> None:
-    """Stands for "the modules themselves"."""
-
-
 def _load() -> Any:
     from resolvent.blocks import cohort_numba
 
@@ -268,13 +264,4 @@ def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, (want, slope), strict=True))
 
 
-def on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-EVERYWHERE: Any = (lambda device, dtype: True), (lambda: nothing), (lambda kernel, device, dtype: True)
-_CANDIDATES = (
-    Candidate("numba", on_cpu, _load, _probe),
-    Candidate("torch", *EVERYWHERE),
-    Candidate("reference", *EVERYWHERE),
-)
+_CANDIDATES = numba_or(nothing, _load, _probe)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, numba_or
 
 
 def normalised(z: Tensor, r: Tensor | None, affine: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,18 +79,5 @@ def _numbers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.sin(torch.arange(count) * 1.7 + 0.3).to(dtype).reshape(shape)
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-def _candidates(load: Callable[[], Any], probe: Any, plain: Callable[..., Any]) -> tuple[Candidate, ...]:
-    everywhere = (lambda device, dtype: True), (lambda: plain), (lambda kernel, device, dtype: True)
-    return (
-        Candidate("numba", _cpu, load, probe),
-        Candidate("torch", *everywhere),
-        Candidate("reference", *everywhere),
-    )
-
-
-_FORWARD = _candidates(_load_forward, _probe_forward, torch_normalised)
-_BACKWARD = _candidates(_load_backward, _probe_backward, torch_slope)
+_FORWARD = numba_or(torch_normalised, _load_forward, _probe_forward)
+_BACKWARD = numba_or(torch_slope, _load_backward, _probe_backward)

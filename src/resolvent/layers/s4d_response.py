@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.layers.s4d import S4D
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, nothing, numba_or
 from resolvent.ssm.block_tables import largest
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph, plain
 from resolvent.ssm.impulse import impulse
@@ -28,7 +28,7 @@ def response(layer: S4D, length: int, again: Again) -> Tensor | None:
     if layer.frequency is None or any(p is None for p in own[:-1]) or not plain():
         return None
     kernels = choose("s4d_response", _CANDIDATES, layer.anchor.device, layer.dtype)
-    if kernels is _nothing:
+    if kernels is nothing:
         return None
     found: Tensor = _Response.apply(kernels, (layer.discretisation == "bilinear", length, again), *own)
     return found
@@ -68,10 +68,6 @@ def _copied(g: Tensor) -> Tensor:
     return g.clone(memory_format=torch.contiguous_format)
 
 
-def _nothing() -> None:
-    """Stands for the bank's own response."""
-
-
 def _load() -> Any:
     from resolvent.layers import s4d_response_numba
 
@@ -91,13 +87,4 @@ def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found, strict=True))
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu"
-
-
-_EVERYWHERE: Any = (lambda device, dtype: True), (lambda: _nothing), (lambda kernel, device, dtype: True)
-_CANDIDATES = (
-    Candidate("numba", _cpu, _load, _probe),
-    Candidate("torch", *_EVERYWHERE),
-    Candidate("reference", *_EVERYWHERE),
-)
+_CANDIDATES = numba_or(nothing, _load, _probe)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, numba_or
 from resolvent.scan.linear import linear_scan
 from resolvent.scan.linear_rows import sum_to
 
@@ -105,25 +105,5 @@ def _probe_backward(kernel: Backward, device: torch.device, dtype: torch.dtype) 
     return all(_close(gradients(kernel, a, z), gradients(_torch_backward, a, z)) for a, z in _examples(device, dtype))
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
-    return True
-
-
-def _trusted(kernel: object, device: torch.device, dtype: torch.dtype) -> bool:
-    return True
-
-
-_FORWARD = (
-    Candidate("numba", _cpu, _load_forward, _probe_forward),
-    Candidate("torch", _anywhere, lambda: _torch_carry, _trusted),
-    Candidate("reference", _anywhere, lambda: _torch_carry, _trusted),
-)
-_BACKWARD = (
-    Candidate("numba", _cpu, _load_backward, _probe_backward),
-    Candidate("torch", _anywhere, lambda: _torch_backward, _trusted),
-    Candidate("reference", _anywhere, lambda: _torch_backward, _trusted),
-)
+_FORWARD = numba_or(_torch_carry, _load_forward, _probe_forward)
+_BACKWARD = numba_or(_torch_backward, _load_backward, _probe_backward)

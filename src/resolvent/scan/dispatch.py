@@ -37,6 +37,21 @@ class Candidate:
     probe: Callable[[Kernel, torch.device, torch.dtype], bool]
 
 
+def numba_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
+    """numba on a CPU; elsewhere, and where it fails, `truth`: torch's operations, or what says that nothing is here."""
+    everywhere: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
+    names = "torch", "reference"
+    return Candidate("numba", _real_on_cpu, load, probe), *(Candidate(name, *everywhere) for name in names)
+
+
+def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+
+def nothing() -> None:
+    """A truth for `numba_or` that the caller knows by its name: it goes its own way."""
+
+
 _Key = tuple[str, str, str, torch.dtype]  # operation, backend, device type, dtype
 _tried: dict[_Key, Kernel | str] = {}  # a kernel that works, or the reason why not
 _chosen: dict[tuple[str, str, torch.dtype, str | None], Kernel] = {}

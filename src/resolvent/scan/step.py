@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.functional import linear, softplus
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import Candidate, choose, numba_or
 
 Pair = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may keep the tables' memory, so they must not change
@@ -99,10 +99,6 @@ def _load_selective() -> Prepare:
     return selective
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
 def _agrees(truth: Prepare, example: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]]) -> Any:
     def probe(prepare: Prepare, device: torch.device, dtype: torch.dtype) -> bool:
         def ramp(*shape: int) -> Tensor:
@@ -132,11 +128,7 @@ def _selective_example(ramp: Callable[..., Tensor]) -> tuple[Tensor, ...]:
 
 
 def _candidates(load: Callable[[], Prepare], truth: Prepare, example: Any) -> tuple[Candidate, ...]:
-    return (
-        Candidate("numba", _cpu, load, _agrees(truth, example)),
-        Candidate("torch", lambda device, dtype: True, lambda: truth, lambda kernel, device, dtype: True),
-        Candidate("reference", lambda device, dtype: True, lambda: truth, lambda kernel, device, dtype: True),
-    )
+    return numba_or(truth, load, _agrees(truth, example))
 
 
 _BANK = _candidates(_load_bank, _torch_bank, _bank_example)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from resolvent.scan.dispatch import Candidate, choose
+from resolvent.scan.dispatch import choose, numba_or
 
 Copy = Callable[[Tensor], Tensor]
 
@@ -58,16 +58,5 @@ def _probe(truth: Copy) -> Callable[[Copy, torch.device, torch.dtype], bool]:
     return probe
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-def _candidates(load: Callable[[], Copy], truth: Copy) -> tuple[Candidate, ...]:
-    return (
-        Candidate("numba", _cpu, load, _probe(truth)),
-        Candidate("torch", lambda device, dtype: True, lambda: truth, lambda kernel, device, dtype: True),
-        Candidate("reference", lambda device, dtype: True, lambda: truth, lambda kernel, device, dtype: True),
-    )
-
-
-_FIRST, _LAST = _candidates(_load_first, _torch_first), _candidates(_load_last, _torch_last)
+_FIRST = numba_or(_torch_first, _load_first, _probe(_torch_first))
+_LAST = numba_or(_torch_last, _load_last, _probe(_torch_last))
