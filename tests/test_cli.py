@@ -52,6 +52,7 @@ def test_a_foreign_layer_that_holds(capsys: pytest.CaptureFixture[str], tmp_path
     assert status == 0
     told = json.loads(out.read_text())
     assert told["ok"] is True
+    assert told["settings"]["device"] == "cpu"
     assert {r["property"]: r["status"] for r in told["results"]} == {"chunks": "pass", "steps": "pass", "frozen": "n/a"}
     assert "Stranger" in capsys.readouterr().out
     assert list(out.parent.iterdir()) == [out]  # no partial file stays
@@ -91,6 +92,7 @@ def test_one_layer_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
         (["--module", "torch.nn:ReLU"], "resolvent check: ReLU has no attribute d_model; "),
         (["--module", "torch.nn:ReLU"], "--kwargs"),
         (["--layer", "S4", "--kwargs", '{"d_model": 3}'], "--kwargs goes with --module"),
+        (["--layer", "S4", "--device", "abacus"], "--device 'abacus' cannot be used here"),
     ],
 )
 def test_mistakes_are_one_line_and_status_two(
