@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import Draws
+from resolvent.attacks.capacity import TooMany
 from resolvent.data import Loader, Split, from_arrays
 from resolvent.experiments.recipes.sequential import smnist
 from resolvent.models import build_model
@@ -78,6 +80,20 @@ def test_fit_replays_and_learns() -> None:
     )
     assert history.rows[-1]["train_loss"] < history.rows[0]["train_loss"]
     assert any(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values())
+
+
+def test_out_of_memory_names_a_batch_that_fits() -> None:
+    x = torch.rand(4096, 1024, 1)
+    task = from_arrays(x, (x.mean((1, 2)) > 0.5).long())
+    settings = FitSettings(epochs=1, batch_size=4096, precision="bf16", choose="clean")
+    torch.cuda.set_per_process_memory_fraction(1.4 * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        with pytest.raises(TooMany, match="set batch_size=") as told:
+            fit(model_of("s4d", 2), task, standard, settings)
+        assert 0 < told.value.fits < 4096
+        fit(model_of("s4d", 2), task, standard, replace(settings, batch_size=told.value.fits))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @pytest.mark.parametrize("resident", [True, False])
