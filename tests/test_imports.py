@@ -15,9 +15,10 @@ import resolvent
 SOURCE = Path(resolvent.__file__).parent
 
 # Each part may import itself and what stands before it. `conformance` checks layers, so it stands above them.
-# The scan is the lowest: it knows tensors alone, and the blocked pass of ssm carries its state with it.
-ORDER = ("scan", "ssm", "init", "layers", "blocks", "models", "data", "attacks", "training", "analysis", "conformance",
-         "experiments", "timing", "report", "commands")  # fmt: skip
+# Below all is disk, which knows files alone; the scan knows tensors alone, and the blocked pass of ssm carries its
+# state with it.
+ORDER = ("disk", "scan", "ssm", "init", "layers", "blocks", "models", "data", "attacks", "training", "analysis",
+         "conformance", "experiments", "timing", "report", "commands")  # fmt: skip
 FORBIDDEN = {
     "analysis": {"layers", "blocks", "models"},  # it is handed a System
     "attacks": {"models", "blocks", "layers"},  # it is handed a callable

@@ -29,9 +29,9 @@ from resolvent.analysis import (
 from resolvent.assess import load, load_data, number, task_of
 from resolvent.attacks import Threat, autoattack
 from resolvent.attacks.presets import check_preset
-from resolvent.attacks.store import replace
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
+from resolvent.disk import replace
 from resolvent.models import Model, TokensConfig
 from resolvent.models.parts import last_weight
 from resolvent.report.run_page import reasons

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent.attacks.store import Store, digest, fingerprint, first_difference, plain, replace
+from resolvent.attacks.store import Store, digest, fingerprint, first_difference, plain
+from resolvent.disk import replace
 
 CONFIG = {"attacks": [{"name": "pgd", "steps": 10}], "threat": {"eps": 0.1}, "seed": 0}
 

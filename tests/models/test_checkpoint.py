@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.os, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_model(model, tmp_path)
     assert (tmp_path / checkpoint.WEIGHTS).read_bytes() == want

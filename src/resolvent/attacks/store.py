@@ -11,14 +11,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from resolvent.disk import replace
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -82,29 +81,6 @@ class Store:
 def write_json(path: Path, values: Any) -> Path:
     replace(path, lambda part: part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8"))
     return path
-
-
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file so that a kill at any instant leaves the old one or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except Exception as wrong:
-        number = system_error(wrong)
-        if number is None:
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from wrong
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def system_error(wrong: Exception) -> int | None:
-    """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
-    told = re.search(r"\(os error (\d+)\)", str(wrong))
-    return wrong.errno if isinstance(wrong, OSError) else int(told[1]) if told else None
 
 
 def fingerprint(config: dict[str, Any]) -> str:

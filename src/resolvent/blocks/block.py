@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,14 +55,18 @@ def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]
 
 def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
     """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain."""
+    return merged((group for _, layer in outermost(module) for group in layer.optim_groups()), module)
+
+
+def merged(offered: Iterable[dict[str, Any]], module: nn.Module) -> list[dict[str, Any]]:
+    """Groups with equal overrides as one, a parameter in the first that names it; the module's others are plain."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
     seen: set[int] = set()
-    for _, layer in outermost(module):
-        for group in layer.optim_groups():
-            key = tuple(sorted((name, value) for name, value in group.items() if name != "params"))
-            new = [p for p in group["params"] if id(p) not in seen]
-            seen.update(map(id, new))
-            groups.setdefault(key, []).extend(new)
+    for group in offered:
+        key = tuple(sorted((name, value) for name, value in group.items() if name != "params"))
+        new = [p for p in group["params"] if id(p) not in seen]
+        seen.update(map(id, new))
+        groups.setdefault(key, []).extend(new)
     groups[()] += [p for p in module.parameters() if id(p) not in seen]
     return [{"params": params, **dict(key)} for key, params in groups.items() if params]
 

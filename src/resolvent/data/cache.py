@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from resolvent.data.folder import data_folder, make_folder, replace
+from resolvent.data.folder import data_folder, make_folder
+from resolvent.disk import replace
 
 Arrays = dict[str, np.ndarray]
 INDEX = "index.json"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resolvent.data.counter import Counter
-from resolvent.data.folder import VARIABLE, data_folder, make_folder, replace
+from resolvent.data.folder import VARIABLE, data_folder, make_folder
+from resolvent.disk import replace
 
 _BLOCK = 1 << 20
 

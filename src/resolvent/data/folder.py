@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 VARIABLE = "RESOLVENT_DATA"
 
@@ -29,19 +27,3 @@ def make_folder(folder: Path) -> Path:
             f"{VARIABLE} to a folder that can be written."
         ) from wrong
     return folder
-
-
-def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file beside its place, flush it and move it there: a kill leaves the old one or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as wrong:
-        if wrong.errno is None or wrong.filename is not None:
-            raise
-        raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong  # a full disk does not tell where
-    finally:
-        part.unlink(missing_ok=True)

@@ -15,7 +15,8 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from resolvent.attacks.store import first_difference, replace
+from resolvent.attacks.store import first_difference
+from resolvent.disk import replace
 from resolvent.experiments.cell import Cell
 
 CELL, RECORD, SUMS = "cell.json", "record.json", "sums.json"

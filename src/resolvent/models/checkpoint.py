@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from resolvent.disk import replace
 from resolvent.models.build import build_model
 from resolvent.models.certified import verify_certified
 from resolvent.models.config import ModelConfig
@@ -39,8 +37,8 @@ def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
     settings = to_dict(model.config)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     header = {"config": json.dumps(settings | {"sha256": _sum(weights)}, indent=2)}  # one entry: several have no order
-    _replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
-    _replace(folder / SETTINGS, lambda path: path.write_text(json.dumps(settings, indent=2) + "\n"))
+    replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
+    replace(folder / SETTINGS, lambda path: path.write_text(json.dumps(settings, indent=2) + "\n"))
     return folder
 
 
@@ -141,28 +139,6 @@ def _sum(weights: dict[str, Tensor]) -> str:
         if tensor.numel():
             found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except Exception as wrong:
-        number = _system_error(wrong)
-        if number is None:
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from wrong
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _system_error(wrong: Exception) -> int | None:
-    """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
-    told = re.search(r"\(os error (\d+)\)", str(wrong))
-    return wrong.errno if isinstance(wrong, OSError) else int(told[1]) if told else None
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from resolvent.blocks.block import merged
 from resolvent.training.plateau import plateau
 from resolvent.training.settings import FitSettings
 
@@ -33,15 +34,7 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain."""
-    groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
-    seen: set[int] = set()
-    for group in _offered(module):
-        key = tuple(sorted((name, value) for name, value in group.items() if name != "params"))
-        new = [p for p in group["params"] if id(p) not in seen]
-        seen.update(map(id, new))
-        groups.setdefault(key, []).extend(new)
-    groups[()] += [p for p in module.parameters() if id(p) not in seen]
-    return [{"params": params, **dict(key)} for key, params in groups.items() if params]
+    return merged(_offered(module), module)
 
 
 def rate(step: int, per_epoch: int, settings: FitSettings, losses: Iterable[float] = ()) -> float:

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks.store import fingerprint, first_difference, replace
+from resolvent.attacks.store import fingerprint, first_difference
+from resolvent.disk import replace
 
 Save = Callable[[Any, Path], Any]  # (model, folder): `models.save_model` fits
 WEIGHTS = "model.safetensors"
