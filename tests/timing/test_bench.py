@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -65,13 +66,25 @@ def test_a_wrong_layer_gets_no_time(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "10.0 / 20.0" not in text
 
 
-def test_the_table_fits_eighty_columns() -> None:
-    slow = Outcome(Case("RGLRU"), Figures(123.4, 1234.5, 0.123, 1234), Figures(12345.6, 99999.9, None, 9999), 0, 1)
-    console = Console(width=80, record=True, force_terminal=False)
-    console.print(command.table([slow]))
-    text = console.export_text()
+SLOW = Outcome(Case("RGLRU"), Figures(123.4, 1234.5, 0.123, 1234), Figures(12345.6, 99999.9, None, 9999), 0, 1)
+
+
+@pytest.mark.parametrize(("width", "tables"), [(80, 1), (60, 2), (40, 2), (5, 9)])
+def test_a_narrow_terminal_splits_the_table_and_cuts_nothing(width: int, tables: int) -> None:
+    console = Console(width=width, force_terminal=True, color_system=None, highlight=False, file=io.StringIO())
+    command.show([SLOW, outcome(Case("S4"))], [], Bench(), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # the buffer above
     assert "…" not in text
-    assert len(text.splitlines()) == 3
+    rows = [line for line in text.splitlines() if line.startswith("RGLRU")]
+    assert len(rows) == tables
+    assert " ".join(" ".join(rows).replace("RGLRU", "").split()) == " ".join(command.columns(SLOW).values())
+    assert max(map(len, rows)) <= max(width, 20)
+
+
+def test_a_log_has_one_table() -> None:
+    console = Console(width=20, force_terminal=False, file=io.StringIO())
+    command.show([SLOW], [], Bench(), console)
+    assert console.file.getvalue().count("RGLRU") == 1  # type: ignore[attr-defined]  # the buffer above
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from resolvent.layers import Layer
 from resolvent.timing.case import Case, Outcome, measured
 
 NAMES = ("S4", "S4D", "DSS", "EMA", "S5", "LRU", "L2RU", "S6", "RGLRU")
+WIDEST = 400  # characters of a line in a log: nothing is split
 LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
 
 
@@ -107,7 +109,9 @@ def _measured(case: Case) -> Outcome:
 def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Request, console: Console) -> None:
     shape = f"batch {request.batch}, length {request.length}, width {request.d_model}"
     console.print(f"{shape}, float32, {place(request)}; milliseconds.", soft_wrap=True)
-    console.print(table(outcomes))
+    for part in parts(outcomes, console.width if console.is_terminal else WIDEST):
+        text = _lines(table(outcomes, part))
+        console.print(text, soft_wrap=True, markup=False)
     console.print(
         "backward: with the forward pass. step: one, inside frozen(). MB: above what is held, with backward.\n"
         "copy: the share of a copy's rate that the forward pass reaches, reading x and writing y once.\n"
@@ -119,18 +123,50 @@ def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Request
         console.print(told, soft_wrap=True)
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def columns(each: Outcome) -> dict[str, str]:
+    """Heads and what stands below them."""
+    ours, other = each.ours, each.plain
+    return {
+        "forward": _ms(ours.forward_ms),
+        "backward": _ms(ours.backward_ms),
+        "step": _ms(ours.step_ms),
+        "MB": f"{ours.extra_mb:.0f}",
+        "copy": f"{each.of_copy:.0%}",
+        "plain\nforward": _ms(other.forward_ms),
+        "plain\nbackward": _ms(other.backward_ms),
+        "plain\nMB": f"{other.extra_mb:.0f}",
+        "times\nfaster": " / ".join(map(_short, each.faster)),
+    }
+
+
+def parts(outcomes: Sequence[Outcome], width: int) -> Iterator[list[str]]:
+    """The columns in groups that fit into the width; one at least."""
+    part: list[str] = []
+    for head in columns(outcomes[0]) if outcomes else ():
+        if part and len(_lines(table(outcomes, [*part, head])).splitlines()[0]) > width:
+            yield part
+            part = []
+        part.append(head)
+    if part:
+        yield part
+
+
+def table(outcomes: Sequence[Outcome], heads: Sequence[str]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     made.add_column("layer", no_wrap=True)
-    theirs = [f"plain\n{what}" for what in ("forward", "backward", "MB")]
-    for head in ("forward", "backward", "step", "MB", "copy", *theirs, "times\nfaster"):
+    for head in heads:
         made.add_column(head, justify="right", no_wrap=True)
     for each in outcomes:
-        ours, other = each.ours, each.plain
-        first = [_ms(ours.forward_ms), _ms(ours.backward_ms), _ms(ours.step_ms), f"{ours.extra_mb:.0f}"]
-        then = [f"{each.of_copy:.0%}", _ms(other.forward_ms), _ms(other.backward_ms), f"{other.extra_mb:.0f}"]
-        made.add_row(each.case.layer, *first, *then, " / ".join(map(_short, each.faster)))
+        made.add_row(each.case.layer, *(columns(each)[head] for head in heads))
     return made
+
+
+def _lines(made: Table) -> str:
+    """The table as text, as wide as it must be."""
+    sheet = Console(width=WIDEST, file=io.StringIO())
+    sheet.print(made)
+    text: str = sheet.file.getvalue()  # type: ignore[attr-defined]  # the buffer above
+    return text.rstrip("\n")
 
 
 def record(outcomes: Sequence[Outcome], device: str) -> dict[str, Any]:
@@ -141,7 +177,7 @@ def record(outcomes: Sequence[Outcome], device: str) -> dict[str, Any]:
 def place(request: Request) -> str:
     """What it ran on, in words."""
     threads = request.threads or torch.get_num_threads()
-    return f"{provenance(torch.device(request.device))['device']}, {threads} threads"
+    return f"{provenance(torch.device(request.device))['device']}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def _ms(value: float | None) -> str:
