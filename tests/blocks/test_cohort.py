@@ -98,6 +98,22 @@ def test_odd_shapes(batch: int, length: int, d: int, channels: int, dtype: torch
     compare(config(d=d, channels=channels, act="gelu", prenorm=True), batch, length, dtype)
 
 
+@pytest.mark.parametrize(("batch", "length", "d", "channels"), [(1, 1, 3, 1), (9, 7, 4, 2), (17, 61, 13, 3)])
+def test_parameter_gradients_of_odd_shapes(batch: int, length: int, d: int, channels: int) -> None:
+    """Sizes that tiles of sums do not divide."""
+    model = model_of(config(d=d, channels=channels, act="gelu", ads=AdSConfig("tanh", False)))
+    x, form = torch.rand(batch, length, channels, dtype=torch.float64), lowered.Lowered(model)
+    tables = form.tables(length, torch.float64)
+    assert tables.plan is not None
+    assert tables.plan.sources
+    own, found = list(model.parameters()), []
+    for y in (form(x, tables), model.from_embedding(model.embed(x))):
+        weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y)
+        found.append(torch.autograd.grad((y * weight).sum(), own))
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want, gradient=True)
+
+
 def test_a_sample_does_not_depend_on_its_cohort_or_on_the_threads() -> None:
     model, x = model_of(config(act="gelu"), torch.float32), torch.rand(21, 40, 2)
     threads = torch.get_num_threads()

@@ -18,7 +18,7 @@ from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
 from resolvent.blocks.leaf_numba import leaf
-from resolvent.scan.rows_numba import LOOSE, WIDTH, plus_product
+from resolvent.scan.rows_numba import LOOSE, WIDTH, order, plus_product
 from resolvent.scan.team import pointer
 
 _INDEX = ir.IntType(32)
@@ -62,15 +62,15 @@ class _Row:
     def lanes(self, number: Any) -> Any:
         """One number in WIDTH lanes."""
         one = self.builder.insert_element(ir.Constant(ir.VectorType(self.real, WIDTH), ir.Undefined), number, _INDEX(0))
-        return self.builder.shuffle_vector(one, one, _order([0] * WIDTH))
+        return self.builder.shuffle_vector(one, one, order([0] * WIDTH))
 
     def spread(self, lanes: Any) -> Any:
         """(WIDTH,) repeated for every channel of a group."""
-        return self.builder.shuffle_vector(lanes, lanes, _order(list(range(WIDTH)) * self.group))
+        return self.builder.shuffle_vector(lanes, lanes, order(list(range(WIDTH)) * self.group))
 
     def _folded(self, x: Any) -> Any:
         parts = [
-            self.builder.shuffle_vector(x, x, _order([g * WIDTH + k for k in range(WIDTH)])) for g in range(self.group)
+            self.builder.shuffle_vector(x, x, order([g * WIDTH + k for k in range(WIDTH)])) for g in range(self.group)
         ]
         while len(parts) > 1:
             half = len(parts) // 2
@@ -81,10 +81,6 @@ class _Row:
 def _sqrt(module: Any, lanes: Any) -> Any:
     kind = "f64" if isinstance(lanes.element, ir.DoubleType) else "f32"
     return get_or_insert_function(module, ir.FunctionType(lanes, [lanes]), f"llvm.sqrt.v{WIDTH}{kind}")
-
-
-def _order(places: list[int]) -> Any:
-    return ir.Constant(ir.VectorType(_INDEX, len(places)), [_INDEX(k) for k in places])
 
 
 def _normed(group: int) -> Any:

@@ -143,4 +143,4 @@ settle: Any = intrinsic(_settle)
 
 
 def order(places: list[int]) -> Any:
-    return ir.Constant(ir.VectorType(_INDEX, WIDTH), [_INDEX(k) for k in places])
+    return ir.Constant(ir.VectorType(_INDEX, len(places)), [_INDEX(k) for k in places])
