@@ -30,8 +30,8 @@ def smnist(size: Size = "full") -> list[Cell]:
     shared: dict[str, Any] = {"weight_decay": 0.01, "warmup": 1.0, "clip": 1.0, "choose": "clean"}
     if size == "small":
         return [_cell("s5", _model(S5Config(64), 32, 2), Budget(epochs=10, batch_size=50, lr=4e-3, **shared))]
-    own = shared | {"weight_decay": 0.05, "ssm_lr": 1e-3}
-    budget = Budget(epochs=12, batch_size=128, lr=4e-3, precision="bf16", track_test=True, **own)
+    own = shared | {"weight_decay": 0.05, "ssm_lr": 4e-3}
+    budget = Budget(epochs=12, batch_size=128, lr=8e-3, precision="bf16", track_test=True, **own)
     layers: dict[str, LayerConfig] = {"s4d": S4DConfig(64), "s5": S5Config(128), "lru": LRUConfig(128, *RING)}
     return [_cell(name, _model(layer, 128, 4), budget) for name, layer in layers.items()]
 
