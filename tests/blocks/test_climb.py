@@ -186,6 +186,30 @@ def test_a_label_that_names_no_class_is_refused_as_ever(label: int) -> None:
         pgd_at(Threat("linf", EPS), steps=2)(model, wrong)
 
 
+def test_sizes_that_do_not_fit_are_left_to_others() -> None:
+    model, x = model_of(config()), torch.rand(4, 6, 2, dtype=torch.float64)
+    form = lowered.Lowered(model)
+    with torch.no_grad():
+        tables = form.tables(6, torch.float64)
+    size = torch.full((1, 1, 1), 0.1, dtype=torch.float32)
+    labels = torch.tensor([0, 1, 2, 3])
+
+    def found(start: Tensor, target: Tensor) -> Tensor | None:
+        bound = torch.zeros(1, 1, 1, dtype=torch.float32)
+        return form.climbed(start, tables, Path(target, bound, bound + 1, size, 1))
+
+    moved = found(x, labels)
+    assert moved is not None
+    far = (moved - x).abs()  # one number for all samples, of another type
+    assert ((far < 0.1 + 1e-6) & (moved >= 0) & (moved <= 1)).all()
+    assert (far > 0.1 - 1e-6).any()
+    assert found(x[:, :5], labels) is None
+    assert found(x[:, :, :1], labels) is None
+    assert found(x.float(), labels) is None
+    assert found(x, labels[:3]) is None
+    assert found(x, torch.ones(4, 3, dtype=torch.float64) / 3) is None
+
+
 def test_no_bias() -> None:
     model, batch = model_of(config()), batch_of(3, 6)
     form = lowered.Lowered(model)

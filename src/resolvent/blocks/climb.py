@@ -36,29 +36,34 @@ Readout = tuple[Tensor, Tensor | None]  # W (k, d) and bias (k,)
 
 
 def climbed(start: Tensor, plan: Plan, readout: Readout, path: Path) -> Tensor | None:
-    """x (b, l, c) after the steps from `start`; None where no compiled walk takes them, or labels name no class."""
-    kernel, target = choose("climb", _CANDIDATES, start.device, start.dtype), path.target
-    if kernel is nothing or (target.dim() == 1 and not _classes(target, readout[0].shape[0])):
+    """x (b, l, c) after the steps from `start`; None where no compiled walk takes them, or sizes or labels do not fit:
+    steps one by one say what is wrong with these."""
+    kernel = choose("climb", _CANDIDATES, start.device, start.dtype)
+    fits = start.shape[1:] == (plan.l, plan.c) and start.dtype == plan.numbers.dtype and len(start) == len(path.target)
+    if kernel is nothing or not fits or not _known(path.target, readout[0].shape[0]):
         return None
     return _run(kernel, start, plan, readout, path)
 
 
-def _classes(labels: Tensor, k: int) -> bool:
-    """Whether they are some of k classes; one logit has none."""
-    low, high = torch.aminmax(labels)
+def _known(target: Tensor, k: int) -> bool:
+    """Whether these are probabilities of k classes, or labels among them; one logit has no labels."""
+    if target.dim() == 2:
+        return target.shape[1] == k
+    low, high = torch.aminmax(target)
     return k > 1 and int(low) >= 0 and int(high) < k
 
 
 def _run(kernel: Any, start: Tensor, plan: Plan, out: Readout, path: Path) -> Tensor:
-    dtype = plan.numbers.dtype
+    dtype, k = start.dtype, out[0].shape[0]
     W = out[0].detach().to(dtype)
-    bias = W.new_zeros(W.shape[0]) if out[1] is None else out[1].detach().to(dtype)
+    bias = W.new_zeros(k) if out[1] is None else out[1].detach().to(dtype)
     readout = torch.cat([W.t().reshape(-1), bias, W.reshape(-1)])
-    target = path.target if path.target.dim() == 2 else F.one_hot(path.target, W.shape[0])
+    target = path.target if path.target.dim() == 2 else F.one_hot(path.target, k)
     rest = torch.stack([target, target]).to(dtype)  # the first is room for logits
-    box = torch.stack([path.low, path.high])
+    box = torch.stack([bound.expand_as(start) for bound in (path.low, path.high)]).to(dtype)
+    size = path.size.to(dtype).expand(len(start), 1, 1).reshape(-1).contiguous()
     x = start.detach().clone(memory_format=torch.contiguous_format)
-    kernel(x, plan, readout, rest, box, path.size.reshape(-1).contiguous(), path.steps)
+    kernel(x, plan, readout, rest, box, size, path.steps)
     return x
 
 
