@@ -74,8 +74,8 @@ class Subject:
 
 SUBJECTS = {
     "cnn": Subject(network, {"linf": 0.13, "l2": 1.0}, 300, 3e-3),
-    "s4": Subject(lambda: sequential(S4Config(16)), {"linf": 0.03, "l2": 0.3}, 150),
-    "s5": Subject(lambda: sequential(S5Config(16)), {"linf": 0.03, "l2": 0.3}, 150),
+    "s4": Subject(lambda: sequential(S4Config(16)), {"linf": 0.05, "l2": 0.5}, 120),
+    "s5": Subject(lambda: sequential(S5Config(16)), {"linf": 0.05, "l2": 0.5}, 120),
 }
 
 

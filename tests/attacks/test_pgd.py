@@ -193,6 +193,24 @@ def test_frozen_is_entered_where_it_is_offered(wrapped: bool) -> None:
     assert model.depth == 0
 
 
+def test_the_method_of_a_module_is_attacked_in_evaluation_mode() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.out = nn.Dropout(0.5), nn.Linear(6, 3)
+
+        def rest(self, e: Tensor) -> Tensor:
+            assert not self.training
+            assert not self.out.weight.requires_grad
+            return self.out(self.drop(e))
+
+    model, e = Embedded(), torch.rand(2, 6)
+    first, again = (pgd(model.rest, e, torch.zeros(2, dtype=torch.int64), Threat("linf", 0.1)).x_adv for _ in range(2))
+    assert torch.equal(first, again)
+    assert model.training
+    assert model.out.weight.requires_grad
+
+
 def test_a_module_whose_frozen_means_something_else_is_attacked_as_it_is() -> None:
     class Other(nn.Linear):
         def frozen(self) -> bool:

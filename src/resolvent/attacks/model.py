@@ -21,10 +21,10 @@ class Victim:
     """`Victim(f, batch_size=128)`: at most that many samples pass through f at once, with or without gradient.
 
     f is any callable from (b, ...) to outputs (b, ...); where lengths (b,) are handed over it is called f(x, lengths),
-    and they stay beside their samples, whatever becomes of the batch. For an nn.Module, `with victim.attacked():` sets
-    evaluation mode, stops parameter gradients and enters `frozen()` of the module, or of the modules inside of it that
-    offer it (or the context that `freeze` makes), and puts everything back afterwards, whatever happens. `forwards` and
-    `backwards` count samples.
+    and they stay beside their samples, whatever becomes of the batch. For an nn.Module or a method of one, such as
+    `model.from_embedding`, `with victim.attacked():` sets evaluation mode, stops parameter gradients and enters
+    `frozen()` of the module, or of the modules inside of it that offer it (or the context that `freeze` makes), and
+    puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
     """
 
     def __init__(
@@ -50,17 +50,22 @@ class Victim:
     def of(f: Callable[..., Tensor] | Victim) -> Victim:
         return f if isinstance(f, Victim) else Victim(f)
 
+    @property
+    def module(self) -> nn.Module | None:
+        """f, or the module whose method it is."""
+        owner = self.f if isinstance(self.f, nn.Module) else getattr(self.f, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
+
     @contextmanager
     def attacked(self) -> Iterator[Victim]:
         """Evaluation mode, no parameter gradients; nested uses change nothing."""
         if self._inside:
             yield self
             return
-        module = self.f if isinstance(self.f, nn.Module) else None
         self._inside = True
         keep_freed_memory()
         try:
-            with _still(module), self._frozen():
+            with _still(self.module), self._frozen():
                 yield self
         finally:
             self._inside = False
@@ -130,13 +135,13 @@ class Victim:
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""
-        parameters = self.f.parameters() if isinstance(self.f, nn.Module) else iter(())
+        parameters = iter(()) if self.module is None else self.module.parameters()
         own = next((p.dtype for p in parameters if p.is_floating_point()), None)
         return own if own in _HALF and own is not None else x.dtype
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
-        offers = [module.frozen for module in _freezable(self.f)] if self.freeze is None else [self.freeze]
+        offers = [module.frozen for module in _freezable(self.module)] if self.freeze is None else [self.freeze]
         with ExitStack() as stack:
             for offer in offers:
                 context = offer()
@@ -145,12 +150,12 @@ class Victim:
             yield
 
 
-def _freezable(f: Any) -> Iterator[Any]:
+def _freezable(module: nn.Module | None) -> Iterator[Any]:
     """The outermost modules that offer `frozen()`: a model of ours may stand behind somebody's normalisation."""
-    if isinstance(f, nn.Module) and callable(getattr(f, "frozen", None)):
-        yield f
-    elif isinstance(f, nn.Module):
-        for child in f.children():
+    if callable(getattr(module, "frozen", None)):
+        yield module
+    elif module is not None:
+        for child in module.children():
             yield from _freezable(child)
 
 

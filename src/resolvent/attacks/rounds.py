@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from resolvent.attacks.border import check_finite
 from resolvent.attacks.draws import Draws
@@ -57,7 +57,8 @@ class Job:
     @property
     def device(self) -> torch.device:
         """Where the model lives; batches are moved there one at a time."""
-        parameters = self.victim.f.parameters() if isinstance(self.victim.f, nn.Module) else iter(())
+        module = self.victim.module
+        parameters = iter(()) if module is None else module.parameters()
         return next((p.device for p in parameters), self.x.device)
 
     def select(self, rows: Tensor) -> Job:
