@@ -29,10 +29,13 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--epochs", type=int, default=5)
     options.add_argument("--device", default="cuda")
+    options.add_argument("--rows", nargs="*", default=["bf16", "float32"], help="others stay as the output holds them")
     options.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
     asked = options.parse_args()
     report = _about(asked)
-    for precision in ("bf16", "float32"):
+    if asked.out.exists():
+        report["rows"] = json.loads(asked.out.read_text(encoding="utf-8"))["rows"]
+    for precision in asked.rows:
         report["rows"][precision] = _trained(precision, asked)
         asked.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         print(precision, report["rows"][precision], flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,25 @@ def compare(y: Tensor, r: Tensor | None, g: Tensor, w: Weights) -> None:
 def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> None:
     g = torch.randn(d, b, 1).expand(d, b, l) if l == 64 else torch.randn(d, b, l)
     compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
+
+
+def test_gelu_of_half_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curve that stands for GELU in bf16, here in float32: far below the step of bf16, however large x is."""
+    d, b, l = 16, 1, 64
+    w = replace(weights(d, d, ("gelu", "none", None)), W=torch.eye(d), low=torch.eye(d))
+    y = torch.linspace(-40, 40, d * b * l).view(d, b, l)
+    y[0, 0], y[1, 0] = torch.linspace(-9, 9, l), torch.linspace(-2, 2, l)
+    truth = torch.nn.functional.gelu(y.double())
+    monkeypatch.setattr(fused_triton, "KINDS", fused_triton.KINDS | fused_triton.HALF)
+    _, unit, rstd = fused_triton.forward(y, torch.zeros_like(y), w)
+    z = truth.float() + w.bias[:, None, None]
+    z = (z - z.mean(0)) * rstd.view(1, b, l)
+    assert float(((unit - z) / rstd.view(1, b, l)).abs().max()) < 4e-5
+    g = torch.randn(d, b, l)
+    gz, gy, _ = fused_triton.backward(g, unit, rstd, y, w, learn=False)
+    x = y.double().requires_grad_()
+    (slope,) = torch.autograd.grad(torch.nn.functional.gelu(x), x, gz.double())
+    assert float((gy - slope).abs().max()) < 1.2e-4 * float(gz.abs().max())
 
 
 def test_entry() -> None:

@@ -18,6 +18,7 @@ from resolvent.blocks.fused_torch import ACTS, Weights
 from resolvent.blocks.fused_triton_kernels import backward_kernel, forward_kernel
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
+HALF = {"gelu": 7}  # what a half type's rounding hides
 COLUMNS = {torch.bfloat16: 64, torch.float32: 32}  # to a tile
 AHEAD = 3  # tiles loaded ahead of the one at work
 
@@ -123,10 +124,11 @@ def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
 
 
 def _kinds(w: Weights) -> dict[str, Any]:
+    kinds = KINDS | HALF if w.low.dtype == torch.bfloat16 else KINDS
     return {
-        "ACT": KINDS[w.act],
-        "FINAL": KINDS[w.final],
-        "SIGMA": KINDS[w.sigma],
+        "ACT": kinds[w.act],
+        "FINAL": kinds[w.final],
+        "SIGMA": kinds[w.sigma],
         "ADS": w.low_a is not None,
         "PRECISION": "ieee" if w.low.dtype == torch.bfloat16 else "tf32x3",
     }

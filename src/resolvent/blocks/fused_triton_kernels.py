@@ -7,6 +7,17 @@ import triton.language as tl
 
 
 @triton.jit
+def _normal(x):  # type: ignore[no-untyped-def]
+    """Phi(x) as sigmoid(p(x)), and p'(x); x Phi(x) is right to 3e-5, its slope to 1.1e-4, a twentieth of bf16's step.
+
+    One exponential where erf takes some thirty instructions. Beyond 8, where Phi is 0 or 1, p goes on along a line.
+    """
+    square = tl.minimum(x * x, 64.0)
+    p = x * (1.5950157684511308 + square * (0.07401129268211504 - square * 0.0007030336920281526))
+    return tl.sigmoid(p), 1.5950157684511308 + square * (0.22203387804634512 - square * 0.003515168460140763)
+
+
+@triton.jit
 def _act(x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
     if KIND == 1:
         x = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
@@ -20,6 +31,9 @@ def _act(x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
         x = tl.sigmoid(x)
     elif KIND == 6:
         x = 2 * tl.sigmoid(2 * x) - 1
+    elif KIND == 7:
+        s, _ = _normal(x)
+        x = x * s
     return x
 
 
@@ -43,6 +57,9 @@ def _slope(g, x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
     elif KIND == 6:
         t = 2 * tl.sigmoid(2 * x) - 1
         g = g * (1 - t * t)
+    elif KIND == 7:
+        s, p = _normal(x)
+        g = g * s * (1 + x * (1 - s) * p)
     return g
 
 

@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     activation: Version
 
 
-READING = Reading("pixels", "none")
+READING = Reading("pixels", "gelu")  # the text's; the released code reads planes and applies no GELU
 SEED = 5  # the released code's
 SEEN = 1024  # training samples that are attacked after every epoch, where the authors took all
 
