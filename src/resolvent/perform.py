@@ -16,6 +16,7 @@ from rich.console import Console
 from resolvent.assess import number
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
+from resolvent.data.prepare import Missing, Scale
 from resolvent.experiments.estimate import duration, estimate
 from resolvent.experiments.fetch import MIB, MOST, fetch_runs
 from resolvent.experiments.gang import work_together
@@ -35,6 +36,8 @@ from resolvent.report.terminal import show
 from resolvent.training.crew import crew_of_torchrun, speaks
 
 SMALL = ("quickstart",)  # recipes made for two cores
+OF_DATA = ("data", "test", "label", "missing", "scale")  # options of `train` that go on to workers as they are
+OF_TRAINING = ("layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
 
 
 class Request(Protocol):
@@ -67,6 +70,16 @@ class Request(Protocol):
     @property
     def data(self) -> str: ...
     @property
+    def test(self) -> str | None: ...
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def header(self) -> bool: ...
+    @property
+    def missing(self) -> Missing: ...
+    @property
+    def scale(self) -> Scale: ...
+    @property
     def layer(self) -> str: ...
     @property
     def objective(self) -> Kind: ...
@@ -95,7 +108,7 @@ def run(request: Request, page: Path | None = None) -> int:
     if request.report and not request.dry_run:
         _require_page()
     try:
-        cells = [_pace(request).of(cell) for cell in find(request)]
+        cells = [_pace(request).of(cell) for cell in find(request, console.print)]
         if request.dry_run:
             foretell(cells, request.device, console)
             return 0
@@ -158,10 +171,10 @@ def arguments(request: Request) -> list[str]:
     made += ["--seeds", *map(str, request.seeds)] if request.seeds else []
     made += _pace(request).arguments()
     if request.recipe == "train":
-        names = ("data", "layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
-        for name in names:
-            made += [f"--{name.replace('_', '-')}", str(getattr(request, name))]
-        made += ["--eps", request.eps] if request.eps else []
+        for name in (*OF_DATA, *OF_TRAINING, "eps"):
+            value = getattr(request, name)
+            made += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        made += [] if request.header else ["--no-header"]
     return made
 
 
@@ -238,15 +251,16 @@ def _local(folder: str, scratch: Path, most: int) -> Path:
     return fetch_runs(folder, scratch, most) if is_url(folder) else Path(folder)
 
 
-def find(request: Request) -> list[Job]:
-    """The cells that the request names."""
+def find(request: Request, told: Callable[[str], None] = print) -> list[Job]:
+    """The cells that the request names; of one's own data is told what was found in it."""
     if request.recipe != "train":
         size = request.size or ("small" if request.recipe in SMALL else "full")
         return cells_of(request.recipe, size, request.only, request.seeds)
     eps = None if request.eps is None else number("--eps", request.eps)
-    names = ("data", "layer", "objective", "norm", "epochs", "batch_size", "lr", "width", "layers")
+    names = (*OF_DATA, *OF_TRAINING, "header")
     options = TrainOptions(eps=eps, **{name: getattr(request, name) for name in names})
-    cell, _ = train_cell(options)
+    cell, task = train_cell(options)
+    told(task.describe())
     return [cell.seeded(seed) for seed in request.seeds or (0,)]
 
 
@@ -267,7 +281,7 @@ def foretell(cells: Sequence[Job], device: str, console: Console) -> None:
             known[key] = estimate(cell, open_task(cell.task), device)
         console.print(f"{cell.place}: {known[key]}")
         total += known[key].seconds
-    console.print(f"{len(cells)} runs, at most {duration(total)} in all on {device}.")
+    console.print(f"{len(cells)} {'run' if len(cells) == 1 else 'runs'}, at most {duration(total)} in all on {device}.")
 
 
 def _device(name: str) -> str:

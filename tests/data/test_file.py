@@ -56,6 +56,17 @@ def test_parts_that_the_file_already_has(tmp_path: Path) -> None:
     assert [len(split) for split in from_file(tmp_path / "b.npz").splits().values()] == [18, 2, 8]
 
 
+def test_classes_that_are_words_share_one_numbering(tmp_path: Path) -> None:
+    """A part may miss a class."""
+    answers = {"y_train": np.array(["b", "c", "a", "b"] * 5), "y_test": np.array(["c", "b"] * 4)}
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((20, 3)), x_test=np.zeros((8, 3)), **answers)
+    task = from_file(tmp_path / "a.npz")
+    assert (task.class_names, task.test.y.tolist()) == (("a", "b", "c"), [2, 1] * 4)
+    np.savez(tmp_path / "b.npz", x_train=np.zeros((20, 3)), x_test=np.zeros((8, 3)), **answers | {"y_test": np.ones(8)})
+    with pytest.raises(ValueError, match="words or numbers in every y"):
+        from_file(tmp_path / "b.npz")
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

@@ -159,9 +159,23 @@ def test_bad_arrays_are_refused(change: dict[str, object], message: str) -> None
         from_arrays(**({"x": X, "y": Y} | change))  # type: ignore[arg-type]
 
 
-def test_words_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["list", "U", "S", "O"])
+def test_classes_may_be_words(kind: str) -> None:
+    written = ["dog", "cat", "dog", "cat", "cat", "dog"]
+    words = written if kind == "list" else np.array(written, dtype=kind)
+    task, other = from_arrays(X, words), from_arrays(X, words, class_names=("dog", "cat", "cow"))
+    assert (task.class_names, task.classes) == (("cat", "dog"), 2)
+    assert (other.class_names, other.classes) == (("dog", "cat", "cow"), 3)
+    plain = from_arrays(X, [1, 0, 1, 0, 0, 1])
+    assert task.train.y.equal(plain.train.y)
+    assert other.test.y.equal(1 - plain.test.y)
+
+
+def test_words_that_are_no_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match="class_names dog, cat in y, got 'cow'"):
+        from_arrays(X, ["cow"] * 6, class_names=("dog", "cat"))
     with pytest.raises(TypeError, match="expected numbers in y"):
-        from_arrays(X, ["cat"] * 6)
+        from_arrays(X, np.array([None] * 6))
 
 
 def test_a_task_checks_itself() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent import cli
+from resolvent import cli, perform
+from resolvent.commands.run import Run
 from resolvent.experiments import run_cell
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,6 +36,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["train", "--layer", "s4x"], "did you mean 's4'"),
         (["train", "--data", "digitz"], "did you mean 'digits'"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz' is not there"),
+        (["train", "--missing", "zero"], "--missing is for a file of your own"),
+        (["train", "--no-header"], "--no-header is for a file of your own"),
         (["train", "--eps", "8/0"], "--eps must be a number"),
         (["train", "--objective", "trades"], "trades needs eps"),
         (["quickstart", "--device", "nowhere"], "--device 'nowhere'"),
@@ -44,6 +47,25 @@ def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture
     error = said(capsys, "run", *arguments, "--out", str(tmp_path / "runs"), "--no-report")
     assert told in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_ones_own_table_is_described_and_its_options_reach_the_workers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [f"{'walk' if k % 2 else 'run'},{k},{'' if k == 3 else k + 1},{2 * k}" for k in range(40)]
+    path = tmp_path / "my file (1).csv"
+    path.write_text("kind,a,b,c\n" + "\n".join(rows))
+    call = ["run", "train", "--data", str(path), "--label", "kind", "--dry-run"]
+    assert "--missing" in said(capsys, *call)
+    assert cli.main([*call, "--missing", "ffill", "--scale", "minmax"]) == 0
+    text = capsys.readouterr().out
+    for part in ("sequences of 3 steps, 1 channel -> 2 classes", "run, walk", "1 missing values filled by 'ffill'",
+                 "scaled by 'minmax'", "train/my-file-1-s4d-standard/seed-0: ", "1 run, at most"):  # fmt: skip
+        assert part in text, part
+    request = Run("train", data=str(path), label="kind", missing="flag", header=False, test="other.csv", eps="1/8")
+    again = cli.parse(perform.arguments(request))
+    names = [*perform.OF_DATA, *perform.OF_TRAINING, "header", "eps"]
+    assert [getattr(again, name) for name in names] == [getattr(request, name) for name in names]
 
 
 @pytest.mark.parametrize("place", ["file", "file/deep"])

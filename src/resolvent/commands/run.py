@@ -46,6 +46,16 @@ class Run:
     """Leave out the page that is written when everything is done."""
     data: str = "digits"
     """train: a task's name, or a file (.npz, .safetensors, .csv, .parquet, .ts)."""
+    test: str | None = None
+    """train: another file of that kind, all of it for the test."""
+    label: str | None = None
+    """train: the column of a table that holds the answers; label, class, target or y when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """train: the first line of a CSV is a sample, not the names of the columns; the label comes first."""
+    missing: Literal["refuse", "zero", "ffill", "flag"] = "refuse"
+    """train: fill missing values of a file by 0, by the last value, or by that with a channel that tells."""
+    scale: Literal["none", "standard", "minmax"] = "none"
+    """train: scale the channels of a file by its training part."""
     layer: str = "s4d"
     """train: the layer, or a whole block such as mamba."""
     objective: Literal["standard", "pgd-at", "trades"] = "standard"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resolvent.data.prepare import Own, Preparation, prepare, split_indices
 from resolvent.data.task import Task
+from resolvent.data.words import numbered
 
 __all__ = ["from_arrays", "own", "split_indices"]
 
@@ -20,12 +21,15 @@ def from_arrays(
 ) -> Task:
     """x (n, l, c) or (n, l) real, or (n, l) whole-number tokens; y (n,) classes, or real targets; lengths (n,).
 
+    Classes are numbers from 0, or words: those are numbered by their names, in the order of `class_names` where given.
+
     Real input becomes float32, and one of shape (n, l) gets its channel axis. The options are those of
     `prepare.Preparation`: fractions of validation and test, seed, bounds, missing, scale. Classes keep their
     proportions in every split.
     """
     how = Preparation.of("from_arrays", **options)
-    return prepare({"all": own(x, y, lengths)}, how, name=name, source="from_arrays", class_names=class_names)
+    answers, names = numbered({"y": y}, class_names)
+    return prepare({"all": own(x, answers["y"], lengths)}, how, name=name, source="from_arrays", class_names=names)
 
 
 def own(x: Any, y: Any, lengths: Any = None) -> Own:

@@ -14,6 +14,7 @@ from resolvent.data.sequences import Sequences, stacked
 from resolvent.data.table import Table, checked, read_csv, sequences
 from resolvent.data.task import Task
 from resolvent.data.ts import read_ts
+from resolvent.data.words import numbered
 
 SUFFIXES = (".npz", ".safetensors", ".csv", ".tsv", ".parquet", ".ts")
 _VALIDATION = ("validation", "val", "valid")
@@ -89,13 +90,24 @@ def _parquet(file: Path) -> Table:
 
 def _arrays(files: Mapping[str, Path]) -> tuple[dict[str, Own], tuple[str, ...]]:
     held = {part: (_npz if file.suffix.lower() == ".npz" else _safetensors)(file) for part, file in files.items()}
+    known = next((arrays["class_names"] for arrays in held.values() if "class_names" in arrays), np.zeros(0, "U1"))
+    held, names = _numbered(held, tuple(str(name) for name in known.tolist()))
     parts: dict[str, Own] = {}
     for part, arrays in held.items():
         for name in _parts(arrays, files[part]):
             target = part if name == "" else ("validation" if name in _VALIDATION else name)
             parts[target] = _part(arrays, f"_{name}" if name else "", files[part])
-    names = next((arrays["class_names"] for arrays in held.values() if "class_names" in arrays), np.zeros(0, "U1"))
-    return _padded(parts), tuple(str(name) for name in names.tolist())
+    return _padded(parts), names
+
+
+def _numbered(
+    held: Mapping[str, dict[str, np.ndarray]], known: tuple[str, ...]
+) -> tuple[dict[str, dict[str, np.ndarray]], tuple[str, ...]]:
+    """Classes that are words get one numbering over all parts and files."""
+    places = [(part, name) for part, arrays in held.items() for name in arrays if name == "y" or name.startswith("y_")]
+    answers, names = numbered({f"{part} {name}": held[part][name] for part, name in places}, known)
+    own_ones = {part: {n: answers[f"{part} {n}"] for p, n in places if p == part} for part in held}
+    return {part: arrays | own_ones[part] for part, arrays in held.items()}, names
 
 
 def _parts(arrays: Mapping[str, np.ndarray], file: Path) -> list[str]:
@@ -144,4 +156,5 @@ def _read(file: Path, load: Callable[[], dict[str, np.ndarray]]) -> dict[str, np
     try:
         return load()
     except Exception as wrong:  # zip, zlib, numpy and safetensors each have many ways to fail
-        raise ValueError(f"{file}: expected an archive of plain arrays, not to be read: {wrong}") from wrong
+        why = "it holds Python objects, or is no archive" if "pickle" in str(wrong) else wrong
+        raise ValueError(f"{file}: expected an archive of plain arrays, not to be read: {why}") from wrong

@@ -125,7 +125,7 @@ def _filled(parts: Mapping[str, Own], rule: Missing) -> tuple[dict[str, Own], li
         share = count / sum(gap.numel() for gap in gaps.values())
         raise ValueError(
             f"data: x holds {count} missing or infinite values ({share:.1%}); fill or drop them first, or say how with "
-            "missing='zero', 'ffill' or 'flag'."
+            "missing='zero', 'ffill' or 'flag' (--missing on the command line)."
         )
     flagged = torch.stack([gap.any(0).any(0) for gap in gaps.values()]).any(0) if rule == "flag" else None
     done = {name: Own(_fill(part.x, gaps[name], rule, flagged), part.y, part.lengths) for name, part in parts.items()}

@@ -64,7 +64,7 @@ def checked(table: Table, header: bool = True) -> Table:
     if header and names and all(is_number(name) for name in names):
         raise ValueError(
             f"{table.where}, line 1: expected the names of the columns, got numbers; add a header, or pass "
-            "header=False when the first column is the label."
+            "header=False (--no-header) when the first column is the label."
         )
     seen: set[str] = set()
     twice = [name for name in table.columns if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
@@ -94,7 +94,7 @@ def _answer_column(table: Table, label: str | None) -> int:
     if len(found) != 1:
         raise ValueError(
             f"{table.where}: expected one column called {', '.join(ANSWERS)}, got {', '.join(table.columns[:20])}; "
-            "name it with label=."
+            "name it with label= (--label on the command line)."
         )
     return found[0]
 

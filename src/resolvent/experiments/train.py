@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from resolvent.data import Task
+from resolvent.data.prepare import Missing, Scale
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, TaskChoice
 from resolvent.experiments.goal import Goal, Kind, NormName
 from resolvent.experiments.tasks import open_task
@@ -21,6 +23,11 @@ class TrainOptions:
     """What `resolvent run train` takes."""
 
     data: str = "digits"
+    test: str | None = None
+    label: str | None = None
+    header: bool = True
+    missing: Missing = "refuse"
+    scale: Scale = "none"
     layer: str = "s4d"
     objective: Kind = "standard"
     norm: NormName = "linf"
@@ -37,7 +44,7 @@ class TrainOptions:
 
 def train_cell(options: TrainOptions) -> tuple[Cell, Task]:
     """The cell, and its task as it was read to learn shapes and classes."""
-    choice = task_choice(options.data)
+    choice = task_choice(options)
     task = open_task(choice)
     attack = () if options.eps is None else (_attack(options),)
     budget = Budget(
@@ -51,7 +58,7 @@ def train_cell(options: TrainOptions) -> tuple[Cell, Task]:
     )
     cell = Cell(
         "train",
-        (Path(options.data).stem, options.layer, options.objective),
+        (_tag(options.data), options.layer, options.objective),
         model_for(task, options.layer, options.width, options.layers),
         choice,
         Goal(options.objective, options.norm, options.eps),
@@ -64,11 +71,24 @@ def train_cell(options: TrainOptions) -> tuple[Cell, Task]:
     return cell, task
 
 
-def task_choice(data: str) -> TaskChoice:
-    """A file where there is one of that name, else a task's name."""
-    if Path(data).suffix or Path(data).exists():
-        return TaskChoice(Path(data).stem, file=str(Path(data).resolve()))
-    return TaskChoice(data)
+def _tag(data: str) -> str:
+    """A file's or task's name as it goes into a path: what a folder could not carry becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9_+.=-]+", "-", Path(data).stem).strip("-.") or "data"
+
+
+def task_choice(options: TrainOptions) -> TaskChoice:
+    """A file where there is one of that name, else a task's name. Only what differs from the usual is written down."""
+    data, usual = Path(options.data), TrainOptions()
+    asked = {name: getattr(options, name) for name in ("test", "label", "header", "missing", "scale")}
+    told = {name: value for name, value in asked.items() if value != getattr(usual, name)}
+    if data.suffix or data.exists():
+        if "test" in told:
+            told["test"] = str(Path(told["test"]).resolve())
+        return TaskChoice(data.stem, tuple(told.items()), file=str(data.resolve()))
+    if told:
+        name = next(iter(told)).replace("header", "no-header")
+        raise ValueError(f"run: --{name} is for a file of your own, {options.data!r} is a task; leave it out.")
+    return TaskChoice(options.data)
 
 
 def model_for(task: Task, layer: str, width: int, layers: int) -> ModelConfig:

@@ -59,8 +59,13 @@ def reporter(name: str, total: int) -> Iterator[Reporter]:
 
 
 def told(row: dict[str, Any]) -> str:
-    """`epoch 3, loss 0.412, validation clean 91.2 %, robust 40.1 %`."""
+    """`epoch 3, loss 0.412, validation clean 91.2%, validation robust 40.1%`; of a regression, squared errors."""
     words = [f"epoch {row['epoch']}", f"loss {row['train_loss']:.3f}"]
     names = [n for n in row if n.endswith(("_clean", "_robust"))]
-    words += [f"{n.replace('_', ' ')} {row[n]:.1%}" if 0 <= row[n] <= 1 else f"{n} {row[n]:.4g}" for n in names]
+    words += [f"{name.replace('_', ' ')} {_score(row[name])}" for name in names]
     return ", ".join(words)
+
+
+def _score(value: float) -> str:
+    """A share of right answers, or minus a squared error."""
+    return f"{value:.1%}" if 0 <= value <= 1 else f"error {-value:.4g}"
