@@ -167,10 +167,10 @@ class Case:
 # Sequence models are asked for less: a pass through one costs the peer twenty times as much.
 CASES = (
     *(Case("cnn", norm, robust, 128, 5000) for norm in ("linf", "l2") for robust in (False, True)),
-    Case("s4", "linf", False, 32, 500),
-    Case("s4", "linf", True, 32, 500),
-    Case("s4", "l2", True, 32, 500),
-    Case("s5", "linf", True, 32, 500),
+    Case("s4", "linf", False, 64, 500),
+    Case("s4", "linf", True, 64, 500),
+    Case("s4", "l2", True, 64, 500),
+    Case("s5", "linf", True, 64, 500),
 )
 
 
