@@ -33,8 +33,8 @@ def model_of(layer: LayerConfig, mixer: Any = "linear", dtype: torch.dtype = tor
     return model
 
 
-def served(model: Model, length: int, dtype: torch.dtype = torch.float32) -> bool:
-    return model.lowered(torch.zeros(2, length, 1, dtype=dtype)) is not None
+def served(model: Model, length: int, dtype: torch.dtype = torch.float32, batch: int = 8) -> bool:
+    return model.lowered(torch.zeros(batch, length, 1, dtype=dtype)) is not None
 
 
 @contextmanager
@@ -70,6 +70,14 @@ def test_a_walk_reaches_further_than_products() -> None:
         assert [served(model, l) for l in lengths] == [True, False, False, False]
     for other in (model_of(S4DConfig(4), "glu"), model_of(S4DConfig(4), norm="rms")):
         assert [served(other, l) for l in lengths] == [True, False, False, False]
+
+
+def test_few_samples_walk_far_only_when_frozen() -> None:
+    model = model_of(S4DConfig(4))
+    lengths = [1, lowered.ALONE, lowered.ALONE + 1, lowered.WALKED]
+    assert [served(model, l, batch=7) for l in lengths] == [True, True, False, False]
+    with model.frozen():
+        assert [served(model, l, batch=1) for l in lengths] == [True, True, True, True]
 
 
 def test_a_layer_declared_for_a_length_is_not_taken_beyond_it() -> None:

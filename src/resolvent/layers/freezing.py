@@ -20,6 +20,11 @@ class Freezable(nn.Module):
         self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
         self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether a `frozen()` context is open around it."""
+        return self._tables is not None
+
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
         if self._tables is None:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 LAYERS = (S4, S4D, DSS)
 LONGEST = {"cuda": 2048, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
-WALKED = 512  # the same on a CPU for a walk by cohorts
+WALKED = 784  # the same on a CPU for a walk by cohorts
+ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,11 @@ def _reaches(model: Model, x: Tensor, dtype: torch.dtype) -> bool:
     l, kind = x.shape[1], x.device.type
     if any(_declared(block.layer) < l for block in model.tower.body.blocks):
         return False
-    return l <= LONGEST[kind] or (kind == "cpu" and l <= WALKED and walkable(model) and cohort.runs(x.device, dtype))
+    if l <= LONGEST[kind] or kind != "cpu" or l > WALKED:
+        return l <= LONGEST[kind]
+    # The way of an attack, which runs in `frozen()`, must not hang on how many samples are left.
+    fit = l <= ALONE or x.shape[0] >= cohort.WIDTH or model.tower.body.is_frozen
+    return fit and walkable(model) and cohort.runs(x.device, dtype)
 
 
 walkable = Verdict(lambda model: cohort.covers(_parts(model, [])))
