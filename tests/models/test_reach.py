@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.attacks import APGD, FAB, Square, Threat, autoattack, targeted_dlr
+from resolvent.attacks import APGD, FAB, Draws, Square, Threat, autoattack, targeted_dlr
 from resolvent.blocks.block import Block
 from resolvent.models import build_model, lowered
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
@@ -20,6 +20,8 @@ from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DC
 from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.scan.dispatch import use
+from resolvent.training import trades
+from resolvent.training.batch import Batch
 
 pytest.importorskip("numba")
 
@@ -60,6 +62,26 @@ def test_values_and_gradients_beyond_the_reach_of_products(layer: LayerConfig, l
             found.append((y, *torch.autograd.grad(y.square().sum(), x)))
     assert_close(found[0][0], found[1][0])
     assert_close(found[0][1], found[1][1], gradient=True)
+
+
+@pytest.mark.parametrize("layer", [S4Config(4), S4DConfig(4)], ids=["s4", "s4d"])
+def test_a_training_step_on_long_sequences(layer: LayerConfig) -> None:
+    """Loss and gradients of the parameters, after an attack, as through the modules."""
+    model, x = model_of(layer, dtype=torch.float64), torch.rand(9, 300, 1, dtype=torch.float64)
+    batch = Batch(x, torch.arange(9) % 4, None, Draws(0, torch.arange(9)))
+    objective = trades(Threat("linf", 0.03, (0.0, 1.0)), steps=2)
+    assert served(model, 300, torch.float64)
+
+    def learnt() -> list[Tensor]:
+        loss = objective(model, batch).value
+        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+    got = learnt()
+    with watched(model):
+        want = learnt()
+    assert_close(got[0], want[0])
+    for g, w in zip(got[1:], want[1:], strict=True):
+        assert_close(g, w, gradient=True)
 
 
 def test_a_walk_reaches_further_than_products() -> None:
