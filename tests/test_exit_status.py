@@ -109,6 +109,18 @@ def test_a_log_gets_a_line_for_each_measured_epoch(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
+def test_a_reader_that_has_read_enough(tmp_path: Path) -> None:
+    """`resolvent list | head -1`: no traceback."""
+    command = [sys.executable, "-c", "from resolvent.cli import main; import sys; sys.exit(main(['list']))"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 2
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
 BASH = """
 source {script}
 f=$(complete -p resolvent | sed 's/.*-F \\([^ ]*\\).*/\\1/')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
@@ -41,6 +42,16 @@ Shell completion: resolvent --tyro-print-completion bash (or zsh, tcsh) prints a
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    try:
+        status = _answered(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `resolvent list | head`: whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the end
+        return 2
+    return status
+
+
+def _answered(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given in (["--version"], ["-V"]):
         from resolvent import __version__
@@ -79,6 +90,8 @@ def _guarded(command: Command) -> int:
         return command.execute()
     except UsageError as wrong:
         print(f"resolvent {type(command).__name__.lower()}: {wrong}", file=sys.stderr)
+        return 2
+    except SystemExit:  # rich's answer when nobody reads any more
         return 2
     except KeyboardInterrupt:
         print("resolvent: stopped.", file=sys.stderr)

@@ -110,7 +110,7 @@ def run(request: Request, page: Path | None = None) -> int:
     try:
         cells = [_pace(request).of(cell) for cell in find(request, console.print)]
         if request.dry_run:
-            foretell(cells, request.device, console)
+            foretell(cells, _device(request.device), console)
             return 0
         if not is_url(request.out):
             require_writable(Path(request.out) / "report.html", "--out")
@@ -119,6 +119,8 @@ def run(request: Request, page: Path | None = None) -> int:
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
         return 130
+    except BrokenPipeError:  # nobody reads on
+        raise
     except (ValueError, TypeError, OSError, ImportError) as wrong:
         raise UsageError(_trouble(wrong, request.out)) from wrong
     _tell(records, console)

@@ -41,6 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["train", "--eps", "8/0"], "--eps must be a number"),
         (["train", "--objective", "trades"], "trades needs eps"),
         (["quickstart", "--device", "nowhere"], "--device 'nowhere'"),
+        (["quickstart", "--device", "nowhere", "--dry-run"], "--device 'nowhere'"),
     ],
 )
 def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

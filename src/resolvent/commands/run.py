@@ -28,8 +28,7 @@ class Run:
     seeds: tuple[int, ...] = ()
     """One run of each cell for every seed; the recipe's own when left out."""
     out: str = "runs"
-    """The folder of results, or a URL of an object store (s3://bucket/runs). Workers may share it: each takes cells
-    that nobody else runs."""
+    """The folder of results, or a URL (s3://bucket/runs); workers that share it take cells that nobody else runs."""
     workers: int = 1
     """Processes on this machine that share the cells; small models train quickest with one for each core."""
     device: str = "cpu"
@@ -45,7 +44,7 @@ class Run:
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Leave out the page that is written when everything is done."""
     data: str = "digits"
-    """train: a task's name, or a file (.npz, .safetensors, .csv, .parquet, .ts)."""
+    """train: a task's name, or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts)."""
     test: str | None = None
     """train: another file of that kind, all of it for the test."""
     label: str | None = None

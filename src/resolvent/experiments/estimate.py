@@ -1,9 +1,11 @@
-"""What a cell will cost, from one measured training step: nobody should find out after a day."""
+"""What a cell will cost, from a moment's training: nobody should find out after a day, nor wait long for the answer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +18,12 @@ from resolvent.training.batch import Batches
 # Gradients a sample that survives everything costs: AutoAttack's own budgets, with forward passes counted as a third.
 GRADIENTS = {"standard": 3700, "qi2024": 2100, "plus": 7000, "rand": 4200, "fast": 120}
 
+MOMENT = 2.0  # seconds
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes, both rough: a step is measured once, an attack is counted as if every sample survived."""
+    """Seconds and bytes, both rough: a step is measured, an attack is counted as if every sample survived."""
 
     parameters: int
     steps: int
@@ -39,12 +43,12 @@ class Estimate:
 
 
 def estimate(cell: Cell, task: Task, device: str = "cpu") -> Estimate:
-    """Measure one step of the cell's own objective on a real batch, then multiply."""
+    """Measure steps of the cell's own objective on real samples, then multiply."""
     model = build_model(cell.model).to(device).train()
     split = task.train.select(torch.arange(min(len(task.train), cell.budget.batch_size))).to(device)
     batch = Batches(split, len(split), cell.seed).at(0)
     objective = cell.goal.objective(task.bounds)
-    seconds, held = _step(lambda: objective(model, batch).value)
+    seconds, held = extrapolated(lambda rows: objective(model, batch.part(slice(rows))).value, len(split))
     per_epoch = -(-len(task.train) // cell.budget.batch_size)
     steps = per_epoch * cell.budget.epochs
     passes = 1 if cell.goal.kind == "standard" else cell.goal.steps + 2
@@ -54,28 +58,70 @@ def estimate(cell: Cell, task: Task, device: str = "cpu") -> Estimate:
     return Estimate(count, steps, steps * seconds * 1.15, asked * gradient, held + 16 * count)
 
 
-def _step(loss: Callable[[], torch.Tensor]) -> tuple[float, int]:
+def extrapolated(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
+    """Seconds and saved bytes of a step of so many rows: measured with more and more of them until one takes a moment,
+    then drawn out along the line through the last two."""
+    taken = min(2, rows)
+    loss(taken).backward()  # warms up
+    found = [(taken, *_step(loss, taken))]
+    while taken < rows and found[-1][1] < MOMENT:
+        taken = min(4 * taken, rows)
+        found.append((taken, *_step(loss, taken)))
+    seconds, held = (_line([(r, c[i]) for r, *c in found[-2:]], rows) for i in (0, 1))
+    return seconds, round(held)
+
+
+def _line(points: Sequence[tuple[int, float]], at: int) -> float:
+    """The value there, not below the last one; a single point lies on a line through the origin."""
+    (r1, c1), (r2, c2) = points if len(points) == 2 else ((0, 0.0), *points)
+    return max(c2, c2 + (c2 - c1) / (r2 - r1) * (at - r2))
+
+
+def _step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
     """Seconds and saved bytes of a forward and a backward pass, the quickest of a few: others may be busy here too."""
-    loss().backward()  # warms up
-    tried = [_measured(loss) for _ in range(3)]
+    tried = [_measured(lambda: loss(rows))]
+    while len(tried) < 3 and sum(seconds for seconds, _ in tried) < MOMENT:
+        tried.append(_measured(lambda: loss(rows)))
     return min(seconds for seconds, _ in tried), tried[0][1]
 
 
 def _measured(loss: Callable[[], torch.Tensor]) -> tuple[float, int]:
-    held = 0
-
-    def weigh(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal held
-        held += tensor.numel() * tensor.element_size()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor):
+    scale = _Scale()
+    with torch.autograd.graph.saved_tensors_hooks(scale.weigh, lambda box: box.tensor):
         started = time.perf_counter()
         value = loss()
         value.backward()
         if value.is_cuda:
             torch.cuda.synchronize()
-        return time.perf_counter() - started, held
+        return time.perf_counter() - started, scale.most
+
+
+class _Scale:
+    """The most bytes that graphs hold at once: an attack inside a step lets go of its own before the next begins."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._held: Counter[tuple[int, int]] = Counter()  # by storage and size: several graphs may share one
+
+    def weigh(self, tensor: torch.Tensor) -> _Box:
+        storage = tensor.untyped_storage()
+        key, box = (storage.data_ptr(), storage.nbytes()), _Box(tensor)
+        self._held[key] += 1
+        weakref.finalize(box, self._let_go, key)
+        self.most = max(self.most, sum(size for _, size in self._held))
+        return box
+
+    def _let_go(self, key: tuple[int, int]) -> None:
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """Lives as long as the graph that saved the tensor."""
+
+    tensor: torch.Tensor
 
 
 def _samples(asked: int | None, task: Task) -> int:
