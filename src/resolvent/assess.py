@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from pathlib import Path
@@ -20,12 +19,16 @@ from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
+from resolvent.data import Task
+from resolvent.experiments.folder import CELL, Folder, RunError, read_json
 from resolvent.experiments.interrupt import interrupted_once, others_missed
+from resolvent.experiments.tasks import open_task
 from resolvent.experiments.together import evaluate_together
 from resolvent.training.crew import crew_of_torchrun, speaks
 
 Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
+Samples = tuple[tuple[Tensor, ...], tuple[float, float] | None]  # (x, y) or (x, y, lengths), and the valid range
 
 
 class Request(Protocol):
@@ -68,7 +71,7 @@ def run(request: Request) -> int:
     try:
         check_preset(request.preset)
         settings = EvaluationSettings(request.seed, request.batch_size, request.samples)
-        data, bounds = samples_of(request.data or task_of(Path(request.run)) or "digits")
+        data, bounds = data_of(request.data, Path(request.run))
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         data = _in_type_of(model, data)
@@ -136,24 +139,29 @@ def _nothing(folder: Path, checkpoint: Kept) -> str:
     return f"no {WEIGHTS} in {str(folder)!r}; save a model there with resolvent.models.save_model."
 
 
+def data_of(data: str | None, run: Path) -> Samples:
+    """What --data names; else the test samples of what the run was trained on, the user's own file included; else the
+    digits."""
+    if data is not None or not (run / CELL).is_file():
+        return samples_of(data or task_of(run) or "digits")
+    try:
+        return _test_of(open_task(Folder(run).cell().task))
+    except OSError as gone:
+        raise UsageError(f"what this run was trained on cannot be read ({gone}); name it with --data.") from gone
+
+
 def task_of(run: Path) -> str | None:
     """The task that a training run was about; None where there is no such run."""
     path = run / "config.json"
     try:
-        name = json.loads(path.read_text(encoding="utf-8"))["task"]["name"] if path.is_file() else None
-    except (json.JSONDecodeError, KeyError, TypeError):
+        name = read_json(path)["task"]["name"] if path.is_file() else None
+    except (RunError, KeyError, TypeError):
         return None  # the settings of a saved model, or of something else
     return name if isinstance(name, str) else None
 
 
-def load_data(name: str) -> tuple[Tensor, Tensor, tuple[float, float] | None]:
-    """Test samples, labels and bounds of a task by name; or x and y of a .safetensors or .npz file, without bounds."""
-    (x, y, *_), bounds = samples_of(name)
-    return x, y, bounds
-
-
-def samples_of(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
-    """The same as (x, y), or (x, y, lengths) where sequences are padded, and the bounds."""
+def samples_of(name: str) -> Samples:
+    """Test samples of a task by name; or what a .safetensors or .npz file holds, without bounds."""
     path = Path(name)
     if path.suffix in (".safetensors", ".npz"):
         if not path.is_file():
@@ -164,7 +172,10 @@ def samples_of(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float] | Non
         return tuple(held[key] for key in ("x", "y", "lengths") if key in held), None
     from resolvent.data import load_task
 
-    task = load_task(name)
+    return _test_of(load_task(name))
+
+
+def _test_of(task: Task) -> Samples:
     test = task.test.unpack()
     return (test.x, test.y) if test.lengths is None else (test.x, test.y, test.lengths), task.bounds
 

@@ -26,7 +26,7 @@ from resolvent.analysis import (
     certify_linf,
     check_sandwich,
 )
-from resolvent.assess import load, load_data, number, task_of
+from resolvent.assess import data_of, load, number
 from resolvent.attacks import Threat, autoattack
 from resolvent.attacks.presets import check_preset
 from resolvent.conformance.destination import require_writable
@@ -95,7 +95,7 @@ def _record(request: Request, eps: float) -> tuple[dict[str, Any], Gain]:
         smoothing = SmoothingSettings(sigma=request.smoothing, n=request.noise_samples, seed=request.seed)
     settings = CertifySettings(eps, request.norm, smoothing=smoothing)
     model = _model(request)
-    x, y, bounds = load_data(request.data or task_of(request.run) or "digits")
+    x, y, bounds = _samples(request)
     data = (x[: request.samples], y[: request.samples], bounds)
     gain = certified_gain(model.gain_parts(x.shape[1]), head=last_weight(model.head))
     box = _box(model, data, eps) if request.norm == "linf" else "linear bounds are for linf"
@@ -103,6 +103,16 @@ def _record(request: Request, eps: float) -> tuple[dict[str, Any], Gain]:
     robust = _robust(request, model, data, eps) if bounded else None
     record = certificate_report(model, gain, *data[:2], settings, robust=robust)
     return (_joined(record, box, model, data, robust) if request.norm == "linf" else record), gain
+
+
+def _samples(request: Request) -> Data:
+    (x, y, *lengths), bounds = data_of(request.data, request.run)
+    if lengths:
+        raise UsageError(
+            "certify takes sequences of one length, and these have several; the certificate of a run with padded "
+            "sequences is in its report, made when it was trained."
+        )
+    return x, y, bounds
 
 
 def _model(request: Request) -> Model:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -126,6 +128,36 @@ def test_settings_that_contradict_the_run(capsys: pytest.CaptureFixture[str], tm
     assert [p.name for p in folder.iterdir()] == ["cell.json"]
 
 
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a file of one's own, three channels wide: no other task would fit."""
+    place = tmp_path_factory.mktemp("own")
+    x = torch.linspace(-1, 1, 40)[:, None, None] * torch.ones(40, 6, 3)
+    np.savez(place / "mine.npz", x=x.numpy(), y=(x[:, 0, 0] > 0).long().numpy())
+    call = ["run", "train", "--data", str(place / "mine.npz"), "--layer", "lru", "--epochs", "1", "--width", "4"]
+    assert cli.main([*call, "--layers", "1", "--out", str(place / "runs"), "--no-report"]) == 0
+    return place / "runs" / "train" / "mine-lru-standard" / "seed-0"
+
+
+def test_attack_and_certificate_take_the_data_of_the_run(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["attack", str(own_run), "--preset", "fast", "--eps", "0.1"]) == 0
+    assert "8 samples" in capsys.readouterr().out  # a fifth of forty
+    assert cli.main(["certify", str(own_run), "--preset", "none"]) == 1  # a LayerNorm has no bound
+    assert "nothing is certified" in capsys.readouterr().out
+
+
+def test_data_of_a_run_that_is_gone(own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = shutil.copytree(own_run, tmp_path / "run")
+    text = (run / "cell.json").read_text()
+    (run / "cell.json").write_text(text.replace("mine.npz", "moved.npz"))
+    for command in ("attack", "certify"):
+        assert "name it with --data" in said(capsys, command, str(run))
+    with (run / "cell.json").open("r+b") as file:
+        file.truncate(2**34)  # takes no room on the disk, but would in memory
+    for command in ("attack", "certify"):
+        assert "17,179,869,184 bytes" in said(capsys, command, str(run))
+
+
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return exec, ("raise SystemExit('it was executed')",)
@@ -149,5 +181,8 @@ def test_a_report_of_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "cell.json").write_text("{}")
     (tmp_path / "runs" / "one" / "record.json").write_bytes(b"\xff{")
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    assert "record.json: cannot be read" in (tmp_path / "runs" / "report.md").read_text()
+    (tmp_path / "runs" / "one" / "record.json").write_text("[" * 100_000)  # deeper than any parser goes
     assert cli.main(["report", str(tmp_path / "runs")]) == 0
     assert "record.json: cannot be read" in (tmp_path / "runs" / "report.md").read_text()

@@ -20,6 +20,7 @@ from resolvent.disk import replace
 from resolvent.experiments.cell import Cell
 
 CELL, RECORD, SUMS = "cell.json", "record.json", "sums.json"
+LARGEST = 64 * 2**20  # bytes: no file of ours in JSON is near it
 
 
 class RunError(ValueError):
@@ -116,9 +117,11 @@ class Folder:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > LARGEST:
+        raise RunError(f"run: {path} has {path.stat().st_size:,} bytes, which no file of a run has; remove it.")
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as wrong:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise RunError(f"run: {path} is damaged ({wrong}); remove it, and the run goes on without it.") from wrong
     if not isinstance(held, dict):
         raise RunError(f"run: {path} should hold a JSON object, it holds {type(held).__name__}; remove it.")

@@ -62,7 +62,7 @@ def _read(folder: Path, runs: Runs) -> None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
-    except (ValueError, KeyError, TypeError) as wrong:  # a bad line of JSON is a ValueError too
+    except (ValueError, KeyError, TypeError, RecursionError) as wrong:  # a bad line of JSON is a ValueError too
         runs.problems.append(f"{path}: cannot be read ({wrong}); remove it, and the same command makes it again")
         return
     runs.records[folder] = record
