@@ -4,8 +4,8 @@
         --attack-batch 2000 --no-report --out out/headline
     python benchmarks/headline.py out/headline --out benchmarks/results/headline.json
 
-The first command does the work, and goes on where it was stopped; the second one gathers what it left. Seconds of an
-attack are those between the files that AutoAttack stores.
+The first command does the work, and goes on where it was stopped; the second one gathers what it left, of a run that
+is not done what was measured so far. Seconds of an attack are those between the files that AutoAttack stores.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ def main() -> None:
     options.add_argument("runs", type=Path)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--commit", required=True, help="of the tree that ran")
+    options.add_argument("--device", default="", help="of a run that is not done, which has no record to tell it")
     options.add_argument("--memory", default="", help="of the GPU, as seen from outside")
     asked = options.parse_args()
     folder = asked.runs / PLACE
+    if not (folder / "record.json").exists():
+        report = _partial(folder, asked)
+        asked.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        print(f"epoch {report['epochs']} of {report['of']}: {report['measured'][-1:]}")
+        return
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     report = _about(record, asked, folder) | {"results": _results(record), "paper": _paper(), "times": _times(record)}
     report["times"]["autoattack_s"] = {p.name: _seconds(p) for p in sorted((folder / "attack").iterdir())}
@@ -59,6 +65,29 @@ def _about(record: dict[str, Any], asked: argparse.Namespace, folder: Path) -> d
         "precision": {"training": budget["precision"], "measurements and attacks": "float32"},
         "parameters": record["training"]["parameters"],
         "samples": record["task"]["samples"] | {"AutoAttack": plan["samples"]},
+    }
+
+
+def _partial(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """A run that was stopped: its epochs, and what was measured after some of them, in per cent."""
+    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    budget, plan = cell["budget"], cell["attacks"][0]
+    measured = [row for row in rows if "test_clean" in row]
+    told = {"clean": "test_clean", "PGD-10": "test_robust"}
+    return {
+        "device": asked.device,
+        "date": time.strftime("%Y-%m-%d", time.gmtime((folder / "metrics.jsonl").stat().st_mtime)),
+        "commit": asked.commit,
+        "command": COMMAND.format(budget["evaluate_every"], plan["batch_size"]),
+        "precision": {"training": budget["precision"], "measurements": "float32"},
+        "memory": asked.memory,
+        "epochs": rows[-1]["epoch"],
+        "of": budget["epochs"],
+        "measured": [{"epoch": r["epoch"]} | {name: _percent(r[key]) for name, key in told.items()} for r in measured],
+        "paper": _paper(),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "curve": [{key: row[key] for key in CURVE if key in row} for row in rows],
     }
 
 

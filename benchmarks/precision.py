@@ -1,4 +1,4 @@
-"""Training in bf16 against training in float32: the headline's cell for a few epochs each, measured in float32.
+"""Training in bf16 against training in float32: S4 with PGD-AT on sequential CIFAR-10, a few epochs each, measured in float32.
 
     python benchmarks/precision.py --out benchmarks/results/precision.json [--epochs 5] [--device cuda]
 
@@ -54,14 +54,14 @@ def _about(asked: argparse.Namespace) -> dict[str, Any]:
         "commit": asked.commit or told.stdout.strip(),
         "command": "python benchmarks/precision.py " + " ".join(sys.argv[1:]),
         "torch": torch.__version__,
-        "cell": "qi2024-table1, s4, cifar10, pgd-at",
+        "cell": "qi2024-versions, pixels, none",
         "epochs": asked.epochs,
         "rows": {},
     }
 
 
 def _trained(precision: str, asked: argparse.Namespace) -> dict[str, Any]:
-    (cell,) = cells_of("qi2024-table1", "full", "s4,cifar10,pgd-at")
+    (cell,) = cells_of("qi2024-versions", "full", "pixels,none")
     assert isinstance(cell, Cell)
     budget = replace(cell.budget, epochs=asked.epochs, evaluate_every=asked.epochs, precision=precision)  # type: ignore[arg-type]
     cell = replace(cell, budget=budget, attacks=(), attribution=False)

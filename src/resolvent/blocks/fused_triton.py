@@ -30,11 +30,11 @@ def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Te
     out, unit = (torch.empty((d, b, l), dtype=w.dtype, device=y.device) for _ in range(2))
     rstd = torch.empty(m, dtype=torch.float32, device=y.device)
     r = None if r is None else r.contiguous()
-    sizes = _sizes(d, c, w.dtype)
+    sizes = _sizes(d, c, w)
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
         forward_kernel[(_programs(m, sizes, y, w),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, unit, rstd, m, l, w.eps, d, c,
-            **_kinds(w), HAS_R=r is not None, **sizes, num_warps=_warps(w),
+            **_kinds(w), HAS_R=r is not None, **sizes, num_warps=4 if _bent(w) else _warps(w),
         )  # fmt: skip
     return out, unit, rstd
 
@@ -52,7 +52,7 @@ def backward(
     gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
-    sizes = _sizes(d, c, w.dtype)
+    sizes = _sizes(d, c, w)
     programs = _programs(m, sizes, unit, w)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
@@ -99,9 +99,9 @@ def _steps(y: Tensor) -> tuple[int, int]:
     return c, t
 
 
-def _sizes(d: int, c: int, dtype: torch.dtype) -> dict[str, int]:
+def _sizes(d: int, c: int, w: Weights) -> dict[str, int]:
     rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
-    return {"BD": rows, "BC": channels, "BM": COLUMNS[dtype], "AHEAD": AHEAD}
+    return {"BD": rows, "BC": channels, "BM": 32 if _bent(w) else COLUMNS[w.dtype], "AHEAD": AHEAD}
 
 
 def _warps(w: Weights) -> int:
@@ -114,12 +114,17 @@ def _light(w: Weights) -> bool:
     return w.linear_in_y and (w.entry or w.dtype == torch.bfloat16)
 
 
+def _bent(w: Weights) -> bool:
+    """Activations in bf16 and one matrix: narrow tiles, so that two programs fit."""
+    return not w.linear_in_y and w.low_a is None and w.dtype == torch.bfloat16
+
+
 def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
     """As many as run at once, each of which takes tile after tile."""
     tiles = triton.cdiv(m, sizes["BM"])
     if not like.is_cuda:
         return tiles
-    resident = 2 if _light(w) else 1
+    resident = 2 if _light(w) or _bent(w) else 1
     return min(tiles, resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
 
 
