@@ -25,6 +25,7 @@ class Device:
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: self.peak)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (self.room, self.room))
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)
 
     def run(self, count: int) -> int:
         self.seen.append(count)
@@ -48,6 +49,25 @@ def test_the_error_names_a_size_that_fits(each: int, count: int, fits: int, monk
     assert "more" not in str(told.value)
     assert isinstance(told.value, torch.OutOfMemoryError)
     assert within_memory("fit", fits, device.run) == fits
+
+
+def test_a_share_of_the_device_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be held to a part of the device; what others could still take is not room."""
+    device = Device(monkeypatch, 10, room=250)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (ROOM, ROOM))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 0.25)
+    with pytest.raises(TooMany) as told:
+        within_memory("fit", 64, device.run)
+    assert told.value.fits == 22
+
+
+def test_what_grows_faster_than_the_batch_is_tried_before_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 1)
+    square = lambda n: device.run(n * n)  # noqa: E731
+    with pytest.raises(TooMany) as told:
+        within_memory("fit", 40, square)
+    assert told.value.fits**2 <= ROOM
+    assert square(told.value.fits)
 
 
 def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -53,10 +54,10 @@ def _largest(count: int, run: Callable[[int], T]) -> int:
         few = count
         while few > 1:
             few //= 2
-            used = _used(lambda few=few: run(few))  # type: ignore[misc]
+            used = _used(partial(run, few))
             if used is not None:
-                most = int(MARGIN * _room() * few / max(used, 1))
-                return max(few, min(most, count - 1))
+                most = min(int(MARGIN * _room() * few / max(used, 1)), count - 1)
+                return most if most > few and _used(partial(run, most)) is not None else few
         return 0
     finally:
         _measuring[0] = False
@@ -75,9 +76,11 @@ def _used(work: Callable[[], object]) -> int | None:
 
 
 def _room() -> int:
-    """Bytes that new tensors may take."""
+    """Bytes that new tensors may take: what is free, within the share of the device that this process may use."""
     _let_go()
-    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    free, total = torch.cuda.mem_get_info()
+    share = torch.cuda.get_per_process_memory_fraction() * total
+    return int(min(free + torch.cuda.memory_reserved(), share)) - torch.cuda.memory_allocated()
 
 
 def _let_go() -> None:

@@ -70,11 +70,14 @@ def parameters(layer: nn.Module) -> list[Tensor]:
 
 
 def objective(subject: Subject, y: Tensor, state: Any = None) -> Tensor:
-    """A real number that feels every output and every part of the final state, curved so that second gradients live."""
-    parts = [y, *(t for t in leaves(state) if is_inexact(t))]
+    """A real number that feels every output and every part of the final state, curved so that second gradients live.
+
+    What is larger than 1 is brought down first: the sine of a large number is lost in its last digits.
+    """
+    parts = [t for t in (y, *leaves(state)) if is_inexact(t) and t.numel()]
     total = torch.zeros((), dtype=torch.float64, device=subject.device)
     for salt, part in enumerate(parts):
-        weight = subject.like(part, 20 + salt)
+        weight = subject.like(part, 20 + salt) / part.detach().abs().amax().clamp_min(1)
         product = (weight.conj() * part).real if part.is_complex() else weight * part
         total = total + product.sum() / part.numel() ** 0.5 + torch.sin(product).sum() / part.numel() ** 0.5
     return total
