@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import chromium, visit, widths
+from test_side_by_side import COMPONENTS, record, write
 
 from resolvent.report import Record, write_page
 from resolvent.report.record import Curve, Panel, Spectrum
@@ -53,8 +54,17 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(Record("0.1.0", "today", check, spectra, panels), tmp_path_factory.mktemp("gallery"))
 
 
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five structures in common frames, with figures that take a row of their own."""
+    folder = tmp_path_factory.mktemp("figures")
+    for structure in ("s4", "dss", "s5", "mega", "mamba"):
+        write(folder, record(structure, "trades", attribution={"components": COMPONENTS}))
+    return write_report([folder], folder / "out")
+
+
 @pytest.mark.parametrize("width", [390, 768, 1100])
-@pytest.mark.parametrize("name", ["runs", "gallery"])
+@pytest.mark.parametrize("name", ["runs", "gallery", "figures"])
 def test_no_sideways_scrolling_and_no_complaint(
     name: str, width: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -64,7 +74,7 @@ def test_no_sideways_scrolling_and_no_complaint(
     assert messages == []
 
 
-@pytest.mark.parametrize("name", ["runs", "gallery"])
+@pytest.mark.parametrize("name", ["runs", "gallery", "figures"])
 def test_it_prints(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     out = tmp_path / "page.pdf"
     visit(request.getfixturevalue(name).as_uri(), tmp_path, f"--print-to-pdf={out}", "--no-pdf-header-footer")
