@@ -110,6 +110,7 @@ def test_rows_that_end_early_and_other_dividers(tmp_path: Path) -> None:
     assert task.class_names == ("7", "10")  # by value, not by letter
     assert rows_of(task) == [([1, 2, 3], 3, 0.0)] * 10 + [([4, 5], 2, 1.0)] * 10
     assert task.bounds == (0.0, 5.0)  # the padding belongs to what an attack finds
+    assert "10 rows end in empty cells" in task.describe()
 
 
 def test_a_table_without_header(tmp_path: Path) -> None:

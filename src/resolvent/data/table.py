@@ -101,7 +101,7 @@ def _answer_column(table: Table, label: str | None) -> int:
 
 def _wide(table: Table, answer: int, lower: list[str]) -> Sequences:
     steps = [i for i in range(len(table.columns)) if i != answer and lower[i] != "id"]
-    notes = ("the column id is not used",) if "id" in lower else ()
+    notes = ["the column id is not used"] if "id" in lower else []
     values, answers = [], []
     for i, row in enumerate(table.rows):
         cells = [row[k] for k in steps]
@@ -111,7 +111,9 @@ def _wide(table: Table, answer: int, lower: list[str]) -> Sequences:
             raise ValueError(f"{table.line(i)}: expected at least one value, got none.")
         values.append(numbers(cells, table.line(i))[:, None])
         answers.append(_answer(row[answer], table.line(i)))
-    return Sequences(values, answers, table.where, notes=notes)
+    early = sum(len(value) < len(steps) for value in values)
+    notes += [f"{early} rows end in empty cells, which end their sequences"] if early else []
+    return Sequences(values, answers, table.where, notes=tuple(notes))
 
 
 def _long(table: Table, answer: int, identity: int, time: int) -> Sequences:
