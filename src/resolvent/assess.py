@@ -19,7 +19,9 @@ from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError, load_class, parse_kwargs
-from resolvent.data import Task
+from resolvent.data import Task, from_file
+from resolvent.data.file import SUFFIXES
+from resolvent.data.words import numbered
 from resolvent.experiments.folder import CELL, Folder, RunError, read_json
 from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.tasks import open_task
@@ -28,6 +30,7 @@ from resolvent.training.crew import crew_of_torchrun, speaks
 
 Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
+TABLES = (".csv", ".tsv", ".parquet", ".ts")
 Samples = tuple[tuple[Tensor, ...], tuple[float, float] | None]  # (x, y) or (x, y, lengths), and the valid range
 
 
@@ -161,11 +164,13 @@ def task_of(run: Path) -> str | None:
 
 
 def samples_of(name: str) -> Samples:
-    """Test samples of a task by name; or what a .safetensors or .npz file holds, without bounds."""
+    """Test samples of a task by name; or all that a file holds (.safetensors, .npz, a table, .ts), without bounds."""
     path = Path(name)
-    if path.suffix in (".safetensors", ".npz"):
-        if not path.is_file():
-            raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
+    if path.suffix.lower() in SUFFIXES and not path.is_file():
+        raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
+    if path.suffix.lower() in TABLES:
+        return _test_of(from_file(path, test=path))[0], None
+    if path.suffix.lower() in SUFFIXES:
         held = _read(path)
         if not {"x", "y"} <= set(held):
             raise UsageError(f"{name} must hold x and y, it has {', '.join(sorted(held)) or 'nothing'}.")
@@ -203,7 +208,12 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     import numpy as np
 
     with np.load(path, allow_pickle=False) as held:
-        return {key: torch.as_tensor(held[key]) for key in held.files}
+        known = [str(name) for name in held["class_names"]] if "class_names" in held.files else []
+        answers, _ = numbered({"y": held["y"]} if "y" in held.files else {}, known)
+        wanted = [key for key in held.files if key not in ("y", "class_names")]
+        return {key: torch.as_tensor(value) for key, value in answers.items()} | {
+            key: torch.as_tensor(held[key]) for key in wanted
+        }
 
 
 def _device(name: str) -> torch.device:

@@ -146,6 +146,24 @@ def test_attack_and_certificate_take_the_data_of_the_run(own_run: Path, capsys: 
     assert "nothing is certified" in capsys.readouterr().out
 
 
+def test_words_and_tables_are_data_for_an_attack(
+    own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Numbered as they would be in training: by their names."""
+    x, names = np.linspace(-1, 1, 30).repeat(18).reshape(30, 6, 3), np.array(["high", "low"] * 15)
+    np.savez(tmp_path / "plain.npz", x=x, y=np.arange(30) % 2)
+    np.savez(tmp_path / "words.npz", x=x, y=names)
+    rows = [f"{i},{t},{','.join(map(str, x[i, t]))},{names[i]}" for i in range(30) for t in range(6)]
+    (tmp_path / "table.csv").write_text("id,time,a,b,c,label\n" + "\n".join(rows))
+    call, said_of = ["attack", str(own_run), "--preset", "fast", "--eps", "0.1"], []
+    for file in ("plain.npz", "words.npz", "table.csv"):
+        assert cli.main([*call, "--data", str(tmp_path / file)]) == 0
+        said_of.append(capsys.readouterr().out)
+    assert said_of[0] == said_of[1] == said_of[2]
+    assert "30 samples" in said_of[0]
+    assert "no file" in said(capsys, "attack", str(own_run), "--data", str(tmp_path / "none.csv"))
+
+
 def test_data_of_a_run_that_is_gone(own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = shutil.copytree(own_run, tmp_path / "run")
     text = (run / "cell.json").read_text()
