@@ -10,7 +10,7 @@ import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
 from selective_cases import ALL, double, draw, slow, with_gradients
 
 from helpers import assert_close
-from resolvent.scan import selective_triton
+from resolvent.scan import selective_chunked, selective_triton
 from resolvent.scan.selective_inputs import Inputs, each
 
 
@@ -52,9 +52,26 @@ def test_whole_tiles_in_half_precision() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two segments, of 64 steps and of one: what enters each is found first."""
+    """Segments of 64 steps, and a last one of 33: what enters each is found first, backwards in two parts of each."""
     monkeypatch.setattr(selective_triton, "FULL", 10**6)
-    check(draw(1, 65, 2, 2, dtype=torch.float32), reverse)
+    cut = selective_triton.backward_cut(1, 161, 2, 2)
+    assert (cut.segments, cut.length, cut.parts) == (3, 2, 2)
+    check(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
+
+
+def test_cut_of_the_backward_pass() -> None:
+    """Rounds as full as can be, and no segment more than that takes."""
+    cuts = [selective_triton.backward_cut(*size, 16) for size in ((256, 1024, 256), (8, 16384, 1024), (1, 65536, 256))]
+    assert [(cut.segments, cut.length) for cut in cuts] == [(1, 32), (2, 256), (64, 32)]
+
+
+def test_saved_states_lie_side_by_side() -> None:
+    """(b, chunks, n, d) as everywhere, with n innermost in memory."""
+    x = each(torch.Tensor.detach, draw(1, 33, 3, 2, dtype=torch.float32))
+    saved = selective_triton.forward(x, False, True)[2]
+    assert saved.shape == (1, 2, 2, 3)
+    assert saved.mT.is_contiguous()
+    assert_close(saved, selective_chunked.forward(x, False, True)[2])
 
 
 def test_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch.autograd import Function, forward_ad
 
 from resolvent.scan import selective_compose as compose
 from resolvent.scan import selective_run as run
-from resolvent.scan.selective_inputs import Inputs, accumulator, cast, check, chunks
+from resolvent.scan.selective_inputs import Inputs, accumulator, cast, check, states_to_save
 
 Outputs = tuple[Tensor, Tensor, Tensor]  # y, the last state, the saved states
 _PLAIN = (Tensor, torch.nn.Parameter)  # fake tensors and other subclasses need an operator to dispatch on
@@ -172,11 +172,8 @@ def _operator(
 def _(*args: Any) -> Outputs:
     *tensors, _, save = args
     x = Inputs(*tensors)
-    b, l, _ = x.u.shape
-    d, n = x.A.shape
-    dtype = accumulator(x)
-    saved = x.u.new_empty(b, chunks(l) if save else 0, n, d, dtype=dtype)
-    return x.u.new_empty(x.u.shape), x.u.new_empty(b, d, n, dtype=dtype), saved
+    last = x.u.new_empty(x.u.shape[0], *x.A.shape, dtype=accumulator(x))
+    return x.u.new_empty(x.u.shape), last, states_to_save(x, save)
 
 
 @torch.library.custom_op("resolvent::selective_scan_backward", mutates_args=())

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from resolvent.scan.selective_compose import Gradients, adjoint, scan
-from resolvent.scan.selective_inputs import CHUNK, Inputs, each
+from resolvent.scan.selective_inputs import CHUNK, Inputs, each, states_to_save
 
 Scan = Callable[[Inputs, bool], tuple[Tensor, Tensor]]
 
@@ -27,12 +26,12 @@ def in_chunks(scan_chunk: Scan, x: Inputs, reverse: bool, save: bool) -> tuple[T
     """The same by any implementation of one chunk's scan."""
     y = x.u.new_empty(x.u.shape)
     h = x.u.new_zeros(x.u.shape[0], *x.A.shape) if x.h0 is None else x.h0
-    saved = []
-    for part in _parts(x.u.shape[1], reverse):
-        saved.append(h)
+    saved = states_to_save(x, save)
+    for i, part in enumerate(_parts(x.u.shape[1], reverse)):
+        if save:
+            saved[:, i] = h.transpose(1, 2)
         y[:, part], h = scan_chunk(_cut(x, part, h), reverse)
-    kept = torch.stack(saved, dim=1) if save else h[:, None][:, :0]  # (b, chunks, d, n)
-    return y, h.clone(), kept.transpose(2, 3).contiguous()
+    return y, h.clone(), saved
 
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:

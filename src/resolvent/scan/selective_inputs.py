@@ -45,6 +45,18 @@ def chunks(length: int) -> int:
     return -(-length // CHUNK)
 
 
+def states_to_save(x: Inputs, save: bool) -> Tensor:
+    """Memory for the states before each chunk, (b, chunks, n, d), none unless `save`.
+
+    On a GPU the n states of a channel lie side by side, as its kernels hold them.
+    """
+    b, l, d = x.u.shape
+    n, count, dtype = x.A.shape[1], chunks(l) if save else 0, accumulator(x)
+    if x.u.is_cuda:
+        return x.u.new_empty(b, count, d, n, dtype=dtype).mT
+    return x.u.new_empty(b, count, n, d, dtype=dtype)
+
+
 def accumulator(x: Inputs) -> torch.dtype:
     """The dtype in which the state is kept: the widest of the inputs, and never half."""
     dtype = x.u.dtype

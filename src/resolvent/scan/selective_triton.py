@@ -23,12 +23,14 @@ from resolvent.scan.selective_triton_forward import forward_kernel
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_STATES = 64  # for a channel: more would not fit in a warp's registers
 MOST_NUMBERS = 2**29  # in one sequence: offsets inside it are 32-bit
-FULL = 1000  # programs that fill a device: eight warps, one program each, on 132 multiprocessors
+SEATS = 1056  # programs a device holds at a time: eight warps, one program each, on 132 multiprocessors
+FULL = 1000  # programs that fill it
 
 
 class Cut(NamedTuple):
     """How a pass is cut into programs: `bd` channels with `g` threads for each, of one of `segments` segments; tiles of
-    t steps, `stages` of them under way."""
+    t steps, `stages` of them under way. The backward pass also says how many chunks a segment has, and into how many
+    `parts` it is cut once more to find what enters it."""
 
     bd: int
     np: int
@@ -36,10 +38,15 @@ class Cut(NamedTuple):
     g: int = 1
     t: int = 4
     stages: int = 3
+    length: int = 0
+    parts: int = 1
 
 
 def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d)."""
+    """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d).
+
+    In memory the n states of a channel lie side by side.
+    """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
         return selective_chunked.forward(cast(x, torch.float32), reverse, save)
@@ -54,16 +61,16 @@ def _forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tens
     x = each(_dense, x)
     cut = forward_cut(b, l, d, n, save)
     y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
-    saved = _new(x, b, chunks(l) if save else 0, n, d)
+    saved = _new(x, b, chunks(l) if save else 0, d, n)
     before = None if x.h0 is None else x.h0[:, None]  # (b, 1, d, n)
     if cut.segments > 1:
         ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
-        wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
+        wide = Cut(_wide(cut.np), cut.np, cut.segments, stages=4)
         _walk(x, wide, reverse, y=y, last=ends, product=product)
-        before = _entering(product, ends, x.h0, down=False)
+        before = _entering(product, ends, x.h0)
     last = _new(x, b, cut.segments, d, n)
     _walk(x, cut, reverse, before=before, y=y, last=last, saved=saved)
-    return y, last[:, -1].contiguous(), saved
+    return y, last[:, -1].contiguous(), saved.mT
 
 
 def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
@@ -78,16 +85,11 @@ def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) ->
 
 def _backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
     b, l, d = x.u.shape
-    n = x.A.shape[1]
     x = each(_dense, x)
     gy, gh = _dense(gy), gh.detach().contiguous()
-    cut = backward_cut(b, l, d, n)
-    after = gh[:, None]
-    if cut.segments > 1:
-        ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
-        _adjoint_ends(x, gy, cut, ends, product, reverse)
-        after = _entering(product, ends, gh, down=True)
-    return _gradients(x, saved.detach().contiguous(), gy, after, cut, reverse)
+    cut = backward_cut(b, l, d, x.A.shape[1])
+    after = gh[:, None] if cut.segments == 1 else _returning(x, gy, gh, cut, reverse)
+    return _gradients(x, saved.detach().mT.contiguous(), gy, after, cut, reverse)
 
 
 forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
@@ -129,15 +131,42 @@ def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
 def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
     np = max(4, triton.next_power_of_2(n))
     bd = max(8, 256 // np)
-    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l, 4), stages=5)
+    count = chunks(l)
+    segments = _cheapest(b * triton.cdiv(d, bd), count)
+    parts = min(count // segments, triton.cdiv(4 * FULL, b * max(1, segments - 1) * triton.cdiv(d, _wide(np))))
+    length = parts * triton.cdiv(count, segments * parts)
+    return Cut(bd, np, triton.cdiv(count, length), length=length, parts=parts)
 
 
-def _segments(programs: int, l: int, rounds: int = 1) -> int:
-    """One where that fills the device; else as many as fill it so many times over, of two chunks at least."""
+@cache
+def _cheapest(programs: int, count: int) -> int:
+    """Into how many segments, of two chunks at least, the backward pass is best cut, by times measured on an H200.
+
+    One where that fills the device. Else programs come in rounds of as many as there are seats. In a last round that
+    leaves every other seat empty they run in 0.63 of the time. To find what enters the segments takes, for each step, a
+    quarter of what the pass itself does.
+    """
+
+    def time(segments: int) -> float:
+        rounds, rest = divmod(programs * segments, SEATS)
+        last = 0.0 if rest == 0 else 0.63 if 2 * rest <= SEATS else 1.0
+        return (rounds + last - 0.25 * programs / SEATS) / segments  # less the quarter itself, the same for all
+
+    most = 1 if programs >= FULL else min(triton.cdiv(count, 2), triton.cdiv(4 * SEATS, programs))
+    return min(range(1, most + 1), key=time)
+
+
+def _wide(np: int) -> int:
+    """Channels for a warp where only the states are found: more than elsewhere, since little else is kept."""
+    return max(1, 512 // np)
+
+
+def _segments(programs: int, l: int) -> int:
+    """One where that fills the device; else as many as fill it, of two chunks at least."""
     if programs >= FULL:
         return 1
     count = chunks(l)
-    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, rounds * FULL // programs))))
+    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, FULL // programs))))
 
 
 def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
@@ -175,16 +204,20 @@ def _walk(
         forward_kernel[grid](*given, out.get("product", last), _or(saved, last), *strides, *sizes, **flags, **shape)
 
 
-def _adjoint_ends(x: Inputs, gy: Tensor, cut: Cut, ends: Tensor, product: Tensor, reverse: bool) -> None:
+def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool) -> Tensor:
+    """The gradient of the state after each segment, (b, segments, d, n): what all but the first hand back."""
     b, l, d = x.u.shape
-    wide = Cut(max(1, 512 // cut.np), cut.np, cut.segments, stages=4)
+    n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
+    wide = Cut(_wide(cut.np), cut.np, triton.cdiv(count, short) - cut.parts, stages=4)
+    ends, product = _new(x, b, wide.segments, d, n), _new(x, b, wide.segments, d, n)
     z = _or(x.z, x.u)
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
-        adjoint_ends_kernel[(b * (cut.segments - 1) * triton.cdiv(d, wide.bd),)](
-            x.dt, x.A, x.C, z, gy, ends, product, *strides, l, d, x.A.shape[1], chunks(l), cut.segments, 1,
+        adjoint_ends_kernel[(b * wide.segments * triton.cdiv(d, wide.bd),)](
+            x.dt, x.A, x.C, z, gy, ends, product, *strides, l, d, n, count, wide.segments, cut.parts, short, 1,
             REVERSE=reverse, GATED=x.z is not None, NP=cut.np, **_shape(x, wide, CHUNK),
         )  # fmt: skip
+    return _entering(product, ends, gh, cut.parts)
 
 
 def _gradients(
@@ -197,13 +230,16 @@ def _gradients(
     gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
     gD = _new(x, b, cut.segments, d)
     programs = b * cut.segments * blocks
-    scratch = _new(x, programs, CHUNK // T.value, cut.bd, cut.np)
+    lead = CHUNK + (cut.stages - 1) * T.value
+    slots = (CHUNK + lead) // T.value
+    scratch = _new(x, programs, slots, cut.bd, cut.np)
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
     with on_device(x.u):
         backward_kernel[(programs,)](
             x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), z, gy, after, saved, scratch,
-            gu, gdt, gA, gB, gC, gD, gz, gh0, *strides, l, d, n, b, chunks(l), cut.segments,
-            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, NP=cut.np, **_shape(x, cut, CHUNK),
+            gu, gdt, gA, gB, gC, gD, gz, gh0, *strides, l, d, n, b, chunks(l), cut.segments, cut.length,
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, NP=cut.np, LEAD=lead, SLOTS=slots,
+            **_shape(x, cut, CHUNK),
         )  # fmt: skip
     return (
         gu,
@@ -217,13 +253,16 @@ def _gradients(
     )
 
 
-def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, down: bool) -> Tensor:
-    """What enters each segment (b, segments, d, n), from what each alone hands on and its product of multipliers."""
+def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, parts: int = 0) -> Tensor:
+    """What enters each segment (b, ·, d, n), from what each alone hands on and its product of multipliers.
+
+    With `parts` the sequence is gone through backwards, every so many segments are one, and the first is left out.
+    """
     flat = ends.flatten(2)  # (b, segments, d n)
     outer = torch.zeros_like(flat[:, 0]) if outer is None else outer.float().flatten(1)
-    after = triton_scan(product.flatten(2), flat, outer, down)
-    shifted = (after[:, 1:], outer[:, None]) if down else (outer[:, None], after[:, :-1])
-    return torch.cat(shifted, 1).reshape(ends.shape)
+    after = triton_scan(product.flatten(2), flat, outer, parts > 0)
+    shifted = (after[:, ::parts], outer[:, None]) if parts else (outer[:, None], after[:, :-1])
+    return torch.cat(shifted, 1).unflatten(2, ends.shape[2:])
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards a
     ∂A = Σ_t dt_t m_t    ∂dt_t = Σ_n A m_t + u_t Σ_n λ_t B_t    ∂u_t = dt_t Σ_n λ_t B_t + D g_t
     ∂B_t = Σ_d λ_t dt_t u_t    ∂C_t = Σ_d h_t g_t
 
-A program is one warp; it owns BD channels of one segment and walks its chunks backwards: from the state saved at a
-chunk's start it finds those at every fourth step, kept in `scratch`, which stays in cache, and from each of these in
-turn four states and multipliers in registers. ∂B and ∂C come out as one part for each block of channels and are added
-up afterwards, in a fixed order.
+A program is one warp; it owns BD channels of one segment and walks its chunks backwards. The states of a chunk are
+found forwards, from the one saved at its start, and needed backwards: those at every fourth step are kept in `scratch`,
+which stays in cache, and from each of these in turn come four states and multipliers in registers. One loop does both,
+the gradients of one chunk and, LEAD steps ahead of them, the states: its loads then never run dry, and one half has
+work while the other waits. ∂B and ∂C come out as one part for each block of channels and are added up afterwards, in a
+fixed order.
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
@@ -18,7 +20,19 @@ up afterwards, in a fixed order.
 import triton
 import triton.language as tl
 
-from resolvent.scan.selective_triton_tiles import LN2, LOG2E, fold, once, put, rows, sigmoid, tile, widen
+from resolvent.scan.selective_triton_tiles import (
+    LN2,
+    LOG2E,
+    STREAMED,
+    fold,
+    halves,
+    once,
+    put,
+    rows,
+    sigmoid,
+    tile,
+    widen,
+)
 
 T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as registers hold
 
@@ -41,6 +55,8 @@ def adjoint_ends_kernel(
     n: tl.tensor,
     chunks: tl.tensor,
     segments: tl.tensor,
+    skipped: tl.tensor,
+    length: tl.tensor,
     unit: tl.tensor,
     REVERSE: tl.constexpr,
     GATED: tl.constexpr,
@@ -51,15 +67,15 @@ def adjoint_ends_kernel(
     NP: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """What each segment but the first alone hands back, ā λ of its first step, and the product of its multipliers.
+    """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
 
-    Both (b, segments, d, n). Nothing stands before the first.
+    Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
     j = (pid % blocks) * BD + tl.arange(0, BD)  # (BD,)
-    row, segment = (pid // blocks // (segments - 1)).to(tl.int64), pid // blocks % (segments - 1) + 1
-    part = row * segments + segment
+    part = (pid // blocks).to(tl.int64)
+    row, segment = part // segments, (part % segments).to(tl.int32)
     s = tl.arange(0, NP)
     channel = j < d
     both = channel[:, None] & (s < n)[None, :]
@@ -75,8 +91,8 @@ def adjoint_ends_kernel(
     if WORDS:
         C, sC = C.to(tl.pointer_type(tl.int32), bitcast=True), sC // 2
         k = tl.arange(0, NP // 2)
-    length = tl.cdiv(chunks, segments) * CHUNK
-    low, high = segment * length, tl.minimum(segment * length + length, chunks * CHUNK)
+    low = (segment + skipped) * length * CHUNK
+    high = tl.minimum(low + length * CHUNK, chunks * CHUNK)
     for back in tl.range(low, high, T, num_stages=STAGES):
         i = high - T - (back - low)
         size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -91,6 +107,22 @@ def adjoint_ends_kernel(
         total += size
     tl.store(ends + part * d * n + states, carry, mask=both)
     tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
+
+
+@triton.jit
+def advance(
+    h: tl.tensor, u: tl.tensor, dt: tl.tensor, B: tl.tensor, su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, i: tl.tensor,
+    l: tl.tensor, n: tl.tensor, rate: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor,
+    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The states (BD, NP) one tile later, from those before step i."""
+    x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+    sizes, drives = rows(size), rows(size * x)
+    for q in tl.static_range(T):
+        h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
+    return h
 
 
 @triton.jit
@@ -126,6 +158,7 @@ def backward_kernel(
     count: tl.tensor,
     chunks: tl.tensor,
     segments: tl.tensor,
+    length: tl.tensor,
     REVERSE: tl.constexpr,
     SKIP: tl.constexpr,
     GATED: tl.constexpr,
@@ -135,9 +168,15 @@ def backward_kernel(
     BD: tl.constexpr,
     NP: tl.constexpr,
     STAGES: tl.constexpr,
+    LEAD: tl.constexpr,
+    SLOTS: tl.constexpr,
 ) -> None:
-    """gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in each segment; gD likewise
-    (b, segments, d); gB, gC (blocks, b, l, n); scratch (programs, CHUNK / T, BD, NP); count is b."""
+    """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
+    each segment of `length` chunks; gD likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
+
+    scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
+    last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.
+    """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
     block = pid % blocks
@@ -146,7 +185,6 @@ def backward_kernel(
     row, segment = part // segments, (part % segments).to(tl.int32)
     s = tl.arange(0, NP)
     states = j[:, None] * n + s[None, :]  # (BD, NP)
-    turned = s[None, :] * d + j[:, None]
     own = tl.arange(0, BD)[:, None] * NP + s[None, :]
     channel = j < d
     both = channel[:, None] & (s < n)[None, :]
@@ -156,7 +194,8 @@ def backward_kernel(
     of_D = tl.zeros((BD, T), tl.float32)
     if SKIP:
         skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
-    scratch += pid.to(tl.int64) * (CHUNK // T * BD * NP)
+    scratch += pid.to(tl.int64) * (SLOTS * BD * NP)
+    saved += row * chunks * d * n
     u += row * l * su
     dt += row * l * sdt
     z += row * l * sz
@@ -173,74 +212,71 @@ def backward_kernel(
         B, C = B.to(tl.pointer_type(tl.int32), bitcast=True), C.to(tl.pointer_type(tl.int32), bitcast=True)
         sB, sC = sB // 2, sC // 2
         k = tl.arange(0, NP // 2)
-    length = tl.cdiv(chunks, segments)
     low, high = segment * length, tl.minimum(segment * length + length, chunks)
-    for back in range(low, high):
-        c = high - 1 - (back - low)
-        h = tl.load(saved + (row * chunks + c) * n * d + turned, mask=both, other=0.0)
-        tl.store(scratch + own, h)
-        tl.debug_barrier()
-        h = tl.load(scratch + own)
-        for m in tl.range(0, CHUNK - T, T, num_stages=STAGES):
-            i = c * CHUNK + m
-            x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-            size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-            Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
-            sizes, drives = rows(size), rows(size * x)
-            for q in tl.static_range(T):
-                h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
-            tl.store(scratch + (m // T + 1) * (BD * NP) + own, h)
-        tl.debug_barrier()
-        for m in tl.range(0, CHUNK, T, num_stages=STAGES):
-            i = c * CHUNK + CHUNK - T - m
-            h = tl.load(scratch + (CHUNK - T - m) // T * (BD * NP) + own)
-            x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-            size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-            g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    front = tl.zeros((BD, NP), tl.float32)  # the state LEAD steps ahead
+    for ahead in tl.range(0, LEAD, T, num_stages=STAGES):
+        c = tl.maximum(high - 1 - ahead // CHUNK, low)
+        if ahead % CHUNK == 0:
+            front = tl.load(saved + c * d * n + states, mask=both, other=0.0)
+        tl.store(scratch + ahead // T * (BD * NP) + own, front)
+        i = c * CHUNK + ahead % CHUNK
+        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, REVERSE, EVEN)
+    tl.debug_barrier()
+    for back in tl.range(0, (high - low) * CHUNK, T, num_stages=STAGES):
+        slot = (back // CHUNK * CHUNK + CHUNK - T - back % CHUNK) // T % SLOTS
+        h = tl.load(scratch + slot * (BD * NP) + own)
+        ahead = back + LEAD
+        m = ahead % CHUNK
+        c = tl.maximum(high - 1 - ahead // CHUNK, low)  # at the end nothing lies ahead: the first chunk, to no use
+        fresh = tl.load(saved + c * d * n + states, mask=both & (m == 0), other=0.0)
+        front = tl.where(m == 0, fresh, front)
+        tl.store(scratch + ahead // T % SLOTS * (BD * NP) + own, front)
+        front = advance(front, u, dt, B, su, sdt, sB, c * CHUNK + m, l, n, rate, j, channel, k, REVERSE, EVEN)
+        i = high * CHUNK - T - back
+        x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        if GATED:
+            gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            share = sigmoid(gate)
+            slope = g * share * (1.0 + gate * (1.0 - share))
+            g *= gate * share
+        Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+        Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
+        g = once(g)
+        sizes, drives, gs = rows(size), rows(size * x), rows(g)
+        hs, bars, reads, of_Cs = (h,), (), (), ()
+        for q in tl.static_range(T):
+            bar = tl.exp2(sizes[q][:, None] * rate)
+            h = bar * h + drives[q][:, None] * Bs[q][None, :]
+            bars = bars + (bar,)
+            hs = hs + (h,)
             if GATED:
-                gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-                share = sigmoid(gate)
-                slope = g * share * (1.0 + gate * (1.0 - share))
-                g *= gate * share
-            Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
-            Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
-            g = once(g)
-            sizes, drives, gs = rows(size), rows(size * x), rows(g)
-            hs, bars = (h,), ()
-            for q in tl.static_range(T):
-                bar = tl.exp2(sizes[q][:, None] * rate)
-                h = bar * h + drives[q][:, None] * Bs[q][None, :]
-                bars = bars + (bar,)
-                hs = hs + (h,)
-            reads, drawn, slopes, of_Bs, of_Cs = (), (), (), (), ()
-            for q in tl.static_range(T - 1, -1, -1):
-                if GATED:
-                    reads = (tl.sum(tl.reshape(hs[q + 1] * Cs[q][None, :], (BD, 4, NP // 4)), 2),) + reads
-                lam = carry + gs[q][:, None] * Cs[q][None, :]
-                carry = lam * bars[q]
-                through = carry * hs[q]
-                of_A += through * sizes[q][:, None]
-                drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
-                slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
-                of_B = tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)
-                of_C = tl.sum(tl.reshape(hs[q + 1] * gs[q][:, None], (BD // 8, 8, NP)), 0)
-                of_Bs = (tl.trans(of_B),) + of_Bs
-                of_Cs = (tl.trans(of_C),) + of_Cs
-            of_drive = fold(drawn)
-            of_u = of_drive * size
+                reads = reads + (tl.sum(tl.reshape(h * Cs[q][None, :], (BD, 4, NP // 4)), 2),)
+            of_Cs = of_Cs + (tl.trans(tl.sum(tl.reshape(h * gs[q][:, None], (BD // 8, 8, NP)), 0)),)
+        put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        if GATED:
+            v = fold(reads)
             if SKIP:
-                of_u += g * skip
-                of_D += g * x
-            put(gu, of_u, i, l, d, j, T, REVERSE, EVEN)
-            put(gdt, fold(slopes) * LN2 + of_drive * x, i, l, d, j, T, REVERSE, EVEN)
-            if GATED:
-                v = fold(reads)
-                if SKIP:
-                    v += skip * x
-                put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN)
-            put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN)
-            put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN)
-        tl.debug_barrier()
+                v += skip * x
+            put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        drawn, slopes, of_Bs = (), (), ()
+        for q in tl.static_range(T - 1, -1, -1):
+            lam = carry + gs[q][:, None] * Cs[q][None, :]
+            carry = lam * bars[q]
+            through = carry * hs[q]
+            of_A += through * sizes[q][:, None]
+            drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
+            slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
+            of_Bs = (tl.trans(tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)),) + of_Bs
+        put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        of_drive, of_size = halves(fold(drawn + slopes))
+        of_u = of_drive * size
+        if SKIP:
+            of_u += g * skip
+            of_D += g * x
+        put(gu, of_u, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        put(gdt, of_size * LN2 + of_drive * x, i, l, d, j, T, REVERSE, EVEN, STREAMED)
     tl.store(gh0 + part * d * n + states, carry, mask=both)
     tl.store(gA + part * d * n + states, of_A, mask=both)
     if SKIP:

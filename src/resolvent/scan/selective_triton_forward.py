@@ -14,7 +14,7 @@ The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once,
 import triton
 import triton.language as tl
 
-from resolvent.scan.selective_triton_tiles import LOG2E, fold, put, rows, sigmoid, tile, widen
+from resolvent.scan.selective_triton_tiles import KEPT, LOG2E, fold, put, rows, sigmoid, tile, widen
 
 
 @triton.jit(do_not_specialize=["unit"])
@@ -57,7 +57,7 @@ def forward_kernel(
     M: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, n, d).
+    """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, d, n).
 
     h0 and last are the states before and after each segment. ENDS: only the last state and the `product` of the
     multipliers of each segment but the last, which nothing follows. su, ...: the distance in memory from one step of u,
@@ -75,7 +75,7 @@ def forward_kernel(
     channel = j < d
     both = channel[:, None, None] & (s < n)[None, :, :]
     states = (j * n)[:, None, None] + (s * unit)[None, :, :]  # (BD, G, M)
-    turned = (s * d)[None, :, :] + (j * unit)[:, None, None]
+    inner = (j * n)[:, None, None] + s[None, :, :]
     rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
     h = tl.zeros((BD, G, M), tl.float32)
     total = tl.zeros((BD, T), tl.float32)
@@ -98,7 +98,7 @@ def forward_kernel(
     for i in tl.range(segment * length, tl.minimum(segment * length + length, l), T, num_stages=STAGES):
         if SAVE:
             if i % CHUNK == 0:
-                tl.store(saved + (row * chunks + i // CHUNK) * n * d + turned, h, mask=both)
+                tl.store(saved + (row * chunks + i // CHUNK) * n * d + inner, h, mask=both)
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
@@ -120,7 +120,7 @@ def forward_kernel(
                 v += skip * x
             if GATED:
                 v *= gate * sigmoid(gate)
-            put(y, v, i, l, d, j, T, REVERSE, EVEN)
+            put(y, v, i, l, d, j, T, REVERSE, EVEN, KEPT)
     tl.store(last + part * d * n + states, h, mask=both)
     if ENDS:
         whole = tl.sum(total, 1)[:, None, None]

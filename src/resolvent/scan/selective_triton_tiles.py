@@ -11,6 +11,7 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+KEPT, STREAMED = tl.constexpr(""), tl.constexpr(".cs")  # in cache, or the first to go from there
 
 
 @triton.jit
@@ -47,16 +48,17 @@ def tile(
 @triton.jit
 def put(
     x: tl.tensor, values: tl.tensor, i: tl.tensor, l: tl.tensor, width: tl.tensor, k: tl.tensor, T: tl.constexpr,
-    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+    REVERSE: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write (columns, T) to steps i, ..., i + T - 1 of x (l, width)."""
+    """Write (columns, T) to steps i, ..., i + T - 1 of x (l, width). CACHE: KEPT or STREAMED."""
     q = tl.arange(0, T)
     t = l - 1 - i - q if REVERSE else i + q
     at = x + (t[None, :] * width + k[:, None])
     if EVEN:
-        tl.store(at, values.to(x.dtype.element_ty))
+        tl.store(at, values.to(x.dtype.element_ty), cache_modifier=CACHE)
     else:
-        tl.store(at, values.to(x.dtype.element_ty), mask=(k < width)[:, None] & (i + q < l)[None, :])
+        inside = (k < width)[:, None] & (i + q < l)[None, :]
+        tl.store(at, values.to(x.dtype.element_ty), mask=inside, cache_modifier=CACHE)
 
 
 @triton.jit
@@ -93,6 +95,13 @@ def rows(x: tl.tensor) -> tl.tensor:
         x1, x3 = tl.split(x13)
         steps = (x0, x1, x2, x3)
     return steps
+
+
+@triton.jit
+def halves(x: tl.tensor) -> tl.tensor:
+    """A tile (columns, 8) as two of four steps: two sums that were folded as one."""
+    first, second = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, 4)), (0, 2, 1)))
+    return (first, second)
 
 
 @triton.jit
