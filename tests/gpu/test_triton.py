@@ -171,6 +171,12 @@ def test_selective_batches(batch: int, narrow: torch.dtype) -> None:
     compare_selective(inputs(batch, 64, 128, 16), narrow=narrow)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_selective_segments_of_many_chunks(reverse: bool) -> None:
+    """Whole tiles all along, and states that are written over by those found ahead of them many times."""
+    compare_selective(inputs(8, 4096, 512, 16), reverse, torch.bfloat16)
+
+
 def test_selective_packed_lengths() -> None:
     """dt = 0 holds the state: a padded sequence ends where the short one does."""
     x = {name: t.to(CUDA, torch.float32) for name, t in inputs(2, 50, 6, 4).items()}

@@ -59,6 +59,13 @@ def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     check(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
 
 
+@pytest.mark.slow
+def test_many_chunks_in_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five in one: the memory for states that are found ahead is written over and over."""
+    monkeypatch.setattr(selective_triton, "_cheapest", lambda *_: 1)
+    check(draw(1, 129, 2, 1, extras=("D", "h0"), dtype=torch.float32))
+
+
 def test_cut_of_the_backward_pass() -> None:
     """Rounds as full as can be, and no segment more than that takes."""
     cuts = [selective_triton.backward_cut(*size, 16) for size in ((256, 1024, 256), (8, 16384, 1024), (1, 65536, 256))]
