@@ -133,7 +133,8 @@ def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
     bd = max(8, 256 // np)
     count = chunks(l)
     segments = _cheapest(b * triton.cdiv(d, bd), count)
-    parts = min(count // segments, triton.cdiv(4 * FULL, b * max(1, segments - 1) * triton.cdiv(d, _wide(np))))
+    parts = triton.cdiv(4 * FULL, b * max(1, segments - 1) * triton.cdiv(d, _wide(np)))
+    parts = min(count // segments, triton.next_power_of_2(parts))
     length = parts * triton.cdiv(count, segments * parts)
     return Cut(bd, np, triton.cdiv(count, length), length=length, parts=parts)
 
