@@ -22,9 +22,9 @@ class Analyse:
 
     target: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The folder of a run or of a saved model."""
-    preset: str | None = None
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME:ARGUMENTS")] = None
     """A preset with its arguments, e.g. robustness:s4,cifar10 or lra:s4d,image."""
-    init: str | None = None
+    init: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """legs, s4d-legs, s4d-lin, s4d-inv, s4d-real or ptd."""
     n: int = 64
     """--init: the number of states."""
@@ -34,9 +34,9 @@ class Analyse:
     """A run's folder: also which component tames or spreads the attack that the run was measured by."""
     out: Path = Path("out/analysis")
     """The folder for analysis.html and analysis.json."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write the numbers to this file."""
-    figures: Path | None = None
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Also write every figure to this folder, as SVG and as PDF."""
     seed: int = 0
     """Where the weights of a preset start."""

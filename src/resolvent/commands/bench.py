@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Bench:
     Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
     """
 
-    layer: str | None = None
+    layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of s4, s4d, dss, ema, s5, lru, l2ru, s6, rglru; all of them when left out."""
     batch: int = 8
     """Sequences at once."""
@@ -29,13 +32,13 @@ class Bench:
     """Steps of a sequence."""
     d_model: int = 64
     """Channels."""
-    d_state: int | None = None
+    d_state: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """States, where the layer has that choice; its own default when left out."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
-    threads: int | None = None
+    threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Threads of a CPU; as many as torch takes when left out."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write everything to this file."""
 
     def execute(self) -> int:

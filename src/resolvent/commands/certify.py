@@ -22,19 +22,19 @@ class Certify:
     """How the size of a perturbation is measured."""
     eps: str = "0.5"
     """The size to certify, a number or a fraction."""
-    data: str | None = None
-    """A task by name (its test split), or a .safetensors or .npz file with x and y; the run's own task by default."""
-    samples: int | None = None
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """A task by name (its test split), or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); the run's own data."""
+    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Only the first so many."""
     preset: str = "fast"
     """The attack that the certificate is held against; none to leave it out."""
-    smoothing: float | None = None
+    smoothing: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
     """Also certify the model smoothed by normal noise of this deviation (L2): the way for models without a bound."""
     noise_samples: int = 1000
     """Noisy copies of each sample, for --smoothing."""
     seed: int = 0
     """Where random numbers start."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write everything to this file."""
 
     def execute(self) -> int:

@@ -17,11 +17,11 @@ class Report:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS ...]")] = ("runs",)
     """Folders that `resolvent run` wrote, or URLs of an object store (s3://bucket/runs)."""
-    out: str | None = None
+    out: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|URL")] = None
     """Where to put report.html, report.md and report.csv; into the first folder when left out."""
-    title: str | None = None
+    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     """The page's title."""
-    fetch_limit: int = 1024
+    fetch_limit: Annotated[int, tyro.conf.arg(metavar="MIB")] = 1024
     """From a URL, fetch at most so many MiB of settings and records."""
 
     def execute(self) -> int:

@@ -21,33 +21,33 @@ class Run:
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
     """A recipe's name, or train."""
-    only: str = ""
+    only: Annotated[str, tyro.conf.arg(metavar="TAG,TAG")] = ""
     """Tags that a cell must carry, e.g. s4,cifar10,trades."""
-    size: Literal["full", "small"] | None = None
+    size: Annotated[Literal["full", "small"] | None, tyro.conf.arg(metavar="{full,small}")] = None
     """As published, or for two cores; the recipe's own choice when left out."""
-    seeds: tuple[int, ...] = ()
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = ()
     """One run of each cell for every seed; the recipe's own when left out."""
-    out: str = "runs"
+    out: Annotated[str, tyro.conf.arg(metavar="FOLDER|URL")] = "runs"
     """The folder of results, or a URL (s3://bucket/runs); workers that share it take cells that nobody else runs."""
     workers: int = 1
     """Processes on this machine that share the cells; small models train quickest with one for each core."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
-    precision: Literal["float32", "bf16"] | None = None
+    precision: Annotated[Literal["float32", "bf16"] | None, tyro.conf.arg(metavar="{float32,bf16}")] = None
     """Of training, the recipe's own when left out; measurements and attacks are in float32 always."""
-    evaluate_every: int | None = None
+    evaluate_every: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Epochs between measurements; the recipe's own when left out."""
-    attack_batch: int | None = None
+    attack_batch: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     dry_run: bool = False
     """Only tell what would run, with an estimate of time and memory."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Leave out the page that is written when everything is done."""
-    data: str = "digits"
+    data: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")] = "digits"
     """train: a task's name, or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts)."""
-    test: str | None = None
+    test: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """train: another file of that kind, all of it for the test."""
-    label: str | None = None
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """train: the column of a table that holds the answers; label, class, target or y when left out."""
     header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """train: the first line of a CSV is a sample, not the names of the columns; the label comes first."""
@@ -55,13 +55,13 @@ class Run:
     """train: fill missing values of a file by 0, by the last value, or by that with a channel that tells."""
     scale: Literal["none", "standard", "minmax"] = "none"
     """train: scale the channels of a file by its training part."""
-    layer: str = "s4d"
+    layer: Annotated[str, tyro.conf.arg(metavar="NAME")] = "s4d"
     """train: the layer, or a whole block such as mamba."""
     objective: Literal["standard", "pgd-at", "trades"] = "standard"
     """train: what to minimise."""
     norm: Literal["linf", "l2", "l1"] = "linf"
     """train: the norm of the attack."""
-    eps: str | None = None
+    eps: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """train: the size of the attack, a number or a fraction such as 8/255; none when left out."""
     epochs: int = 20
     """train: passes over the data."""
