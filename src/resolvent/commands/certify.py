@@ -23,7 +23,7 @@ class Certify:
     eps: str = "0.5"
     """The size to certify, a number or a fraction."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
-    """A task by name (its test split), or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); the run's own data."""
+    """A task by name (its test split), or a file (.npz, .safetensors, .csv, .parquet, .ts); the run's own data."""
     samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Only the first so many."""
     preset: str = "fast"
