@@ -13,7 +13,7 @@ import tyro
 class Attack:
     """Attack a classifier with a list of attacks and print its accuracy after each, with everything that casts doubt.
 
-    Exit status: 0 done, 2 bad usage.
+    Exit status: 0 done, 2 bad usage, 130 stopped by Ctrl-C.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -26,11 +26,11 @@ class Attack:
     """How the size of a perturbation is measured."""
     eps: str = "8/255"
     """The largest size, a number or a fraction."""
-    bounds: tuple[float, float] | None = None
+    bounds: Annotated[tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH")] = None
     """The valid range of an input value; that of the task when left out."""
-    data: str | None = None
-    """A task by name (its test split), or a .safetensors or .npz file with x, y and perhaps lengths; the run's own."""
-    samples: int | None = None
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """A task by name (its test split) or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); else the run's own."""
+    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Only the first so many."""
     batch_size: int = 256
     """At most so many samples pass through the model at once."""
@@ -40,7 +40,7 @@ class Attack:
     """Arguments of that class as JSON."""
     device: str = "cpu"
     """Where the model runs, e.g. cuda."""
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """A folder that keeps every finished batch and record.json: a stopped attack goes on from there."""
 
     def execute(self) -> int:

@@ -18,9 +18,9 @@ class Check:
     Exit status: 0 every property holds, 1 one fails, 2 bad usage.
     """
 
-    layer: str | None = None
+    layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of the library's layers; all of them when left out."""
-    module: str | None = None
+    module: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Somebody else's layer: package.module:Class or path/to/file.py:Class."""
     kwargs: str = "{}"
     """Arguments of that class as JSON, e.g. '{"d_model": 8}'."""
@@ -34,10 +34,10 @@ class Check:
     """Costly properties on each layer's first case only (the default)."""
     full: Annotated[bool, PACE] = False
     """Every case compiled, by the compiler's own backend, and 100,000 steps of streaming: half an hour."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write all results to this file."""
 
-    page: Path | None = None
+    page: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Check all layers, draw spectra and responses of every initialisation, and write report.html to this folder."""
 
     def execute(self) -> int:
