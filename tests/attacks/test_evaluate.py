@@ -79,6 +79,7 @@ def test_bad_data(data: Any, error: type[Exception], told: str) -> None:
         ({"seed": -1}, ValueError, "seed"),
         ({"shard": (2, 2)}, ValueError, "i < k"),
         ({"shard": (0, 0)}, ValueError, "shards"),
+        ({"shard": 3}, TypeError, "shard must be a pair"),
         ({"probe": -1}, ValueError, "probe"),
     ],
 )

@@ -100,6 +100,21 @@ def test_a_larger_ball_that_does_not_help() -> None:
     assert "larger_eps" not in kinds(off.flags)
 
 
+def test_a_ball_of_no_size_has_no_larger_one() -> None:
+    model, x, y = case(6)
+    assert evaluate(model, (x, y), Threat("linf", 0.0), QUICK).flags == ()
+
+
+def test_samples_that_nobody_may_touch_miss_no_gradient() -> None:
+    from resolvent.attacks import APGD, FAB
+
+    model, x, y = case(6)
+    threat = Threat("linf", 0.01, (0.0, 1.0), mask=torch.arange(6) > 2)
+    result = autoattack(model, x, y, threat, (PGD(steps=2), APGD(steps=2), FAB(steps=2)))
+    assert result.flags == ()
+    assert torch.equal(result.x_adv[:3], x[:3])
+
+
 def test_a_random_model_is_named_and_does_not_stop_the_run() -> None:
     model, x, y = case()
     result = autoattack(Noisy(model), x, y, BOX, QUICK)

@@ -331,3 +331,15 @@ def test_bad_input(call: Any, error: type[Exception], says: str) -> None:
     model, x = small(), torch.rand(3, 7, 3)
     with pytest.raises(error, match=says):
         call(model, x, torch.zeros(3, dtype=torch.int64), Threat("linf", 0.1))
+
+
+@pytest.mark.parametrize("attack", [FGSM(squared_deviation), PGD(objective=squared_deviation), APGD(squared_deviation)])
+def test_one_number_per_sample_may_come_without_an_axis(attack: Any) -> None:
+    torch.manual_seed(0)
+    model, x = small(classes=1), torch.rand(5, 7, 3)
+    y, threat = model(x).detach() + 0.1, Threat("linf", 0.1, (0, 1))
+    want = attack(model, x, y, threat)
+    got = attack(lambda x: model(x)[:, 0], x, y[:, 0], threat)
+    assert_close(got.x_adv, want.x_adv)
+    assert_close(got.loss, want.loss)
+    assert (got.loss > 0.01).all()

@@ -216,6 +216,14 @@ def test_lengths_and_mask_combine() -> None:
     assert moved.sum().item() == 4 * 2 + 2 * 2
 
 
+def test_lengths_and_a_mask_of_whole_samples_combine() -> None:
+    """As many samples as steps: the mask must not be taken for one of steps."""
+    mask, lengths = torch.tensor([True, False, True]), torch.tensor([3, 3, 1])
+    threat = Threat("linf", 1.0, mask=mask).with_lengths(lengths, 3).check(torch.zeros(3, 3, 2))
+    moved = threat.project(torch.full((3, 3, 2), 9.0), torch.zeros(3, 3, 2))
+    assert moved[..., 0].tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 0]]
+
+
 def test_contains_notices_each_violation() -> None:
     x = torch.full((4, 3), 0.5)
     threat = Threat("l2", 0.1, (0.45, 0.6), torch.tensor([True, True, True, False])).check(x)

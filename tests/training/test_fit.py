@@ -127,8 +127,10 @@ def test_the_best_epoch_is_kept_and_the_gap_to_the_last_is_told(tmp_path: Path) 
     assert float(f.steps) == 12
     history.load(f)
     assert float(f.steps) == 6
+    history.load(f, "last")
+    assert float(f.steps) == 12
     assert "best_by_test" not in history.summary
-    with pytest.raises(ValueError, match="expected one of 'best', got 'worst'"):
+    with pytest.raises(ValueError, match="expected one of 'best', 'last', got 'worst'"):
         history.load(f, "worst")
 
 
@@ -213,6 +215,7 @@ def test_a_run_leaves_the_files_that_the_library_reads(tmp_path: Path) -> None:
     assert kinds == {".json", ".jsonl", ".safetensors"}
     again = fit(build_model(config), small_task(), trades(THREAT, steps=2), replace(QUICK, epochs=2), folder)
     assert again.summary == history.summary
+    assert all(torch.equal(again.weights["last"][name], t) for name, t in last.state_dict().items())
 
 
 def test_another_configuration_is_refused_by_field(tmp_path: Path) -> None:
@@ -334,6 +337,15 @@ def test_ones_own_objective_is_a_function() -> None:
         (lambda: FitSettings(precision="bf61"), ValueError, "precision must be one of"),  # type: ignore[arg-type]
         (lambda: FitSettings(warmup=99), ValueError, "warmup must end within"),
         (lambda: FitSettings(seed=0.5), TypeError, "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda: FitSettings(betas="x"), TypeError, "betas must be a pair"),  # type: ignore[arg-type]
+        (lambda: FitSettings(betas=("a", 0.9)), TypeError, "must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: FitSettings(betas=(0.9, 1.0)), ValueError, "betas must lie below 1"),
+        (lambda: FitSettings(probe=THREAT), TypeError, "must be a Probe"),  # type: ignore[arg-type]
+        (
+            lambda: fit(nn.Sequential(model(), nn.Softmax(1)), small_task(), standard, QUICK),
+            ValueError,
+            "probabilities",
+        ),
         (lambda: fit(model(), [1], standard, QUICK), TypeError, "expected a Task, got list"),  # type: ignore[arg-type]
         (lambda: fit(abs, small_task(), standard, QUICK), TypeError, "expected an nn.Module"),  # type: ignore[arg-type]
         (lambda: fit(model(classes=4), small_task(), standard, QUICK), ValueError, "give the model 3 outputs"),

@@ -53,6 +53,8 @@ class EvaluationSettings:
         for name in ("batch_size", "samples"):
             if getattr(self, name) is not None:
                 check_count(where, name, getattr(self, name))
+        if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
+            raise TypeError(f"{where}: shard must be a pair (i, k): number i of k processes; got {self.shard!r}.")
         i, k = self.shard
         check_count(where, "the number of shards", k)
         check_count(where, "the shard", i, least=0)

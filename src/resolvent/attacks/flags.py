@@ -133,7 +133,8 @@ def larger_eps(accuracy: float, at_larger: float, times: float) -> Flag | None:
     return Flag(
         "larger_eps",
         f"with {times:g} times the radius the same attack leaves {100 * at_larger:.1f}% standing where it left "
-        f"{100 * accuracy:.1f}%: a ball that contains the other cannot be safer, so the gradients mislead the attack.",
+        f"{100 * accuracy:.1f}%: a ball that contains the other cannot be safer, so the gradients mislead the attack, "
+        "or the model gives the same answer everywhere.",
         at_larger - accuracy,
     )
 
@@ -156,8 +157,11 @@ def replaced_loss(note: str) -> Flag:
 
 
 def borderline(count: int) -> Flag | None:
-    """Samples whose verdict hangs on the last bits of the logits."""
+    """Samples whose verdict hangs on the last bits of the logits, or on a random model's next draw."""
     if not count:
         return None
-    told = f"{count} perturbed samples lie within rounding of the decision boundary; they count as broken."
+    told = (
+        f"computed again, {count} perturbed samples get another verdict: they lie within rounding of the decision "
+        "boundary, or the model is random. They count as broken."
+    )
     return Flag("borderline", told, samples=count)

@@ -72,7 +72,8 @@ class Probe:
 
 def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it."""
-    sound = torch.isfinite(loss) & torch.isfinite(logits).flatten(1).all(1)
+    outputs = logits.flatten(1) if logits.dim() > 1 else logits[:, None]  # one real number per sample may come as (b,)
+    sound = torch.isfinite(loss) & torch.isfinite(outputs).all(1)
     good = sound & torch.isfinite(grad.flatten(1).abs().amax(1))
     if bool(good.all()):
         return good, loss, grad

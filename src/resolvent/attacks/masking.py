@@ -36,7 +36,7 @@ def probes(
 def _larger(job: Job, standing: float) -> Flag | None:
     """Raised when no larger ball lets the same attack break more."""
     flag = None
-    if standing == 0:
+    if standing == 0 or not bool((job.threat.radius(job.x) > 0).any()):  # a radius of 0 has no larger ball
         return None
     for times in TIMES:
         flag = larger_eps(standing, 1.0 - broken(job, job.victim, job.threat.scaled(times)), times)

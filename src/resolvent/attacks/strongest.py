@@ -64,10 +64,11 @@ class Strongest:
         return higher if self.by_loss else torch.where(wrong == self.wrong[at], higher, wrong)
 
     def result(self, name: str, notes: tuple[str, ...] = ()) -> AttackResult:
-        norm = self.rows.threat.norm_of(self.x_adv - self.rows.x)
+        threat, x = self.rows.threat, self.rows.x
+        flat = self.zero_gradient & (threat.count(x) > 0)  # where nothing may change, no gradient is missed
         return AttackResult(
-            self.x_adv, self.wrong, self.loss, self.margin, norm, self.queries, self.gradients, self.zero_gradient,
-            self.non_finite, name, notes,
+            self.x_adv, self.wrong, self.loss, self.margin, threat.norm_of(self.x_adv - x), self.queries,
+            self.gradients, flat, self.non_finite, name, notes,
         )  # fmt: skip
 
 

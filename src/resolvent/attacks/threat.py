@@ -60,8 +60,10 @@ class Threat:
     def with_lengths(self, lengths: Tensor, l: int) -> Threat:
         """The same threat for padded sequences (b, l, ...): positions from each length on are untouchable."""
         inside = torch.arange(l, device=lengths.device) < lengths[:, None]  # (b, l)
-        mask = inside if self.mask is None else _aligned(inside, self.mask.dim()) & self.mask
-        return replace(self, mask=mask)
+        if self.mask is not None:
+            rank = max(self.mask.dim(), 2)  # a mask (b,) says of whole samples whether they may be touched
+            inside = _aligned(inside, rank) & _aligned(self.mask.to(inside.device), rank)
+        return replace(self, mask=inside)
 
     def scaled(self, factor: float) -> Threat:
         return replace(self, eps=self.eps * factor)

@@ -58,7 +58,7 @@ def fit(
     run = begin(model, task, objective, settings or FitSettings(), folder, save)
     done = run.files.summary() if run.files is not None else None
     if done is not None:
-        return History(tuple(run.ledger.rows), done, run.weights)
+        return History(tuple(run.ledger.rows), done, run.weights | {"last": _copied(model)})
     devices = [run.device] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices), _modes(model):
         with reporter(task.name, run.steps) as told:
@@ -190,7 +190,7 @@ def _enter(run: Run, row: Row) -> None:
     ledger.tally = [0.0, 0.0, 0.0]
     for name, best in run.best().items():
         if best is row:
-            run.weights[name] = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
+            run.weights[name] = _copied(run.model)
             if run.files is not None and run.crew.first:
                 run.files.keep(name, run.model)
     run.store()
@@ -200,7 +200,7 @@ def _enter(run: Run, row: Row) -> None:
 
 def _closed(run: Run, final: Final | None) -> History:
     """Measure what is still missing on the last and the best weights, and write the summary."""
-    last = {key: t.detach().cpu().clone() for key, t in run.model.state_dict().items()}
+    last = _copied(run.model)
     chosen = {"last": (run.ledger.rows[-1], last)}
     chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
     told: dict[int, Row] = {}  # a best epoch that is the last has the same weights
@@ -214,7 +214,11 @@ def _closed(run: Run, final: Final | None) -> History:
         run.files.keep("last", run.model)
         run.files.summarise(summary)
     run.crew.wait()
-    return History(tuple(run.ledger.rows), summary, run.weights)
+    return History(tuple(run.ledger.rows), summary, run.weights | {"last": last})
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {key: t.detach().cpu().clone() for key, t in model.state_dict().items()}
 
 
 def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None) -> Row:

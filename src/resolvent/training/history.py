@@ -18,7 +18,7 @@ class History:
     """`summary` has an entry for "last", "best" (by validation) and, where the test was tracked, "best_by_test".
 
     Each holds its epoch and what was measured then on validation and test; `gap` of a best is best minus last: the
-    robust-overfitting gap. `weights` are those of the best epochs; the model itself is left with the last ones.
+    robust-overfitting gap. `weights` has those of each of them; the model itself is left with the last ones.
     """
 
     rows: tuple[Row, ...]
@@ -37,7 +37,7 @@ class History:
         return dict(self.summary["gap"][name])
 
     def load(self, model: nn.Module, name: str = "best") -> nn.Module:
-        """Put the weights of a best epoch into the model."""
+        """Put the weights of a best epoch, or of the last one, into the model."""
         if name not in self.weights:
             raise ValueError(f"History.load: expected one of {', '.join(map(repr, self.weights))}, got {name!r}.")
         model.load_state_dict(self.weights[name])

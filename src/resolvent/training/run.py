@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, Victim
+from resolvent.attacks.flags import softmax_outputs
 from resolvent.attacks.store import digest, fingerprint, plain
 from resolvent.data.loader import fits
 from resolvent.data.task import Split, Task
@@ -202,6 +203,9 @@ def check_outputs(run: Run) -> None:
             f"fit: expected logits of shape (b, {classes}) for task {run.task.name!r}, got {tuple(output.shape)} for "
             f"b = {len(first)}; give the model {classes} outputs."
         )
+    softmax = None if classes is None else softmax_outputs(output)
+    if softmax is not None:
+        raise ValueError(f"fit: {softmax.explanation}")
     if classes is None and output.numel() != batch.y.numel():
         raise ValueError(f"fit: expected outputs like the targets {tuple(batch.y.shape)}, got {tuple(output.shape)}.")
 

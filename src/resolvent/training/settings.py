@@ -79,6 +79,13 @@ class FitSettings:
         _choice("optimiser", self.optimiser, get_args(Optimiser))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"FitSettings: seed must be a whole number, got {self.seed!r}.")
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise TypeError(f"FitSettings: betas must be a pair of numbers such as (0.9, 0.999), got {self.betas!r}.")
+        _number("FitSettings", **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
+        if max(self.betas) >= 1:
+            raise ValueError(f"FitSettings: betas must lie below 1, got {self.betas}.")
+        if self.probe is not None and not isinstance(self.probe, Probe):
+            raise TypeError(f"FitSettings: probe must be a Probe(threat), got {type(self.probe).__name__}.")
         if self.warmup > self.epochs:
             raise ValueError(f"FitSettings: warmup must end within the {self.epochs} epochs, got {self.warmup}.")
 
