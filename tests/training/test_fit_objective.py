@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import Threat
-from resolvent.training import Batch, pgd_at, standard, trades
+from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
+from resolvent.training import Batch, Probe, measure, pgd_at, standard, trades
 
 EPS = 0.1
 THREAT = Threat("linf", EPS, (0.0, 1.0))
@@ -62,6 +65,42 @@ def test_trades_is_its_formula_with_both_sides_differentiated() -> None:
     got = trades(THREAT, beta)(f, batch)
     assert_close(got.value, want)
     assert_close(gradients(f, got.value), gradients(f, want), gradient=True)
+
+
+class Beside(nn.Module):
+    """One logit as two, with a zero beside it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(self.inner(x), (1, 0))
+
+
+def one_logit() -> nn.Module:
+    torch.manual_seed(0)
+    block = ResidualConfig(S4DConfig(4), mixer="linear")
+    config = ModelConfig(ChannelsConfig(2), block, ClassifierConfig(1), d_model=4, layers=1, prenorm=False)
+    return build_model(config).double()
+
+
+@pytest.mark.parametrize("make", [pgd_at, trades])
+def test_one_logit_trains_as_two_with_a_zero_beside_it(make: object) -> None:
+    f, batch = one_logit(), batch_of(small_task())
+    batch = replace(batch, y=batch.y % 2)
+    objective = make(THREAT, steps=3)  # type: ignore[operator]
+    got, want = objective(f, batch).value, objective(Beside(f), batch).value
+    assert got.item() > standard(f, batch).value.item() + 1e-6
+    assert_close(got, want)
+    assert_close(gradients(f, got), gradients(f, want), gradient=True)
+
+
+def test_one_logit_is_measured_as_two_with_a_zero_beside_it() -> None:
+    f, split = one_logit(), small_task().validation
+    two = replace(split, y=split.y % 2, x=split.x.double())
+    want = measure(Beside(f), two, Probe(THREAT))
+    assert measure(f, two, Probe(THREAT)) == pytest.approx(want, abs=1e-10)
 
 
 def test_trades_with_beta_zero_is_the_cross_entropy_to_the_last_bit() -> None:

@@ -49,11 +49,11 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 
 def kl(logits: Tensor, clean_logits: Tensor) -> Tensor:
-    """KL(softmax(clean) || softmax(logits)), the inner objective of TRADES.
+    """KL(softmax(clean) || softmax(logits)), the inner objective of TRADES; one logit (b, 1) stands against a zero.
 
     Both sides stay logarithms: a probability that underflows gives 0 and not NaN, in value and in either gradient.
     """
-    log_q, log_p = logits.log_softmax(-1), clean_logits.log_softmax(-1)
+    log_q, log_p = ((F.pad(z, (1, 0)) if z.shape[-1] == 1 else z).log_softmax(-1) for z in (logits, clean_logits))
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
 

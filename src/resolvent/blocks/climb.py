@@ -46,11 +46,11 @@ def climbed(start: Tensor, plan: Plan, readout: Readout, path: Path) -> Tensor |
 
 
 def _known(target: Tensor, k: int) -> bool:
-    """Whether these are probabilities of k classes, or labels among them; one logit has no labels."""
-    if target.dim() == 2:
-        return target.shape[1] == k
+    """Whether these are probabilities of k classes, or labels among them; one logit has neither."""
+    if k == 1 or target.dim() == 2:
+        return k > 1 and target.shape[1] == k
     low, high = torch.aminmax(target)
-    return k > 1 and int(low) >= 0 and int(high) < k
+    return int(low) >= 0 and int(high) < k
 
 
 def _run(kernel: Any, start: Tensor, plan: Plan, out: Readout, path: Path) -> Tensor:

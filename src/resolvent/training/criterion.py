@@ -33,6 +33,11 @@ def binary(output: Tensor) -> bool:
     return output.dim() == 2 and output.shape[1] == 1
 
 
+def paired(output: Tensor) -> Tensor:
+    """One logit z as the two of both classes, (0, z), which attacks ask for; others as they are."""
+    return F.pad(output, (1, 0)) if binary(output) else output
+
+
 def wide(output: Tensor) -> Tensor:
     """Losses are taken in float32 at least, whatever autocast made of the outputs."""
     return output.float() if output.element_size() < 4 else output

@@ -11,7 +11,7 @@ from resolvent.attacks import Victim
 from resolvent.data.task import Split
 from resolvent.training.batch import Batch, take
 from resolvent.training.crew import Crew
-from resolvent.training.criterion import criterion, score, wide
+from resolvent.training.criterion import binary, criterion, paired, score, wide
 from resolvent.training.settings import Probe
 
 _SEED = 0  # of the probe's starts: the same every time, so that two epochs differ by their weights alone
@@ -44,9 +44,11 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
         output = wide(batch.call(model)(batch.x))
         found = {"loss": criterion(output, batch.y), "clean": score(output, batch.y)}
         if probe is not None:
-            victim, inputs = Victim(model), (batch.x, batch.y, batch.fitted(probe.threat))
+            one = binary(output) and not batch.y.is_floating_point()
+            victim = Victim((lambda *given: paired(model(*given))) if one else model)
+            inputs, clean = (batch.x, batch.y, batch.fitted(probe.threat)), paired(output) if one else output
             padded: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
-            x_adv = probe.attack(victim, *inputs, draws=batch.draws, clean_logits=output, **padded).x_adv
+            x_adv = probe.attack(victim, *inputs, draws=batch.draws, clean_logits=clean, **padded).x_adv
             moved = wide(victim.forward(x_adv, batch.lengths))
             found |= {"robust": score(moved, batch.y), "robust_loss": criterion(moved, batch.y)}
     return {name: float(value.double().sum()) for name, value in found.items()}
