@@ -31,6 +31,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("resolvent 0.")
 
 
+@pytest.mark.parametrize("shell", ["tcsh", "nosuch"])
+def test_a_shell_without_completion_is_one_line(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--tyro-print-completion", shell]) == 2
+    assert capsys.readouterr().err == f"resolvent: completion is for bash, zsh, fish; got {shell!r}.\n"
+
+
+@pytest.mark.parametrize("shell", cli.SHELLS)
+def test_completion_knows_the_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--tyro-print-completion", shell]) == 0
+    assert "dry-run" in capsys.readouterr().out
+
+
 def test_help_tells_commands_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -24,6 +24,7 @@ Command = List | Run | Report | Check | Attack | Certify | Analyse | Bench | Dem
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind for kind in (List, Demo, Run, Report, Attack, Certify, Analyse, Check, Bench)
 }
+COMPLETION, SHELLS = "--tyro-print-completion", ("bash", "zsh", "fish")
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
 ABOUT = """State-space sequence models that stay steady: train them under attack, attack, bound, explain, compare.
 
@@ -36,7 +37,7 @@ Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a
 called wrongly, or a file or package is missing: one line says which; 130 stopped by Ctrl-C, and the same command goes
 on from there.
 
-Shell completion: resolvent --tyro-print-completion bash (or zsh, tcsh) prints a script to install.
+Shell completion: resolvent --tyro-print-completion bash (or zsh, fish) prints a script to install.
 """
 
 
@@ -58,6 +59,9 @@ def _answered(argv: Sequence[str] | None) -> int:
 
         print(f"resolvent {__version__}")
         return 0
+    if len(given) == 2 and given[0] == COMPLETION and given[1] not in SHELLS:
+        print(f"resolvent: completion is for {', '.join(SHELLS)}; got {given[1]!r}.", file=sys.stderr)
+        return 2
     try:
         command = parse(given or ["--help"])
     except SystemExit as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,36 @@ def test_another_configuration_is_refused_by_field(tmp_path: Path) -> None:
         load_into(build_model(replace(CONFIG, block=ResidualConfig(LRUConfig(4)))), tmp_path)
     assert all(torch.equal(t, before[name]) for name, t in other.state_dict().items())
     load_into(build_model(CONFIG), tmp_path)
+
+
+def test_a_changed_copy_of_the_settings_is_refused_and_an_illegible_one_is_not_needed(tmp_path: Path) -> None:
+    copy = save_model(build_model(CONFIG), tmp_path) / checkpoint.SETTINGS
+    good = copy.read_text()
+    copy.write_text(good.replace('"d_model": 6', '"d_model": 12'))
+    for load in (load_model, load_config):
+        with pytest.raises(ValueError, match=r"config\.json contradicts .* d_model is 12 there and was 6"):
+            load(tmp_path)
+    for text in (good[:20], "[]", "\xff"):
+        copy.write_bytes(text.encode("latin-1"))
+        assert load_config(tmp_path) == CONFIG
+    copy.unlink()
+    assert load_config(tmp_path) == CONFIG
+
+
+def test_a_save_that_is_killed_between_its_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(build_model(CONFIG), tmp_path)
+    write = checkpoint.replace
+
+    def killed(path: Path, make: Callable[[Path], object]) -> None:
+        if path.name == checkpoint.SETTINGS:
+            raise KeyboardInterrupt
+        write(path, make)
+
+    monkeypatch.setattr(checkpoint, "replace", killed)
+    other = replace(CONFIG, block=ResidualConfig(S5Config(8)))
+    with pytest.raises(KeyboardInterrupt):
+        save_model(build_model(other), tmp_path)
+    assert load_config(tmp_path) == other
 
 
 def test_a_wrong_tensor_is_refused_by_name_and_shapes(tmp_path: Path) -> None:

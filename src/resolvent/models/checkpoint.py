@@ -37,8 +37,11 @@ def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
     settings = to_dict(model.config)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     header = {"config": json.dumps(settings | {"sha256": _sum(weights)}, indent=2)}  # one entry: several have no order
+    copy, text = folder / SETTINGS, json.dumps(settings, indent=2) + "\n"
+    if copy.is_file() and copy.read_bytes() != text.encode():
+        copy.unlink()  # of another model: killed after the next line, it would contradict the weights
     replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
-    replace(folder / SETTINGS, lambda path: path.write_text(json.dumps(settings, indent=2) + "\n"))
+    replace(copy, lambda path: path.write_text(text))
     return folder
 
 
@@ -117,7 +120,23 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     settings = _settings(path, metadata["config"])
     if settings.pop("sha256", found := _sum(weights)) != found:
         raise ValueError(f"checkpoint: {path} is damaged: its weights are not those that were saved.")
+    _agreed(folder / SETTINGS, settings)
     return settings, weights
+
+
+def _agreed(copy: Path, settings: dict[str, Any]) -> None:
+    """Whoever changed the copy expects another model than the weights are of; without a legible one nothing is lost."""
+    try:
+        told = json.loads(copy.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    found = first_difference(told, settings) if isinstance(told, dict) else None
+    if found:
+        path, said, saved = found
+        raise ValueError(
+            f"checkpoint: {copy} contradicts the weights beside it: {path} is {_short(said)} there and was "
+            f"{_short(saved)} when they were saved; set it back, or remove that file."
+        )
 
 
 def _settings(path: Path, text: str) -> dict[str, Any]:
