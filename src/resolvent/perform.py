@@ -17,7 +17,8 @@ from resolvent.assess import number
 from resolvent.conformance.destination import require_writable
 from resolvent.conformance.load import UsageError
 from resolvent.data.prepare import Missing, Scale
-from resolvent.experiments.estimate import duration, estimate
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.estimate import Estimate, duration, estimate
 from resolvent.experiments.fetch import MIB, MOST, fetch_runs
 from resolvent.experiments.gang import work_together
 from resolvent.experiments.goal import Kind, NormName
@@ -29,7 +30,6 @@ from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.store import Store, open_store
 from resolvent.experiments.study import Job, Study
 from resolvent.experiments.sweep import sweep
-from resolvent.experiments.tasks import open_task
 from resolvent.experiments.train import TrainOptions, train_cell
 from resolvent.report import MissingPackage, require_packages, write_report
 from resolvent.report.terminal import show
@@ -272,7 +272,8 @@ def _pace(request: Request) -> Pace:
 
 def foretell(cells: Sequence[Job], device: str, console: Console) -> None:
     """Every cell with its cost; the same settings at another seed are measured once."""
-    known: dict[str, Any] = {}
+    known: dict[str, Estimate | None] = {}
+    lacking: list[str] = []
     total = 0.0
     for cell in cells:
         if isinstance(cell, Study):
@@ -280,10 +281,21 @@ def foretell(cells: Sequence[Job], device: str, console: Console) -> None:
             continue
         key = repr(cell.seeded(0))
         if key not in known:
-            known[key] = estimate(cell, open_task(cell.task), device)
-        console.print(f"{cell.place}: {known[key]}")
-        total += known[key].seconds
+            known[key] = _cost(cell, device, lacking)
+        cost = known[key]
+        console.print(f"{cell.place}: {cost or 'its data are not here'}")
+        total += 0.0 if cost is None else cost.seconds
     console.print(f"{len(cells)} {'run' if len(cells) == 1 else 'runs'}, at most {duration(total)} in all on {device}.")
+    if lacking:
+        raise UsageError(f"data of some runs are not here; the others would run. {lacking[0]}")
+
+
+def _cost(cell: Cell, device: str, lacking: list[str]) -> Estimate | None:
+    try:
+        return estimate(cell, device)
+    except FileNotFoundError as absent:
+        lacking.append(str(absent))
+        return None
 
 
 def _device(name: str) -> str:

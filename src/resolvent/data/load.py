@@ -44,6 +44,12 @@ def task_summaries() -> dict[str, str]:
     return {name: inspect.getdoc(make).partition("\n")[0] for name, make in _TASKS.items()}  # type: ignore[union-attr]
 
 
+def task_options(name: str) -> dict[str, Any]:
+    """What may be chosen about a task, with its defaults; nothing for a name that is not known."""
+    make = _TASKS.get(name.replace("_", "-"))
+    return {} if make is None else {p.name: p.default for p in inspect.signature(make).parameters.values()}
+
+
 def load_task(name: str, **options: Any) -> Task:
     """The task of that name; `options` go to the function of the same name (a `seed` for the split, ...)."""
     if not isinstance(name, str):

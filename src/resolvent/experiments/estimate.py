@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from resolvent.data import Task
 from resolvent.experiments.cell import Cell
+from resolvent.experiments.tasks import glimpse
 from resolvent.models import build_model, count_parameters
 from resolvent.training.batch import Batches
 
@@ -42,18 +42,19 @@ class Estimate:
         )
 
 
-def estimate(cell: Cell, task: Task, device: str = "cpu") -> Estimate:
-    """Measure steps of the cell's own objective on real samples, then multiply."""
+def estimate(cell: Cell, device: str = "cpu") -> Estimate:
+    """Measure steps of the cell's own objective on samples of its task, then multiply."""
+    task, n_train, n_test = glimpse(cell.task, cell.budget.batch_size)
     model = build_model(cell.model).to(device).train()
     split = task.train.select(torch.arange(min(len(task.train), cell.budget.batch_size))).to(device)
     batch = Batches(split, len(split), cell.seed).at(0)
     objective = cell.goal.objective(task.bounds)
     seconds, held = extrapolated(lambda rows: objective(model, batch.part(slice(rows))).value, len(split))
-    per_epoch = -(-len(task.train) // cell.budget.batch_size)
+    per_epoch = -(-n_train // cell.budget.batch_size)
     steps = per_epoch * cell.budget.epochs
     passes = 1 if cell.goal.kind == "standard" else cell.goal.steps + 2
     gradient = seconds / passes / len(split)  # of one sample
-    asked = sum(_samples(plan.samples, task) * len(plan.on) * GRADIENTS[plan.preset] for plan in cell.attacks)
+    asked = sum(min(plan.samples or n_test, n_test) * len(plan.on) * GRADIENTS[plan.preset] for plan in cell.attacks)
     count = count_parameters(model)
     return Estimate(count, steps, steps * seconds * 1.15, asked * gradient, held + 16 * count)
 
@@ -122,10 +123,6 @@ class _Box:
     """Lives as long as the graph that saved the tensor."""
 
     tensor: torch.Tensor
-
-
-def _samples(asked: int | None, task: Task) -> int:
-    return len(task.test) if asked is None else min(asked, len(task.test))
 
 
 def duration(seconds: float) -> str:

@@ -31,12 +31,13 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run every cell that nobody else runs; with `wait`, stay until the others' are done too (or their owners dead).
 
-    Returns the records of all complete cells, in the order of the cells.
+    Returns the records of all complete cells, in the order of the cells. A cell whose data are not on this machine does
+    not keep the others from running; the error about it comes at the end.
     """
     store = open_store(root) if isinstance(root, str | Path) else root
     places = {cell.place: cell for cell in cells}
     numbers = {place: f"[{i}/{len(places)}]" for i, place in enumerate(places, 1)}
-    open_cells, taken = dict(places), set[str]()
+    open_cells, taken, lacking = dict(places), set[str](), list[FileNotFoundError]()
     while open_cells:
         before = len(open_cells)
         for place, cell in list(open_cells.items()):
@@ -50,11 +51,19 @@ def sweep(
                     told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
                 taken.add(place)
                 continue
+            except FileNotFoundError as absent:
+                if len(places) == 1:
+                    raise
+                told(f"{cell.address}: left out, {str(absent).splitlines()[0]}")
+                lacking.append(absent)
             open_cells.pop(place)
         if not wait:
             break
         if len(open_cells) == before:
             time.sleep(WAIT)
+    if lacking:
+        left = f"{len(lacking)} of {len(places)} cells were left out, all others are done."
+        raise FileNotFoundError(f"{left} {lacking[0]}")
     found = [store.record(place) for place in places]
     return [record for record in found if record is not None]
 

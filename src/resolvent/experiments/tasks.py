@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from resolvent.data import Task, load_task
+from resolvent.data.load import task_options
+from resolvent.data.official import counts
 from resolvent.experiments.cell import TaskChoice
 
 
@@ -15,3 +17,18 @@ def open_task(choice: TaskChoice) -> Task:
     else:
         task = load_task(choice.name, **choice.keywords())
     return task if choice.samples is None else task.head(choice.samples)
+
+
+def glimpse(choice: TaskChoice, rows: int) -> tuple[Task, int, int]:
+    """What a step can be measured on, and how many samples training and test have.
+
+    Of a set that is generated no more than `rows` are made, for making all of it can take an hour.
+    """
+    options = task_options(choice.name) | choice.keywords()
+    if choice.file is not None or "samples" not in options or options.get("official"):
+        task = open_task(choice)
+        return task, len(task.train), len(task.test)
+    most = choice.samples
+    train, _, test = (n if most is None else min(n, most) for n in counts(choice.name, options["samples"]))
+    few = load_task(choice.name, **choice.keywords() | {"samples": (min(rows, train), 1, 1)})
+    return few, train, test
