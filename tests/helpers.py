@@ -1,4 +1,4 @@
-"""What tests share: the tolerance table and one comparison.
+"""What tests share: the tolerance table, one comparison, a model that is not fresh.
 
 The numbers live in `resolvent.conformance.tolerance` (float64 1e-10; float32 1e-5 for values and 1e-4 for gradients;
 half types 2e-2), relative to the scale of the expected values. A test that needs another number passes `tolerance=`
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance, leaves
+from resolvent.models import ModelConfig, build_model
+from resolvent.models.model import Model
 
-__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "random_cuts"]
+__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "random_cuts", "stirred"]
 
 
 def assert_close(
@@ -37,3 +39,14 @@ def random_cuts(length: int, pieces: int, generator: torch.Generator) -> list[in
 
 def _real(dtype: torch.dtype) -> torch.dtype:
     return {torch.complex128: torch.float64, torch.complex64: torch.float32}.get(dtype, dtype)
+
+
+def stirred(settings: ModelConfig, by: float, dtype: torch.dtype = torch.float64) -> Model:
+    """A model away from the symmetric values that it has when fresh."""
+    torch.manual_seed(0)
+    model = build_model(settings).to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(by * torch.randn_like(p))
+    assert isinstance(model, Model)
+    return model

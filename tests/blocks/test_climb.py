@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import assert_close
+from helpers import assert_close, stirred
 from resolvent.attacks import Draws, Threat, kl
 from resolvent.blocks.climb import Path, climbed
-from resolvent.models import build_model, lowered
+from resolvent.models import lowered
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig
 from resolvent.models.model import Model
@@ -35,14 +35,7 @@ def config(d: int = 6, channels: int = 2, head: Any = None, **more: Any) -> Mode
 
 
 def model_of(settings: ModelConfig, dtype: torch.dtype = torch.float64) -> Model:
-    """Away from the symmetric values of a fresh model."""
-    torch.manual_seed(0)
-    model = build_model(settings).to(dtype)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.2 * torch.randn_like(p))
-    assert isinstance(model, Model)
-    return model
+    return stirred(settings, 0.2, dtype)
 
 
 def batch_of(b: int, l: int, c: int = 2, dtype: torch.dtype = torch.float64, classes: int = 5) -> Batch:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import assert_close
+from helpers import assert_close, stirred
 from resolvent.blocks import cohort
-from resolvent.models import build_model, lowered
+from resolvent.models import lowered
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, S4Config, S4DConfig
 from resolvent.models.model import Model
@@ -28,14 +28,7 @@ def config(act: Any = "none", final: Any = "none", mixer: Any = "linear", d: int
 
 
 def model_of(settings: ModelConfig, dtype: torch.dtype = torch.float64) -> Model:
-    """Away from the symmetric values of a fresh model."""
-    torch.manual_seed(0)
-    model = build_model(settings).to(dtype)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.05 * torch.randn_like(p))
-    assert isinstance(model, Model)
-    return model
+    return stirred(settings, 0.05, dtype)
 
 
 def answers(model: Model, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
