@@ -1,4 +1,4 @@
-"""The straightforward version of a residual model of time-invariant layers, with the parameters of one of ours.
+"""The straightforward version of the study's post-norm models, with the parameters of one of ours.
 
 Kernels of full length in every pass, convolution by float32 FFT, (b, l, d) throughout, torch's own operations and
 autograd: what a careful reader of the papers writes first. It shares no code with the quick paths.
@@ -6,50 +6,72 @@ autograd: what a careful reader of the papers writes first. It shares no code wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import eager_blocks
 from resolvent.blocks.ads import AdS
+from resolvent.blocks.mamba import Mamba
+from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import Mixer
+from resolvent.blocks.pointwise import Pointwise
 from resolvent.blocks.residual import Residual
-from resolvent.layers import DSS, S4, S4D
-from resolvent.models.model import Model
+from resolvent.layers import DSS, S4, S4D, S5
+
+Scan = Callable[..., Any]
 
 
 class Eager(nn.Module):
-    """`Eager(model)(x)` equals `model(x)` for post-norm models with LayerNorm, a linear mixer and mean pooling."""
+    """`Eager(model)(x)` equals `model(x)` for post-norm models with LayerNorm and mean pooling.
 
-    def __init__(self, model: Model) -> None:
+    `scan` takes the place of the eager scan of S5 (a, b -> h) or Mamba (u, dt, A, B, C, D, z -> y).
+    """
+
+    def __init__(self, model: Any, scan: Scan | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.scan = model, scan
 
     def forward(self, x: Tensor) -> Tensor:
         tower, head = self.model.tower, self.model.head
         h = tower.input_norm(tower.entry(x))
         for block in tower.body.blocks:
-            assert isinstance(block, Residual)
-            h = _block(block, h)
+            h = eager_blocks.mega(block, h) if isinstance(block, GatedAttention) else _block(block, h, self.scan)
         return head.out(h.mean(1))
 
 
-def _block(block: Residual, x: Tensor) -> Tensor:
-    layer, mixer, norm = block.layer, block.mixer, block.norm
-    l = x.shape[1]
-    u = x.transpose(1, 2)  # (b, d, l)
-    k = _kernel(layer, l)
-    y = torch.fft.irfft(torch.fft.rfft(u, 2 * l) * torch.fft.rfft(k, 2 * l), 2 * l)[..., :l] + layer.D[:, None] * u
-    y = y.transpose(1, 2)
+def _block(block: Residual, x: Tensor, scan: Scan | None) -> Tensor:
+    layer: Any = block.layer
+    norm: Any = block.norm
+    if isinstance(layer, S5):
+        y = eager_blocks.s5(layer, x, scan)
+    elif isinstance(layer, Mamba):
+        y = eager_blocks.mamba(layer, x, scan)
+    elif isinstance(layer, Pointwise):
+        y = layer.inner(x)
+    else:
+        y = _mixed(block, x)
+    return F.layer_norm(x + y, (x.shape[2],), norm.weight, norm.bias, norm.eps)
+
+
+def _mixed(block: Residual, x: Tensor) -> Tensor:
+    layer: Any = block.layer
+    mixer, u = block.mixer, x.mT  # (b, d, l)
+    y = (eager_blocks.convolved(u, _kernel(layer, x.shape[1])) + layer.D[:, None] * u).mT
     if isinstance(block.ads, AdS):
         y = block.ads.sigma(block.ads.scale(y)) * y
     assert isinstance(mixer, Mixer)
     assert mixer.linear is not None
-    return F.layer_norm(x + mixer.final(mixer.linear(mixer.act(y))), (x.shape[2],), norm.weight, norm.bias, norm.eps)
+    return mixer.final(mixer.linear(mixer.act(y)))
 
 
 def _kernel(layer: nn.Module, l: int) -> Tensor:
     """(d, l) in float32, or float64 for a float64 layer."""
     if isinstance(layer, S4D):
+        assert layer.frequency is not None
         dt = layer.log_dt.exp()[:, None]
         lam = torch.complex(-layer.log_decay.exp(), layer.frequency)  # (d, n)
         B, C = torch.view_as_complex(layer.B), torch.view_as_complex(layer.C)

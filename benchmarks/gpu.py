@@ -1,0 +1,241 @@
+"""Everything on one GPU in one run: ours, the straightforward eager version and the peers, each beside its floor.
+
+    python benchmarks/gpu.py                                   # the whole table, to benchmarks/results/gpu.json
+    python benchmarks/gpu.py --only "step, s5" selective       # rows whose name holds one of these
+    python benchmarks/gpu.py --limit 300                       # stop between rows after so many seconds; call again
+
+Ceilings are measured first. Every contender's values and gradients are then compared with float64: one that differs
+gets no time. Rows that --out holds of the same commit, device and sizes are kept, so that a run cut short goes on.
+`--device cpu --tiny` runs the program itself on a machine without a GPU; its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gpu_ceilings
+import gpu_peers
+import gpu_scans
+import gpu_step
+import gpu_table
+from gpu_case import EAGER, OURS, Case, Ceilings, Timing
+
+RESULTS = Path(__file__).parent / "results" / "gpu.json"
+TOGETHER = 6  # processes that compile at a time: each holds the inputs of its row
+Rows = list[dict[str, Any]]
+
+
+def main() -> int:
+    started, settings = time.monotonic(), _settings()
+    device = torch.device(settings.device)
+    made: list[Case] = [*gpu_step.cases(device, settings.tiny), *gpu_scans.cases(device, settings.tiny)]
+    if settings.ahead is not None:
+        return _once(made[settings.ahead], settings.skip_peers)
+    here = _about(settings, device)
+    record = _held(settings.out, here)
+    chosen = [i for i, case in enumerate(made) if _due(case.name, settings.only, record["rows"])]
+    if device.type == "cuda":
+        if not settings.skip_peers:
+            gpu_peers.build()
+        _compile_ahead(chosen, settings)
+    ceilings = gpu_ceilings.measure(device, settings.tiny)
+    record["runs"].append({"date": _now(), "command": _command(), "ceilings": asdict(ceilings), "complete": False})
+    print(gpu_table.told(ceilings), flush=True)
+    for i in chosen:
+        if settings.limit is not None and time.monotonic() - started > settings.limit:
+            print(f"stopped after {settings.limit:.0f} s; the same command goes on with the rows that are left")
+            break
+        record["rows"] += _measure(made[i], ceilings, settings, len(record["runs"]) - 1)
+        record["peers"] |= gpu_peers.report()
+        _write(settings.out, record)  # a run cut short leaves what it has
+    else:
+        record["runs"][-1]["complete"] = True
+    _write(settings.out, record)
+    print(gpu_table.table(record))
+    return 1 if any("refused" in row for row in record["rows"]) else 0
+
+
+def _settings() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[""], help="rows whose name holds one of these")
+    parser.add_argument("--skip-eager", action="store_true", help="leave the eager version out")
+    parser.add_argument("--skip-peers", action="store_true", help="leave the peers out")
+    parser.add_argument("--limit", type=float, help="start no further row after so many seconds")
+    parser.add_argument("--profile", action="store_true", help="add the kernels of our steps, by time")
+    parser.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes, to try this program out")
+    parser.add_argument("--ahead", type=int, help="run this row once, so that its kernels are compiled, and no more")
+    return parser.parse_args()
+
+
+# -- one case ----------------------------------------------------------------------------------------------------------
+
+
+def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace, run: int) -> Rows:
+    """Ours first; a contender that disagrees, or fails, says why and has no time."""
+    ours, *others = _asked(case, settings.skip_eager, settings.skip_peers)
+    found = _checked(case, ours)
+    if isinstance(found, str):
+        rows = [{"case": case.name, "timing": t.name, "run": run, "refused": found} for t in case.timings]
+    else:
+        rows = [_row(case, t, ours, ceilings, found) | {"run": run} for t in case.timings]
+        for other in others:
+            _beside(case, other, rows)
+        if settings.profile and isinstance(case, gpu_step.StepCase):
+            rows[0]["kernels"] = case.kernels()
+    case.clear()
+    _release()
+    gc.freeze()  # what was imported so far is not looked through again after every contender
+    for row in rows:
+        print(gpu_table.line(row), flush=True)
+    return rows
+
+
+def _asked(case: Case, skip_eager: bool, skip_peers: bool) -> list[Any]:
+    left_out = {True: skip_eager, False: skip_peers}
+    return [c for c in case.contenders if c.name == OURS or not left_out[c.name == EAGER]]
+
+
+def _checked(case: Case, contender: Any) -> dict[str, float] | str:
+    """Its distances from float64, or which one is too large, or how it failed."""
+    try:
+        found = case.errors(contender)
+    except Exception as error:  # out of memory among them: the other contenders and rows still count
+        return gpu_peers.first_line(error)
+    finally:
+        _release()
+    far = [f"{name} differ by {d:.1e}, allowed {case.limit(name):.0e}" for name, d in found.items()
+           if not d <= case.limit(name)]  # fmt: skip
+    return f"{'; '.join(far)}: no speed is told" if far else found
+
+
+def _row(case: Case, timing: Timing, ours: Any, ceilings: Ceilings, errors: dict[str, float]) -> dict[str, Any]:
+    row: dict[str, Any] = {"case": case.name, "timing": timing.name, "errors": errors}
+    try:
+        seen = case.measured(ours, timing)
+    except RuntimeError as error:
+        return row | {"refused": gpu_peers.first_line(error)}
+    finally:
+        _release()
+    floor, target = ceilings.floor(timing.costs), timing.target_ms
+    return row | {
+        "ms": round(seen.ms, 4),
+        "rate": timing.rate(seen.ms),
+        "floor_ms": round(floor, 4),
+        "of_floor": round(floor / seen.ms, 3),
+        "target_ms": target,
+        "met": None if target is None else seen.ms <= target,
+        "quoted": timing.quoted,
+        "peak_gb": seen.peak_gb,
+        "others": {},
+    }
+
+
+def _beside(case: Case, other: Any, rows: Rows) -> None:
+    """Another contender's numbers, put into the rows."""
+    found = _checked(case, other)
+    for row, timing in zip(rows, case.timings, strict=True):
+        if "refused" in row:
+            continue
+        row["others"][other.name] = {"why": found} if isinstance(found, str) else _timed(case, other, timing, row["ms"])
+        if not isinstance(found, str):
+            row["others"][other.name]["errors"] = found
+
+
+def _timed(case: Case, other: Any, timing: Timing, ours: float) -> dict[str, Any]:
+    try:
+        seen = case.measured(other, timing)
+    except Exception as error:  # somebody else's code: whatever it throws is a line of the table
+        return {"why": gpu_peers.first_line(error)}
+    finally:
+        _release()
+    return {"ms": round(seen.ms, 4), "ratio": round(seen.ms / ours, 3), "peak_gb": seen.peak_gb}
+
+
+def _release() -> None:
+    """Give memory back: a failed contender's tensors may wait in cycles."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# -- before the first row ----------------------------------------------------------------------------------------------
+
+
+def _compile_ahead(chosen: list[int], settings: argparse.Namespace) -> None:
+    """Every row once, in processes of their own: kernels compile side by side and wait in Triton's cache."""
+    flags = [*(["--tiny"] if settings.tiny else []), *(["--skip-peers"] if settings.skip_peers else [])]
+
+    def one(i: int) -> None:
+        command = [sys.executable, __file__, "--device", settings.device, *flags, "--ahead", str(i)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        list(pool.map(one, chosen))
+
+
+def _once(case: Case, skip_peers: bool) -> int:
+    """Ours and the peers whose kernels are compiled; what fails here fails again, and is told, in its row."""
+    logging.disable(logging.WARNING)
+    for contender in _asked(case, True, skip_peers):
+        if contender.ahead:
+            case.once(contender)
+    return 0
+
+
+def _due(name: str, only: list[str], rows: Rows) -> bool:
+    return any(word in name for word in only) and name not in {row["case"] for row in rows}
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+def _about(settings: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
+        "commit": settings.commit or asked.stdout.strip() or "unknown",
+        "tiny": settings.tiny,
+        "torch": torch.__version__,
+    }
+
+
+def _held(out: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """The record that `out` holds of this commit, device and size; a new one elsewhere."""
+    if out.exists():
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        if here["commit"] != "unknown" and all(found.get(key) == value for key, value in here.items()):
+            found["rows"] = [row for row in found["rows"] if "refused" not in row]
+            return found
+    return here | {"peers": {}, "runs": [], "rows": []}
+
+
+def _write(out: Path, record: dict[str, Any]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _command() -> str:
+    return "python " + " ".join(f'"{word}"' if " " in word else word for word in sys.argv)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
