@@ -9,7 +9,7 @@ are not spread over time, which halves what a general scan reads. The gradient i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def constant_scan(lam: Tensor, v: Tensor) -> Tensor:
     """h (2p, b, l) in the dtype of v, for lam (p, 2) as real pairs; half types accumulate in float32."""
     if _triton(v) is None:
         return constant_reference(lam, v)
-    h: Tensor = _tried("constant_scan", lambda: _ConstantScan.apply(lam, v), lambda: constant_reference(lam, v))
+    h: Tensor = tried("constant_scan", lambda: _ConstantScan.apply(lam, v), lambda: constant_reference(lam, v))
     return h
 
 
@@ -58,29 +58,33 @@ class _ConstantScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         lam, v, h = ctx.saved_tensors
-        g, needs = gradients[0], ctx.needs_input_grad
+        g = gradients[0]
+
+        def by_graph() -> tuple[Tensor | None, ...]:
+            return again(constant_reference, (lam, v), g, ctx.needs_input_grad)
+
         if torch.is_grad_enabled():
-            return _again(lam, v, g, needs)
-        found = _tried(
-            "constant_scan_backward", lambda: _triton(v).adjoint(lam, g, h)[::-1], lambda: _again(lam, v, g, needs)
-        )
+            found = by_graph()
+        else:
+            found = tried("constant_scan_backward", lambda: _triton(v).adjoint(lam, g, h)[::-1], by_graph)
         return found[0], found[1]
 
 
-def _tried(name: str, run: Callable[[], Any], other: Callable[[], Any]) -> Any:
+def tried(name: str, run: Callable[[], Any], other: Callable[[], Any]) -> Any:
     """`run`, or `other` where Triton cannot compile or launch it here."""
-    from resolvent.scan.linear_triton import tried
+    from resolvent.scan import linear_triton
 
-    return tried(name, run, other)
+    return linear_triton.tried(name, run, other)
 
 
-def _again(lam: Tensor, v: Tensor, g: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients by the reference; where they are to be differentiated in turn, as a graph."""
+def again(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], g: Tensor, needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of function(*inputs), run once more; where they are to be differentiated in turn, as a graph."""
     graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs = [t.detach().requires_grad_() if not graph else t.view_as(t) for t in (lam, v)]
-        wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-        h = constant_reference(*inputs)
-    found = iter(torch.autograd.grad(h, wanted, g, create_graph=graph))
-    glam, gv = (next(found) if need else None for need in needs)
-    return glam, gv
+        own = [t.view_as(t) if graph else t.detach().requires_grad_() for t in inputs]
+        y = function(*own)
+    wanted = [t for t, need in zip(own, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(y, wanted, g, create_graph=graph))
+    return tuple(next(found) if need else None for need in needs)

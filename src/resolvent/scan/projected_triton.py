@@ -1,0 +1,88 @@
+"""`projected` as one Triton kernel: a program walks one sequence, and the states never leave the chip.
+
+The input gradient is the same kernel with W_outᵀ, W_inᵀ and conjugate multipliers, from the last step to the first. The
+gradients of the tables would need two more accumulators of the tables' size than there are registers: in that pass the
+states and their adjoints are written, (b, l, 2p), and products sum over them; ∂lam is summed beside the adjoint scan,
+a part for each sequence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.scan.linear_triton import on_device
+from resolvent.scan.projected_triton_kernels import projected_kernel
+
+SEGMENTS = 2  # to a tile
+STEPS = 32  # to a segment: 128 bytes of each channel to a tile
+STATES = 64  # the least that tables are padded to: with two segments four warps, as the tensor cores want
+AHEAD, STAGES = True, 1
+
+
+class Tables(NamedTuple):
+    lam: Tensor  # (p, 2)
+    W_in: Tensor  # (2p, d)
+    W_out: Tensor  # (d, 2p)
+
+    def turned(self) -> Tables:
+        """Those of the adjoint, whose multipliers the kernel conjugates."""
+        return Tables(self.lam, self.W_out.mT, self.W_in.mT)
+
+
+def forward(w: Tables, x: Tensor) -> Tensor:
+    """y of x, (d, b, l) both, in the strides of x where these are dense."""
+    y = torch.empty_like(x)
+    _launch(w, x, y, back=False)
+    return y
+
+
+def input_gradient(w: Tables, g: Tensor) -> Tensor:
+    gx = torch.empty_like(g)
+    _launch(w.turned(), g, gx, back=True)
+    return gx
+
+
+def gradients(w: Tables, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Those of lam, W_in, W_out and x."""
+    (d, b, l), p = x.shape, w.lam.shape[0]
+    h, gamma = (torch.empty((b, l, 2 * p), dtype=x.dtype, device=x.device) for _ in range(2))
+    parts = torch.empty((b, 2, p), dtype=torch.float32, device=x.device)
+    gx = torch.empty_like(g)
+    _launch(w, x, None, back=False, kept=h)
+    _launch(w.turned(), g, gx, back=True, kept=gamma, states=h, parts=parts)
+    gW_in = (x.reshape(d, -1) @ gamma.flatten(0, 1)).mT
+    gW_out = g.reshape(d, -1) @ h.flatten(0, 1)
+    return parts.sum(0).mT.to(w.lam.dtype), gW_in, gW_out, gx
+
+
+def _padded(d: int, p: int) -> tuple[int, int]:
+    return max(16, triton.next_power_of_2(d)), max(STATES, triton.next_power_of_2(p))
+
+
+def _launch(
+    w: Tables,
+    x: Tensor,
+    y: Tensor | None,
+    *,
+    back: bool,
+    kept: Tensor | None = None,
+    states: Tensor | None = None,
+    parts: Tensor | None = None,
+) -> None:
+    (d, b, l), p = x.shape, w.lam.shape[0]
+    wide, narrow = _padded(d, p)
+    out = x if y is None else y
+    with on_device(x):
+        projected_kernel[(b,)](
+            x, *x.stride(), out, *out.stride(), w.lam.detach().contiguous(), w.W_in, *w.W_in.stride(),
+            w.W_out, *w.W_out.stride(), x if kept is None else kept, x if states is None else states,
+            x if parts is None else parts, l, d, p,
+            BACK=back, WRITE=y is not None, KEEP=kept is not None, LEARN=parts is not None,
+            WHOLE=d == wide and l % (SEGMENTS * STEPS) == 0, BD=wide, BP=narrow, SEG=SEGMENTS, T=STEPS,
+            LOG_T=STEPS.bit_length() - 1, AHEAD=AHEAD and wide <= 128 and parts is None, STAGES=STAGES,
+            num_warps=max(1, SEGMENTS * narrow // 32),
+        )  # fmt: skip
