@@ -29,3 +29,11 @@ def selective_loop(
         h = torch.exp(dt_t[..., None] * A) * h + (dt_t * u_t)[..., None] * B_t[:, None]
         ys.append((h @ C_t[..., None])[..., 0])
     return (torch.stack(ys, 1) + D * u) * F.silu(z), h
+
+
+def projected_tree(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
+    """W_out h for h_t = lam h_{t-1} + W_in x_t, pairs of rows as complex numbers in float32: x, y (d, b, l)."""
+    pairs = (W_in @ x.flatten(1)).to(lam.dtype).view(-1, 2, *x.shape[1:])  # (p, 2, b, l)
+    v = torch.complex(pairs[:, 0], pairs[:, 1]).permute(1, 2, 0)  # (b, l, p)
+    h = torch.view_as_real(tree_scan(torch.view_as_complex(lam), v)).permute(2, 3, 0, 1)  # (p, 2, b, l)
+    return (W_out @ h.to(x.dtype).reshape(W_out.shape[1], -1)).view(-1, *x.shape[1:])

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 import gpu_peers as peers
-from eager_scans import selective_loop, tree_scan
+from eager_scans import projected_tree, selective_loop, tree_scan
 from gpu_case import EAGER, OURS, Cost, Measured, Timing, measured
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
 from resolvent.scan import linear_scan, selective_scan, use
+from resolvent.scan.projected import projected_scan
 
 Shape = tuple[int, int, int]
 Tensors = list[Tensor]
@@ -190,6 +191,30 @@ def _linear_peers(dtype: torch.dtype, last: bool, fixed: bool) -> list[tuple[pee
     return [(peers.HGRN, logarithm), (peers.MAMBAPY, {})]
 
 
+# -- the scan of S5 between its products -------------------------------------------------------------------------------
+
+
+def projected(d: int, b: int, l: int, p: int, dtype: torch.dtype, device: torch.device) -> ScanCase:
+    """y = W_out scan(lam, W_in x), (d, b, l), p complex states; what an attack differentiates, and all of it."""
+    unit, product = d * b * l * dtype.itemsize, 4.0 * d * p * b * l
+    timings = [
+        Timing("forward", "forward", (Cost(2 * unit, 2 * product),)),
+        Timing("input gradient", "backward", (Cost(2 * unit, 2 * product),), wanted=(3,)),
+        Timing("backward", "backward", (Cost(3 * unit, 5 * product),)),  # one product finds the states again
+    ]
+    name = f"fused scan, {str(dtype)[6:]}, (d, b, l, p) = ({d}, {b}, {l}, {p})"
+    inputs = functools.partial(_projected_inputs, d, b, l, p, dtype, device)
+    return ScanCase(name, dtype, device, inputs, timings, projected_scan, lambda: [Scan(EAGER, projected_tree)])
+
+
+def _projected_inputs(d: int, b: int, l: int, p: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+    """lam, W_in, W_out, x and the upstream gradient."""
+    size = 0.3 + 0.69 * torch.rand(p, device=device)
+    lam = torch.view_as_real(torch.polar(size, 6.3 * torch.rand_like(size))).contiguous()
+    W_in, W_out = torch.randn(2 * p, d, device=device) / d**0.5, torch.randn(d, 2 * p, device=device) / p**0.5
+    return [lam, *(t.to(dtype) for t in (W_in, W_out, *(torch.randn(d, b, l, device=device) for _ in range(2))))]
+
+
 # -- the fused scan of Mamba -------------------------------------------------------------------------------------------
 
 
@@ -241,6 +266,7 @@ def cases(device: torch.device, tiny: bool) -> list[ScanCase]:
             linear((2, 33, 4), real, device, last=True, target=1e6, quoted="nobody 1 ms"),
             linear((2, 33, 4), pair, device),
             linear((2, 33, 4), real, device),
+            projected(4, 2, 33, 3, real, device),
             selective((2, 4, 33), 3, real, device),
         ]
     big, mamba = (8, 16384, 1536), "mamba_ssm CUDA {} ms"
@@ -253,6 +279,7 @@ def cases(device: torch.device, tiny: bool) -> list[ScanCase]:
         linear((256, 1024, 64), pair, device, fixed=True),
         linear((8, 4096, 64), pair, device, fixed=True),
         linear((1, 65536, 256), real, device),
+        projected(128, 256, 1024, 64, half, device),
         selective((256, 256, 1024), 16, half, device, {
             "forward": (0.55, mamba.format(1.13)), "backward": (2.0, mamba.format("6.10")),
         }),

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks import column_attention, conv_silu, fused, fused_torch, gating, skip_norm
-from resolvent.scan import constant, linear_scan, selective_scan, use
+from resolvent.scan import constant, linear_scan, projected, selective_scan, use
 from resolvent.ssm import toeplitz, two_sided
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 MODULES = (
-    "scan.linear_triton_kernels", "scan.constant_triton", "scan.selective_triton_forward",
-    "scan.selective_triton_backward", "ssm.toeplitz_triton_kernels", "blocks.fused_triton_kernels",
+    "scan.linear_triton_kernels", "scan.constant_triton", "scan.projected_triton_kernels",
+    "scan.selective_triton_forward", "scan.selective_triton_backward", "ssm.toeplitz_triton_kernels",
+    "blocks.fused_triton_kernels",
     "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.gating_triton", "blocks.column_attention_triton",
 )  # fmt: skip
 Function = Callable[..., Any]
@@ -137,6 +138,18 @@ def constants() -> list[float]:
     return [compared(quick, plain, [normal(6, 3, l), pairs]) for l in (1, 777, 1100)]
 
 
+def between() -> list[float]:
+    """A scan between its products: left over in every direction, and whole tiles; all gradients, and that of x."""
+    found = []
+    for d, b, l, p in ((24, 40, 77, 18), (64, 32, 128, 64), (24, 32, 1, 20)):
+        lam = torch.polar(0.69 + 0.3 * torch.rand(p, device=device), 6 * torch.rand(p, device=device))
+        tables = [normal(2 * p, d) / d**0.5, normal(d, 2 * p) / p**0.5, torch.view_as_real(lam).contiguous()]
+        quick = lambda x, W_in, W_out, lam: projected.projected_scan(lam, W_in, W_out, x)  # noqa: E731
+        plain = lambda x, W_in, W_out, lam: projected.projected_reference(lam, W_in, W_out, x)  # noqa: E731
+        found += [compared(quick, plain, [normal(d, b, l), *tables], learnt) for learnt in (1, 4)]
+    return found
+
+
 def selective() -> list[float]:
     """Few channels and long (cut into segments), odd ones, and whole tiles in half precision."""
     found = []
@@ -224,8 +237,8 @@ def attention() -> list[float]:
 
 
 CASES: dict[str, Callable[[], list[float]]] = {
-    "linear": linear, "constant": constants, "selective": selective, "toeplitz": products, "block": block,
-    "norm": norms, "taps": taps, "gates": gates, "attention": attention,
+    "linear": linear, "constant": constants, "between": between, "selective": selective, "toeplitz": products,
+    "block": block, "norm": norms, "taps": taps, "gates": gates, "attention": attention,
 }  # fmt: skip
 
 
