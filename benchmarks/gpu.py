@@ -30,7 +30,7 @@ import gpu_peers
 import gpu_scans
 import gpu_step
 import gpu_table
-from gpu_case import EAGER, OURS, Case, Ceilings, Timing
+from gpu_case import EAGER, Case, Ceilings, Timing
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 TOGETHER = 6  # processes that compile at a time: each holds the inputs of its row
@@ -41,8 +41,10 @@ def main() -> int:
     started, settings = time.monotonic(), _settings()
     device = torch.device(settings.device)
     made: list[Case] = [*gpu_step.cases(device, settings.tiny), *gpu_scans.cases(device, settings.tiny)]
+    if settings.skip_peers or settings.ahead is not None:
+        gpu_peers.leave_out(triton=settings.skip_peers)
     if settings.ahead is not None:
-        return _once(made[settings.ahead], settings.skip_peers)
+        return _once(made[settings.ahead])
     here = _about(settings, device)
     record = _held(settings.out, here)
     chosen = [i for i, case in enumerate(made) if _due(case.name, settings.only, record["rows"])]
@@ -87,7 +89,8 @@ def _settings() -> argparse.Namespace:
 
 def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace, run: int) -> Rows:
     """Ours first; a contender that disagrees, or fails, says why and has no time."""
-    ours, *others = _asked(case, settings.skip_eager, settings.skip_peers)
+    began = time.monotonic()
+    ours, *others = (c for c in case.contenders if not (settings.skip_eager and c.name == EAGER))
     found = _checked(case, ours)
     if isinstance(found, str):
         rows = [{"case": case.name, "timing": t.name, "run": run, "refused": found} for t in case.timings]
@@ -97,17 +100,13 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace, run: 
             _beside(case, other, rows)
         if settings.profile and isinstance(case, gpu_step.StepCase):
             rows[0]["kernels"] = case.kernels()
+    rows[0]["seconds"] = round(time.monotonic() - began, 1)  # of the whole case
     case.clear()
     _release()
     gc.freeze()  # what was imported so far is not looked through again after every contender
     for row in rows:
         print(gpu_table.line(row), flush=True)
     return rows
-
-
-def _asked(case: Case, skip_eager: bool, skip_peers: bool) -> list[Any]:
-    left_out = {True: skip_eager, False: skip_peers}
-    return [c for c in case.contenders if c.name == OURS or not left_out[c.name == EAGER]]
 
 
 def _checked(case: Case, contender: Any) -> dict[str, float] | str:
@@ -184,14 +183,16 @@ def _compile_ahead(chosen: list[int], settings: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--device", settings.device, *flags, "--ahead", str(i)]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
+    began = time.monotonic()
     with ThreadPoolExecutor(TOGETHER) as pool:
         list(pool.map(one, chosen))
+    print(f"compiled in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _once(case: Case, skip_peers: bool) -> int:
+def _once(case: Case) -> int:
     """Ours and the peers whose kernels are compiled; what fails here fails again, and is told, in its row."""
     logging.disable(logging.WARNING)
-    for contender in _asked(case, True, skip_peers):
+    for contender in case.contenders:
         if contender.ahead:
             case.once(contender)
     return 0

@@ -47,6 +47,11 @@ class Peer:
 _tried: dict[Peer, Callable[..., Tensor] | str] = {}
 
 
+def leave_out(triton: bool) -> None:
+    """Import none of them from now on, or of those with no Triton kernels none."""
+    _tried.update({peer: "left out" for peer in PEERS if triton or not peer.triton})
+
+
 def report() -> dict[str, dict[str, str]]:
     """The peers that were asked for: their versions, or why they are not there."""
     found = {}
@@ -188,3 +193,4 @@ MAMBAPY = Peer("mambapy (pscan)", "mambapy", "MIT", _mambapy_linear)
 S5_PYTORCH = Peer("s5-pytorch", "s5-pytorch", "MPL-2.0", _s5_pytorch)
 MAMBA_SSM = Peer("mamba-ssm (CUDA)", "mamba-ssm", "Apache-2.0", _mamba_ssm)
 MAMBAPY_SELECTIVE = Peer("mambapy (selective)", "mambapy", "MIT", _mambapy_selective)
+PEERS = (ACCELERATED, ACCELERATED_CUDA, ACCELERATED_COMPLEX, HGRN, MAMBAPY, S5_PYTORCH, MAMBA_SSM, MAMBAPY_SELECTIVE)
