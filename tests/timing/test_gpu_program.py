@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -24,13 +25,8 @@ Run = Callable[..., tuple[int, dict[str, Any]]]
 def parts() -> Any:
     """The program's modules; their folder is on the path as long as these tests run."""
     sys.path.insert(0, str(BENCHMARKS))
-    import gpu
-    import gpu_case
-    import gpu_peers
-    import gpu_scans
-    import gpu_step
-
-    yield SimpleNamespace(gpu=gpu, case=gpu_case, peers=gpu_peers, scans=gpu_scans, step=gpu_step)
+    names = {"gpu": "gpu", "case": "gpu_case", "peers": "gpu_peers", "scans": "gpu_scans", "step": "gpu_step"}
+    yield SimpleNamespace(**{part: importlib.import_module(name) for part, name in names.items()})
     sys.path.remove(str(BENCHMARKS))
     gc.unfreeze()  # what the program froze
 
@@ -59,7 +55,6 @@ def test_one_run_tells_everything(run: Run, capsys: pytest.CaptureFixture[str]) 
     for row in record["rows"]:
         eager = row["others"]["eager"]
         assert eager["ratio"] == pytest.approx(eager["ms"] / row["ms"], rel=0.05)
-        assert 0 < row["floor_ms"]
     told = capsys.readouterr().out
     assert "25 ms met" in told or "25 ms missed" in told
     assert "peer accelerated-scan (CUDA): not there" in told
