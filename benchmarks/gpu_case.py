@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 OURS, EAGER = "ours", "eager"
-BRIEF, LONG = 50.0, 3000.0  # ms: below the first many runs are timed, above the second one is enough
+BRIEF, LONG = 50.0, 3000.0  # ms: below the first more runs are timed, above the second one is enough
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,14 @@ class Case(Protocol):
         ...
 
 
-def measured(prepare: Callable[[], Callable[[], object]], device: torch.device, warm: bool) -> Measured:
-    """The work that `prepare` hands over, its median time and the memory that both of them take."""
+def measured(
+    prepare: Callable[[], Callable[[], object]], device: torch.device, *, warm: bool = True, by_host: bool = False
+) -> Measured:
+    """The work that `prepare` hands over, its median time and the memory that both of them take.
+
+    Brief work on a GPU is timed by the device's clock, its cache emptied before each run, unless `by_host`: then what
+    the host does in between counts.
+    """
     on_gpu = device.type == "cuda"
     before = _memory_reset() if on_gpu else 0
     work = prepare()
@@ -121,7 +127,7 @@ def measured(prepare: Callable[[], Callable[[], object]], device: torch.device, 
         work()
     ms = clock(work, device)
     if ms < LONG:
-        ms = _median(work, device, ms)
+        ms = _median(work, device, ms, by_host)
     return Measured(ms, round((torch.cuda.max_memory_allocated() - before) / 1e9, 3) if on_gpu else None)
 
 
@@ -139,12 +145,13 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def _median(work: Callable[[], object], device: torch.device, first: float) -> float:
-    if device.type == "cuda" and first < BRIEF:
-        from triton.testing import do_bench  # by the device's clock, its cache emptied before each run
+def _median(work: Callable[[], object], device: torch.device, first: float, by_host: bool) -> float:
+    if device.type == "cuda" and first < BRIEF and not by_host:
+        from triton.testing import do_bench
 
         return float(do_bench(work, warmup=50, rep=200, return_mode="median"))
-    return statistics.median([first, clock(work, device), clock(work, device)])
+    more = 8 if first < BRIEF else 2
+    return statistics.median([first, *(clock(work, device) for _ in range(more))])
 
 
 def _memory_reset() -> int:

@@ -100,7 +100,8 @@ class StepCase:
     def measured(self, contender: Trainer, timing: Timing) -> Measured:
         """A copy of the model each time: what one contender learns or records is no other's."""
         model = contender.make(copy.deepcopy(self._model()))
-        return measured(lambda: self._step(contender, model), self.device, warm=contender.name == OURS)
+        warm = contender.name == OURS
+        return measured(lambda: self._step(contender, model), self.device, warm=warm, by_host=True)
 
     def once(self, contender: Trainer) -> None:
         self.errors(contender)
