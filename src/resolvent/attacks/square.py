@@ -22,7 +22,7 @@ from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive, check_share
-from resolvent.attacks.square_ahead import Ahead, Live
+from resolvent.attacks.square_ahead import Ahead, Live, Score
 from resolvent.attacks.square_deck import Deck
 from resolvent.attacks.square_layout import Form, layout_of
 from resolvent.attacks.square_step import Step, step_for
@@ -90,11 +90,11 @@ class Square(Opened):
         """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
         shape, whole = rows.x.shape[1:], found.rows
 
-        def score(points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        def logits(points: Tensor, places: Tensor) -> Tensor:
             lengths = None if whole.lengths is None else whole.lengths[places]
-            logits = victim.forward(points.view(-1, *shape), lengths)
-            return logits, self._loss(logits, whole.y[places])
+            return victim.forward(points.view(-1, *shape), lengths)
 
+        score = Score(logits, self._loss)
         ahead = Ahead(victim.batch_size or len(found.rows), signed=self.loss == "margin")
         live = Live.start(at, rows.y, *self._tools(rows, restart), score)
         live = live.leave(found, live.broken)

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from resolvent.attacks.square_deck import Deck
-from resolvent.attacks.square_step import Step
+from resolvent.attacks.square_step import Step, compiled
 from resolvent.attacks.strongest import Strongest
+from resolvent.scan.memory import plain
 
-Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # points (m, n) of the samples `at` (m,) -> logits and loss
+
+class Score(NamedTuple):
+    """What the model says of points, and what that is worth."""
+
+    logits: Callable[[Tensor, Tensor], Tensor]  # of points (m, n) of the samples `at` (m,)
+    loss: Callable[[Tensor, Tensor], Tensor]  # of logits and labels; -inf where an output is not finite
+
 
 _MOST = 32  # windows of a sample in one pass
 _EAGER = 0.7  # windows accepted per sample and pass that are put up with: about a third of the pass is for nothing
@@ -62,23 +70,50 @@ class Live:
     def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck, score: Score) -> Live:
         """The first query: the point that the search starts from, taken unless its outputs are not finite."""
         best = step.first(deck.draws)
-        logits, loss = score(best, at)
+        logits = score.logits(best, at)
+        loss = score.loss(logits, y)
         sound = loss > -torch.inf
         broken = sound & (logits.argmax(1) != y)
         return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
 
     def search(self, found: Strongest, score: Score, stop: int, share: float, ahead: Ahead) -> Live:
         """Every query before `stop`, all with windows of one size and from one block of the deck; those that stay."""
-        live = self
-        while len(rows := (live.queries < stop).nonzero().squeeze(1)):
-            look = live._look(rows, stop, ahead.depth(len(rows)))
-            step, best, at = live.step, live.best, live.at
-            if len(look.sample) != len(live.at) or look.depth > 1:
-                step, best, at = step.select(look.sample), best[look.sample], at[look.sample]
-            trial = step.next(best, share, live.deck.deal(look.sample, look.query))
-            live._judge(look, ahead, trial, *score(trial, at))
+        live, code = self, compiled(self.best)
+        while len(live.at):
+            if code is not None and not live._compiled_pass(code, score, stop, share, ahead):
+                break
+            if code is None and not live._pass(score, stop, share, ahead):
+                break
             live = live.leave(found, live.broken)
         return live
+
+    def _pass(self, score: Score, stop: int, share: float, ahead: Ahead) -> bool:
+        """One pass through the model; False where every sample is at `stop`."""
+        rows = (self.queries < stop).nonzero().squeeze(1)
+        if not len(rows):
+            return False
+        look = self._look(rows, stop, ahead.depth(len(rows)))
+        whole = len(look.sample) == len(self.at) and look.depth == 1
+        sample, at = (None, self.at) if whole else (look.sample, self.at[look.sample])
+        trial = self.step.next(self.best, share, self.deck.deal(look.sample, look.query), sample)
+        logits = score.logits(trial, at)
+        self._judge(look, ahead, trial, logits, score.loss(logits, self.y[look.sample]))
+        return True
+
+    def _compiled_pass(self, code: Any, score: Score, stop: int, share: float, ahead: Ahead) -> bool:
+        """The same in compiled calls, for a model on the CPU."""
+        queries = self.queries.numpy()
+        left = int((queries < stop).sum())
+        if not left:
+            return False
+        sample, query = (torch.from_numpy(part) for part in code.looked(queries, stop, ahead.depth(left)))
+        trial = self.step.next(self.best, share, self.deck.deal(sample, query), sample)
+        logits = plain(score.logits(trial, self.at[sample]))
+        loss = self.loss[:0] if ahead.signed else score.loss(logits, self.y[sample])
+        state = tuple(part.numpy() for part in (self.loss, self.logits, self.bad, self.broken, self.queries))
+        seen = trial.numpy(), logits.numpy(), loss.numpy()
+        ahead.learn(*code.judged(seen, sample.numpy(), self.best.numpy(), state, self.y.numpy()))
+        return True
 
     def leave(self, found: Strongest, gone: Tensor) -> Live:
         """Report the samples of the mask `gone`; those that stay."""

@@ -38,7 +38,10 @@ class Deck:
 
     def deal(self, sample: Tensor, query: Tensor) -> Tensor:
         assert self._block is not None, "end(query) draws the block"
-        return self._block[sample, query - self._number * self.size]
+        column = query - self._number * self.size
+        if self._block.is_cpu:  # numpy's indexing takes a fifth of the time
+            return torch.from_numpy(self._block.numpy()[sample.numpy(), column.numpy()])
+        return self._block[sample, column]
 
     def select(self, index: Tensor) -> Deck:
         chosen = Deck(self.draws.select(index), self.width)

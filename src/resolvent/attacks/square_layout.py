@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.attacks.square_bump import bumps
 from resolvent.attacks.square_deck import LEFT, LEFT_2, SIGNS, TOP, TOP_2, whole
 
 Form = Literal["auto", "image", "sequence"]
+# What places a window: two limits of its random numbers, their two strides, the stride of a channel, how many channels
+# there are and how many are drawn; and the places (a,) of one channel's part.
+Frame = tuple[tuple[int, int, int, int, int, int, int], NDArray[np.int64]]
 
 
 class Layout(Protocol):
@@ -36,6 +41,10 @@ class Layout(Protocol):
 
     def window(self, extent: tuple[int, ...], u: Tensor, second: bool = False) -> Tensor:
         """Places (b, g, a) of one window per sample from its numbers u; the second window has the same channels."""
+        ...
+
+    def frame(self, extent: tuple[int, ...]) -> Frame | None:
+        """The same windows in numbers, for compiled code; None where each sample has places of its own."""
         ...
 
     def stripes(self) -> Tensor:
@@ -93,6 +102,11 @@ class Image:
         top = whole(u[:, TOP_2 if second else TOP], self.h - extent[0] + self.last)  # (b,)
         left = whole(u[:, LEFT_2 if second else LEFT], self.w - extent[1] + self.last)
         return (top * self.w + left)[:, None, None] + _square(self.c, self.h, self.w, extent, self.device)  # (b, c, a)
+
+    def frame(self, extent: tuple[int, ...]) -> Frame:
+        limits = self.h - extent[0] + self.last, self.w - extent[1] + self.last
+        inner = np.arange(extent[0])[:, None] * self.w + np.arange(extent[1])
+        return (*limits, self.w, 1, self.h * self.w, self.c, self.c), inner.ravel()
 
     def stripes(self) -> Tensor:
         """Vertical lines, one sign per channel and column."""
@@ -163,6 +177,12 @@ class Sequence:
         if self.order is not None:
             times = self.order.gather(1, times)
         return times[:, None, :] * self.d + self._channels(channels, u)[:, :, None]
+
+    def frame(self, extent: tuple[int, ...]) -> Frame | None:
+        if self.order is not None:
+            return None
+        channels, length = extent
+        return (self.l - length + 1, 0, self.d, 0, 1, self.d, channels), np.arange(length) * self.d
 
     def stripes(self) -> Tensor:
         """About sqrt(l) stretches of time, one sign per stretch and channel: what columns are to an unrolled image."""

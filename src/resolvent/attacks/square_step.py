@@ -1,22 +1,26 @@
 """Square's proposals (Andriushchenko et al. 2020, algorithms 2 and 3): a first point, then one window at a time.
 
 Everything is flat: x and best are (b, n), a window is places (b, g, a) in n, u (b, width) are a query's random numbers.
-The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat.
+The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat. Row i of u is for
+the sample `sample[i]`, or for the sample i. On a CPU points are drawn by compiled code (square_numba.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.region import Bounds, Region
 from resolvent.attacks.square_deck import SIGNS, TURN
-from resolvent.attacks.square_layout import Layout
+from resolvent.attacks.square_layout import Layout, layout_of
 from resolvent.attacks.threat import Threat
+from resolvent.scan.dispatch import choose, nothing, numba_or
+from resolvent.scan.memory import plain
 
 _UPSCALE = 3.0  # L1: the window overshoots before the projection (the published code: by the 3 channels of an image)
 _TINY = 1e-12
@@ -33,7 +37,7 @@ class Step(Protocol):
 
     def first(self, draws: Draws) -> Tensor: ...
 
-    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor: ...
+    def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor: ...
 
     def select(self, index: Tensor) -> Step: ...
 
@@ -63,8 +67,16 @@ class Corner:
         up = draws.bits(_SIDE, 0, (int(stripe[-1]) + 1,)) < 0
         return torch.where(up[:, stripe], self.high, self.low)
 
-    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
+    def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
         """One window, one side per channel. A draw that would change nothing is turned round: no query is wasted."""
+        frame = self.layout.frame(self.layout.extent(share, 1))
+        if frame is not None and (code := compiled(best)) is not None:
+            ends = _array(self.low), _array(self.high)
+            drawn = code.corner(_array(best), ends, self.thrifty, _numbers(sample, best), _array(u), frame)
+            return torch.from_numpy(drawn)
+        return self._next(best, share, u) if sample is None else self.select(sample)._next(best[sample], share, u)
+
+    def _next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
         at = self.layout.window(self.layout.extent(share, 1), u)  # (b, g, a)
         up = _signs(u, at) < 0
         flat = at.flatten(1)
@@ -97,7 +109,21 @@ class Bump:
         delta = delta.to(self.x.dtype)
         return self._inside(delta if self.free is None else delta * self.free)
 
-    def next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
+    def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
+        extent = self.layout.extent(share, 3)
+        frame = self.layout.frame(extent)
+        if self.norm == "l2" and frame is not None and (code := compiled(best, "bump")) is not None:
+            shape = self.layout.bump(extent, self.norm).to(best.dtype)
+            drawn = code.bump(_array(best), self._region(), _array(shape), _numbers(sample, best), _array(u), frame)
+            return torch.from_numpy(drawn)
+        return self._next(best, share, u) if sample is None else self.select(sample)._next(best[sample], share, u)
+
+    def _region(self) -> tuple[Any, ...]:
+        assert isinstance(self.room, Bounds)
+        parts = self.x, self.eps, self.room.low, self.room.high, self.free
+        return tuple(_array(self.x[:0] if part is None else part) for part in parts)
+
+    def _next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
         delta = best - self.x
         extent = self.layout.extent(share, 3)
         gain = self.layout.window(extent, u)  # (b, g, a) receives
@@ -141,6 +167,19 @@ class Bump:
         return self.room.project(point.add_(self.x))
 
 
+def compiled(best: Tensor, step: str = "corner") -> Any:
+    """The module of compiled steps where there is one, and this step of it works."""
+    return choose(f"square {step}", _CANDIDATES[step], best.device, best.dtype)()
+
+
+def _array(x: Tensor) -> Any:
+    return plain(x).numpy()
+
+
+def _numbers(sample: Tensor | None, best: Tensor) -> Any:
+    return np.arange(len(best)) if sample is None else _array(sample)
+
+
 def _signs(u: Tensor, at: Tensor) -> Tensor:
     """-1 or 1 for each channel of a window: (b, g, 1)."""
     return torch.where(u[:, SIGNS : SIGNS + at.shape[1], None] < 0.5, -1.0, 1.0)
@@ -148,3 +187,43 @@ def _signs(u: Tensor, at: Tensor) -> Tensor:
 
 def _take(values: Tensor, at: Tensor) -> Tensor:
     return values.gather(1, at.flatten(1)).view(at.shape)
+
+
+# -- which of them runs ------------------------------------------------------------------------------------------------
+
+
+def _load_numba() -> Any:
+    from resolvent.attacks import square_numba
+
+    return lambda: square_numba
+
+
+def _probe_corner(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    best, u, layout = _line(dtype)
+    step = Corner(layout, best - 1, best + 1)
+    ends, frame = (step.low.numpy(), step.high.numpy()), layout.frame(layout.extent(0.4, 1))
+    found = load().corner(best.numpy(), ends, True, np.arange(2), u.numpy(), frame)
+    return torch.equal(torch.from_numpy(found), step._next(best, 0.4, u))
+
+
+def _probe_bump(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    best, u, layout = _line(dtype)
+    x = best.flip(1)
+    step = Bump(layout, "l2", Bounds(x[:1] - 1, x[:1] + 1), torch.full_like(x[:, :1], 0.7), x, None)
+    extent = layout.extent(0.4, 3)
+    shape, frame = layout.bump(extent, "l2").to(dtype), layout.frame(extent)
+    found = load().bump(best.numpy(), step._region(), shape.numpy(), np.arange(2), u.numpy(), frame)
+    return torch.allclose(torch.from_numpy(found), step._next(best, 0.4, u), atol=1e-5)
+
+
+def _line(dtype: torch.dtype) -> tuple[Tensor, Tensor, Layout]:
+    """Two samples of nine values, their numbers, and how windows lie there."""
+    best = torch.sin(torch.arange(18)).to(dtype).view(2, 9)
+    layout = layout_of(best)
+    return best, torch.linspace(0.1, 0.8, 2 * layout.width).view(2, -1), layout
+
+
+_CANDIDATES = {
+    "corner": numba_or(nothing, _load_numba, _probe_corner),
+    "bump": numba_or(nothing, _load_numba, _probe_bump),
+}
