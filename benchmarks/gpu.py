@@ -98,7 +98,7 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace, run: 
         rows = [_row(case, t, ours, ceilings, found) | {"run": run} for t in case.timings]
         for other in others:
             _beside(case, other, rows)
-        if settings.profile and isinstance(case, gpu_step.StepCase):
+        if settings.profile and torch.cuda.is_available() and isinstance(case, gpu_step.StepCase):
             rows[0]["kernels"] = case.kernels()
     rows[0]["seconds"] = round(time.monotonic() - began, 1)  # of the whole case
     case.clear()
