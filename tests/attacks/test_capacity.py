@@ -19,7 +19,7 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, each: int, room: int = ROOM) -> None:
         self.each, self.room, self.seen, self.peak = each, room, list[int](), 0
-        monkeypatch.setattr(capacity, "_let_go", lambda: None)
+        monkeypatch.setattr(capacity, "let_go", lambda: None)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)

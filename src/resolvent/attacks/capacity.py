@@ -65,7 +65,7 @@ def _largest(count: int, run: Callable[[int], T]) -> int:
 
 def _used(work: Callable[[], object]) -> int | None:
     """The most bytes in use while it ran beyond those in use before; None where it ran out of memory, too."""
-    _let_go()
+    let_go()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     try:
@@ -77,12 +77,13 @@ def _used(work: Callable[[], object]) -> int | None:
 
 def _room() -> int:
     """Bytes that new tensors may take: what is free, within the share of the device that this process may use."""
-    _let_go()
+    let_go()
     free, total = torch.cuda.mem_get_info()
     share = torch.cuda.get_per_process_memory_fraction() * total
     return int(min(free + torch.cuda.memory_reserved(), share)) - torch.cuda.memory_allocated()
 
 
-def _let_go() -> None:
+def let_go() -> None:
+    """Give back what failed work still holds: frames of an error that is gone, and the allocator's blocks."""
     gc.collect()
     torch.cuda.empty_cache()

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl
+from resolvent.attacks.capacity import let_go
 from resolvent.blocks.climb import Path
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
@@ -177,7 +178,10 @@ def _record(
         return _Recording(parameters, run, batch, threat)
     except RuntimeError as error:
         _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", error)
-        return False
+        full = isinstance(error, torch.OutOfMemoryError)
+    if full:  # the step itself may fit, once the frames of the error are gone and with them what they held
+        let_go()
+    return False
 
 
 class _Recording:
