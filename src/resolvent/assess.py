@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor, nn
 
 from resolvent.attacks.evaluate import RECORD, EvaluationSettings
+from resolvent.attacks.model import Victim
 from resolvent.attacks.presets import check_preset
 from resolvent.attacks.rounds import Listener
 from resolvent.attacks.threat import Norm, Threat
@@ -27,6 +28,7 @@ from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.together import evaluate_together
 from resolvent.training.crew import crew_of_torchrun, speaks
+from resolvent.training.criterion import binary, paired
 
 Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
@@ -78,6 +80,7 @@ def run(request: Request) -> int:
         threat = Threat(request.norm, eps, request.bounds or bounds)
         model = load(request.run, request.kwargs, request.checkpoint).to(_device(request.device))
         data = _in_type_of(model, data)
+        model = Paired(model) if _one_logit(model, data) else model
         progress, listener = progress_bar(console)
         with progress, interrupted_once(), others_missed(), crew_of_torchrun(request.device):
             outcome = evaluate_together(model, data, threat, request.preset, settings, request.out, listener)
@@ -100,6 +103,31 @@ def _in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...
     full = (torch.float32, torch.float64)
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), data[0].dtype)
     return (data[0].to(own), *data[1:]) if own in full and data[0].dtype in full else data
+
+
+class Paired(nn.Module):
+    """A model with one logit for two classes as one with two, which is what attacks ask for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, *lengths: Tensor) -> Tensor:
+        return paired(self.model(x, *lengths))
+
+
+def _one_logit(model: nn.Module, data: tuple[Tensor, ...]) -> bool:
+    """Whether labels are 0 and 1 and the model answers a sample with one number."""
+    y = data[1]
+    if y.is_floating_point() or not y.numel() or int(y.min()) < 0 or int(y.max()) > 1:
+        return False
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    sample = [part[:1].to(device) for part in (data[0], *data[2:])]
+    try:
+        with torch.no_grad(), Victim(model).attacked():
+            return binary(model(*sample))
+    except Exception:  # whatever is wrong with this model: the evaluation says so in its own words
+        return False
 
 
 def number(option: str, text: str) -> float:

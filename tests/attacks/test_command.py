@@ -53,6 +53,18 @@ def test_a_strangers_class(data: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert record["clean_accuracy"] == pytest.approx(4 / 6)
 
 
+def test_one_logit_is_attacked_as_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig()), ClassifierConfig(1), d_model=4, layers=1)
+    model, x = build_model(config), torch.rand(6, 9, 1)
+    save_model(model, tmp_path)
+    y = (model(x)[:, 0] > 0).long()
+    y[0] = 1 - y[0]
+    save_file({"x": x, "y": y}, tmp_path / "data.safetensors")
+    out = tmp_path / "out"
+    assert quick(str(tmp_path), "--data", str(tmp_path / "data.safetensors"), "--eps", "0.01", "--out", str(out)) == 0
+    assert json.loads((out / "record.json").read_text())["clean_accuracy"] == pytest.approx(5 / 6)
+
+
 def test_a_saved_model_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig()), ClassifierConfig(10), d_model=4, layers=1)
     save_model(build_model(config), tmp_path / "checkpoint")

@@ -337,6 +337,9 @@ def test_ones_own_objective_is_a_function() -> None:
         (lambda: FitSettings(precision="bf61"), ValueError, "precision must be one of"),  # type: ignore[arg-type]
         (lambda: FitSettings(warmup=99), ValueError, "warmup must end within"),
         (lambda: FitSettings(seed=0.5), TypeError, "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda: FitSettings(seed=-1), ValueError, "seed must be at least 0, got -1"),
+        (lambda: FitSettings(track_test="yes"), TypeError, "track_test must be True or False"),  # type: ignore[arg-type]
+        (lambda: FitSettings(groups=3), TypeError, "groups must be True or False, got 3"),  # type: ignore[arg-type]
         (lambda: FitSettings(betas="x"), TypeError, "betas must be a pair"),  # type: ignore[arg-type]
         (lambda: FitSettings(betas=("a", 0.9)), TypeError, "must be a number, got 'a'"),  # type: ignore[arg-type]
         (lambda: FitSettings(betas=(0.9, 1.0)), ValueError, "betas must lie below 1"),

@@ -67,7 +67,7 @@ class FitSettings:
     def __post_init__(self) -> None:
         check_count("FitSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
         check_count("FitSettings", 1, evaluate_every=self.evaluate_every)
-        check_count("FitSettings", 0, track_seen=self.track_seen)
+        check_count("FitSettings", 0, track_seen=self.track_seen, seed=self.seed)
         if self.save_every is not None:
             check_count("FitSettings", 1, save_every=self.save_every)
         _number("FitSettings", lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
@@ -77,8 +77,9 @@ class FitSettings:
         _choice("precision", self.precision, get_args(Precision))
         _choice("choose", self.choose, get_args(Choice))
         _choice("optimiser", self.optimiser, get_args(Optimiser))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"FitSettings: seed must be a whole number, got {self.seed!r}.")
+        for name, value in (("groups", self.groups), ("track_test", self.track_test)):
+            if not isinstance(value, bool):
+                raise TypeError(f"FitSettings: {name} must be True or False, got {value!r}.")
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise TypeError(f"FitSettings: betas must be a pair of numbers such as (0.9, 0.999), got {self.betas!r}.")
         _number("FitSettings", **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
