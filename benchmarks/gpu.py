@@ -5,7 +5,8 @@
     python benchmarks/gpu.py --limit 300                       # stop between rows after so many seconds; call again
 
 Ceilings are measured first. Every contender's values and gradients are then compared with float64: one that differs
-gets no time. Rows that --out holds of the same commit, device and sizes are kept, so that a run cut short goes on.
+gets no time. Rows that --out holds of the same commit, device and sizes are kept, so that a run cut short goes on; with
+--keep those of other commits too, unless --only names them. Each row carries the commit that it was measured at.
 `--device cpu --tiny` runs the program itself on a machine without a GPU; its times mean nothing.
 """
 
@@ -13,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import logging
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import torch
 
 import gpu_ceilings
 import gpu_peers
+import gpu_record
 import gpu_scans
 import gpu_step
 import gpu_table
@@ -34,7 +34,6 @@ from gpu_case import EAGER, Case, Ceilings, Timing
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 TOGETHER = 6  # processes that compile at a time: each holds the inputs of its row
-Rows = list[dict[str, Any]]
 
 
 def main() -> int:
@@ -45,26 +44,28 @@ def main() -> int:
         gpu_peers.leave_out(triton=settings.skip_peers)
     if settings.ahead is not None:
         return _once(made[settings.ahead])
-    here = _about(settings, device)
-    record = _held(settings.out, here)
-    chosen = [i for i, case in enumerate(made) if _due(case.name, settings.only, record["rows"])]
+    commit = gpu_record.commit(settings.commit)
+    record = gpu_record.held(settings.out, device, settings.tiny, None if settings.keep else commit)
+    done = {row["case"] for row in record["rows"] if row["commit"] == commit != gpu_record.UNKNOWN}
+    order = [case.name for case in made]
+    chosen = [i for i, name in enumerate(order) if name not in done and any(word in name for word in settings.only)]
     if device.type == "cuda":
         if not settings.skip_peers:
             gpu_peers.build()
         _compile_ahead(chosen, settings)
     ceilings = gpu_ceilings.measure(device, settings.tiny)
-    record["runs"].append({"date": _now(), "command": _command(), "ceilings": asdict(ceilings), "complete": False})
+    gpu_record.begin(record, ceilings, commit)
     print(gpu_table.told(ceilings), flush=True)
     for i in chosen:
         if settings.limit is not None and time.monotonic() - started > settings.limit:
             print(f"stopped after {settings.limit:.0f} s; the same command goes on with the rows that are left")
             break
-        record["rows"] += _measure(made[i], ceilings, settings, len(record["runs"]) - 1)
+        gpu_record.add(record, _measure(made[i], ceilings, settings), order)
         record["peers"] |= gpu_peers.report()
-        _write(settings.out, record)  # a run cut short leaves what it has
+        gpu_record.write(settings.out, record)  # a run cut short leaves what it has
     else:
         record["runs"][-1]["complete"] = True
-    _write(settings.out, record)
+    gpu_record.write(settings.out, record)
     print(gpu_table.table(record))
     return 1 if any("refused" in row for row in record["rows"]) else 0
 
@@ -74,6 +75,7 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[""], help="rows whose name holds one of these")
     parser.add_argument("--skip-eager", action="store_true", help="leave the eager version out")
     parser.add_argument("--skip-peers", action="store_true", help="leave the peers out")
+    parser.add_argument("--keep", action="store_true", help="keep rows of other commits that are not measured anew")
     parser.add_argument("--limit", type=float, help="start no further row after so many seconds")
     parser.add_argument("--profile", action="store_true", help="add the kernels of our steps, by time")
     parser.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
@@ -87,17 +89,19 @@ def _settings() -> argparse.Namespace:
 # -- one case ----------------------------------------------------------------------------------------------------------
 
 
-def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace, run: int) -> Rows:
+def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gpu_record.Rows:
     """Ours first; a contender that disagrees, or fails, says why and has no time."""
     began = time.monotonic()
     ours, *others = (c for c in case.contenders if not (settings.skip_eager and c.name == EAGER))
     found = _checked(case, ours)
     if isinstance(found, str):
-        rows = [{"case": case.name, "timing": t.name, "run": run, "refused": found} for t in case.timings]
+        rows = [{"case": case.name, "timing": t.name, "refused": found} for t in case.timings]
     else:
-        rows = [_row(case, t, ours, ceilings, found) | {"run": run} for t in case.timings]
+        rows = [_row(case, t, ours, ceilings, found) for t in case.timings]
         for other in others:
             _beside(case, other, rows)
+        for row, timing in zip(rows, case.timings, strict=True):
+            _judge(row, timing)
         if settings.profile and torch.cuda.is_available() and isinstance(case, gpu_step.StepCase):
             rows[0]["kernels"] = case.kernels()
     rows[0]["seconds"] = round(time.monotonic() - began, 1)  # of the whole case
@@ -130,21 +134,19 @@ def _row(case: Case, timing: Timing, ours: Any, ceilings: Ceilings, errors: dict
         return row | {"refused": gpu_peers.first_line(error)}
     finally:
         _release()
-    floor, target = ceilings.floor(timing.costs), timing.target_ms
+    floor = ceilings.floor(timing.costs)
     return row | {
         "ms": round(seen.ms, 4),
         "rate": timing.rate(seen.ms),
         "floor_ms": round(floor, 4),
         "of_floor": round(floor / seen.ms, 3),
-        "target_ms": target,
-        "met": None if target is None else seen.ms <= target,
         "quoted": timing.quoted,
         "peak_gb": seen.peak_gb,
         "others": {},
     }
 
 
-def _beside(case: Case, other: Any, rows: Rows) -> None:
+def _beside(case: Case, other: Any, rows: gpu_record.Rows) -> None:
     """Another contender's numbers, put into the rows."""
     found = _checked(case, other)
     for row, timing in zip(rows, case.timings, strict=True):
@@ -153,6 +155,16 @@ def _beside(case: Case, other: Any, rows: Rows) -> None:
         row["others"][other.name] = {"why": found} if isinstance(found, str) else _timed(case, other, timing, row["ms"])
         if not isinstance(found, str):
             row["others"][other.name]["errors"] = found
+
+
+def _judge(row: dict[str, Any], timing: Timing) -> None:
+    """What was to be reached: a time, or that of a rival in the same run."""
+    if "refused" in row:
+        return
+    rivals = {o["ms"]: name for name, o in row["others"].items() if "ms" in o and name.startswith(timing.rival or "?")}
+    row["target_ms"] = min(rivals, default=timing.target_ms)
+    row["target_of"] = rivals.get(row["target_ms"], "")
+    row["met"] = None if row["target_ms"] is None else row["ms"] <= row["target_ms"]
 
 
 def _timed(case: Case, other: Any, timing: Timing, ours: float) -> dict[str, Any]:
@@ -196,46 +208,6 @@ def _once(case: Case) -> int:
         if contender.ahead:
             case.once(contender)
     return 0
-
-
-def _due(name: str, only: list[str], rows: Rows) -> bool:
-    return any(word in name for word in only) and name not in {row["case"] for row in rows}
-
-
-# -- the record --------------------------------------------------------------------------------------------------------
-
-
-def _about(settings: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
-        "commit": settings.commit or asked.stdout.strip() or "unknown",
-        "tiny": settings.tiny,
-        "torch": torch.__version__,
-    }
-
-
-def _held(out: Path, here: dict[str, Any]) -> dict[str, Any]:
-    """The record that `out` holds of this commit, device and size; a new one elsewhere."""
-    if out.exists():
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-        if here["commit"] != "unknown" and all(found.get(key) == value for key, value in here.items()):
-            found["rows"] = [row for row in found["rows"] if "refused" not in row]
-            return found
-    return here | {"peers": {}, "runs": [], "rows": []}
-
-
-def _write(out: Path, record: dict[str, Any]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def _command() -> str:
-    return "python " + " ".join(f'"{word}"' if " " in word else word for word in sys.argv)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M")
 
 
 if __name__ == "__main__":

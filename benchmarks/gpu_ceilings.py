@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import torch
 
-from gpu_case import Ceilings, clock
+from gpu_case import Ceilings, measured
 
 
 def measure(device: torch.device, tiny: bool) -> Ceilings:
@@ -36,5 +35,4 @@ def _exponentials(device: torch.device, tiny: bool) -> float:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    work()
-    return 1e-3 * statistics.median(clock(work, device) for _ in range(8))
+    return 1e-3 * measured(lambda: work, device).ms

@@ -79,7 +79,7 @@ class ScanCase:
 
     def measured(self, contender: Scan, timing: Timing) -> Measured:
         x = contender.place(self.placed)
-        return measured(lambda: prepared(contender, x, timing), self.device)
+        return measured(lambda: prepared(contender, x, timing), self.device, warm=contender.name != EAGER)
 
     def once(self, contender: Scan) -> None:
         outcome(contender, self.placed)
@@ -147,7 +147,7 @@ def known(made: Sequence[tuple[peers.Peer, dict[str, Any]]]) -> list[Scan]:
 
 def linear(
     shape: Shape, dtype: torch.dtype, device: torch.device, *, last: bool = False, fixed: bool = False,
-    target: float | None = None, quoted: str = "",
+    target: float | None = None, quoted: str = "", rival: str = "",
 ) -> ScanCase:  # fmt: skip
     """(b, l, n), in memory as it is or with time last; a for each step or one for all."""
     kind = "complex" if dtype.is_complex else "real"
@@ -156,7 +156,7 @@ def linear(
     b, l, n = shape
     unit, reads = b * l * n * dtype.itemsize, 1 if fixed else 2
     timings = [
-        Timing("forward", "forward", (Cost((reads + 1) * unit),), target, quoted),
+        Timing("forward", "forward", (Cost((reads + 1) * unit),), target, quoted, rival=rival),
         Timing("backward", "backward", (Cost((2 * reads + 1) * unit),)),
     ]
     inputs = functools.partial(_linear_inputs, shape, dtype, device, last, fixed)
@@ -271,7 +271,8 @@ def cases(device: torch.device, tiny: bool) -> list[ScanCase]:
         ]
     big, mamba = (8, 16384, 1536), "mamba_ssm CUDA {} ms"
     return [
-        linear(big, real, device, last=True, target=0.58, quoted="accelerated-scan 0.58 ms"),
+        linear(big, real, device, last=True, target=0.58, quoted="accelerated-scan 0.58 ms",
+               rival="accelerated-scan"),
         linear(big, pair, device, last=True, target=1.4, quoted="accelerated-scan 2.92 ms"),
         linear(big, real, device),
         linear(big, pair, device),

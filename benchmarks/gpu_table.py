@@ -22,6 +22,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1), *(line(row) for row in record["rows"]), ""]
     absent = {name: peer["absent"] for name, peer in record["peers"].items() if "absent" in peer}
     lines += [f"peer {name}: not there ({why})" for name, why in absent.items()]
+    commits = dict.fromkeys(row["commit"] for row in record["rows"])
+    lines += [f"rows of several commits: {', '.join(commits)}"] if len(commits) > 1 else []
     return "\n".join(lines)
 
 
@@ -41,7 +43,8 @@ def _ms(ms: float) -> str:
 def _target(row: Row) -> str:
     if row["target_ms"] is None:
         return ""
-    return f"{row['target_ms']:g} ms {'met' if row['met'] else 'missed'}"
+    goal = f"{row['target_of']} {_ms(row['target_ms'])}" if row["target_of"] else f"{row['target_ms']:g} ms"
+    return f"{goal} {'met' if row['met'] else 'missed'}"
 
 
 def _other(name: str, other: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ def run(parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_one_run_tells_everything(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     status, record = run("--only", "step, s4d", "time last", "selective", "--commit", "abc")
     assert status == 0
-    assert record["commit"] == "abc"
+    assert {row["commit"] for row in record["rows"]} == {record["runs"][0]["commit"]} == {"abc"}
     assert set(record["runs"][0]["ceilings"]) == {"bytes_per_s", "flops_per_s", "exponentials_per_s"}
     assert record["runs"][0]["complete"]
     names = [row["timing"] for row in record["rows"]]
@@ -68,9 +68,36 @@ def test_a_run_cut_short_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -
     _, first = run("--only", "linear scan, complex", "--skip-peers", "--commit", "abc")
     _, both = run(*words)
     assert both["rows"][: len(first["rows"])] == first["rows"]  # kept, not measured again
-    assert [row["run"] for row in both["rows"]] == [1, 1, 2, 2]
+    assert [row["commit"] for row in both["rows"]] == ["abc"] * 4
     _, other = run("--only", "linear scan, complex", "--skip-peers", "--commit", "abd")
-    assert len(other["rows"]) == 2
+    assert [row["commit"] for row in other["rows"]] == ["abd"] * 2
+
+
+def test_rows_of_another_commit_are_kept_when_asked(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--skip-peers", "--keep", "--only")
+    run(*words, "linear scan, complex", "selective", "--commit", "abc")
+    _, record = run(*words, "selective", "time last", "--commit", "abd")
+    found = [(row["case"].split(",")[0], row["commit"], row["run"]) for row in record["rows"]]
+    assert (
+        found == [("linear scan", "abd", 1)] * 2 + [("linear scan", "abc", 0)] * 2 + [("selective scan", "abd", 1)] * 3
+    )
+    assert "rows of several commits: abd, abc" in capsys.readouterr().out
+
+
+def test_a_rival_of_the_same_run_is_the_target(parts: Any) -> None:
+    timing = parts.case.Timing("forward", "forward", (), target_ms=1.0, rival="peer")
+    row: dict[str, Any] = {
+        "ms": 2.0,
+        "others": {"peer (a)": {"ms": 2.5}, "peer (b)": {"ms": 1.5}, "eager": {"ms": 1.0}},
+    }
+    parts.gpu._judge(row, timing)
+    assert (row["target_ms"], row["target_of"], row["met"]) == (1.5, "peer (b)", False)
+    del row["others"]["peer (b)"]
+    parts.gpu._judge(row, timing)
+    assert (row["target_ms"], row["target_of"], row["met"]) == (2.5, "peer (a)", True)
+    row["others"] = {"peer (a)": {"why": "not there"}}
+    parts.gpu._judge(row, timing)
+    assert (row["target_ms"], row["target_of"], row["met"]) == (1.0, "", False)
 
 
 def test_no_speed_for_wrong_numbers(run: Run, parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +127,7 @@ def test_a_peer_that_differs_or_fails_is_a_line(parts: Any) -> None:
     case = parts.scans.linear((2, 9, 3), torch.float32, CPU)
     case.rivals = lambda: rivals
     settings = SimpleNamespace(skip_eager=False, profile=False)
-    rows = parts.gpu._measure(case, parts.case.Ceilings(1e9, 1e9, 1e9), settings, 0)
+    rows = parts.gpu._measure(case, parts.case.Ceilings(1e9, 1e9, 1e9), settings)
     others = rows[0]["others"]
     assert "values differ" in others["delayed"]["why"]
     assert "gradients differ" in others["half a gradient"]["why"]
