@@ -28,7 +28,7 @@ BF16 = 2e-2
 
 def config(name: str) -> ModelConfig:
     blocks: dict[str, Any] = {
-        "s5": ResidualConfig(S5Config(32), "none", "none"),
+        "s5": ResidualConfig(S5Config(64), "none", "none"),
         "s5 glu": ResidualConfig(S5Config(16, conjugate=False), "glu", "gelu"),
         "lru": ResidualConfig(LRUConfig(16), "linear", "gelu"),
         "mamba": MambaConfig(16),

@@ -40,11 +40,9 @@ def test_against_simulation(function: object, d: int, b: int, l: int, p: int) ->
     ("shape", "suits"),
     [
         ((128, 256, 1024, 64), True),
-        ((100, 33, 1, 20), True),
-        ((256, 256, 1024, 64), True),
+        ((100, 96, 1, 20), True),
         ((128, 256, 65536, 128), True),
-        ((256, 256, 16, 128), False),  # tables of 256 KB
-        ((300, 256, 16, 64), False),
+        ((129, 256, 16, 64), False),
         ((64, 256, 16, 129), False),
         ((64, 256, 16, 4), False),  # so few states that three passes are no more bytes
         ((128, 8, 1024, 64), False),  # a batch that leaves the device empty

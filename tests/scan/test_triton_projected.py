@@ -45,7 +45,7 @@ def gradients(y: Tensor, asked: list[Tensor], g: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.zeros_like(t) if f is None else f for f, t in zip(found, asked, strict=True))
 
 
-@pytest.mark.parametrize(("d", "b", "l", "p"), [(5, 2, 21, 3), (4, 1, 8, 4), (3, 2, 1, 5)])
+@pytest.mark.parametrize(("d", "b", "l", "p"), [(5, 2, 21, 3), (4, 1, 8, 4), (5, 2, 20, 3), (3, 2, 1, 5)])
 def test_values_and_gradients(d: int, b: int, l: int, p: int) -> None:
     given = inputs(d, b, l, p)
     wide = [t.double().requires_grad_() for t in given]

@@ -1,4 +1,4 @@
-"""A residual block of S5 or LRU with channels first: one product, one scan along time, one product, skip and norm.
+"""A residual block of S5 or LRU with channels first: a scan along time between two products, skip and norm.
 
     v = W_in x,    h = scan(lam, v),    y = W_out h + D x                       x, y (d, b, l), v, h (2p, b, l)
 
@@ -19,7 +19,7 @@ from resolvent.blocks.residual import Residual
 from resolvent.blocks.skip_norm import Ending, ending, skip_norm
 from resolvent.layers.lru import LRU
 from resolvent.layers.s5 import S5
-from resolvent.scan.constant import constant_scan
+from resolvent.scan.projected import projected_scan
 
 AXIS = 0  # of the channels
 
@@ -55,8 +55,7 @@ def weights(block: Residual, length: int, dtype: torch.dtype) -> Weights:
 def run(block: Residual, x: Tensor, w: Weights) -> Tensor:
     """(d, b, l) -> (d, b, l)."""
     h = columns.norm(block.norm, x) if block.prenorm else x
-    states = constant_scan(w.lam, _product(w.W_in, h))
-    y = _product(w.W_out, states)
+    y = projected_scan(w.lam, w.W_in, w.W_out, h)
     if w.D is not None:
         y = columns.mixed(block, torch.addcmul(y, h, w.D))
     if w.end is not None:
@@ -72,7 +71,3 @@ def _bare(block: Residual) -> bool:
         isinstance(mixer, Mixer) and mixer.linear is None and isinstance(mixer.act, nn.Identity)
     )
     return plain and isinstance(block.ads, nn.Identity)
-
-
-def _product(W: Tensor, x: Tensor) -> Tensor:
-    return (W @ x.flatten(1)).view(-1, *x.shape[1:])

@@ -17,8 +17,7 @@ from resolvent.scan.dispatch import Candidate, choose, nothing
 
 FEWEST = 32  # sequences; with fewer, programs that walk them one each are slower than three passes over memory
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
-CHANNELS = 256
-LARGEST = 64 * 256  # padded channels by padded states, of tables that fit on the chip together
+CHANNELS = 128  # with more, both tables leave no room for a second program on a multiprocessor
 CLOSE = 2e-2  # of bfloat16
 
 
@@ -56,12 +55,7 @@ def _suits(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> bool:
     p = lam.shape[0]
     if not (b >= FEWEST and l > 0 and STATES[0] <= p <= STATES[1] and d <= CHANNELS and W_out.shape[0] == d):
         return False
-    return _power(d) * max(64, _power(p)) <= LARGEST and l * max(x.stride(2), 2 * p) < 2**31
-
-
-def _power(n: int) -> int:
-    """The next power of two."""
-    return 1 << (n - 1).bit_length()
+    return l * max(x.stride(2), 2 * p) < 2**31
 
 
 def _triton(x: Tensor) -> Any:
