@@ -94,6 +94,7 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gp
     began = time.monotonic()
     ours, *others = (c for c in case.contenders if not (settings.skip_eager and c.name == EAGER))
     found = _checked(case, ours)
+    rows: gpu_record.Rows
     if isinstance(found, str):
         rows = [{"case": case.name, "timing": t.name, "refused": found} for t in case.timings]
     else:
