@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +14,29 @@ from scipy.optimize import brentq, linprog
 from torch import Tensor
 
 from helpers import assert_close
+from resolvent.attacks import Threat
 from resolvent.attacks.fab_plane import level, level_sorted, plane_step
+from resolvent.attacks.fab_walk import Pace, Walk
 
 NORMS = {"linf": torch.inf, "l2": 2, "l1": 1}
+Step = Callable[[str, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def compiled_step(norm: Any, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """The step of a walker at 0 that neither overshoots nor looks at x: what the compiled code does row by row."""
+    code = pytest.importorskip("resolvent.attacks.fab_walk_numba", reason="numba comes with the cpu extra")
+    zero, one = torch.zeros_like(w), torch.ones_like(w[:, 0])
+    box = -down[:, None], up[:, None]
+    walk = Walk(zero, one, zero[:, None], Threat(norm, 1.0), None, *box, zero.clone(), one.clone(), one < 0)
+    moved: Tensor = code.stride(walk, gap[:, None], w[:, None], Pace(alpha_max=0.0, eta=1.0))
+    assert not bool(walk.odd.any())
+    return moved[:, 0]
+
+
+WAYS = [
+    *(pytest.param(norm, plane_step, id=f"{norm}-torch") for norm in NORMS),
+    *(pytest.param(norm, compiled_step, id=f"{norm}-compiled") for norm in ("linf", "l2")),
+]
 
 
 def case(seed: int, n: int, b: int = 5, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -53,11 +76,11 @@ def _least_l2(w: np.ndarray, gap: float, down: np.ndarray, up: np.ndarray) -> fl
     return float(np.linalg.norm(np.clip(-brentq(miss, -1e9, 1e9, xtol=1e-14, rtol=1e-14, maxiter=500) * w, -down, up)))
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "step"), WAYS)
 @pytest.mark.parametrize("n", [1, 2, 7, 30])
-def test_shortest_step(norm: str, n: int) -> None:
+def test_shortest_step(norm: str, step: Step, n: int) -> None:
     w, gap, down, up = case(n, n, b=8)
-    d = plane_step(norm, w, gap, down, up)
+    d = step(norm, w, gap, down, up)
     assert bool((d >= -down).all() and (d <= up).all())
     reached = 0
     for i in range(len(w)):
@@ -77,27 +100,28 @@ def _corner(w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
     return torch.where(w == 0, 0.0, torch.where(lower, -down, up))
 
 
-@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2), ("l1", torch.inf)])
-def test_without_a_box_it_is_hoelders_inequality(norm: str, dual: float) -> None:
+@pytest.mark.parametrize(("norm", "step"), WAYS)
+def test_without_a_box_it_is_hoelders_inequality(norm: str, step: Step) -> None:
+    dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
     w, gap, *_ = case(3, 40)
     room = torch.full_like(w, torch.inf)
-    d = plane_step(norm, w, gap, room, room)
+    d = step(norm, w, gap, room, room)
     assert_close((w * d).sum(1), -gap)
     assert_close(torch.linalg.vector_norm(d, NORMS[norm], dim=1), gap.abs() / torch.linalg.vector_norm(w, dual, dim=1))
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_no_slope_no_step(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "step"), WAYS)
+def test_no_slope_no_step(norm: str, step: Step) -> None:
     room = torch.full((2, 4), torch.inf)
-    d = plane_step(norm, torch.zeros(2, 4), torch.tensor([1.0, 0.0]), room, room)
+    d = step(norm, torch.zeros(2, 4), torch.tensor([1.0, 0.0]), room, room)
     assert bool((d == 0).all())
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_tiny_slopes_keep_their_precision(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "step"), WAYS)
+def test_tiny_slopes_keep_their_precision(norm: str, step: Step) -> None:
     w, gap, down, up = case(5, 20, dtype=torch.float32)
-    d = plane_step(norm, w, gap, down, up)
-    tiny = plane_step(norm, w * 1e-25, gap * 1e-25, down, up)
+    d = step(norm, w, gap, down, up)
+    tiny = step(norm, w * 1e-25, gap * 1e-25, down, up)
     assert_close(tiny, d, tolerance=1e-4)  # a product of two float32 numbers near 1e-25 loses digits
 
 
@@ -122,9 +146,20 @@ def test_many_kinks_fall_back_to_sorting() -> None:
     assert_close(got, other, tolerance=1e-3)  # the gap's last digits decide among kinks: the order of summation shows
 
 
-def test_a_row_does_not_feel_its_neighbours() -> None:
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_compiled_newton_meets_every_kink(norm: str) -> None:
+    """The same without the way out: rooms in geometric order, so that it stops at one after the other."""
+    k = torch.arange(28, dtype=torch.float64)
+    w, room = (2.0**-k)[None], (2.0**k)[None] * (1 + k / 28)
+    gap = (w * room).sum(1) * (1 - 1e-9)
+    d = compiled_step(norm, w, gap, room, room)
+    assert_close((w * d).sum(1), -gap)
+    assert_close(d, plane_step(norm, w, gap, room, room))
+
+
+@pytest.mark.parametrize(("norm", "step"), WAYS)
+def test_a_row_does_not_feel_its_neighbours(norm: str, step: Step) -> None:
     w, gap, down, up = case(11, 50, b=6, dtype=torch.float32)
-    for norm in NORMS:
-        whole = plane_step(norm, w, gap, down, up)
-        alone = torch.cat([plane_step(norm, *(v[i : i + 1] for v in (w, gap, down, up))) for i in range(6)])
-        assert torch.equal(whole, alone)
+    whole = step(norm, w, gap, down, up)
+    alone = torch.cat([step(norm, *(v[i : i + 1] for v in (w, gap, down, up))) for i in range(6)])
+    assert torch.equal(whole, alone)

@@ -89,6 +89,28 @@ def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
     return FAB(**settings)(f, x, y, threat, draws=draws)
 
 
+@dataclass(frozen=True, eq=False)
+class _Band:
+    """The samples on the way; `y` and `lengths` are their walkers'."""
+
+    at: Tensor  # (s,) places of the samples
+    target: Tensor | None  # (s, k)
+    y: Tensor  # (s * k,)
+    lengths: Tensor | None  # (s * k,)
+
+    @classmethod
+    def of(cls, rows: Rows, at: Tensor, target: Tensor | None) -> _Band:
+        each = at if target is None else at.repeat_interleave(target.shape[1])
+        return cls(at, target, rows.y[each], None if rows.lengths is None else rows.lengths[each])
+
+    @property
+    def width(self) -> int:
+        return 1 if self.target is None else self.target.shape[1]
+
+    def select(self, rows: Rows, index: Tensor) -> _Band:
+        return _Band.of(rows, self.at[index], None if self.target is None else self.target[index])
+
+
 class _Hunt:
     """One call of the attack: the samples, what was found, and the nearest wrong points, near enough or not."""
 
@@ -99,11 +121,13 @@ class _Hunt:
         self.rows = rows = opening.rows
         self.found = Strongest(rows)
         self.point = rows.x.clone()
+        self.classes = 0
         self.distance = torch.full((len(rows),), torch.inf, dtype=rows.x.dtype, device=rows.x.device)
 
     def look(self) -> Tensor:
         """Outputs at x; what is wrong already has distance 0 and is left alone."""
         logits, everyone = self.opening.look(self.found), self.opening.everyone
+        self.classes = logits.shape[1]
         self.found.offer(everyone, self.rows.x, self._loss(logits, everyone), logits)
         self.distance[self.found.wrong] = 0.0
         return logits
@@ -127,19 +151,18 @@ class _Hunt:
 
     def walk(self, at: Tensor, target: Tensor | None, restart: int) -> None:
         """All steps of one restart for the samples `at`."""
-        rows, pace, fresh = self.rows.select(at), self.settings.pace, True
-        state = Walk.start(rows.x, self._begin(rows, target, restart), rows.threat)
-        for _ in range(self.settings.steps):
-            gap, slope = self._linearise(state, at, target, fresh)
-            state.step(gap, slope, pace)
-            fresh = False
-            done = self._arrive(state, at)
-            if not self.settings.minimal and bool(done.any()):
-                left = (~done).nonzero().squeeze(1)
-                at, state = at[left], state.select(left)
-                target = None if target is None else target[left]
+        rows, band, paid = self.rows.select(at), _Band.of(self.rows, at, target), 0
+        begin = self._begin(rows, target, restart)
+        state = Walk.start(rows.x, begin, rows.threat, self.point[at], self.distance[at])
+        for i in range(self.settings.steps):
+            self._leave(state, band, fresh=i == 0)
+            if self._arrive(state, band) and not self.settings.minimal:
+                self._enter(state, band, i + 1 - paid)
+                left, paid = (~self.found.wrong[band.at]).nonzero().squeeze(1), i + 1
                 if not len(left):
                     return
+                band, state = band.select(self.rows, left), state.select(left)
+        self._enter(state, band, self.settings.steps - paid)
 
     def settle(self) -> None:
         """Samples that stand: pull the nearest wrong point into the ball, and keep it where it is stronger than x."""
@@ -159,57 +182,43 @@ class _Hunt:
         keys = [draws if target is None else draws.fold(target[:, j]) for j in range(width)]
         return torch.stack([half.random_start(rows.x, key, surface=True).flatten(1) for key in keys], 1)
 
-    def _linearise(self, state: Walk, at: Tensor, target: Tensor | None, fresh: bool) -> tuple[Tensor, Tensor]:
-        """z_t - z_y (s, k) and its gradient (s, k, n), cleaned and counted."""
-        s, k, n = state.at.shape
-        spots = self._spots(state, at)
-        if target is None:
-            gap, slope, logits = nearest(self.victim, spots, state.threat.norm)
+    def _enter(self, state: Walk, band: _Band, steps: int) -> None:
+        """What so many steps found and cost: two looks of each walker, one with a gradient, or one of every class."""
+        at, gradients = band.at, self.classes if band.target is None else band.width
+        self.point[at], self.distance[at] = state.best.view(-1, *self.rows.x.shape[1:]), state.distance
+        self.found.non_finite[at] |= state.odd
+        self.found.queries[at] += 2 * steps * band.width
+        self.found.gradients[at] += steps * gradients
+
+    def _leave(self, state: Walk, band: _Band, fresh: bool) -> None:
+        """One step from where the walkers stand, by z_t - z_y (s, k) and its gradient (s, k, n)."""
+        spots = self._spots(state, band)
+        if band.target is None:
+            gap, slope, _ = nearest(self.victim, spots, state.threat.norm)
         else:
-            gap, slope, logits = towards(self.victim, spots, target.flatten())
-        slope, gap = slope.reshape(s, k, n), gap.view(s, k).to(state.at.dtype)
-        sound = torch.isfinite(slope.abs().amax(2)) & torch.isfinite(gap)
+            gap, slope, _ = towards(self.victim, spots, band.target.flatten())
+        gap, slope = gap.view(state.at.shape[:2]).to(state.at.dtype), slope.reshape(state.at.shape)
         if fresh:
             acts = slope if state.free is None else slope * state.free
-            self.found.zero_gradient[at] |= (acts == 0).all(2).all(1)
-        self.found.queries[at] += k
-        self.found.gradients[at] += k if target is not None else logits.shape[1]
-        if bool(sound.all()):
-            return gap, slope
-        self.found.non_finite[at] |= ~sound.all(1)
-        return torch.where(sound, gap, 0.0), torch.where(sound[:, :, None], slope, 0.0)
+            self.found.zero_gradient[band.at] |= (acts == 0).all(2).all(1)
+        state.step(gap, slope, self.settings.pace)
 
-    def _spots(self, state: Walk, at: Tensor) -> Spots:
+    def _spots(self, state: Walk, band: _Band) -> Spots:
         """Where the walkers stand, sample by sample."""
-        k, rows = state.at.shape[1], self.rows
-        lengths = None if rows.lengths is None else rows.lengths[at].repeat_interleave(k)
-        return Spots(state.at.view(-1, *rows.x.shape[1:]), rows.y[at].repeat_interleave(k), lengths)
+        return Spots(state.at.view(-1, *self.rows.x.shape[1:]), band.y, band.lengths)
 
-    def _arrive(self, state: Walk, at: Tensor) -> Tensor:
-        """Look where the step ended; which samples (s,) are broken within eps."""
-        s, k, _ = state.at.shape
-        spots = self._spots(state, at)
-        logits = self.victim.forward(spots.x, spots.lengths)
-        self.found.queries[at] += k
-        sound = torch.isfinite(logits).all(1)
-        self.found.non_finite[at] |= ~sound.view(s, k).all(1)
-        wrong = sound & (logits.argmax(1) != spots.y)
-        walker = state.across(wrong.view(s, k), self.settings.pace)
-        self._note(state, at, logits.view(s, k, -1), walker)
-        return self.found.wrong[at]
-
-    def _note(self, state: Walk, at: Tensor, logits: Tensor, walker: Tensor) -> None:
-        """Enter the points that came nearer than any before."""
-        new = ((walker >= 0) & (state.distance < self.distance[at])).nonzero().squeeze(1)
-        if not len(new):
-            return
-        rows, points = at[new], state.best[new]
-        self.point[rows] = points.view(-1, *self.rows.x.shape[1:])
-        self.distance[rows] = state.distance[new]
-        near = new[state.distance[new] <= state.threat.radius(state.x)[new, 0]]
-        if len(near):
-            there, where = logits[near, walker[near]], at[near]
-            self.found.offer(where, self.point[where], self._loss(there, where), there, latest=True)
+    def _arrive(self, state: Walk, band: _Band) -> bool:
+        """Look where the step ended; whether samples were broken within eps."""
+        spots = self._spots(state, band)
+        logits = self.victim.forward(spots.x, spots.lengths).view(*state.at.shape[:2], -1)
+        walker = state.across(logits, spots.y.view(logits.shape[:2]), self.settings.pace)
+        if int(walker.max()) < 0:
+            return False
+        near = (walker >= 0).nonzero().squeeze(1)
+        there, where = logits[near, walker[near]], band.at[near]
+        points = state.best[near].view(-1, *self.rows.x.shape[1:])
+        self.found.offer(where, points, self._loss(there, where), there, latest=True)
+        return True
 
     def _loss(self, logits: Tensor, at: Tensor) -> Tensor:
         return torch.where(torch.isfinite(logits).all(1), margin(logits, self.rows.y[at]), -torch.inf)

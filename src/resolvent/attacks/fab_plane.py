@@ -7,17 +7,13 @@ Given w, c = <w, t> - b and the box low <= t + d <= high, each coordinate can on
 
 a knapsack that fills in the order of the norm: Linf and L2 raise one common level, L1 takes the steepest coordinates
 first. Where the plane cannot be reached the answer is the corner of the box nearest to it: v = r wherever w is
-not 0. Tensors are (b, n) and `gap` is c, (b,).
+not 0. Tensors are (b, n) and `gap` is c, (b,). Row by row in compiled code: fab_walk_numba.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from resolvent.scan.dispatch import choose, numba_or
 
 _ROUNDS = 24  # Newton's method needs three to eight; rows that need more go to the sorted solution
 _FAR = 1e18  # as good as infinitely far: its square is still a number
@@ -28,13 +24,6 @@ def plane_step(norm: str, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> T
 
     Several gaps (..., b) with boxes (..., b, n) of their own may share one w (b, n).
     """
-    if norm == "l1" or not gap.numel() or not w.shape[-1]:
-        return torch_step(norm, w, gap, down, up)
-    found: Tensor = choose("plane_step", _CANDIDATES, w.device, w.dtype)(norm, w, gap, down, up)
-    return found
-
-
-def torch_step(norm: str, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
     side = w.sign() * torch.where(gap < 0, 1.0, -1.0)[..., None]  # -1, 0 or 1: where a step closes the gap
     rising = side.clamp_min(0.0)
     room = torch.addcmul(up.clamp_max(_FAR) * rising, down.clamp_max(_FAR), rising - side)
@@ -102,22 +91,3 @@ def level_sorted(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Ten
     rest = (gap - closed.gather(1, passed)).clamp_min(0.0)
     pull = pull.gather(1, passed)
     return torch.where(pull > 0, rest / pull, torch.where(rest > 0, torch.inf, zero))
-
-
-# -- which of them runs ------------------------------------------------------------------------------------------------
-
-
-def _load_numba() -> Any:
-    from resolvent.attacks import fab_plane_numba
-
-    return fab_plane_numba.plane_step
-
-
-def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    w = torch.sin(1.7 * torch.arange(27)).to(dtype).view(3, 9)
-    gap, up = 4 * w[:, 0], w.abs().flip(1)
-    pairs = ((kernel(norm, w, gap, up, 1 - up), torch_step(norm, w, gap, up, 1 - up)) for norm in ("linf", "l2"))
-    return all(torch.allclose(got, want, rtol=1e-4, atol=1e-5) for got, want in pairs)
-
-
-_CANDIDATES = numba_or(torch_step, _load_numba, _probe)

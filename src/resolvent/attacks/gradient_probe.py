@@ -7,6 +7,7 @@ from torch import Tensor
 
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import Objective, dlr, fallback, targeted_dlr
+from resolvent.attacks.objective_slope import Slope, slope_of
 from resolvent.attacks.rows import Rows, check_logits
 from resolvent.attacks.strongest import Strongest
 
@@ -25,9 +26,20 @@ class Fitted:
             self._fit(logits)
         return self.objective(logits, *labels)
 
+    def closed_slope(self) -> Slope | None:
+        """The same with its gradient in the logits, where a closed form is known."""
+        return None if slope_of(self.objective) is None else self._slope
+
     def saturated(self, loss: Tensor) -> Tensor:
         """Where a zero gradient is no sign of trouble: DLR stays constant once y is the third of the sorted logits."""
         return (loss > 0) & (self.objective in (dlr, targeted_dlr))
+
+    def _slope(self, logits: Tensor, *labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self._fresh:
+            self._fit(logits)
+        known = slope_of(self.objective)
+        assert known is not None  # what stands in for an objective with a closed form has one, too
+        return known(logits, *labels)
 
     def _fit(self, logits: Tensor) -> None:
         check_logits(logits, self.y)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.attacks.capacity import within_memory
 from resolvent.attacks.objective import Objective
+from resolvent.attacks.objective_slope import backward_start
 from resolvent.scan.memory import keep_freed_memory
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Victim:
         self.forwards = 0
         self.backwards = 0
         self._inside = False
+        self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
 
     @staticmethod
     def of(f: Callable[..., Tensor] | Victim) -> Victim:
@@ -62,7 +64,7 @@ class Victim:
         if self._inside:
             yield self
             return
-        self._inside = True
+        self._inside, self._type = True, self._half()
         keep_freed_memory()
         try:
             with _still(self.module), self._frozen():
@@ -74,10 +76,10 @@ class Victim:
         """Outputs without gradient: (b, classes), at least float32."""
 
         def once(at: slice) -> Tensor:
-            return self.call(x[at], _part(lengths, at))
+            return self.call(_part(x, at), _part(lengths, at))
 
         with torch.no_grad():
-            return torch.cat([self._fitted(x, at, once) for at in self._parts(x)])
+            return torch.cat([self._fitted(x, at, once) for at in self._parts(x)])  # a copy: f may use its own again
 
     def value_and_grad(
         self, x: Tensor, objective: Objective, *labels: Tensor, lengths: Tensor | None = None, passes: int = 1
@@ -88,19 +90,20 @@ class Victim:
         """
 
         def once(at: slice) -> tuple[Tensor, Tensor, Tensor]:
-            return self._differentiate(x[at], _part(lengths, at), objective, [label[at] for label in labels])
+            return self._differentiate(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
 
         pieces = []
         for at in self._parts(x):
             runs = [self._fitted(x, at, once) for _ in range(passes)]
             pieces.append(runs[0] if passes == 1 else _mean(runs))
         losses, grads, outputs = zip(*pieces, strict=True)
-        return torch.cat(losses), grads[0] if len(grads) == 1 else torch.cat(grads), torch.cat(outputs)
+        return _joined(losses), _joined(grads), torch.cat(outputs)
 
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """f itself, once and for all of x, counted and checked."""
         self.forwards += x.shape[0]
-        given = x.to(self._dtype(x))
+        half = self._type if self._inside else self._half()
+        given = x if half is None else x.to(half)
         output = self.f(given) if lengths is None else self.f(given, lengths)
         if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
             got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
@@ -116,10 +119,10 @@ class Victim:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             output = self.call(x, lengths)
-            losses = objective(output, *labels)
-            if not losses.requires_grad:  # the output does not depend on x at all
-                return losses, torch.zeros_like(x.detach()), output
-            (grad,) = torch.autograd.grad(losses.sum(), [x], allow_unused=True)
+            losses, end, start = backward_start(objective, output, labels)
+        if not end.requires_grad:  # the output does not depend on x at all
+            return losses, torch.zeros_like(x.detach()), output
+        (grad,) = torch.autograd.grad([end], [x], [start], allow_unused=True)
         return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
 
     def _parts(self, x: Tensor) -> Iterator[slice]:
@@ -133,11 +136,11 @@ class Victim:
         count = min(at.stop, x.shape[0]) - at.start
         return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
 
-    def _dtype(self, x: Tensor) -> torch.dtype:
+    def _half(self) -> torch.dtype | None:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""
         parameters = iter(()) if self.module is None else self.module.parameters()
         own = next((p.dtype for p in parameters if p.is_floating_point()), None)
-        return own if own in _HALF and own is not None else x.dtype
+        return own if own in _HALF else None
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -159,8 +162,17 @@ def _freezable(module: nn.Module | None) -> Iterator[Any]:
             yield from _freezable(child)
 
 
-def _part(lengths: Tensor | None, at: slice) -> Tensor | None:
-    return None if lengths is None else lengths[at]
+@overload
+def _part(value: Tensor, at: slice) -> Tensor: ...
+@overload
+def _part(value: None, at: slice) -> None: ...
+def _part(value: Tensor | None, at: slice) -> Tensor | None:
+    """Some rows; all of them as they are."""
+    return value if value is None or (at.start == 0 and at.stop >= len(value)) else value[at]
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _mean(runs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

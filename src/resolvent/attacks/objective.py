@@ -13,7 +13,7 @@ from torch import Tensor
 
 Objective = Callable[..., Tensor]
 
-_TINY = 1e-12
+TINY = 1e-12
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -39,13 +39,13 @@ def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
     """Difference of logits ratio (Croce & Hein 2020): -(z_y - max_{j != y} z_j) / (z_(1) - z_(3)), z_(1) largest."""
     top = logits.topk(3, dim=1).values  # (b, 3)
-    return margin(logits, y) / (top[:, 0] - top[:, 2] + _TINY)
+    return margin(logits, y) / (top[:, 0] - top[:, 2] + TINY)
 
 
 def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """Targeted DLR (Croce & Hein 2020): -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2)."""
     top = logits.topk(4, dim=1).values  # (b, 4)
-    return targeted_margin(logits, y, target) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + _TINY)
+    return targeted_margin(logits, y, target) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 
 
 def kl(logits: Tensor, clean_logits: Tensor) -> Tensor:

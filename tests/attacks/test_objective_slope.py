@@ -1,0 +1,108 @@
+"""Closed-form gradients of objectives against autograd, compiled and not, and through a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close
+from resolvent.attacks import Victim
+from resolvent.attacks import objective as ob
+from resolvent.attacks.gradient_probe import Fitted
+from resolvent.attacks.objective_slope import backward_start, slope_of, torch_aimed
+from resolvent.scan.dispatch import use
+
+PLAIN = {"cross_entropy": ob.cross_entropy, "margin": ob.margin, "dlr": ob.dlr}
+AIMED = {
+    "targeted_cross_entropy": ob.targeted_cross_entropy,
+    "targeted_margin": ob.targeted_margin,
+    "targeted_dlr": ob.targeted_dlr,
+}
+EXACT = 1e-12  # float64, the same few products and sums: two orders below the table
+
+
+def case(name: str, b: int = 40, classes: int = 6, seed: int = 0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    z = torch.randn(b, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    y = torch.arange(b) % classes
+    return z * torch.logspace(-2, 2, b, dtype=torch.float64)[:, None], (y,) if name in PLAIN else (y, (y + 1) % classes)
+
+
+def by_autograd(objective: Any, z: Tensor, labels: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    leaf = z.clone().requires_grad_()
+    value = objective(leaf, *labels)
+    return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("name", [*PLAIN, *AIMED])
+def test_the_gradient_is_autograds(name: str, backend: str) -> None:
+    if backend == "numba":
+        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+    objective: Any = {**PLAIN, **AIMED}[name]
+    slope = slope_of(objective)
+    assert slope is not None
+    for b, classes in ((40, 6), (1, 4), (7, 4), (5, 300)):
+        z, labels = case(name, b, classes)
+        with use(backend):
+            got = slope(z, *labels)
+        for mine, want in zip(got, by_autograd(objective, z, labels), strict=True):
+            assert_close(mine, want, tolerance=EXACT)
+        assert all(v.is_contiguous() and not v.requires_grad for v in got)
+
+
+def test_ties_of_the_best_wrong_class_share_alike() -> None:
+    z, y = torch.tensor([[0.0, 2.0, 2.0, 1.0]]).double(), torch.tensor([0])
+    for objective in (ob.margin, ob.dlr):
+        slope = slope_of(objective)
+        assert slope is not None
+        assert_close(slope(z, y)[1][:, 1:3], by_autograd(objective, z, (y,))[1][:, 1:3], tolerance=EXACT)
+
+
+def test_large_logits_and_one_target_that_is_the_label() -> None:
+    z, y = torch.tensor([[1e4, -1e4, 0.0, 3.0], [5.0, 5.0, 5.0, 5.0]]), torch.tensor([0, 1])
+    for objective in AIMED.values():
+        slope = slope_of(objective)
+        assert slope is not None
+        value, grad = slope(z[:1], y[:1], y[:1])
+        assert_close(grad, by_autograd(objective, z[:1], (y[:1], y[:1]))[1])
+        assert bool(torch.isfinite(value).all())
+    value, grad = torch_aimed(z[1:], y[1:], torch.tensor([2]), True)  # all the same: 0 / 1e-12
+    assert value.item() == 0
+    assert_close(grad, torch.tensor([[0.0, -1e12, 1e12, 0.0]]))
+
+
+def test_the_passes_start_in_the_logits() -> None:
+    """Value and gradient through a model are those of the graph, for an objective of one's own as well."""
+    w = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    y = torch.arange(9) % 4
+    own = lambda logits, y: ob.cross_entropy(logits, y)  # noqa: E731
+    assert slope_of(own) is None
+    for objective in (ob.cross_entropy, Fitted(ob.dlr, y), own):
+        leaf = x.clone().requires_grad_()
+        want = objective(torch.tanh(leaf @ w), y)
+        (grad,) = torch.autograd.grad(want.sum(), leaf)
+        value, got, logits = Victim(lambda z: torch.tanh(z @ w), batch_size=4).value_and_grad(x, objective, y)
+        assert_close((value, got, logits), (want.detach(), grad, torch.tanh(x @ w)), tolerance=EXACT)
+
+
+def test_soft_labels_keep_the_graph() -> None:
+    z, _ = case("cross_entropy", 5, 4)
+    leaf, soft = z.requires_grad_(), torch.softmax(z.detach().flip(0), 1)
+    values, end, start = backward_start(ob.cross_entropy, leaf, [soft])
+    assert end is values
+    assert bool((start == 1).all())
+
+
+def test_few_classes_fall_back() -> None:
+    z, y = torch.tensor([[1.0, 3.0]]).double(), torch.tensor([0])
+    fitted = Fitted(ob.dlr, y)
+    slope = slope_of(fitted)
+    assert slope is not None
+    value, grad = slope(z, y)
+    assert value.tolist() == [2.0]
+    assert grad.tolist() == [[-1.0, 1.0]]
+    assert "margin used" in fitted.notes[0]
