@@ -159,7 +159,7 @@ def test_hooks_keep_the_modules() -> None:
 
 
 def test_a_cpu_runs_the_modules() -> None:
-    assert model_of(CASES["s5"]).lowered(torch.rand(2, 6, 3, dtype=torch.float64)) is None
+    assert model_of(CASES["mamba"]).lowered(torch.rand(2, 6, 3, dtype=torch.float64)) is None
 
 
 @pytest.mark.parametrize("length", [1, 3, 8, 12])

@@ -19,19 +19,10 @@ from torch import Tensor
 
 from resolvent.blocks import cohort_layout as at
 from resolvent.blocks.cohort_layout import Plan
-from resolvent.blocks.cohort_numba import (
-    COUNT,
-    TYPES,
-    leaves,
-    memory,
-    one_backward,
-    one_forward,
-    place_to_keep,
-    place_to_work,
-    row_of,
-    threads_of,
-)
+from resolvent.blocks.cohort_numba import memory, place_to_keep, place_to_work, row_of, threads_of
 from resolvent.blocks.leaf_numba import call, leaf
+from resolvent.blocks.net_numba import COUNT, TYPES, leaves
+from resolvent.blocks.walk_numba import one_backward, one_forward
 from resolvent.scan.memory import fresh
 from resolvent.scan.rows_numba import WIDTH
 from resolvent.scan.team import HEAD, kernel, pointer, run, share, taken
@@ -102,20 +93,21 @@ _LEAVES = _read, _stepped
 def _climb(w: Any) -> None:
     """The table: samples, classes, steps, numbers of a row and bytes of one, size of the program, addresses of program,
     leaves, own leaves and numbers, of the count of cohorts taken, of x, its gradient, the features, the room, the map,
-    the rest of the readout, box, sizes, flaws."""
-    t = carray(w, HEAD + 20)
+    the rest of the readout, box, sizes, flaws; the number of threads, each of which is one task."""
+    t = carray(w, HEAD + 21)
     begin, _ = share(t)
     samples, k, steps, row, size, length, at_p, at_f, at_own, numbers = t[HEAD : HEAD + 10]
     count, x, g, features, room, readout, rest, box, sizes, flaws = t[HEAD + 10 : HEAD + 20]
+    threads = t[HEAD + 20]
     p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
     own, net = carray(pointer(at_own, types.int64), (2,)), (p, f, numbers, size, row)
-    work, (saved, rstd) = place_to_work(net, room, samples, begin), place_to_keep(net, room, begin)
+    work, kept = place_to_work(net, room, threads * WIDTH, begin), place_to_keep(net, room, begin, 0)
     first, d, n = taken(count) * WIDTH, p[at.D], p[at.L] * p[at.C]
     while first < samples:
         for _ in range(steps):
-            one_forward(net, (x, features, samples), first, work, (saved, rstd, 0))
+            one_forward(net, (x, features, samples), first, work, kept)
             call(own[0], (features, readout, rest, flaws, first, samples, d, k))
-            one_backward(net, (g, features, samples, 0), first, work, (saved, rstd, 0))
+            one_backward(net, (g, features, samples, 0), first, work, kept)
             call(own[1], (x, g, box, sizes, flaws, first, samples, n))
         first = taken(count) * WIDTH
 
@@ -135,8 +127,9 @@ def climbed(x: Tensor, plan: Plan, readout: Tensor, rest: Tensor, box: Tensor, s
     b, numbers = x.shape[0], plan.numbers
     count = torch.zeros(1, dtype=torch.int64)
     g, features, flaws = fresh(tuple(x.shape), x), fresh((b, plan.d), x), fresh((b,), x)
-    arrays = x, g, features, memory(plan, b), readout, rest, box, size, flaws
+    threads = min(threads_of(plan, b), -(-b // WIDTH))
+    arrays = x, g, features, memory(plan, threads * WIDTH), readout, rest, box, size, flaws
     sizes = b, rest.shape[-1], steps, row_of(plan), numbers.element_size(), plan.program.numel()
     sources = plan.program, leaves(x.dtype), _own(x.dtype), numbers, count
     places = (a.data_ptr() for a in (*sources, *arrays))
-    run(_compiled(), (*sizes, *places), -(-b // WIDTH), threads_of(plan, b))
+    run(_compiled(), (*sizes, *places, threads), threads, threads)

@@ -24,27 +24,27 @@ _ROWS, _COLUMNS = 3, 4  # of a tile of a map's
 
 
 def _outer(R: int, V: int) -> Any:
-    """outer(like, a, b, out, step, count): out[r, v] += sum over t < count and lanes of a[t, r] b[t, v].
+    """outer(like, a, b, out, steps, count): out[r, v] += sum over t < count and lanes of a[t, r] b[t, v].
 
-    a, b and out are (address, bytes from r to r + 1), out[r, v] and out[r, v + 1] are neighbours, and step is the bytes
-    from t to t + 1. count is at least 1.
+    a, b and out are (address, bytes from r to r + 1), out[r, v] and out[r, v + 1] are neighbours, and steps are the
+    bytes from t to t + 1 of a and of b. count is at least 1.
     """
 
-    def typed(context: Any, like: Any, a: Any, b: Any, out: Any, step: Any, count: Any) -> Any:
+    def typed(context: Any, like: Any, a: Any, b: Any, out: Any, steps: Any, count: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            like, *places, step, count = args
-            a, b, out = ([builder.extract_value(place, k) for k in range(2)] for place in places)
-            _sums(builder, ir.VectorType(like.type, WIDTH), (a, b, out, step, count), (R, V))
+            like, *places, count = args
+            pairs = [[builder.extract_value(place, k) for k in range(2)] for place in places]
+            _sums(builder, ir.VectorType(like.type, WIDTH), (*pairs, count), (R, V))
             return context.get_dummy_value()
 
         two = types.UniTuple(types.int64, 2)
-        return types.void(like, two, two, two, types.int64, types.int64), generate
+        return types.void(like, two, two, two, two, types.int64), generate
 
     return intrinsic(typed)
 
 
 def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, int]) -> None:
-    (a, gap_a), (b, gap_b), (out, row), step, count = given
+    (a, gap_a), (b, gap_b), (out, row), (step_a, step_b), count = given
     (R, V), number = size, count.type
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
@@ -62,7 +62,7 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
         left = load(at_a, gap_a, r)
         found += [plus_product(builder, sums[r * V + v], left, right[v]) for v in range(V)]
     then, zero = builder.add(t, number(1)), ir.Constant(vector, [0.0] * WIDTH)
-    moved = [(t, number(0), then), (at_a, a, builder.add(at_a, step)), (at_b, b, builder.add(at_b, step))]
+    moved = [(t, number(0), then), (at_a, a, builder.add(at_a, step_a)), (at_b, b, builder.add(at_b, step_b))]
     for variable, first, again in (*moved, *((s, zero, f) for s, f in zip(sums, found, strict=True))):
         variable.add_incoming(first, before)
         variable.add_incoming(again, loop)
@@ -99,11 +99,12 @@ _lags = _outer(1, LAGS)
 
 
 def outer(dtype: Any) -> int:
-    """out[i, j] += sum_{t, s} a[t, i, s] b[t, j, s] for `rows` of a and `columns` of b."""
+    """out[i, j] += sum_{t, s} a[t, i, s] b[t, j, s] for `rows` of a and `columns` of b; row_a and row_b are the numbers
+    from t to t + 1."""
     size = dtype.bitwidth // 8
 
-    def body(out: int, a: int, rows: int, b: int, columns: int, row: int, count: int) -> None:
-        like, vector = dtype(0), WIDTH * size
+    def body(out: int, a: int, rows: int, row_a: int, b: int, columns: int, row_b: int, count: int) -> None:
+        like, vector, steps = dtype(0), WIDTH * size, (row_a * size, row_b * size)
         i = 0
         while i < rows:
             tall = rows - i >= _ROWS
@@ -113,15 +114,15 @@ def outer(dtype: Any) -> int:
                 right, place = (b + j * vector, vector), (out + (i * columns + j) * size, columns * size)
                 if columns - j >= _COLUMNS:
                     if tall:
-                        _wide(like, left, right, place, row * size, count)
+                        _wide(like, left, right, place, steps, count)
                     else:
-                        _low(like, left, right, place, row * size, count)
+                        _low(like, left, right, place, steps, count)
                     j += _COLUMNS
                 else:
                     if tall:
-                        _tall(like, left, right, place, row * size, count)
+                        _tall(like, left, right, place, steps, count)
                     else:
-                        _one(like, left, right, place, row * size, count)
+                        _one(like, left, right, place, steps, count)
                     j += 1
             i += _ROWS if tall else 1
 
@@ -141,13 +142,13 @@ def correlated(dtype: Any) -> int:
                 if l - j >= LAGS:  # from the step on at which all of these lags have an x, then what came before
                     first = j + LAGS - 1
                     right = there + (LAGS - 1) * gap, -gap
-                    _lags(like, (here + first * gap, 0), right, (own + j * size, 0), gap, l - first)
+                    _lags(like, (here + first * gap, 0), right, (own + j * size, 0), (gap, gap), l - first)
                     for r in range(LAGS - 1):
                         left, place = (here + (j + r) * gap, 0), (own + (j + r) * size, 0)
-                        _one(like, left, (there, 0), place, gap, LAGS - 1 - r)
+                        _one(like, left, (there, 0), place, (gap, gap), LAGS - 1 - r)
                     j += LAGS
                 else:
-                    _one(like, (here + j * gap, 0), (there, 0), (own + j * size, 0), gap, l - j)
+                    _one(like, (here + j * gap, 0), (there, 0), (own + j * size, 0), (gap, gap), l - j)
                     j += 1
 
     return leaf(body)

@@ -14,7 +14,7 @@ from resolvent.scan.linear_numba import Array
 from resolvent.scan.rows_numba import WIDTH
 from resolvent.scan.team import pointer
 
-ADD, COPY, TIMES, SCALE = range(4)
+ADD, COPY, TIMES, SCALE, PLUS, CLEAR = range(6)
 
 
 @njit(nogil=True, fastmath={"contract"})
@@ -29,6 +29,12 @@ def _met(code: int, z: Array, h: Array, more: Array) -> None:
     elif code == TIMES:
         for j in range(n):
             z[j] *= h[j]
+    elif code == PLUS:
+        for j in range(n):
+            z[j] += h[j] * more[j]
+    elif code == CLEAR:
+        for j in range(n):
+            z[j] = 0
     else:
         for j in range(n):
             more[j] *= z[j]
@@ -36,8 +42,8 @@ def _met(code: int, z: Array, h: Array, more: Array) -> None:
 
 
 def met(dtype: Any) -> int:
-    """ADD z + h, COPY h, TIMES z h to z; SCALE: z h to z and z more to `more`. `step` rows of h lie between two of its
-    own: 0 for one row that meets all of z."""
+    """ADD z + h, COPY h, TIMES z h, PLUS z + h more, CLEAR 0 to z; SCALE: z h to z and z more to `more`. `step` rows
+    of h lie between two of its own: 0 for one row that meets all of z."""
     size = dtype.bitwidth // 8
 
     def body(code: int, z: int, h: int, step: int, more: int, row: int, count: int, n: int) -> None:

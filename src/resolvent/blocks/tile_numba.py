@@ -165,33 +165,38 @@ def _spread(builder: Any, number: Any, vector: Any) -> Any:
 
 _whole, _four, _one = (_slide(R, False) for R in (PAD, 4, 1))
 _whole_onto, _four_onto, _one_onto = (_slide(R, True) for R in (PAD, 4, 1))
-_wide, _wide_rest = _tile(_ROWS, _VECTORS, False), _tile(1, _VECTORS, False)
-_thin, _thin_rest = _tile(_ROWS, 1, False), _tile(1, 1, False)
+_six, _four_rows, _row = (_tile(R, _VECTORS, False) for R in (_ROWS, 4, 1))
+_six_thin, _four_thin, _row_thin = (_tile(R, 1, False) for R in (_ROWS, 4, 1))
 
 
 def mapped(dtype: Any) -> int:
-    """y[t, i] = sum_p A[p, i] x[t, p] for `count` time steps; A is (depth, rows), `row` the numbers from t to t + 1."""
+    """y[t, i] = sum_p A[p, i] x[t, p] for `count` time steps; A is (depth, rows), row_x and row_y are the numbers from
+    t to t + 1."""
     size = dtype.bitwidth // 8
 
-    def body(A: int, depth: int, rows: int, x: int, y: int, row: int, count: int) -> None:
-        like, vector, gap = dtype(0), WIDTH * size, row * size
+    def body(A: int, depth: int, rows: int, x: int, row_x: int, y: int, row_y: int, count: int) -> None:
+        like, vector, gap_x, gap_y = dtype(0), WIDTH * size, row_x * size, row_y * size
         for t in range(0, count, _VECTORS):
-            whole, source = count - t >= _VECTORS, (x + t * gap, vector, gap)
+            whole, source = count - t >= _VECTORS, (x + t * gap_x, vector, gap_x)
             i = 0
             while i < rows:
-                place, factors = (y + t * gap + i * vector, vector, gap), (A + i * size, rows * size)
-                if rows - i >= _ROWS:
-                    if whole:
-                        _wide(like, factors, source, place, depth)
+                place, factors = (y + t * gap_y + i * vector, vector, gap_y), (A + i * size, rows * size)
+                left = rows - i
+                R = _ROWS if left >= _ROWS and left != 8 else (4 if left >= 4 else 1)  # 8 are two fours
+                if whole:
+                    if R == _ROWS:
+                        _six(like, factors, source, place, depth)
+                    elif R == 4:
+                        _four_rows(like, factors, source, place, depth)
                     else:
-                        _thin(like, factors, source, place, depth)
-                    i += _ROWS
+                        _row(like, factors, source, place, depth)
+                elif R == _ROWS:
+                    _six_thin(like, factors, source, place, depth)
+                elif R == 4:
+                    _four_thin(like, factors, source, place, depth)
                 else:
-                    if whole:
-                        _wide_rest(like, factors, source, place, depth)
-                    else:
-                        _thin_rest(like, factors, source, place, depth)
-                    i += 1
+                    _row_thin(like, factors, source, place, depth)
+                i += R
 
     return leaf(body)
 

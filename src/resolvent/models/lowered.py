@@ -8,7 +8,8 @@ that depend on the parameters alone:
 with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
 Toeplitz matrices, the maps over channels are plain products, and no transpose stands between them. Tables are made once
 per `frozen()` context, so an attack pays for them once and differentiates in x alone. On a CPU such a pass walks
-through the whole stack with eight samples at a time (`blocks.cohort`).
+through the whole stack with eight samples at a time (`blocks.cohort`); there alone, blocks of S5 and LRU, whose layer
+is a recurrence in place of k, have this form too.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ from torch import Tensor, nn
 
 from resolvent.blocks import climb, cohort, columns, fused
 from resolvent.blocks.climb import Path
+from resolvent.blocks.cohort_layout import WIDTH, Plan
+from resolvent.blocks.cohort_sheet import Operator, Parts
+from resolvent.blocks.recurrence import Recurrence, recurrence
 from resolvent.blocks.residual import Residual
 from resolvent.layers.dss import DSS
+from resolvent.layers.lru import LRU
 from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
+from resolvent.layers.s5 import S5
 from resolvent.models.head import Readout
 from resolvent.models.responses import impulse_responses
 from resolvent.models.verdict import Verdict
@@ -36,26 +42,28 @@ from resolvent.ssm.toeplitz import Toeplitz, served, toeplitz
 if TYPE_CHECKING:
     from resolvent.models.model import Model
 
-LAYERS = (S4, S4D, DSS)
+CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
 LONGEST = {"cuda": 2048, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
 WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
+RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
+MANY = 128  # steps of all samples from which it makes up for laying out the parameters, if that is not done before
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a pass needs besides x, for one length and dtype: per block its Toeplitz tables and its fused weights."""
+    """What a pass needs besides x, for one length and dtype: per block what its layer does, and its fused weights."""
 
     dtype: torch.dtype
-    toeplitz: tuple[Toeplitz, ...]
+    layers: tuple[Toeplitz | Recurrence, ...]
     entry: fused.Weights | None
     blocks: tuple[fused.Weights | None, ...]
-    parts: cohort.Parts
+    parts: Parts
     learnt: bool  # parameters are differentiated through these tables
     source: Tables | None = None  # what these were detached from
 
     @cached_property
-    def plan(self) -> cohort.Plan | None:
+    def plan(self) -> Plan | None:
         """What a walk by cohorts needs, where the form has one."""
         if self.source is None:
             return cohort.plan(self.parts, self.dtype, self.learnt)
@@ -66,7 +74,7 @@ class Tables:
             self,
             learnt=False,
             source=self,
-            toeplitz=tuple(t.detached() for t in self.toeplitz),
+            layers=tuple(t.detached() for t in self.layers),
             entry=None if self.entry is None else self.entry.detached(),
             blocks=tuple(None if w is None else w.detached() for w in self.blocks),
         )
@@ -81,13 +89,23 @@ class Lowered:
 
     def tables(self, length: int, dtype: torch.dtype) -> Tables:
         """From the parameters as they are; differentiable where gradients are on."""
-        responses = impulse_responses([b.layer for b in self.blocks], length)
-        made = [toeplitz(k.to(_wide(dtype)), dtype) for k in responses]
+        made = self._operators(length, dtype)
         tower = self.model.tower
         entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
         weights = tuple(fused.block_weights(b, dtype) for b in self.blocks)
         learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
-        return Tables(dtype, tuple(made), entry, weights, _parts(self.model, [t.kernel for t in made]), learnt)
+        own = [t if isinstance(t, Recurrence) else t.kernel for t in made]
+        return Tables(dtype, made, entry, weights, _parts(self.model, own, length), learnt)
+
+    def _operators(self, length: int, dtype: torch.dtype) -> tuple[Toeplitz | Recurrence, ...]:
+        layers = [b.layer for b in self.blocks]
+        responses = iter(impulse_responses([a for a in layers if isinstance(a, CONVOLVED)], length))
+        return tuple(
+            recurrence(layer.tables(), dtype)
+            if isinstance(layer, RECURRENT)
+            else toeplitz(next(responses).to(_wide(dtype)), dtype)
+            for layer in layers
+        )
 
     def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
         """The tables of the `frozen()` context around this call, or new ones."""
@@ -111,8 +129,11 @@ class Lowered:
     def _features(self, x: Tensor, tables: Tables) -> Tensor:
         """Pooled, (b, d)."""
         h = self._entered(x, tables)
-        for block, conv, weights in zip(self.blocks, tables.toeplitz, tables.blocks, strict=True):
-            h = _block(block, h, conv) if weights is None else fused.post_norm_block(h, conv, weights)
+        for block, layer, weights in zip(self.blocks, tables.layers, tables.blocks, strict=True):
+            if weights is None or isinstance(layer, Recurrence):
+                h = _block(block, h, layer)
+            else:
+                h = fused.post_norm_block(h, layer, weights)
         h = columns.norm(self.model.tower.final_norm, h)
         pooled = _Mean.apply(h) if self.model.head.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
         return pooled.t()
@@ -143,9 +164,9 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, t
     if lengths is not None or not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
-    if dtype is None or x.shape[1] > max(LONGEST.get(x.device.type, 0), WALKED):
+    if dtype is None or not plain() or not lowerable(model) or not _reaches(model, x, dtype):
         return None
-    return (Lowered(model), dtype) if plain() and lowerable(model) and _reaches(model, x, dtype) else None
+    return Lowered(model), dtype
 
 
 def _has_form(model: nn.Module) -> bool:
@@ -168,27 +189,38 @@ lowerable = Verdict(_has_form)
 
 def _reaches(model: Model, x: Tensor, dtype: torch.dtype) -> bool:
     """Whether all layers take this length, and the form is the quicker one."""
-    l, kind = x.shape[1], x.device.type
-    if any(_declared(block.layer) < l for block in model.tower.body.blocks):
+    l, kind, layers = x.shape[1], x.device.type, [block.layer for block in model.tower.body.blocks]
+    if any(_declared(layer) < l for layer in layers):
         return False
-    if l <= LONGEST[kind] or kind != "cpu" or l > WALKED:
-        return l <= LONGEST[kind]
     # The way of an attack, which runs in `frozen()`, must not hang on how many samples are left.
-    fit = l <= ALONE or x.shape[0] >= cohort.WIDTH or model.tower.body.is_frozen
-    return fit and walkable(model) and cohort.runs(x.device, dtype)
+    if any(isinstance(layer, RECURRENT) for layer in layers):
+        far = RECURRED if all(isinstance(layer, RECURRENT) for layer in layers) else WALKED
+        fit = l <= far and (model.tower.body.is_frozen or _pays(x))
+    elif l <= LONGEST[kind] or kind != "cpu":
+        return l <= LONGEST[kind]
+    else:
+        fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or model.tower.body.is_frozen)
+    return fit and kind == "cpu" and walkable(model) and cohort.runs(x.device, dtype)
 
 
-walkable = Verdict(lambda model: cohort.covers(_parts(model, [])))
+def _pays(x: Tensor) -> bool:
+    """Whether a walk through recurrences is quicker than their modules, which use all threads for any batch: it is, on
+    one thread, by half at least."""
+    cohorts = x.shape[0] // WIDTH
+    return cohorts >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
 
 
-def _parts(model: Any, responses: list[Tensor]) -> cohort.Parts:
+walkable = Verdict(lambda model: cohort.covers(_parts(model, [], 0)))
+
+
+def _parts(model: Any, layers: list[Operator], l: int) -> Parts:
     tower = model.tower
     blocks = list(tower.body.blocks)
-    return cohort.Parts(tower.entry, tower.input_norm, blocks, responses, tower.final_norm, model.head.pooling)
+    return Parts(tower.entry, tower.input_norm, blocks, layers, tower.final_norm, model.head.pooling, l)
 
 
 def _runs(layer: nn.Module) -> bool:
-    return isinstance(layer, LAYERS) and not (layer.bidirectional or layer.check_finite)
+    return isinstance(layer, CONVOLVED + RECURRENT) and not (layer.bidirectional or layer.check_finite)
 
 
 def _dtype(x: Tensor) -> torch.dtype | None:
@@ -201,10 +233,10 @@ def _dtype(x: Tensor) -> torch.dtype | None:
     return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
 
 
-def _block(block: Residual, x: Tensor, conv: Toeplitz) -> Tensor:
+def _block(block: Residual, x: Tensor, layer: Toeplitz | Recurrence) -> Tensor:
     """`Residual` in torch's operations."""
     h = columns.norm(block.norm, x) if block.prenorm else x
-    h = columns.mixed(block, conv(h))
+    h = columns.mixed(block, layer(h))
     y = x + h if block.skip else h
     return y if block.prenorm else columns.norm(block.norm, y)
 

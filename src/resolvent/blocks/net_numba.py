@@ -1,0 +1,89 @@
+"""What the pieces of a walk by cohorts share: the leaves that compute, and where everything lies.
+
+A row holds one time step of a cohort, (d, WIDTH); an array has one row after another. Pieces handle addresses alone and
+call the leaves, compiled for each dtype, by theirs (`leaf_numba`). Imported by compiled backends only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from numba import types
+from torch import Tensor
+
+from resolvent.blocks import cohort_layout as at
+from resolvent.blocks import curve_numba, outer_numba, row_norm_numba, row_numba, tile_numba, turn_numba
+from resolvent.blocks.leaf_numba import call
+from resolvent.scan.linear_numba import Array, jit
+from resolvent.scan.rows_numba import WIDTH
+
+ROWS = 8  # time steps that go through the maps together
+TYPES = {torch.float32: types.float32, torch.float64: types.float64}
+_LEAVES = (
+    tile_numba.mapped,
+    tile_numba.convolved,
+    curve_numba.bent,
+    row_norm_numba.normed,
+    row_norm_numba.sloped,
+    row_numba.met,
+    row_numba.gathered,
+    row_numba.scattered,
+    row_numba.pooled,
+    row_numba.unpooled,
+    outer_numba.outer,
+    outer_numba.correlated,
+    outer_numba.summed,
+    turn_numba.turned,
+    turn_numba.slopes,
+)
+COUNT = len(_LEAVES)
+MAP, CONVOLVE, BEND, NORM, SLOPE, MEET, GATHER, SCATTER, POOL, UNPOOL = range(10)
+OUTER, CORRELATE, SUM, TURN, TURN_SLOPE = range(10, COUNT)
+
+Net = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
+Work = tuple[int, int, int, int, int]  # h, y, u (l, row), scratch (2 ROWS, row), states (ROWS + 1, wide)
+# Saved (arrays, l, row), 1 / deviation (norms, l, WIDTH), gradients of the numbers or 0, traces (arrays, l + 1, wide).
+Kept = tuple[int, int, int, int]
+
+
+@cache
+def leaves(dtype: torch.dtype) -> Tensor:
+    """Their addresses."""
+    return torch.tensor([make(TYPES[dtype]) for make in _LEAVES])
+
+
+@jit
+def row_at(net: Net, array: int, t: int) -> int:
+    """The address of row t."""
+    return array + t * net[4] * net[3]
+
+
+@jit
+def number(net: Net, place: int) -> int:
+    return net[2] + place * net[3]
+
+
+@jit
+def saved(net: Net, kept: Kept, i: int, t: int) -> int:
+    """The address of row t of saved array i."""
+    return row_at(net, kept[0], i * net[0][at.L] + t)
+
+
+@jit
+def mapped(net: Net, place: int, x: int, y: int, count: int) -> None:
+    """By a matrix (d, d)."""
+    d = net[0][at.D]
+    call(net[1][MAP], (number(net, place), d, d, x, net[4], y, net[4], count))
+
+
+@jit
+def meet(net: Net, code: int, z: int, h: int, step: int, count: int) -> None:
+    call(net[1][MEET], (code, z, h, step, z, net[4], count, net[0][at.D] * WIDTH))
+
+
+@jit
+def learn_rows(net: Net, place: int, a: int, b: int, kept: Kept, count: int) -> None:
+    """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
+    if kept[2]:
+        call(net[1][SUM], (kept[2] + place * net[3], a, b, net[4], count, net[0][at.D] * WIDTH))
