@@ -16,7 +16,7 @@ from resolvent.attacks import APGD, FAB, Draws, Square, Threat, autoattack, targ
 from resolvent.blocks.block import Block
 from resolvent.models import build_model, lowered
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
-from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig
+from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.scan.dispatch import use
@@ -126,7 +126,7 @@ class _Pixels(nn.Module):
         return self.model(x.flatten(1)[:, :, None])
 
 
-@pytest.mark.parametrize("layer", [S4Config(4), DSSConfig(4)], ids=["s4", "dss"])
+@pytest.mark.parametrize("layer", [S4Config(4), DSSConfig(4), S5Config(4)], ids=["s4", "dss", "s5"])
 def test_attacks_judge_every_sample_as_through_the_modules(layer: LayerConfig) -> None:
     model, x = model_of(layer), torch.rand(12, 1, 9, 9)
     with torch.no_grad():
