@@ -20,6 +20,7 @@ class Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, each: int, room: int = ROOM) -> None:
         self.each, self.room, self.seen, self.peak = each, room, list[int](), 0
         monkeypatch.setattr(capacity, "let_go", lambda: None)
+        monkeypatch.setattr(capacity, "STREAMS", 0)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
@@ -49,6 +50,14 @@ def test_the_error_names_a_size_that_fits(each: int, count: int, fits: int, monk
     assert "more" not in str(told.value)
     assert isinstance(told.value, torch.OutOfMemoryError)
     assert within_memory("fit", fits, device.run) == fits
+
+
+def test_room_is_left_for_the_streams_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 10)
+    monkeypatch.setattr(capacity, "STREAMS", 100)
+    with pytest.raises(TooMany) as told:
+        within_memory("fit", 256, device.run)
+    assert told.value.fits == 80
 
 
 def test_a_share_of_the_device_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

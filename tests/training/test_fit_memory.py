@@ -15,6 +15,7 @@ from resolvent.training import Batch, FitSettings, Loss, fit, pgd_at, standard
 def test_the_batch_size_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     peak = [0]
     monkeypatch.setattr(capacity, "let_go", lambda: None)
+    monkeypatch.setattr(capacity, "STREAMS", 0)
     monkeypatch.setattr(capacity, "_room", lambda: 100)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)

@@ -15,6 +15,7 @@ import torch
 
 T = TypeVar("T")
 MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
+STREAMS = 64 << 20  # bytes: what matrix products keep for each of two more streams, on which a step is recorded
 _measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
 
 
@@ -56,7 +57,7 @@ def _largest(count: int, run: Callable[[int], T]) -> int:
             few //= 2
             used = _used(partial(run, few))
             if used is not None:
-                most = min(int(MARGIN * _room() * few / max(used, 1)), count - 1)
+                most = min(int((MARGIN * _room() - STREAMS) * few / max(used, 1)), count - 1)
                 return most if most > few and _used(partial(run, most)) is not None else few
         return 0
     finally:

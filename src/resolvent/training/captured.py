@@ -177,7 +177,8 @@ def _record(
     try:
         return _Recording(parameters, run, batch, threat)
     except RuntimeError as error:
-        _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", error)
+        # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
+        _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
         full = isinstance(error, torch.OutOfMemoryError)
     if full:  # the step itself may fit, once the frames of the error are gone and with them what they held
         let_go()
