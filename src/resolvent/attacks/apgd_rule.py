@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from resolvent.attacks.apgd_move import climbed, move
+from resolvent.attacks.region import Region
 from resolvent.attacks.rows import Rows
 
 _ROOM = 1.5  # L1: a step moves the best point's support divided by this; the step itself shrinks by it as well
@@ -21,7 +23,9 @@ class StepRule(Protocol):
     step: Tensor  # (b, 1, ...)
     momentum: float
 
-    def direction(self, rows: Rows, grad: Tensor) -> Tensor: ...
+    def move(
+        self, rows: Rows, region: Region, x_adv: Tensor, x_old: Tensor, grad: Tensor, momentum: float
+    ) -> Tensor: ...
 
     def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None: ...
 
@@ -49,8 +53,8 @@ class Halving:
     momentum: float
     since: int = 0
 
-    def direction(self, rows: Rows, grad: Tensor) -> Tensor:
-        return rows.threat.steepest(grad)
+    def move(self, rows: Rows, region: Region, x_adv: Tensor, x_old: Tensor, grad: Tensor, momentum: float) -> Tensor:
+        return move(rows.threat, region, x_adv, x_old, grad, self.step, momentum)
 
     def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None:
         self.rises = self.rises + rose
@@ -84,8 +88,8 @@ class Sparsity:
     momentum: float = 1.0  # none
     since: int = 0
 
-    def direction(self, rows: Rows, grad: Tensor) -> Tensor:
-        return rows.threat.steepest(grad, self.share)
+    def move(self, rows: Rows, region: Region, x_adv: Tensor, x_old: Tensor, grad: Tensor, momentum: float) -> Tensor:
+        return climbed(region, x_adv, x_old, self.step * rows.threat.steepest(grad, self.share), momentum)
 
     def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None:
         self.since += 1

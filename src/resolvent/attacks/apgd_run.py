@@ -32,26 +32,25 @@ class Search:
     @classmethod
     def start(cls, rows: Rows, at: Tensor, x_adv: Tensor, loss: Tensor, grad: Tensor, logits: Tensor) -> Search:
         region = rows.threat.around(rows.x)
-        return cls(rows, region, at, x_adv, x_adv, grad, loss, x_adv, grad, loss, logits)
+        best = (v.clone() for v in (x_adv, grad, loss, logits))  # its own: better points are written into it
+        return cls(rows, region, at, x_adv, x_adv, grad, loss, *best)
 
     def advance(self, rule: StepRule, momentum: float) -> None:
-        """z = P(x + step * direction);  x <- P(x + a (z - x) + (1 - a)(x - x_old))   (Croce & Hein 2020, alg. 1)."""
-        new = self.region.project(self.x_adv + rule.step * rule.direction(self.rows, self.grad))
-        if momentum < 1:
-            pulled = torch.lerp(self.x_adv, new, momentum)
-            new = self.region.project(pulled.add_(self.x_adv - self.x_old, alpha=1 - momentum))
+        new = rule.move(self.rows, self.region, self.x_adv, self.x_old, self.grad, momentum)
         self.x_old, self.x_adv = self.x_adv, new
 
     def absorb(self, loss: Tensor, grad: Tensor, logits: Tensor) -> Tensor:
         """Take the values at x_adv; returns where the loss rose."""
-        rose, better = loss > self.loss, loss > self.loss_best
+        rose, better = loss > self.loss, (loss > self.loss_best).nonzero().squeeze(1)
         self.loss, self.grad = loss, grad
-        if bool(better.any()):
-            self.x_best = where_rows(better, self.x_adv, self.x_best)
-            self.grad_best = where_rows(better, grad, self.grad_best)
-            self.loss_best = torch.where(better, loss, self.loss_best)
-            self.logits_best = where_rows(better, logits, self.logits_best)
+        if len(better):
+            for best, new in zip(self._best, (self.x_adv, grad, loss, logits), strict=True):
+                best.index_copy_(0, better, new.index_select(0, better))
         return rose
+
+    @property
+    def _best(self) -> tuple[Tensor, ...]:
+        return self.x_best, self.grad_best, self.loss_best, self.logits_best
 
     def go_back(self, where: Tensor) -> None:
         self.x_adv = where_rows(where, self.x_best, self.x_adv)

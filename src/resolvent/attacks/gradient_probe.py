@@ -64,8 +64,10 @@ class Probe:
             x_adv, self.objective, *rows.labels, lengths=rows.lengths, passes=self.passes
         )
         good, loss, grad = finite(loss, grad, logits)
-        self.found.non_finite[at] |= ~good
+        if good is not None:
+            self.found.non_finite[at] |= ~good
         if self._fresh:
+            good = torch.ones_like(at, dtype=torch.bool) if good is None else good
             flat = (rows.threat.masked(grad).flatten(1) == 0).all(1)
             self.found.zero_gradient[at] |= good & flat & ~self.objective.saturated(loss)
             self._fresh = False
@@ -77,18 +79,22 @@ class Probe:
         outputs = [self.victim.forward(x_adv, rows.lengths) for _ in range(self.passes)]
         logits = torch.stack(outputs).mean(0) if self.passes > 1 else outputs[0]
         good, loss, _ = finite(self.objective(logits, *rows.labels), torch.zeros_like(x_adv), logits)
-        self.found.non_finite[at] |= ~good
+        if good is not None:
+            self.found.non_finite[at] |= ~good
         self.found.count(at, self.passes, backward=False)
         return loss, logits
 
 
-def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it."""
+def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it.
+
+    `good` is None where all are, which three sums tell most of the time: one bad number is enough to spoil them.
+    """
+    if bool(torch.isfinite(grad.sum() + logits.sum() + loss.sum())):
+        return None, loss, grad
     outputs = logits.flatten(1) if logits.dim() > 1 else logits[:, None]  # one real number per sample may come as (b,)
     sound = torch.isfinite(loss) & torch.isfinite(outputs).all(1)
     good = sound & torch.isfinite(grad.flatten(1).abs().amax(1))
-    if bool(good.all()):
-        return good, loss, grad
     return good, torch.where(sound, loss, -torch.inf), where_rows(good, grad, torch.zeros_like(grad))
 
 
