@@ -56,11 +56,11 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
         at = builder.add(base, builder.mul(gap, number(i)))
         return builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
 
-    right = [load(at_b, gap_b, v) for v in range(V)]
-    found = []
-    for r in range(R):
-        left = load(at_a, gap_a, r)
-        found += [plus_product(builder, sums[r * V + v], left, right[v]) for v in range(V)]
+    left, found = [load(at_a, gap_a, r) for r in range(R)], list(sums)
+    for v in range(V):  # one vector at a time beside those of a: sixteen registers hold no more
+        right = load(at_b, gap_b, v)
+        for r in range(R):
+            found[r * V + v] = plus_product(builder, sums[r * V + v], left[r], right)
     then, zero = builder.add(t, number(1)), ir.Constant(vector, [0.0] * WIDTH)
     moved = [(t, number(0), then), (at_a, a, builder.add(at_a, step_a)), (at_b, b, builder.add(at_b, step_b))]
     for variable, first, again in (*moved, *((s, zero, f) for s, f in zip(sums, found, strict=True))):
