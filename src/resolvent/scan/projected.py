@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from resolvent.scan.constant import again, constant_reference, constant_scan, tried
-from resolvent.scan.dispatch import Candidate, choose, nothing
+from resolvent.scan.dispatch import Candidate, choose, nothing, use
 
-FEWEST = 32  # sequences; with fewer, programs that walk them one each are slower than three passes over memory
+FEWEST = 96  # sequences; with fewer, programs that walk one each are slower than three passes over memory
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
 CHANNELS = 128  # with more, both tables leave no room for a second program on a multiprocessor
 CLOSE = 2e-2  # of bfloat16
@@ -75,11 +75,11 @@ def _load() -> Any:
 
 def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Values and the input gradient of a few steps more than a tile has."""
-    d, p, l = 5, 3, 70
+    d, p, l = 5, 3, 72
     angle = torch.arange(1, p + 1, device=device, dtype=torch.float64)
     lam = torch.view_as_real(torch.polar(1 - 0.1 * angle, angle))
     W_in, W_out, x = (_wave(shape, device).to(dtype) for shape in ((2 * p, d), (d, 2 * p), (d, 2, l)))
-    with torch.enable_grad():
+    with use("torch"), torch.enable_grad():
         wide = x.double().requires_grad_()
         y = projected_reference(lam, W_in.double(), W_out.double(), wide)
         gx = torch.autograd.grad(y, wide, wide.detach())[0]

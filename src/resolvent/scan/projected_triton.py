@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from resolvent.scan.linear_triton import on_device
 from resolvent.scan.projected_triton_kernels import projected_kernel
@@ -21,9 +20,6 @@ from resolvent.scan.projected_triton_kernels import projected_kernel
 SEGMENTS = 2  # to a tile
 STEPS = 32  # to a segment: 128 bytes of each channel to a tile
 STATES = 64  # the least that tables are padded to: with two segments four warps, as the tensor cores want
-BULK = True  # where strides allow: tiles moved by the copy engine
-STAGES = 2  # tiles under way then
-NARROW = False
 
 
 class Tables(NamedTuple):
@@ -79,23 +75,22 @@ def _launch(
     (d, b, l), p = x.shape, w.lam.shape[0]
     wide, narrow = _padded(d, p)
     out = x if y is None else y
-    bulk = BULK and _takes(x) and _takes(out)
-    block = [wide, 1, SEGMENTS * STEPS]
-    source, target = (TensorDescriptor.from_tensor(t, block) for t in (x, out)) if bulk else (x, out)
+    unit = _unit(x, out)
+    sizes = [(t.stride(0) // unit, t.stride(1) // unit, t.stride(2)) for t in (x, out)]
     with on_device(x):
         projected_kernel[(b,)](
-            source, *x.stride(), target, *out.stride(), w.lam.detach().contiguous(), w.W_in, *w.W_in.stride(),
+            x, *sizes[0], out, *sizes[1], w.lam.detach().contiguous(), w.W_in, *w.W_in.stride(),
             w.W_out, *w.W_out.stride(), x if kept is None else kept, x if states is None else states,
-            x if parts is None else parts, l, d, p,
+            x if parts is None else parts, l // unit, d, p,
             BACK=back, WRITE=y is not None, KEEP=kept is not None, LEARN=parts is not None,
-            BULK=bulk, NARROW=NARROW, STAGES=STAGES if bulk else 1,
+            WHOLE=d == wide and l % (SEGMENTS * STEPS) == 0, UNIT=unit, AHEAD=parts is None,
             BD=wide, BP=narrow, SEG=SEGMENTS, T=STEPS, LOG_T=STEPS.bit_length() - 1,
             num_warps=max(1, SEGMENTS * narrow // 32),
         )  # fmt: skip
 
 
-def _takes(x: Tensor) -> bool:
-    """Whether the copy engine can read and write x: time innermost, rows that start at multiples of 16 bytes."""
-    *strides, last = (s * x.element_size() for s in x.stride())
-    aligned = all(s > 0 and s % 16 == 0 for s in strides) and x.data_ptr() % 16 == 0
-    return aligned and last == x.element_size()
+def _unit(x: Tensor, y: Tensor) -> int:
+    """8 where rows start at multiples of 8 numbers, which is enough for the widest loads, but not of 16, of which the
+    compiler finds out by itself; else 1."""
+    numbers = [x.shape[2], *(t.stride(i) for t in (x, y) for i in (0, 1))]
+    return 8 if all(n % 8 == 0 for n in numbers) and any(n % 16 for n in numbers) else 1

@@ -48,10 +48,10 @@ def _last(x, T: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _walled(v, T: tl.constexpr, SEG: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """v (SEG T, 2 BP), pairs side by side -> real and imaginary parts (T, SEG, BP) in float32, T within a thread."""
+    """v (SEG T, 2 BP), pairs side by side -> real and imaginary parts (T, SEG, BP), T within a thread."""
     vr, vi = tl.split(v.reshape(SEG, T, BP, 2).permute(1, 0, 2, 3))
     vr, vi = tl.associative_scan((vr.reshape(1, T, SEG, BP), vi.reshape(1, T, SEG, BP)), 0, _second)
-    return vr.reshape(T, SEG, BP).to(tl.float32), vi.reshape(T, SEG, BP).to(tl.float32)
+    return vr.reshape(T, SEG, BP), vi.reshape(T, SEG, BP)
 
 
 @triton.jit
@@ -83,23 +83,28 @@ def _states(vr, vi, hr, hi, lr, li, pr, pi, BACK: tl.constexpr, T: tl.constexpr,
 
 
 @triton.jit
+def _tile(X, at, live, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.load(X + at) if WHOLE else tl.load(X + at, mask=live, other=0.0)
+
+
+@triton.jit
 def projected_kernel(  # type: ignore[no-untyped-def]
     X, x_d, x_b, x_l, Y, y_d, y_b, y_l, LAM, W_IN, in_s, in_d, W_OUT, out_d, out_s, KEPT, H, PARTS, l, d, p,
-    BACK: tl.constexpr, WRITE: tl.constexpr, KEEP: tl.constexpr, LEARN: tl.constexpr,
-    BULK: tl.constexpr, NARROW: tl.constexpr, STAGES: tl.constexpr,
+    BACK: tl.constexpr, WRITE: tl.constexpr, KEEP: tl.constexpr, LEARN: tl.constexpr, WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, AHEAD: tl.constexpr,
     BD: tl.constexpr, BP: tl.constexpr, SEG: tl.constexpr, T: tl.constexpr, LOG_T: tl.constexpr,
 ):  # fmt: skip
     """One sequence: Y = W_OUT scan(lam, W_IN X) where WRITE; the states into KEPT (b, l, 2p) where KEEP.
 
     BACK: from the last step to the first with conjugate multipliers. LEARN: the states are γ and H (b, l, 2p) those of
-    the forward pass; PARTS (b, 2, p) gets this sequence's sum of γ_t ‾h_{t-1}.
-    BULK: X and Y are descriptors, (d, b, l), and the copy engine moves whole tiles; else pointers. NARROW: the driven
-    input is laid out anew in the dtype of X, as it would be stored, and not in float32.
+    the forward pass; PARTS (b, 2, p) gets this sequence's sum of γ_t ‾h_{t-1}. WHOLE: nothing is left over in d and l.
+    UNIT: l and the strides of channels and sequences come divided by it, so that the compiler knows them as multiples.
+    AHEAD: the next tile of X waits in registers.
     """
-    low = W_IN.dtype.element_ty
-    TILE: tl.constexpr = SEG * T
-    ch, q, i = tl.arange(0, BD), tl.arange(0, 2 * BP), tl.arange(0, TILE)
-    row = tl.program_id(0)
+    x_d, x_b, y_d, y_b, l = UNIT * x_d, UNIT * x_b, UNIT * y_d, UNIT * y_b, UNIT * l
+    low = X.dtype.element_ty
+    ch, q = tl.arange(0, BD), tl.arange(0, 2 * BP)
+    row = tl.program_id(0).to(tl.int64)
     wanted, given = ch < d, q < 2 * p
     w_in = tl.load(W_IN + q[None, :] * in_s + ch[:, None] * in_d, mask=given[None, :] & wanted[:, None], other=0.0)
     if WRITE:
@@ -116,22 +121,24 @@ def projected_kernel(  # type: ignore[no-untyped-def]
     hr, hi = tl.zeros((1, SEG, BP), tl.float32), tl.zeros((1, SEG, BP), tl.float32)
     if LEARN:
         total_r, total_i = tl.zeros((1, SEG, BP), tl.float32), tl.zeros((1, SEG, BP), tl.float32)
-    tiles = tl.cdiv(l, TILE)
-    rows = row.to(tl.int64) * l * 2 * p  # where this sequence's states lie
-    if not BULK:
-        X += row.to(tl.int64) * x_b
-        Y += row.to(tl.int64) * y_b
-        at_x = ch.to(tl.int64)[None, :] * x_d
-        at_y = ch.to(tl.int64)[:, None] * y_d
-    for k in tl.range(0, tiles, num_stages=STAGES):
-        t0 = (tiles - 1 - k if BACK else k) * TILE
-        t = t0 + i
-        if BULK:
-            x = tl.trans(X.load([0, row, t0]).reshape(BD, TILE))
+    i = tl.arange(0, SEG * T)
+    tiles = tl.cdiv(l, SEG * T)
+    X += row * x_b
+    Y += row * y_b
+    at_x = ch.to(tl.int64)[None, :] * x_d
+    at_y = ch.to(tl.int64)[:, None] * y_d
+    if AHEAD:
+        t = (tiles - 1 if BACK else 0) * SEG * T + i
+        ahead = _tile(X, at_x + (t * x_l)[:, None], (t < l)[:, None] & wanted[None, :], WHOLE)
+    for k in tl.range(0, tiles, num_stages=1):
+        t = (tiles - 1 - k if BACK else k) * SEG * T + i
+        if AHEAD:
+            x = ahead
+            n = t - SEG * T if BACK else t + SEG * T
+            ahead = _tile(X, at_x + (n * x_l)[:, None], ((n >= 0) & (n < l))[:, None] & wanted[None, :], False)
         else:
-            x = tl.load(X + at_x + (t * x_l)[:, None], mask=(t < l)[:, None] & wanted[None, :], other=0.0)
-        v = tl.dot(x, w_in, input_precision="ieee")
-        vr, vi = _walled(v.to(low) if NARROW else v, T, SEG, BP)
+            x = _tile(X, at_x + (t * x_l)[:, None], (t < l)[:, None] & wanted[None, :], WHOLE)
+        vr, vi = _walled(tl.dot(x, w_in, input_precision="ieee"), T, SEG, BP)
         if BACK:
             vr, vi = tl.flip(vr, 0), tl.flip(vi, 0)
         yr, yi, hr, hi = _states(vr, vi, hr, hi, lr, li, pr, pi, BACK, T, SEG, BP)
@@ -139,20 +146,19 @@ def projected_kernel(  # type: ignore[no-untyped-def]
             yr, yi = tl.flip(yr, 0), tl.flip(yi, 0)
         if LEARN:
             seen = ((t > 0) & (t < l))[:, None] & given[None, :]
-            before = tl.load(H + rows + (t - 1)[:, None] * 2 * p + q[None, :], mask=seen, other=0.0)
-            sr, si = _walled(before, T, SEG, BP)
+            before = tl.load(H + row * l * 2 * p + (t - 1)[:, None] * 2 * p + q[None, :], mask=seen, other=0.0)
+            sr, si = _walled(before.to(tl.float32), T, SEG, BP)
             total_r += tl.sum(yr * sr + yi * si, 0)[None, :, :]
             total_i += tl.sum(yi * sr - yr * si, 0)[None, :, :]
-        h = tl.join(yr.to(low), yi.to(low)).permute(1, 0, 2, 3).reshape(TILE, 2 * BP)
+        h = tl.join(yr.to(low), yi.to(low)).permute(1, 0, 2, 3).reshape(SEG * T, 2 * BP)
         if KEEP:
-            here = KEPT + rows + t[:, None] * 2 * p + q[None, :]
-            tl.store(here, h, mask=(t < l)[:, None] & given[None, :])
+            here = row * l * 2 * p + t[:, None] * 2 * p + q[None, :]
+            tl.store(KEPT + here, h, mask=(t < l)[:, None] & given[None, :])
         if WRITE:
-            if BULK:
-                y = tl.dot(h, tl.trans(w_out), input_precision="ieee").to(low)
-                Y.store([0, row, t0], tl.trans(y).reshape(BD, 1, TILE))
+            y = tl.dot(w_out, tl.trans(h), input_precision="ieee").to(low)
+            if WHOLE:
+                tl.store(Y + at_y + (t * y_l)[None, :], y)
             else:
-                y = tl.dot(w_out, tl.trans(h), input_precision="ieee").to(low)
                 tl.store(Y + at_y + (t * y_l)[None, :], y, mask=wanted[:, None] & (t < l)[None, :])
     if LEARN:
         c = tl.arange(0, BP)
