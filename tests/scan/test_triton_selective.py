@@ -44,6 +44,25 @@ def test_bare() -> None:
     check(draw(2, 3, 2, 2, extras=(), dtype=torch.float32))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_first_state_cut_from_a_wider_one(reverse: bool) -> None:
+    x = draw(2, 5, 3, 4, dtype=torch.float32)
+    assert x.h0 is not None
+    wide = torch.full((2, 3, 8), torch.nan)
+    wide[:, :, :4] = x.h0.detach()
+    check(x._replace(h0=wide[:, :, :4].requires_grad_()), reverse)
+
+
+@pytest.mark.parametrize(("b", "d"), [(0, 3), (2, 0)])
+def test_nothing_gives_nothing(b: int, d: int) -> None:
+    x = each(torch.Tensor.detach, draw(b, 5, d, 4, dtype=torch.float32))
+    y, h, saved = selective_triton.forward(x, False, True)
+    assert y.shape == (b, 5, d)
+    assert h.shape == (b, d, 4)
+    found = selective_triton.backward(x, saved, y, h, False)
+    assert [None if g is None else g.shape for g in found] == [None if t is None else t.shape for t in x]
+
+
 def test_whole_tiles_in_half_precision() -> None:
     """No tail anywhere: no masks, and B and C in pairs."""
     check(draw(1, 32, 16, 16, dtype=torch.bfloat16))

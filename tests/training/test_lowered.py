@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,13 @@ def test_what_has_no_lowered_form_runs_as_ever() -> None:
     dropout = model_of(config(dropout=0.1))
     assert dropout.lowered(x) is None
     assert dropout.eval().lowered(x) is not None
+    later = model_of(config())  # a rate that is set after the first pass counts as well
+    assert later.train().lowered(x) is not None
+    for module in later.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    assert later.lowered(x) is None
+    assert not torch.equal(later(x), later(x))
     assert model_of(config(S4DConfig(8, bidirectional=True))).lowered(x) is None
     declared = model_of(config(DSSConfig(8, "softmax", length=5)))
     with pytest.raises(ValueError, match="declared for 5 steps"):
@@ -251,3 +259,17 @@ def test_a_cpu_runs_the_sequence_at_once_and_keeps_no_recording() -> None:
     found = [torch.autograd.grad(v, list(model.parameters())) for v in (quick[0], want.value)]
     for got, wanted in zip(*found, strict=True):
         assert_close(got, wanted, gradient=True)
+
+
+def test_a_loss_whose_gradients_are_gone_says_so() -> None:
+    """A recording holds the gradients of its last run alone."""
+    w = torch.ones(2, requires_grad=True)
+    recording: Any = SimpleNamespace(replays=1, gradients=[torch.full((2,), 3.0)])
+    loss = captured._Found.apply(torch.tensor(5.0), recording, w)
+    (2 * loss).backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [6.0, 6.0]
+    loss = captured._Found.apply(torch.tensor(5.0), recording, w)
+    recording.replays = 2
+    with pytest.raises(RuntimeError, match="call backward\\(\\) on each loss before the next"):
+        loss.backward()

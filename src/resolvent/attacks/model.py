@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar, overload
 
 import torch
@@ -134,7 +134,8 @@ class Victim:
     def _fitted(self, x: Tensor, at: slice, run: Callable[[slice], T]) -> T:
         """run(at); out of memory, the error names the batch size that would fit."""
         count = min(at.stop, x.shape[0]) - at.start
-        return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
+        with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # whose memory is looked at
+            return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
 
     def _half(self) -> torch.dtype | None:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""

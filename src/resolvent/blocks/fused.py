@@ -23,6 +23,7 @@ from resolvent.blocks.fused_torch import Weights
 from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.norm import LayerNorm
 from resolvent.blocks.residual import Residual
+from resolvent.scan.chip import roomy
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
 
@@ -79,7 +80,7 @@ def _suits(d: int, dtype: torch.dtype, module: nn.Module, linear: bool = True) -
     light = dtype == torch.bfloat16 or (dtype == torch.float32 and linear)
     if not weight.is_cuda or not light or d > WIDEST or _triton() is None:
         return False
-    return torch.cuda.get_device_capability(weight.device) >= (9, 0)  # others have less shared memory
+    return roomy(weight.device)
 
 
 def _triton() -> Any:

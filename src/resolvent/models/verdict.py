@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import nn
 
+_SETTINGS = ("p", "check_finite", "pooling")  # of a module, which a user may change: a rate of dropout, for one
+
 
 class Verdict:
-    """`judge(model)`, asked again only when its modules are others, or in another mode; no where a hook watches one."""
+    """`judge(model)`, asked again when its modules are others, or set in another way; no where a hook watches."""
 
     def __init__(self, judge: Callable[[nn.Module], bool]) -> None:
         self.judge = judge
@@ -20,7 +22,7 @@ class Verdict:
         found = list(_modules(model))
         if any(m._forward_hooks or m._forward_pre_hooks for m in found):
             return False
-        key = tuple((id(m), m.training) for m in found)
+        key = tuple((id(m), m.training, *map(vars(m).get, _SETTINGS)) for m in found)
         known = self._known.get(model)
         if known is None or known[0] != key:
             known = self._known[model] = (key, self.judge(model))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
+from subprocess import CalledProcessError
 from typing import Any, TypeVar
 
 import torch
@@ -128,9 +129,11 @@ def tried(key: Hashable, run: Callable[[], T], other: Callable[[], T]) -> T:
     if key not in _refused:
         try:
             return run()
-        except (CompilationError, OutOfResources, PTXASError) as error:
+        except (CompilationError, OutOfResources, PTXASError, CalledProcessError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "C compiler" not in str(error):  # which makes the launchers
+                raise
             _refused.add(key)
-            log.warning("%s: the triton backend fails here, torch takes over: %s", key, error)
+            log.warning("%s: the triton backend fails here, torch takes over: %s", key, str(error))
     return other()
 
 

@@ -62,7 +62,7 @@ def _forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tens
     cut = forward_cut(b, l, d, n, save)
     y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
     saved = _new(x, b, chunks(l) if save else 0, d, n)
-    before = None if x.h0 is None else x.h0[:, None]  # (b, 1, d, n)
+    before = None if x.h0 is None else x.h0.contiguous()[:, None]  # (b, 1, d, n)
     if cut.segments > 1:
         ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
         wide = Cut(_wide(cut.np), cut.np, cut.segments, stages=4)
@@ -99,6 +99,8 @@ def fits(x: Inputs) -> bool:
     """Whether the kernels can hold and index this; what they cannot is run in torch, and said once."""
     if x.u.dtype not in DTYPES:
         raise TypeError(f"selective_scan: the triton backend takes float32 and half types, got {x.u.dtype}.")
+    if not x.u.numel():
+        return False  # nothing to launch
     l, d = x.u.shape[1:]
     n = x.A.shape[1]
     if n <= MOST_STATES and l * max(d, n) < MOST_NUMBERS:

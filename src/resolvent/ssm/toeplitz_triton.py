@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from resolvent.scan.chip import roomy
 from resolvent.ssm.toeplitz_triton_kernels import diagonal_kernel, gradient_kernel, product_kernel, table_kernel
 
 SIZE = 128  # steps of a slice
@@ -30,7 +31,7 @@ def serves(x: Tensor, size: int) -> bool:
 def takes(like: Tensor, size: int, l: int, dtype: torch.dtype) -> bool:
     """Whether products of that length in `dtype` run here, on the device of `like`."""
     fits = dtype in (torch.bfloat16, torch.float32) and size == SIZE and l % SIZE == 0
-    return fits and like.is_cuda and torch.cuda.get_device_capability(like.device) >= (9, 0)
+    return fits and like.is_cuda and roomy(like.device)
 
 
 def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:

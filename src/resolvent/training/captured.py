@@ -175,7 +175,8 @@ def _record(
         return value.detach(), output.detach(), known
 
     try:
-        return _Recording(parameters, run, batch, threat)
+        with torch.cuda.device(batch.x.device):  # which need not be the current one
+            return _Recording(parameters, run, batch, threat)
     except RuntimeError as error:
         # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
         _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
@@ -193,7 +194,7 @@ class _Recording:
     ) -> None:
         draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
-        self.parameters = parameters
+        self.parameters, self.replays = parameters, 0
         self.threat = threat  # the graph reads its numbers where they lie: they must not be given to others
         self.graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream()
@@ -208,10 +209,12 @@ class _Recording:
     def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
         held = self.batch
         pairs = (held.x, batch.x), (held.y, batch.y), *zip(_numbers(held), _numbers(batch), strict=True)
-        for to, source in pairs:
-            to.copy_(source)
-        self.graph.replay()
-        value: Tensor = _Found.apply(self.value, self.gradients, *self.parameters)
+        with torch.cuda.device(held.x.device):
+            for to, source in pairs:
+                to.copy_(source)
+            self.graph.replay()
+        self.replays += 1
+        value: Tensor = _Found.apply(self.value, self, *self.parameters)
         return value, self.output.clone()
 
 
@@ -221,13 +224,18 @@ def _numbers(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class _Found(torch.autograd.Function):
-    """A value whose gradients are known already."""
+    """A value whose gradients are known already: they lie in the recording until it runs again."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
+    def forward(ctx: Any, value: Tensor, recording: _Recording, *parameters: Tensor) -> Tensor:
+        ctx.recording, ctx.replay = recording, recording.replays
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *torch._foreach_mul(ctx.gradients, g[0])
+        if ctx.recording.replays != ctx.replay:
+            raise RuntimeError(
+                "the gradients of this loss are gone: another step of the same model has been taken since; call "
+                "backward() on each loss before the next is computed."
+            )
+        return None, None, *torch._foreach_mul(ctx.recording.gradients, g[0])

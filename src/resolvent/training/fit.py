@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,7 +60,8 @@ def fit(
     if done is not None:
         return History(tuple(run.ledger.rows), done, run.weights | {"last": _copied(model)})
     devices = [run.device] if run.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), _modes(model):
+    current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is looked at
+    with torch.random.fork_rng(devices), _modes(model), current:
         with reporter(task.name, run.steps) as told:
             _train(run, told, watch)
         return _closed(run, final)
