@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -205,15 +204,10 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def record(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
-    import torch
+    from about import about, processor
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False)
     return {
-        "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {THREADS} threads",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
-        "command": "python benchmarks/cpu.py",
-        "torch": torch.__version__,
+        **about(processor(THREADS)),
         "seconds": round(seconds),
         "rows": [
             {

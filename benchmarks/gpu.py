@@ -30,6 +30,7 @@ import gpu_record
 import gpu_scans
 import gpu_step
 import gpu_table
+from about import UNKNOWN, measured_commit
 from gpu_case import EAGER, Case, Ceilings, Timing
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
@@ -44,9 +45,9 @@ def main() -> int:
         gpu_peers.leave_out(triton=settings.skip_peers)
     if settings.ahead is not None:
         return _once(made[settings.ahead])
-    commit = gpu_record.commit(settings.commit)
+    commit = measured_commit(settings.commit)
     record = gpu_record.held(settings.out, device, settings.tiny, None if settings.keep else commit)
-    done = {row["case"] for row in record["rows"] if row["commit"] == commit != gpu_record.UNKNOWN}
+    done = {row["case"] for row in record["rows"] if row["commit"] == commit != UNKNOWN}
     order = [case.name for case in made]
     chosen = [i for i, name in enumerate(order) if name not in done and any(word in name for word in settings.only)]
     if device.type == "cuda":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,16 +10,10 @@ from typing import Any
 
 import torch
 
+from about import UNKNOWN, command
 from gpu_case import Ceilings
 
 Rows = list[dict[str, Any]]
-UNKNOWN = "unknown"
-
-
-def commit(named: str) -> str:
-    """Of the measured tree, as it was named or as git tells."""
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return named or asked.stdout.strip() or UNKNOWN
 
 
 def held(out: Path, device: torch.device, tiny: bool, kept: str | None) -> dict[str, Any]:
@@ -39,9 +31,8 @@ def held(out: Path, device: torch.device, tiny: bool, kept: str | None) -> dict[
 
 def begin(record: dict[str, Any], ceilings: Ceilings, commit: str) -> None:
     """Add this run."""
-    command = "python " + " ".join(f'"{word}"' if " " in word else word for word in sys.argv)
     date = time.strftime("%Y-%m-%d")
-    run = {"date": date, "commit": commit, "command": command, "ceilings": asdict(ceilings), "complete": False}
+    run = {"date": date, "commit": commit, "command": command(), "ceilings": asdict(ceilings), "complete": False}
     record["runs"].append(run)
 
 

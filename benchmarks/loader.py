@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import torch
 
 import resolvent.data.loader as loader_module
+from about import about, accelerator
 from resolvent.attacks import Draws
 from resolvent.data import CropFlip, Loader, Split, load_task
 from resolvent.models import build_model
@@ -50,12 +49,9 @@ def main() -> None:
 
 def written(options: argparse.Namespace, rows: list[dict[str, object]]) -> None:
     """All rows so far, with what they were measured on."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    device = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
-    about = {"device": device, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-    about |= {"commit": commit.stdout.strip(), "command": " ".join(["python", *sys.argv]), "batch": options.batch}
+    head = about(accelerator(options.device)) | {"batch": options.batch}
     with open(options.json, "w", encoding="utf-8") as file:
-        json.dump({**about, "rows": rows}, file, indent=1)
+        json.dump({**head, "rows": rows}, file, indent=1)
         file.write("\n")
 
 

@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +31,7 @@ import torch
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
+from about import about, processor
 from attack_models import images, network, trained
 from attacks import NAMES
 from resolvent.attacks import APGD, Draws, Threat, cross_entropy
@@ -214,13 +212,8 @@ def main() -> None:
     args, start = parsed(), time.perf_counter()
     torch.set_num_threads(1)
     rows = [found for norm in args.norms.split(",") for found in rows_of(norm, args.samples, args.only)]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False)
     record = {
-        "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, 1 thread",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
-        "command": " ".join(["python benchmarks/parity.py", *sys.argv[1:]]),
-        "torch": torch.__version__,
+        **about(processor(1)),
         "seconds": round(time.perf_counter() - start),
         "samples": args.samples,
         "eps": EPS,

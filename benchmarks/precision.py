@@ -1,6 +1,6 @@
 """Training in bf16 against float32: S4 with PGD-AT on sequential CIFAR-10 for a few epochs each, measured in float32.
 
-    python benchmarks/precision.py --out benchmarks/results/precision.json [--epochs 5] [--device cuda]
+    python benchmarks/precision.py [--epochs 5] [--device cuda] [--out benchmarks/results/precision.json]
 
 Both runs have the same seed, batches, augmentation and schedule (the cosine ends with the last epoch), so that they
 differ by the precision of the training step alone.
@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from about import about, accelerator
 from resolvent.experiments import Cell, run_cell
 from resolvent.experiments.recipe import cells_of
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "precision.json")
     options.add_argument("--epochs", type=int, default=5)
     options.add_argument("--device", default="cuda")
     options.add_argument("--only", default="pixels,none", help="which of the four readings of the paper")
@@ -48,14 +44,8 @@ def main() -> None:
 
 
 def _about(asked: argparse.Namespace) -> dict[str, Any]:
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    name = torch.cuda.get_device_name() if asked.device.startswith("cuda") else "cpu"
     return {
-        "device": name,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": asked.commit or told.stdout.strip(),
-        "command": "python benchmarks/precision.py " + " ".join(sys.argv[1:]),
-        "torch": torch.__version__,
+        **about(accelerator(asked.device), asked.commit),
         "cell": f"qi2024-versions, {asked.only}",
         "epochs": asked.epochs,
         "rows": {},

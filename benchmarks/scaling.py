@@ -9,13 +9,13 @@ listed beside it: its size does not depend on the length.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from about import about, processor
 from resolvent.timing.measure import median_ms
 
 HERE = Path(__file__).parent
@@ -89,9 +89,7 @@ def main() -> None:
     ]
     growth = {name: ms[-1] / ms[-5] / 16 for name, ms in times.items()}  # 1 is linear over the last 16-fold growth
     found = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "python benchmarks/scaling.py",
-        "threads": 2,
+        **about(processor(2)),
         "lengths": LENGTHS,
         "milliseconds": times,
         "growth_4096_to_65536_over_linear": growth,

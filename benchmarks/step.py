@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from about import about, processor
 from eager import Eager
 from resolvent.attacks import Draws, Threat
 from resolvent.models import build_model, lowered
@@ -67,8 +68,8 @@ def main() -> None:
     for name, ms in report.items():
         print(f"{name:8} {ms:7.1f} ms")
     if settings.out is not None:
-        about = {"threads": settings.threads, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-        settings.out.write_text(json.dumps(about | {"ms": report}, indent=1) + "\n", encoding="utf-8")
+        record = about(processor(settings.threads)) | {"ms": report}
+        settings.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _check(model: nn.Module, ways: dict[str, Callable[[nn.Module], nn.Module]]) -> None:

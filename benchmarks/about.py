@@ -1,0 +1,55 @@
+"""What every record says of itself: where, when, on which tree and by which command it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+UNKNOWN = "unknown"
+
+
+def about(device: str, commit: str = "") -> dict[str, Any]:
+    """The head of a record; `commit` names the measured tree where git cannot tell."""
+    return {
+        "device": device,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": measured_commit(commit),
+        "command": command(),
+        "torch": torch.__version__,
+    }
+
+
+def processor(threads: int) -> str:
+    """This machine's, and how much of it was used."""
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {threads} threads"
+
+
+def accelerator(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def measured_commit(named: str = "") -> str:
+    """Of the measured tree, as it was named or as git tells; "+" where the source had been changed since."""
+    here = Path(__file__).parent.parent
+    hash_ = _git(here, "rev-parse", "--short", "HEAD")
+    changed = _git(here, "status", "--porcelain", "--", "src", "benchmarks/*.py") if hash_ else ""
+    return named or (hash_ and hash_ + "+" * bool(changed)) or UNKNOWN
+
+
+def command() -> str:
+    words = [str(Path(sys.argv[0]).name), *sys.argv[1:]]
+    return "python benchmarks/" + " ".join(f'"{word}"' if " " in word else word for word in words)
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        return subprocess.run(["git", *words], capture_output=True, text=True, cwd=folder, check=False).stdout.strip()
+    except FileNotFoundError:  # a machine without git
+        return ""
