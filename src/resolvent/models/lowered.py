@@ -48,6 +48,7 @@ WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
 RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
 MANY = 128  # steps of all samples from which it makes up for laying out the parameters, if that is not done before
+WALKABLE = 2  # the verdict on a form that has such a walk
 
 
 @dataclass(frozen=True)
@@ -164,30 +165,34 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, t
     if lengths is not None or not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
-    if dtype is None or not plain() or not lowerable(model) or not _reaches(model, x, dtype):
+    form = lowerable(model) if dtype is not None and plain() else 0
+    if dtype is None or not form or not _reaches(model, x, dtype, form == WALKABLE):
         return None
     return Lowered(model), dtype
 
 
-def _has_form(model: nn.Module) -> bool:
-    """Whether every part of the model has a lowered form."""
+def _form(model: nn.Module) -> int:
+    """Whether every part of the model has a lowered form (0: no), and a walk by cohorts says all that it does."""
     tower, head = getattr(model, "tower", None), getattr(model, "head", None)
     if not isinstance(tower, nn.Module) or not isinstance(head, Readout) or head.pooling not in ("mean", "last"):
-        return False
+        return 0
     body: Any = tower.body
-    return (
+    covered = (
         isinstance(tower.entry, nn.Linear)
         and isinstance(tower.input_norm, columns.NORMS)
         and isinstance(tower.final_norm, columns.NORMS)
         and not (tower.training and tower.dropout.p > 0)  # type: ignore[union-attr, operator]
         and all(columns.covers(b) and _runs(b.layer) for b in body.blocks)
     )
+    if not covered:
+        return 0
+    return WALKABLE if cohort.covers(_parts(model, [], 0)) else 1
 
 
-lowerable = Verdict(_has_form)
+lowerable = Verdict(_form)
 
 
-def _reaches(model: Model, x: Tensor, dtype: torch.dtype) -> bool:
+def _reaches(model: Model, x: Tensor, dtype: torch.dtype, walkable: bool) -> bool:
     """Whether all layers take this length, and the form is the quicker one."""
     l, kind, layers = x.shape[1], x.device.type, [block.layer for block in model.tower.body.blocks]
     if any(_declared(layer) < l for layer in layers):
@@ -200,7 +205,7 @@ def _reaches(model: Model, x: Tensor, dtype: torch.dtype) -> bool:
         return l <= LONGEST[kind]
     else:
         fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or model.tower.body.is_frozen)
-    return fit and kind == "cpu" and walkable(model) and cohort.runs(x.device, dtype)
+    return fit and kind == "cpu" and walkable and cohort.runs(x.device, dtype)
 
 
 def _pays(x: Tensor) -> bool:
@@ -208,9 +213,6 @@ def _pays(x: Tensor) -> bool:
     one thread, by half at least."""
     cohorts = x.shape[0] // WIDTH
     return cohorts >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
-
-
-walkable = Verdict(lambda model: cohort.covers(_parts(model, [], 0)))
 
 
 def _parts(model: Any, layers: list[Operator], l: int) -> Parts:
