@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -310,6 +311,21 @@ def test_which_lengths_and_batches_walk() -> None:
         assert [served(model, b, 100) for b in (31, 32)] == [False, True]
     finally:
         torch.set_num_threads(threads)
+
+
+def test_kernels_are_compiled_anew_when_their_pieces_change(tmp_path: Any) -> None:
+    from resolvent.blocks.net_numba import stamp
+
+    one, other = ModuleType("one"), ModuleType("other")
+    for module in (one, other):
+        module.__file__ = str(tmp_path / module.__name__)
+        (tmp_path / module.__name__).write_text("a = 1", encoding="utf-8")
+    before = stamp(one, other)
+    assert stamp(one, other) == before
+    (tmp_path / "other").write_text("a = 2", encoding="utf-8")
+    assert stamp(one, other) != before
+    (tmp_path / "other").unlink()
+    assert stamp(one, other) == 0
 
 
 def test_plan_says_what_is_kept() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from resolvent.blocks import cohort_layout as at
 from resolvent.blocks.cohort_layout import Plan
-from resolvent.blocks.cohort_numba import memory, place_to_keep, place_to_work, row_of, threads_of
+from resolvent.blocks.cohort_numba import memory, place_to_keep, place_to_work, row_of, stamped, threads_of
 from resolvent.blocks.leaf_numba import call, leaf
 from resolvent.blocks.net_numba import COUNT, TYPES, leaves
 from resolvent.blocks.walk_numba import one_backward, one_forward
@@ -90,31 +90,39 @@ def _stepped(dtype: Any) -> int:
 _LEAVES = _read, _stepped
 
 
-def _climb(w: Any) -> None:
-    """The table: samples, classes, steps, numbers of a row and bytes of one, size of the program, addresses of program,
+def _climb_of(sources: int) -> Any:
+    """The kernel, of these sources.
+
+    Its table: samples, classes, steps, numbers of a row and bytes of one, size of the program, addresses of program,
     leaves, own leaves and numbers, of the count of cohorts taken, of x, its gradient, the features, the room, the map,
-    the rest of the readout, box, sizes, flaws; the number of threads, each of which is one task."""
-    t = carray(w, HEAD + 21)
-    begin, _ = share(t)
-    samples, k, steps, row, size, length, at_p, at_f, at_own, numbers = t[HEAD : HEAD + 10]
-    count, x, g, features, room, readout, rest, box, sizes, flaws = t[HEAD + 10 : HEAD + 20]
-    threads = t[HEAD + 20]
-    p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
-    own, net = carray(pointer(at_own, types.int64), (2,)), (p, f, numbers, size, row)
-    work, kept = place_to_work(net, room, threads * WIDTH, begin), place_to_keep(net, room, begin, 0)
-    first, d, n = taken(count) * WIDTH, p[at.D], p[at.L] * p[at.C]
-    while first < samples:
-        for _ in range(steps):
-            one_forward(net, (x, features, samples), first, work, kept)
-            call(own[0], (features, readout, rest, flaws, first, samples, d, k))
-            one_backward(net, (g, features, samples, 0), first, work, kept)
-            call(own[1], (x, g, box, sizes, flaws, first, samples, n))
-        first = taken(count) * WIDTH
+    the rest of the readout, box, sizes, flaws; the number of threads, each of which is one task.
+    """
+
+    def _climb(w: Any) -> None:
+        _ = sources
+        t = carray(w, HEAD + 21)
+        begin, _ = share(t)
+        samples, k, steps, row, size, length, at_p, at_f, at_own, numbers = t[HEAD : HEAD + 10]
+        count, x, g, features, room, readout, rest, box, sizes, flaws = t[HEAD + 10 : HEAD + 20]
+        threads = t[HEAD + 20]
+        p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
+        own, net = carray(pointer(at_own, types.int64), (2,)), (p, f, numbers, size, row)
+        work, kept = place_to_work(net, room, threads * WIDTH, begin), place_to_keep(net, room, begin, 0)
+        first, d, n = taken(count) * WIDTH, p[at.D], p[at.L] * p[at.C]
+        while first < samples:
+            for _ in range(steps):
+                one_forward(net, (x, features, samples), first, work, kept)
+                call(own[0], (features, readout, rest, flaws, first, samples, d, k))
+                one_backward(net, (g, features, samples, 0), first, work, kept)
+                call(own[1], (x, g, box, sizes, flaws, first, samples, n))
+            first = taken(count) * WIDTH
+
+    return _climb
 
 
 @cache
 def _compiled() -> Any:
-    return kernel(_climb)
+    return kernel(_climb_of(stamped()))
 
 
 @cache

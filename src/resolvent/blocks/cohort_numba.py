@@ -9,6 +9,7 @@ Imported by the dispatcher only, because numba is an extra.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -16,10 +17,10 @@ from numba import carray, types
 from torch import Tensor
 
 from resolvent.blocks import cohort_layout as at
+from resolvent.blocks import net_numba, recur_numba, walk_numba
 from resolvent.blocks.cohort_layout import Plan
-from resolvent.blocks.net_numba import COUNT, ROWS, Kept, Net, Work, leaves
+from resolvent.blocks.net_numba import COUNT, ROWS, Kept, Net, Work, leaves, piece, stamp
 from resolvent.blocks.walk_numba import one_backward, one_forward
-from resolvent.scan.linear_numba import jit
 from resolvent.scan.memory import fresh, plain
 from resolvent.scan.rows_numba import WIDTH
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
@@ -28,21 +29,21 @@ from resolvent.scan.workers import threads_for
 ROOM = 64 << 20  # bytes that a pass may take where nothing has to be kept
 
 
-@jit
+@piece
 def _bytes_saved(net: Net) -> int:
     """By one cohort, in rows of channels."""
     p = net[0]
     return p[at.SAVED] * p[at.L] * net[4] * net[3]
 
 
-@jit
+@piece
 def _bytes_kept(net: Net) -> int:
     """All that one cohort keeps."""
     p = net[0]
     return _bytes_saved(net) + (p[at.NORMS] * p[at.L] * WIDTH + p[at.TRACES] * (p[at.L] + 1) * p[at.WIDE]) * net[3]
 
 
-@jit
+@piece
 def place_to_keep(net: Net, room: int, i: int, grads: int) -> Kept:
     """Where the i-th of those who keep something has what it keeps; `grads`: its gradients of the numbers, or 0."""
     p, own = net[0], room + i * _bytes_kept(net)
@@ -50,7 +51,7 @@ def place_to_keep(net: Net, room: int, i: int, grads: int) -> Kept:
     return own, rstd, grads, rstd + p[at.NORMS] * p[at.L] * WIDTH * net[3]
 
 
-@jit
+@piece
 def place_to_work(net: Net, room: int, samples: int, begin: int) -> Work:
     """The same for all cohorts of a thread, so that it stays warm; `begin` is the thread's first cohort."""
     p, row = net[0], net[4] * net[3]
@@ -60,27 +61,40 @@ def place_to_work(net: Net, room: int, samples: int, begin: int) -> Work:
     return h, h + all_l, h + 2 * all_l, scratch, scratch + 2 * ROWS * row
 
 
-def _walk(w: Any) -> None:
-    """The table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
+def _walk_of(sources: int) -> Any:
+    """The kernel, of these sources.
+
+    Its table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
     and of the features (or their gradients), of the room, of the gradients of the numbers (or 0) and of x itself; the
-    sizes of the program and of the numbers."""
-    t = carray(w, HEAD + 15)
-    begin, end = share(t)
-    back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
-    p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
-    net = p, f, numbers, size, row
-    work = place_to_work(net, room, samples, begin)
-    for i in range(begin, end):
-        kept = place_to_keep(net, room, i if keep else begin, grads + i * total * size if grads else 0)
-        if back:
-            one_backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
-        else:
-            one_forward(net, (x, y, samples), i * WIDTH, work, kept)
+    sizes of the program and of the numbers.
+    """
+
+    def _walk(w: Any) -> None:
+        _ = sources
+        t = carray(w, HEAD + 15)
+        begin, end = share(t)
+        back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
+        p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
+        net = p, f, numbers, size, row
+        work = place_to_work(net, room, samples, begin)
+        for i in range(begin, end):
+            kept = place_to_keep(net, room, i if keep else begin, grads + i * total * size if grads else 0)
+            if back:
+                one_backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
+            else:
+                one_forward(net, (x, y, samples), i * WIDTH, work, kept)
+
+    return _walk
+
+
+def stamped() -> int:
+    """The stamp of a kernel that contains the walk."""
+    return stamp(at, net_numba, recur_numba, walk_numba, sys.modules[__name__])
 
 
 @cache
 def _compiled() -> Any:
-    return kernel(_walk)
+    return kernel(_walk_of(stamped()))
 
 
 def memory(plan: Plan, b: int) -> Tensor:

@@ -6,16 +6,21 @@ call the leaves, compiled for each dtype, by theirs (`leaf_numba`). Imported by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
 
 import torch
-from numba import types
+from numba import njit, types
 from torch import Tensor
 
 from resolvent.blocks import cohort_layout as at
 from resolvent.blocks import curve_numba, outer_numba, row_norm_numba, row_numba, tile_numba, turn_numba
 from resolvent.blocks.leaf_numba import call
-from resolvent.scan.linear_numba import Array, jit
+from resolvent.scan.linear_numba import Array
 from resolvent.scan.rows_numba import WIDTH
 
 ROWS = 8  # time steps that go through the maps together
@@ -47,42 +52,59 @@ Work = tuple[int, int, int, int, int]  # h, y, u (l, row), scratch (2 ROWS, row)
 Kept = tuple[int, int, int, int]
 
 
+def piece(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled code that becomes part of a kernel, which alone is kept on disk."""
+    compiled: Callable[..., Any] = njit(nogil=True, fastmath={"contract"})(f)
+    return compiled
+
+
+def stamp(*modules: ModuleType) -> int:
+    """A number that changes with the sources of a kernel's pieces: a kernel that closes over it is compiled anew.
+
+    Before numba takes a kernel from the disk, it looks at the file of the kernel itself alone.
+    """
+    try:
+        return crc32(b"".join(Path(m.__file__ or "").read_bytes() for m in modules))
+    except OSError:  # no sources: they cannot change either
+        return 0
+
+
 @cache
 def leaves(dtype: torch.dtype) -> Tensor:
     """Their addresses."""
     return torch.tensor([make(TYPES[dtype]) for make in _LEAVES])
 
 
-@jit
+@piece
 def row_at(net: Net, array: int, t: int) -> int:
     """The address of row t."""
     return array + t * net[4] * net[3]
 
 
-@jit
+@piece
 def number(net: Net, place: int) -> int:
     return net[2] + place * net[3]
 
 
-@jit
+@piece
 def saved(net: Net, kept: Kept, i: int, t: int) -> int:
     """The address of row t of saved array i."""
     return row_at(net, kept[0], i * net[0][at.L] + t)
 
 
-@jit
+@piece
 def mapped(net: Net, place: int, x: int, y: int, count: int) -> None:
     """By a matrix (d, d)."""
     d = net[0][at.D]
     call(net[1][MAP], (number(net, place), d, d, x, net[4], y, net[4], count))
 
 
-@jit
+@piece
 def meet(net: Net, code: int, z: int, h: int, step: int, count: int) -> None:
     call(net[1][MEET], (code, z, h, step, z, net[4], count, net[0][at.D] * WIDTH))
 
 
-@jit
+@piece
 def learn_rows(net: Net, place: int, a: int, b: int, kept: Kept, count: int) -> None:
     """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
     if kept[2]:

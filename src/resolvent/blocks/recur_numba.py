@@ -11,39 +11,51 @@ from __future__ import annotations
 
 from resolvent.blocks import cohort_layout as at
 from resolvent.blocks.leaf_numba import call
-from resolvent.blocks.net_numba import MAP, MEET, OUTER, ROWS, TURN, TURN_SLOPE, Kept, Net, learn_rows, number, saved
+from resolvent.blocks.net_numba import (
+    MAP,
+    MEET,
+    OUTER,
+    ROWS,
+    TURN,
+    TURN_SLOPE,
+    Kept,
+    Net,
+    learn_rows,
+    number,
+    piece,
+    saved,
+)
 from resolvent.blocks.row_numba import CLEAR, COPY, PLUS
-from resolvent.scan.linear_numba import jit
 from resolvent.scan.rows_numba import WIDTH
 
 
-@jit
+@piece
 def _state(net: Net, states: int, t: int) -> int:
     """The address of row t of states."""
     return states + t * net[0][at.WIDE] * net[3]
 
 
-@jit
+@piece
 def _trace(net: Net, b: int, kept: Kept, t: int) -> int:
     """The address of the kept state before step t."""
     p = net[0]
     return _state(net, kept[3], p[b + at.TRACE] * (p[at.L] + 1) + t)
 
 
-@jit
+@piece
 def _carried(net: Net, code: int, to: int, row: int) -> None:
     """COPY a row of states, or CLEAR it."""
     call(net[1][MEET], (code, to, row, 0, to, 0, 1, net[0][at.WIDE]))
 
 
-@jit
+@piece
 def _past(net: Net, b: int, x: int, y: int, count: int) -> None:
     """Rows of y + D x."""
     p = net[0]
     call(net[1][MEET], (PLUS, y, number(net, p[b + at.PAST]), 0, x, net[4], count, p[at.D] * WIDTH))
 
 
-@jit
+@piece
 def recurred(net: Net, b: int, x: int, y: int, states: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of y from those of x, the first of them at x and y: from the first step of a sequence to the last."""
     p, (lo, count) = net[0], span
@@ -60,7 +72,7 @@ def recurred(net: Net, b: int, x: int, y: int, states: int, kept: Kept, span: tu
         _carried(net, COPY, states, _state(net, states, count))
 
 
-@jit
+@piece
 def unrecurred(net: Net, b: int, gy: int, gx: int, states: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of gx from those of the gradient gy of y: from the last step of a sequence to the first."""
     p, (lo, count) = net[0], span
@@ -77,7 +89,7 @@ def unrecurred(net: Net, b: int, gy: int, gx: int, states: int, kept: Kept, span
     _carried(net, COPY, last, states)
 
 
-@jit
+@piece
 def _learn(net: Net, b: int, gy: int, gamma: int, kept: Kept, span: tuple[int, int]) -> None:
     """The gradients of W_out, W_in, lam and D from some rows."""
     p, (lo, count) = net[0], span

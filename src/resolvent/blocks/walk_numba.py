@@ -29,24 +29,24 @@ from resolvent.blocks.net_numba import (
     mapped,
     meet,
     number,
+    piece,
     row_at,
     saved,
 )
 from resolvent.blocks.recur_numba import recurred, unrecurred
 from resolvent.blocks.row_numba import ADD, COPY, SCALE, TIMES
 from resolvent.blocks.tile_numba import PAD
-from resolvent.scan.linear_numba import jit
 from resolvent.scan.rows_numba import WIDTH
 
 
-@jit
+@piece
 def _normed(net: Net, place: int, z: int, out: int, unit: tuple[int, int], count: int) -> None:
     """`unit`: the first row's place in 1 / deviation, as its address and time step."""
     rstd = unit[0] + unit[1] * WIDTH * net[3]
     call(net[1][NORM], (z, number(net, place), out, rstd, net[4], count, net[0][at.D]))
 
 
-@jit
+@piece
 def _sloped(net: Net, place: int, g: int, kept: Kept, unit: tuple[int, int], count: int) -> None:
     """Rows of g, from step unit[1] on, by the norm whose unit is saved array unit[0]."""
     i, t = unit
@@ -54,7 +54,7 @@ def _sloped(net: Net, place: int, g: int, kept: Kept, unit: tuple[int, int], cou
     call(net[1][SLOPE], (g, number(net, place), saved(net, kept, i, t), rstd, net[4], count, net[0][at.D]))
 
 
-@jit
+@piece
 def _bent(net: Net, code: int, x: int, slopes: int, count: int) -> None:
     call(net[1][BEND], (code, x, slopes, net[4], count, net[0][at.D] * WIDTH))
 
@@ -62,7 +62,7 @@ def _bent(net: Net, code: int, x: int, slopes: int, count: int) -> None:
 # -- forward -----------------------------------------------------------------------------------------------------------
 
 
-@jit
+@piece
 def _through(net: Net, b: int, y: int, z: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of z = final(W act(ads(y)) + b), the first of them at y and z; y is spent."""
     p, (lo, count) = net[0], span
@@ -87,7 +87,7 @@ def _through(net: Net, b: int, y: int, z: int, kept: Kept, span: tuple[int, int]
         _bent(net, p[b + at.FINAL], z, saved(net, kept, p[b + at.CURVED], lo), count)
 
 
-@jit
+@piece
 def _block(net: Net, i: int, work: Work, kept: Kept) -> None:
     """h after block i."""
     p, b, (h, y, u, _, states) = net[0], at.HEADER + i * at.BLOCK, work
@@ -118,7 +118,7 @@ def _block(net: Net, i: int, work: Work, kept: Kept) -> None:
             meet(net, COPY, row_at(net, h, lo), to, 1, count)
 
 
-@jit
+@piece
 def one_forward(net: Net, outside: tuple[int, int, int], first: int, work: Work, kept: Kept) -> None:
     p, (x, out, samples), (h, y, _, scratch, _) = net[0], outside, work
     l, c, d = p[at.L], p[at.C], p[at.D]
@@ -143,7 +143,7 @@ def one_forward(net: Net, outside: tuple[int, int, int], first: int, work: Work,
 # -- backward ----------------------------------------------------------------------------------------------------------
 
 
-@jit
+@piece
 def _learn_norm(net: Net, place: int, g: int, kept: Kept, unit: tuple[int, int], count: int) -> None:
     """Those of gamma and beta."""
     if kept[2]:
@@ -151,7 +151,7 @@ def _learn_norm(net: Net, place: int, g: int, kept: Kept, unit: tuple[int, int],
         learn_rows(net, place + net[0][at.D] * WIDTH, g, 0, kept, count)
 
 
-@jit
+@piece
 def _learn_map(net: Net, places: tuple[int, int], g: int, x: int, kept: Kept, count: int) -> None:
     """Those of a matrix (d, d) and its bias: rows of the gradient g after it and of what it was given, x."""
     if kept[2]:
@@ -160,7 +160,7 @@ def _learn_map(net: Net, places: tuple[int, int], g: int, x: int, kept: Kept, co
         learn_rows(net, places[1], g, 0, kept, count)
 
 
-@jit
+@piece
 def _unthrough(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of gy from those of the gradient g of z, the first of them at g and gy."""
     p, (lo, count) = net[0], span
@@ -190,7 +190,7 @@ def _unthrough(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span
         meet(net, ADD, gy, more, 1, count)
 
 
-@jit
+@piece
 def _unended(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span: tuple[int, int]) -> None:
     """Rows of gy from those of the gradient g after the block, which becomes that before the norm that ends it."""
     p, (lo, count) = net[0], span
@@ -201,7 +201,7 @@ def _unended(net: Net, b: int, g: int, gy: int, scratch: int, kept: Kept, span: 
     _unthrough(net, b, g, gy, scratch, kept, span)
 
 
-@jit
+@piece
 def _unconvolve(net: Net, b: int, work: Work, kept: Kept) -> None:
     """The gradient u of what the convolution was given, or that added to g where no norm stands between."""
     p, (g, gy, u, scratch, _) = net[0], work
@@ -215,7 +215,7 @@ def _unconvolve(net: Net, b: int, work: Work, kept: Kept) -> None:
     call(net[1][CONVOLVE], (k, p[at.D], l, gy, u if before else g, net[4], onto))
 
 
-@jit
+@piece
 def _unrecur(net: Net, b: int, work: Work, kept: Kept) -> None:
     """The same for a recurrence, from the last rows to the first."""
     p, (g, gy, u, scratch, states) = net[0], work
@@ -229,7 +229,7 @@ def _unrecur(net: Net, b: int, work: Work, kept: Kept) -> None:
             meet(net, ADD if p[b + at.SKIP] else COPY, own, to, 1, span[1])
 
 
-@jit
+@piece
 def _unblock(net: Net, i: int, work: Work, kept: Kept) -> None:
     """The gradient g of h before block i from that after it."""
     p, b, (g, _, u, _, _) = net[0], at.HEADER + i * at.BLOCK, work
@@ -245,7 +245,7 @@ def _unblock(net: Net, i: int, work: Work, kept: Kept) -> None:
         meet(net, ADD if p[b + at.SKIP] else COPY, g, u, 1, l)
 
 
-@jit
+@piece
 def one_backward(net: Net, outside: tuple[int, int, int, int], first: int, work: Work, kept: Kept) -> None:
     p, (gx, given, samples, x), (g, gy, u, _, _) = net[0], outside, work
     l, c, d = p[at.L], p[at.C], p[at.D]
