@@ -90,8 +90,8 @@ class Square(Opened):
         """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
         shape, whole = rows.x.shape[1:], found.rows
 
-        def logits(points: Tensor, places: Tensor) -> Tensor:
-            lengths = None if whole.lengths is None else whole.lengths[places]
+        def logits(points: Tensor, places: Tensor, which: Tensor) -> Tensor:
+            lengths = None if whole.lengths is None else whole.lengths[places[which]]
             return victim.forward(points.view(-1, *shape), lengths)
 
         score = Score(logits, self._loss)

@@ -24,7 +24,7 @@ from resolvent.scan.memory import plain
 class Score(NamedTuple):
     """What the model says of points, and what that is worth."""
 
-    logits: Callable[[Tensor, Tensor], Tensor]  # of points (m, n) of the samples `at` (m,)
+    logits: Callable[[Tensor, Tensor, Tensor], Tensor]  # of points (m, n) of the samples at[which], which (m,)
     loss: Callable[[Tensor, Tensor], Tensor]  # of logits and labels; -inf where an output is not finite
 
 
@@ -70,7 +70,7 @@ class Live:
     def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck, score: Score) -> Live:
         """The first query: the point that the search starts from, taken unless its outputs are not finite."""
         best = step.first(deck.draws)
-        logits = score.logits(best, at)
+        logits = score.logits(best, at, torch.arange(len(at), device=at.device))
         loss = score.loss(logits, y)
         sound = loss > -torch.inf
         broken = sound & (logits.argmax(1) != y)
@@ -94,9 +94,9 @@ class Live:
             return False
         look = self._look(rows, stop, ahead.depth(len(rows)))
         whole = len(look.sample) == len(self.at) and look.depth == 1
-        sample, at = (None, self.at) if whole else (look.sample, self.at[look.sample])
-        trial = self.step.next(self.best, share, self.deck.deal(look.sample, look.query), sample)
-        logits = score.logits(trial, at)
+        u = self.deck.deal(look.sample, look.query)
+        trial = self.step.next(self.best, share, u, None if whole else look.sample)
+        logits = score.logits(trial, self.at, look.sample)
         self._judge(look, ahead, trial, logits, score.loss(logits, self.y[look.sample]))
         return True
 
@@ -108,7 +108,7 @@ class Live:
             return False
         sample, query = (torch.from_numpy(part) for part in code.looked(queries, stop, ahead.depth(left)))
         trial = self.step.next(self.best, share, self.deck.deal(sample, query), sample)
-        logits = plain(score.logits(trial, self.at[sample]))
+        logits = plain(score.logits(trial, self.at, sample))
         loss = self.loss[:0] if ahead.signed else score.loss(logits, self.y[sample])
         state = tuple(part.numpy() for part in (self.loss, self.logits, self.bad, self.broken, self.queries))
         seen = trial.numpy(), logits.numpy(), loss.numpy()

@@ -105,8 +105,7 @@ class Image:
 
     def frame(self, extent: tuple[int, ...]) -> Frame:
         limits = self.h - extent[0] + self.last, self.w - extent[1] + self.last
-        inner = np.arange(extent[0])[:, None] * self.w + np.arange(extent[1])
-        return (*limits, self.w, 1, self.h * self.w, self.c, self.c), inner.ravel()
+        return (*limits, self.w, 1, self.h * self.w, self.c, self.c), _places(*extent, self.w, 1)
 
     def stripes(self) -> Tensor:
         """Vertical lines, one sign per channel and column."""
@@ -129,6 +128,11 @@ class Image:
 
     def select(self, index: Tensor) -> Image:
         return self
+
+
+@lru_cache(maxsize=64)
+def _places(down: int, along: int, row: int, step: int) -> NDArray[np.int64]:
+    return (np.arange(down)[:, None] * row + np.arange(along) * step).ravel()
 
 
 @lru_cache(maxsize=64)
@@ -182,7 +186,7 @@ class Sequence:
         if self.order is not None:
             return None
         channels, length = extent
-        return (self.l - length + 1, 0, self.d, 0, 1, self.d, channels), np.arange(length) * self.d
+        return (self.l - length + 1, 0, self.d, 0, 1, self.d, channels), _places(1, length, 0, self.d)
 
     def stripes(self) -> Tensor:
         """About sqrt(l) stretches of time, one sign per stretch and channel: what columns are to an unrolled image."""

@@ -104,9 +104,13 @@ def keep_freed_memory() -> None:
 
     glibc hands blocks from 128 KiB on back to the kernel until it has seen larger ones freed; every pass then pays for
     fresh pages, up to half of its time for arrays of some MiB. Freeing one untouched block of nearly 32 MiB, the most
-    it heeds, raises that limit; up to 64 MiB of free memory then stay with the process. Elsewhere it does nothing.
+    it heeds, raises that limit; up to 62 MiB of free memory then stay with the process. The first 48 of them are to be
+    huge pages, which saves a pass up to a tenth of its time; none is taken before it is written to. Elsewhere it does
+    nothing.
     """
     torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
+    kept = [_in_huge_pages(torch.empty(24 << 20, dtype=torch.uint8, device="cpu")) for _ in range(2)]
+    kept.clear()
 
 
 @cache
