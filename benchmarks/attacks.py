@@ -2,7 +2,7 @@
 
     python benchmarks/attacks.py                      every case; benchmarks/results/attacks.json
     python benchmarks/attacks.py --subjects s4,s5     only some models
-    python benchmarks/attacks.py --samples 32 --queries 500 --out /tmp/attacks.json
+    python benchmarks/attacks.py --subjects cnn --threads 1 --out benchmarks/results/attacks_one_thread.json
 
 Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them, and on
 two samples before its clock starts: what a process pays once, compiled code being loaded for one, is not counted. The
@@ -247,7 +247,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=256, help="of both; the peer's own default is 250")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
     parser.add_argument("--norms", default="linf,l2")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both; all cores unless told")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "attacks.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
