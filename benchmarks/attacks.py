@@ -5,8 +5,9 @@
     python benchmarks/attacks.py --subjects cnn --threads 1 --out benchmarks/results/attacks_one_thread.json
 
 Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them, and on
-two samples before its clock starts: what a process pays once, compiled code being loaded for one, is not counted. The
-models (attack_models.py) read images of 15 x 15, a convolutional network as they are and state-space models pixel by
+two samples before its clock starts: what a process pays once, compiled code being loaded for one, is not counted. They
+take turns of a second, the other one standing still, since the speed of a machine that others use as well changes by
+half within minutes: "seconds" are those of a contender's own turns, those after each attack are of all cores. The models (attack_models.py) read images of 15 x 15, a convolutional network as they are and state-space models pixel by
 pixel; each is trained here for some seconds, plainly or on PGD examples. What AutoAttack leaves of a plain one is
 little; of the other many samples stand, and those cost the full budget of every attack.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,19 +45,21 @@ from resolvent.attacks.square import Square
 
 HERE = Path(__file__).parent
 TARGET = 2.0
+TURN = 1.0  # seconds
+READY = "ready"
 POINTS = 0.01  # our accuracy may not be above the peer's by more than this
 NAMES = {"linf": "Linf", "l2": "L2"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One contender: seconds on the clock and of all cores, accuracy and seconds after each attack."""
+    """One contender: seconds of all cores, in all and after each attack, accuracies; seconds of its own turns."""
 
-    seconds: float
     cpu_seconds: float
     table: dict[str, float]
     clock: dict[str, float]
     forwards: int
+    seconds: float = 0.0
 
     @property
     def accuracy(self) -> float:
@@ -63,16 +67,16 @@ class Outcome:
 
 
 class Clock:
-    """Time since it was made, and at the end of each attack."""
+    """Seconds of all cores since it was made, and at the end of each attack: none while the process stands still."""
 
     def __init__(self) -> None:
-        self.start, self.cpu, self.ticks = time.perf_counter(), time.process_time(), dict[str, float]()
+        self.start, self.ticks = time.process_time(), dict[str, float]()
 
     def tick(self, name: str) -> None:
-        self.ticks[name] = round(time.perf_counter() - self.start, 2)
+        self.ticks[name] = round(self.spent(), 2)
 
-    def spent(self) -> tuple[float, float]:
-        return time.perf_counter() - self.start, time.process_time() - self.cpu
+    def spent(self) -> float:
+        return time.process_time() - self.start
 
 
 class Counted(nn.Module):
@@ -93,7 +97,7 @@ def ours(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
     attacks = tuple(replace(a, n_queries=queries) if isinstance(a, Square) else a for a in standard(threat.norm))
     settings = EvaluationSettings(batch_size=batch_size, probe=0)
     told = evaluate(counted, (x, y), threat, attacks, settings=settings, listener=lambda name, *_: clock.tick(name))
-    return Outcome(*clock.spent(), told.result.table, clock.ticks, counted.passed)
+    return Outcome(clock.spent(), told.result.table, clock.ticks, counted.passed)
 
 
 def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
@@ -109,7 +113,7 @@ def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
     spent, passed = clock.spent(), counted.passed
     with torch.no_grad():
         final = float((net(x_adv).argmax(1) == y).double().mean())
-    return Outcome(*spent, {**heard, "all": final}, clock.ticks, passed)
+    return Outcome(spent, {**heard, "all": final}, clock.ticks, passed)
 
 
 CONTENDERS: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattack": peer}
@@ -176,44 +180,71 @@ CASES = (
 
 
 def run_one(name: str, case: Case, weights: Path, args: argparse.Namespace) -> None:
-    """The child process: one contender on one model; prints its outcome as JSON."""
+    """The child process: one contender on one model, ready before it is told to start; prints its outcome as JSON."""
     net = case.subject.make()
     net.load_state_dict(torch.load(weights, weights_only=True))
     x, y = images(case.samples, 5)
     CONTENDERS[name](net.eval(), x[:2], y[:2], case.threat, 20, args.batch_size)
-    outcome = CONTENDERS[name](net.eval(), x, y, case.threat, case.queries, args.batch_size)
-    print(json.dumps(vars(outcome)))
+    print(READY, flush=True)
+    sys.stdin.readline()
+    print(json.dumps(vars(CONTENDERS[name](net, x, y, case.threat, case.queries, args.batch_size))))
 
 
-def measured(name: str, case: Case, weights: Path, args: argparse.Namespace) -> Outcome:
-    options = [f"--batch-size={args.batch_size}", f"--threads={args.threads}"]
-    which = ["--one", name, "--case", json.dumps(asdict(case)), "--weights", str(weights)]
-    env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads))
-    call = [sys.executable, __file__, *which, *options]
-    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{case}: {name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return Outcome(**json.loads(done.stdout.strip().splitlines()[-1]))
+class Runner:
+    """A contender in a process of its own, which stands still but for its turns."""
+
+    def __init__(self, name: str, case: Case, weights: Path, args: argparse.Namespace) -> None:
+        options = [f"--batch-size={args.batch_size}", f"--threads={args.threads}"]
+        which = ["--one", name, "--case", json.dumps(asdict(case)), "--weights", str(weights)]
+        env = dict(os.environ, OMP_NUM_THREADS=str(args.threads), MKL_NUM_THREADS=str(args.threads))
+        call = [sys.executable, __file__, *which, *options]
+        self.name, self.seconds, pipe = name, 0.0, subprocess.PIPE
+        self.process = subprocess.Popen(call, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert self.process.stdout is not None
+        while (line := self.process.stdout.readline()) and line.strip() != READY:
+            pass
+        self.process.send_signal(signal.SIGSTOP)
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def turn(self) -> bool:
+        """One turn; False when it is done."""
+        start = time.perf_counter()
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            self.process.wait(TURN)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGSTOP)
+        self.seconds += time.perf_counter() - start
+        return self.process.poll() is None
+
+    def outcome(self) -> Outcome:
+        told, wrong = self.process.communicate()
+        if self.process.returncode:
+            raise SystemExit(f"{self.name} failed: {(wrong.strip().splitlines() or ['no message'])[-1]}")
+        return Outcome(**json.loads(told.strip().splitlines()[-1]) | {"seconds": self.seconds})
 
 
 def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
-    """Both contenders on one model, by turns so that a drift of the machine's speed meets both."""
-    runs: dict[str, list[Outcome]] = {name: [] for name in CONTENDERS}
+    """Both contenders on one model, a second each by turns: a drift of the machine's speed meets both."""
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "net.pt"
         torch.save(case.net.state_dict(), weights)
-        for _ in range(args.repeats):
-            for name in CONTENDERS:
-                runs[name].append(measured(name, case, weights, args))
-    best = {name: min(outcomes, key=lambda o: o.seconds) for name, outcomes in runs.items()}
-    faster = best["pyautoattack"].seconds / best["resolvent"].seconds
-    cpu = best["pyautoattack"].cpu_seconds / best["resolvent"].cpu_seconds
-    sound = best["resolvent"].accuracy <= best["pyautoattack"].accuracy + POINTS
-    for name, outcome in best.items():
+        runners = [Runner(name, case, weights, args) for name in CONTENDERS]
+        waiting = list(runners)
+        while waiting:
+            waiting = [runner for runner in waiting if runner.turn()]
+        found = {runner.name: runner.outcome() for runner in runners}
+    faster = found["pyautoattack"].seconds / found["resolvent"].seconds
+    cpu = found["pyautoattack"].cpu_seconds / found["resolvent"].cpu_seconds
+    sound = found["resolvent"].accuracy <= found["pyautoattack"].accuracy + POINTS
+    for name, outcome in found.items():
         table = "  ".join(f"{k} {100 * v:.2f} % {outcome.clock.get(k, 0):.1f} s" for k, v in outcome.table.items())
         print(f"{case!s:<18}{name:<14}{outcome.seconds:8.1f} s {outcome.forwards:>12,} forward passes   {table}")
     verdict = "as strong" if sound else "WEAKER than the peer"
-    print(f"{case!s:<18}{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}\n")
+    said = f"{faster:.2f} times faster on the clock, {cpu:.2f} in CPU time (target {TARGET:g}); {verdict}"
+    print(f"{case!s:<18}{said}\n", flush=True)
     return {
         "model": case.model,
         "norm": case.norm,
@@ -224,7 +255,7 @@ def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
         "faster": faster,
         "faster_cpu": cpu,
         "met": faster >= TARGET and sound,
-        "results": {name: vars(outcome) for name, outcome in best.items()},
+        "results": {name: vars(outcome) for name, outcome in found.items()},
     }
 
 
@@ -245,7 +276,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="in every case alike; otherwise as the case has it")
     parser.add_argument("--queries", type=int, help="of Square, likewise")
     parser.add_argument("--batch-size", type=int, default=256, help="of both; the peer's own default is 250")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each; the quicker one counts")
     parser.add_argument("--norms", default="linf,l2")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both; all cores unless told")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "attacks.json")
