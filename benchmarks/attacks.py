@@ -7,8 +7,10 @@
 Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them, and on
 two samples before its clock starts: what a process pays once, compiled code being loaded for one, is not counted. They
 take turns of a second, the other one standing still, since the speed of a machine that others use as well changes by
-half within minutes: "seconds" are those of a contender's own turns, those after each attack are of all cores. The models (attack_models.py) read images of 15 x 15, a convolutional network as they are and state-space models pixel by
-pixel; each is trained here for some seconds, plainly or on PGD examples. What AutoAttack leaves of a plain one is
+half within minutes: "seconds" are those of a contender's own turns, those after each attack are of all cores.
+
+The models (attack_models.py) read images of 15 x 15, a convolutional network as they are and state-space models pixel
+by pixel; each is trained here for some seconds, plainly or on PGD examples. What AutoAttack leaves of a plain one is
 little; of the other many samples stand, and those cost the full budget of every attack.
 
 Of a foreign network all that an attack can save is what it does around the forward passes, and targets that it runs
