@@ -2,7 +2,7 @@
 
     python benchmarks/attacks.py                      every case; benchmarks/results/attacks.json
     python benchmarks/attacks.py --subjects s4,s5     only some models
-    python benchmarks/attacks.py --subjects cnn --threads 1 --out benchmarks/results/attacks_one_thread.json
+    python benchmarks/attacks.py --subjects cnn --threads 1 --out /tmp/attacks.json
 
 Each contender runs in a process of its own, so that neither finds memory or threads as the other has left them, and on
 two samples before its clock starts: what a process pays once, compiled code being loaded for one, is not counted. They
