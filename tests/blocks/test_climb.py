@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from climbing import check_training
 from torch import Tensor
 
 from helpers import assert_close, stirred
@@ -137,23 +138,7 @@ def test_a_sample_that_is_not_finite_stays_put_and_spoils_no_other(bad: float) -
 @pytest.mark.parametrize("make", [pgd_at, trades])
 def test_training_takes_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch, objective = model_of(config()), batch_of(10, 12), make(Threat("linf", EPS, (0, 1)), steps=3)
-    taken: list[Tensor | None] = []
-    plain = lowered.Lowered.climbed
-
-    def watched(*args: Any) -> Tensor | None:
-        taken.append(plain(*args))
-        return taken[-1]
-
-    monkeypatch.setattr(lowered.Lowered, "climbed", watched)
-    got = objective(model, batch)
-    assert len(taken) == 1
-    assert taken[0] is not None
-    with use("torch"):
-        want = objective(model, batch)
-    assert_close(got.value, want.value)
-    found = [torch.autograd.grad(loss.value, list(model.parameters())) for loss in (got, want)]
-    for a, b in zip(*found, strict=True):
-        assert_close(a, b, gradient=True)
+    check_training(model, batch, objective, monkeypatch)
 
 
 def test_what_it_does_not_know_runs_as_ever() -> None:

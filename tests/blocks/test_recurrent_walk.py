@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from climbing import check_training
 from torch import Tensor
 
 from helpers import assert_close, stirred
@@ -251,24 +252,9 @@ def test_all_steps_of_an_attack_at_once(name: str) -> None:
 def test_training_takes_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = stirred(config(head=ClassifierConfig(5, "mean")), 0.2)
     batch, objective = batch_of(10, 16), make(Threat("linf", 0.2, (0, 1)), steps=3)
-    taken: list[Tensor | None] = []
-    plain = lowered.Lowered.climbed
-
-    def watched(*args: Any) -> Tensor | None:
-        taken.append(plain(*args))
-        return taken[-1]
-
-    monkeypatch.setattr(lowered.Lowered, "climbed", watched)
-    got = objective(model, batch)
-    assert len(taken) == 1
-    assert taken[0] is not None
+    check_training(model, batch, objective, monkeypatch)
     with use("torch"):
         assert model.lowered(batch.x) is None
-        want = objective(model, batch)
-    assert_close(got.value, want.value)
-    found = [torch.autograd.grad(loss.value, list(model.parameters())) for loss in (got, want)]
-    for a, b in zip(*found, strict=True):
-        assert_close(a, b, gradient=True)
 
 
 # -- where it runs -----------------------------------------------------------------------------------------------------
