@@ -4,9 +4,11 @@
     python benchmarks/gpu.py --only "step, s5" selective       # rows whose name holds one of these
     python benchmarks/gpu.py --limit 300                       # stop between rows after so many seconds; call again
 
-Ceilings are measured first. Every contender's values and gradients are then compared with float64: one that differs
-gets no time. Rows that --out holds of the same commit, device and sizes are kept, so that a run cut short goes on; with
---keep those of other commits too, unless --only names them. Each row carries the commit that it was measured at.
+Ceilings are measured first. Every contender's values and gradients are then compared with float64, those of our
+training step on the batch that is timed and as it was recorded: one that differs gets no time. Contenders about as
+quick as ours are timed in turns with it. Rows that --out holds of the same commit, device and sizes are kept, so that a
+run cut short goes on; with --keep those of other commits too, unless --only names them. Each row carries the commit
+that it was measured at.
 `--device cpu --tiny` runs the program itself on a machine without a GPU; its times mean nothing.
 """
 
@@ -18,6 +20,7 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,10 +34,12 @@ import gpu_scans
 import gpu_step
 import gpu_table
 from about import UNKNOWN, measured_commit
-from gpu_case import EAGER, Case, Ceilings, Timing
+from gpu_case import EAGER, OURS, Case, Ceilings, Measured, Running, Timing
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 TOGETHER = 6  # processes that compile at a time: each holds the inputs of its row
+TURNS = 3  # medians of each contender, one after the other's
+NEAR = 5.0  # times as long as ours: beyond it a contender has one turn, alone, and its memory is given back
 
 
 def main() -> int:
@@ -93,15 +98,16 @@ def _settings() -> argparse.Namespace:
 def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gpu_record.Rows:
     """Ours first; a contender that disagrees, or fails, says why and has no time."""
     began = time.monotonic()
-    ours, *others = (c for c in case.contenders if not (settings.skip_eager and c.name == EAGER))
-    found = _checked(case, ours)
+    chosen = [c for c in case.contenders if not (settings.skip_eager and c.name == EAGER)]
+    found = {chosen[0].name: _checked(case, chosen[0])}
+    told = found[OURS]
     rows: gpu_record.Rows
-    if isinstance(found, str):
-        rows = [{"case": case.name, "timing": t.name, "refused": found} for t in case.timings]
+    if isinstance(told, str):
+        rows = [{"case": case.name, "timing": t.name, "refused": told} for t in case.timings]
     else:
-        rows = [_row(case, t, ours, ceilings, found) for t in case.timings]
-        for other in others:
-            _beside(case, other, rows)
+        found |= {c.name: _checked(case, c) for c in chosen[1:]}
+        fit = [c for c in chosen if not isinstance(found[c.name], str)]
+        rows = [_row(case, t, _in_turns(case, t, fit), ceilings, found) for t in case.timings]
         for row, timing in zip(rows, case.timings, strict=True):
             _judge(row, timing)
         if settings.profile and torch.cuda.is_available() and isinstance(case, gpu_step.StepCase):
@@ -128,35 +134,62 @@ def _checked(case: Case, contender: Any) -> dict[str, float] | str:
     return f"{'; '.join(far)}: no speed is told" if far else found
 
 
-def _row(case: Case, timing: Timing, ours: Any, ceilings: Ceilings, errors: dict[str, float]) -> dict[str, Any]:
-    row: dict[str, Any] = {"case": case.name, "timing": timing.name, "errors": errors}
-    try:
-        seen = case.measured(ours, timing)
-    except RuntimeError as error:
-        return row | {"refused": gpu_peers.first_line(error)}
-    finally:
-        _release()
+def _in_turns(case: Case, timing: Timing, contenders: Sequence[Any]) -> dict[str, Measured | str]:
+    """What each of them took, or how it failed. Ours comes first: it tells who is near."""
+    held: dict[str, Running] = {}
+    seen: dict[str, Measured | str] = {}
+    for contender in contenders:
+        try:
+            running = case.running(contender, timing)
+            if not held or running.first <= NEAR * held[OURS].first:
+                held[contender.name] = running
+            else:
+                running.turn()
+                seen[contender.name] = running.measured()
+        except Exception as error:  # somebody else's code: whatever it throws is a line of the table
+            seen[contender.name] = gpu_peers.first_line(error)
+        finally:
+            running = None  # type: ignore[assignment]
+            _release()
+        if OURS in seen:  # refused: nobody is timed
+            return seen
+    for _ in range(TURNS):
+        for running in held.values():
+            running.turn()
+    return seen | {name: running.measured() for name, running in held.items()}
+
+
+def _row(
+    case: Case, timing: Timing, seen: dict[str, Measured | str], ceilings: Ceilings, checked: dict[str, Any]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"case": case.name, "timing": timing.name, "errors": checked[OURS]}
+    ours = seen[OURS]
+    if isinstance(ours, str):
+        return row | {"refused": ours}
     floor = ceilings.floor(timing.costs)
     return row | {
-        "ms": round(seen.ms, 4),
-        "rate": timing.rate(seen.ms),
+        **_numbers(ours),
+        "rate": timing.rate(ours.ms),
         "floor_ms": round(floor, 4),
-        "of_floor": round(floor / seen.ms, 3),
+        "of_floor": round(floor / ours.ms, 3),
         "quoted": timing.quoted,
-        "peak_gb": seen.peak_gb,
-        "others": {},
+        "others": {
+            name: _other(seen.get(name, found), found, ours.ms) for name, found in checked.items() if name != OURS
+        },
     }
 
 
-def _beside(case: Case, other: Any, rows: gpu_record.Rows) -> None:
-    """Another contender's numbers, put into the rows."""
-    found = _checked(case, other)
-    for row, timing in zip(rows, case.timings, strict=True):
-        if "refused" in row:
-            continue
-        row["others"][other.name] = {"why": found} if isinstance(found, str) else _timed(case, other, timing, row["ms"])
-        if not isinstance(found, str):
-            row["others"][other.name]["errors"] = found
+def _numbers(seen: Measured) -> dict[str, Any]:
+    spread = {"least": min(seen.medians), "median": seen.ms, "most": max(seen.medians)}  # over the turns
+    told = {"ms": round(seen.ms, 4), "turns": {name: round(ms, 4) for name, ms in spread.items()}}
+    return told | {"peak_gb": seen.peak_gb} | ({"recorded": True} if seen.recorded else {})
+
+
+def _other(seen: Any, found: Any, ours: float) -> dict[str, Any]:
+    """Another contender's numbers, or why it has none."""
+    if isinstance(seen, str):
+        return {"why": seen}
+    return _numbers(seen) | {"ratio": round(seen.ms / ours, 3), "errors": found}
 
 
 def _judge(row: dict[str, Any], timing: Timing) -> None:
@@ -167,16 +200,6 @@ def _judge(row: dict[str, Any], timing: Timing) -> None:
     row["target_ms"] = min(rivals, default=timing.target_ms)
     row["target_of"] = rivals.get(row["target_ms"], "")
     row["met"] = None if row["target_ms"] is None else row["ms"] <= row["target_ms"]
-
-
-def _timed(case: Case, other: Any, timing: Timing, ours: float) -> dict[str, Any]:
-    try:
-        seen = case.measured(other, timing)
-    except Exception as error:  # somebody else's code: whatever it throws is a line of the table
-        return {"why": gpu_peers.first_line(error)}
-    finally:
-        _release()
-    return {"ms": round(seen.ms, 4), "ratio": round(seen.ms / ours, 3), "peak_gb": seen.peak_gb}
 
 
 def _release() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+Prepare = Callable[[], Callable[[], object]]  # hands over the work that is timed
 OURS, EAGER = "ours", "eager"
 BRIEF, LONG = 50.0, 2000.0  # ms: below the first more runs are timed, above the second one is enough
 
@@ -74,8 +75,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    ms: float
+    ms: float  # the median of `medians`
+    medians: tuple[float, ...]  # of each turn
     peak_gb: float | None  # beyond what lay there before; None on a CPU
+    recorded: bool = False  # replayed as a CUDA graph
 
 
 class Contender(Protocol):
@@ -104,7 +107,7 @@ class Case(Protocol):
 
     def limit(self, error: str) -> float: ...
 
-    def measured(self, contender: Any, timing: Timing) -> Measured: ...
+    def running(self, contender: Any, timing: Timing) -> Running: ...
 
     def once(self, contender: Any) -> None:
         """Everything that is compared or timed, once."""
@@ -115,23 +118,70 @@ class Case(Protocol):
         ...
 
 
-def measured(
-    prepare: Callable[[], Callable[[], object]], device: torch.device, *, warm: bool = True, by_host: bool = False
-) -> Measured:
-    """The work that `prepare` hands over, its median time and the memory that both of them take.
+class Running:
+    """Work that is ready to be timed, in as many turns as are wanted: other contenders take theirs in between.
 
     Brief work on a GPU is timed by the device's clock, its cache emptied before each run, unless `by_host`: then what
-    the host does in between counts.
+    the host does in between counts. With `record` a GPU replays it as a CUDA graph, where it can be recorded.
     """
-    on_gpu = device.type == "cuda"
-    before = _memory_reset() if on_gpu else 0
-    work = prepare()
-    if warm:
-        work()
-    ms = clock(work, device)
-    if ms < LONG:
-        ms = _median(work, device, ms, by_host)
-    return Measured(ms, round((torch.cuda.max_memory_allocated() - before) / 1e9, 3) if on_gpu else None)
+
+    def __init__(
+        self, prepare: Prepare, device: torch.device, *, warm: bool = True, by_host: bool = False, record: bool = False
+    ) -> None:
+        on_gpu = device.type == "cuda"
+        before = _memory_reset() if on_gpu else 0
+        made = _recorded(prepare) if record and on_gpu else None
+        self.recorded, self.device, self.by_host = made is not None, device, by_host
+        self.work = prepare() if made is None else made
+        if warm:
+            self.work()
+        self.first = clock(self.work, device)  # ms
+        self.peak_gb = round((torch.cuda.max_memory_allocated() - before) / 1e9, 3) if on_gpu else None
+        self.medians: list[float] = []
+
+    def turn(self) -> None:
+        """One median more; what takes long has had its one run."""
+        self.medians.append(self.first if self.first >= LONG else self._median())
+
+    def measured(self) -> Measured:
+        return Measured(statistics.median(self.medians), tuple(self.medians), self.peak_gb, self.recorded)
+
+    def _median(self) -> float:
+        if self.device.type == "cuda" and self.first < BRIEF and not self.by_host:
+            from triton.testing import do_bench
+
+            return float(do_bench(self.work, warmup=25, rep=100, return_mode="median"))
+        runs = 9 if self.first < BRIEF else 3
+        known = [] if self.medians else [self.first]
+        return statistics.median([*known, *(clock(self.work, self.device) for _ in range(runs - len(known)))])
+
+
+def measured(work: Callable[[], object], device: torch.device) -> Measured:
+    """`work` alone, in one turn."""
+    running = Running(lambda: work, device)
+    running.turn()
+    return running.measured()
+
+
+def _recorded(prepare: Prepare) -> Callable[[], object] | None:
+    """The work as a CUDA graph, as a recorded step runs it; None where something in it cannot be recorded.
+
+    Autograd runs a backward pass on the stream of its forward pass, so that both are made on the one that records.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(stream):
+            work = prepare()
+            for _ in range(2):  # handles, workspaces and compiled kernels come into being outside of the graph
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, stream=stream):
+            kept = work()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return lambda: (graph.replay(), kept)[1]
 
 
 def clock(work: Callable[[], object], device: torch.device) -> float:
@@ -146,15 +196,6 @@ def clock(work: Callable[[], object], device: torch.device) -> float:
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _median(work: Callable[[], object], device: torch.device, first: float, by_host: bool) -> float:
-    if device.type == "cuda" and first < BRIEF and not by_host:
-        from triton.testing import do_bench
-
-        return float(do_bench(work, warmup=50, rep=200, return_mode="median"))
-    more = 8 if first < BRIEF else 2
-    return statistics.median([first, *(clock(work, device) for _ in range(more))])
 
 
 def _memory_reset() -> int:

@@ -35,4 +35,4 @@ def _exponentials(device: torch.device, tiny: bool) -> float:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    return 1e-3 * measured(lambda: work, device).ms
+    return 1e-3 * measured(work, device).ms

@@ -7,6 +7,8 @@ the inputs lie as they want them, by copies elsewhere, as a user's call would.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -17,11 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 BUILD_SECONDS = 60
+WARPSCAN = "warpscan"  # what accelerated-scan calls its extension
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,14 @@ def _accelerated_complex() -> Callable[..., Tensor]:
 
 
 def _accelerated_cuda() -> Callable[..., Tensor]:
-    """Its import compiles, which `build` has begun."""
+    """Its import compiles, which `build` has begun, unless the extension lies on the path, compiled beforehand."""
     _needs_cuda()
-    _built()
-    from accelerated_scan.warp import scan
+    if _prebuilt():
+        with mock.patch("torch.utils.cpp_extension.load_inline", return_value=importlib.import_module(WARPSCAN)):
+            from accelerated_scan.warp import scan
+    else:
+        _built()
+        from accelerated_scan.warp import scan
 
     return lambda a, b: scan(_time_last(a), _time_last(b)).mT
 
@@ -157,8 +165,14 @@ def _mambapy_selective() -> Callable[..., Tensor]:
 _builder: list[tuple[subprocess.Popen[str], float]] = []  # the process, and when it began
 
 
+def _prebuilt() -> bool:
+    return importlib.util.find_spec(WARPSCAN) is not None
+
+
 def build() -> None:
     """Begin to compile accelerated-scan's CUDA kernel, in a process that can be given up."""
+    if _prebuilt():
+        return
     if torch.cuda.is_available() and shutil.which("nvcc") and shutil.which("ninja"):
         command = [sys.executable, "-c", "import accelerated_scan.warp"]
         pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import gpu_peers as peers
 from eager_scans import projected_tree, selective_loop, tree_scan
-from gpu_case import EAGER, OURS, Cost, Measured, Timing, measured
+from gpu_case import EAGER, OURS, Cost, Running, Timing
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
 from resolvent.scan import linear_scan, selective_scan, use
 from resolvent.scan.projected import projected_scan
@@ -49,7 +49,8 @@ class Scan:
 class ScanCase:
     """`inputs` makes what the scan reads and, last, the upstream gradient; ours in float64 torch is the truth.
 
-    `rivals` are asked for when their turn comes: a peer is imported only then.
+    `rivals` are asked for when their turn comes: a peer is imported only then. With `record` all are timed as CUDA
+    graphs, as a recorded step runs them: called one by one, the host would be the slower one.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ScanCase:
     timings: Sequence[Timing]
     ours: Callable[..., Any]
     rivals: Callable[[], list[Scan]]
+    record: bool = False
 
     @property
     def contenders(self) -> list[Scan]:
@@ -77,9 +79,9 @@ class ScanCase:
         real = {torch.complex64: torch.float32}.get(self.dtype, self.dtype)
         return (VALUES if error == "values" else GRADIENTS)[real]
 
-    def measured(self, contender: Scan, timing: Timing) -> Measured:
-        x = contender.place(self.placed)
-        return measured(lambda: prepared(contender, x, timing), self.device, warm=contender.name != EAGER)
+    def running(self, contender: Scan, timing: Timing) -> Running:
+        x, warm = contender.place(self.placed), contender.name != EAGER
+        return Running(lambda: prepared(contender, x, timing), self.device, warm=warm, record=self.record)
 
     def once(self, contender: Scan) -> None:
         outcome(contender, self.placed)
@@ -204,7 +206,8 @@ def projected(d: int, b: int, l: int, p: int, dtype: torch.dtype, device: torch.
     ]
     name = f"fused scan, {str(dtype)[6:]}, (d, b, l, p) = ({d}, {b}, {l}, {p})"
     inputs = functools.partial(_projected_inputs, d, b, l, p, dtype, device)
-    return ScanCase(name, dtype, device, inputs, timings, projected_scan, lambda: [Scan(EAGER, projected_tree)])
+    rivals = lambda: [Scan(EAGER, projected_tree)]  # noqa: E731
+    return ScanCase(name, dtype, device, inputs, timings, projected_scan, rivals, record=True)
 
 
 def _projected_inputs(d: int, b: int, l: int, p: int, dtype: torch.dtype, device: torch.device) -> Tensors:

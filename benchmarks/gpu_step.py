@@ -2,7 +2,8 @@
 
 One step is PGD-10 on one batch, the loss, its gradients and AdamW: b = 256, l = 1024, d = 128, four blocks of the study
 of deep SSMs under adversarial training. Ours runs in bf16 under autocast, the eager version in float32. A peer's scan
-takes the place of the eager one. Values, input and parameter gradients are compared with our modules in float64.
+takes the place of the eager one. Values, input and parameter gradients are compared with our modules in float64: every
+contender's on a smaller batch, ours on the timed one too (`gpu_step_check`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 
 import gpu_peers as peers
 from eager import Eager
-from gpu_case import EAGER, OURS, Cost, Measured, Timing, measured
+from gpu_case import EAGER, OURS, Cost, Running, Timing
+from gpu_step_check import LIMIT, attacked, distance, full_size, gradients, learnt, recorded
 from resolvent.attacks import Draws, Threat
 from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, MegaConfig, ModelConfig, ResidualConfig
@@ -26,9 +28,8 @@ from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.models.presets import robustness
 from resolvent.training import pgd_at
 from resolvent.training.batch import Batch
-from resolvent.training.criterion import criterion
+from resolvent.training.objective import Objective
 
-LIMIT = 2e-2  # of bf16 against float64, ‖got − want‖ / ‖want‖
 STEPS = 10
 GOAL = {"s4d": 25.0, "s4": 25.0, "dss": 25.0, "s5": 45.0, "mamba": 200.0, "mega": 250.0}
 QUOTED = {
@@ -36,7 +37,7 @@ QUOTED = {
     "mamba": "mamba_ssm CUDA, autocast 689 ms", "mega": "eager float32 1332 ms",
 }  # fmt: skip
 KINDS = ("s4d", "s4", "dss", "s4 gelu", "s4 ads", "s5", "mamba", "mega")
-SLOW = ("mamba", "mega")  # in float64: compared on one short sample
+SLOW = ("mamba", "mega")  # in float64: compared on one short sample, and a few rows of the timed batch
 
 
 @dataclass(frozen=True)
@@ -80,31 +81,39 @@ class StepCase:
         return [ours, Trainer(EAGER, Eager), *_with_peers(self.kind)]
 
     def errors(self, contender: Trainer) -> dict[str, float]:
-        """‖difference‖ / ‖truth‖ of logits, input and parameter gradients; for ours inside `frozen()` as well."""
+        """Of a smaller batch, and for ours of the timed one, of its pass and of its recorded step."""
+        found = self._sampled(contender)
+        if contender.name != OURS:
+            return found
+        batch, precision = self._batch(self.size.b, self.size.l), functools.partial(self._precision, contender)
+        found |= full_size(self._model(), batch, precision, self.kind not in SLOW)
+        model = copy.deepcopy(self._model())
+        self._step(contender, model)
+        return found | recorded(model, batch, self._objective(), precision)
+
+    def _sampled(self, contender: Trainer) -> dict[str, float]:
+        """Of logits, input and parameter gradients; for ours inside `frozen()` as well."""
         model, batch, want = self._model(), self._sample(), self._truth()
         with self._precision(contender):
             got = gradients(contender.make(model), batch.x, batch.y)
-        found = {key: _distance(got[key], want[key]) for key in ("logits", "x")}
-        names = [key for key in want if key not in found]
-        found["parameters"] = _distance(*(torch.cat([g[n].flatten().double() for n in names]) for g in (got, want)))
+        found = {key: distance(got[key], want[key]) for key in ("logits", "x")}
+        found["parameters"] = distance(learnt(got), learnt(want))
         if contender.name == OURS:
-            with self._precision(contender), model.frozen():  # type: ignore[operator]
-                x = batch.x.clone().requires_grad_()
-                frozen = torch.autograd.grad(criterion(model(x).float(), batch.y).sum(), x)[0]
-            found["x, frozen"] = _distance(frozen, want["x"])
+            with self._precision(contender):
+                found["x, frozen"] = distance(attacked(model, batch), want["x"])
         return found
 
     def limit(self, error: str) -> float:
         return LIMIT
 
-    def measured(self, contender: Trainer, timing: Timing) -> Measured:
+    def running(self, contender: Trainer, timing: Timing) -> Running:
         """A copy of the model each time: what one contender learns or records is no other's."""
         model = contender.make(copy.deepcopy(self._model()))
         warm = contender.name == OURS
-        return measured(lambda: self._step(contender, model), self.device, warm=warm, by_host=True)
+        return Running(lambda: self._step(contender, model), self.device, warm=warm, by_host=True)
 
     def once(self, contender: Trainer) -> None:
-        self.errors(contender)
+        self._sampled(contender)
         self._step(contender, contender.make(copy.deepcopy(self._model())))()
 
     def clear(self) -> None:
@@ -120,7 +129,7 @@ class StepCase:
         return [f"{e.self_device_time_total / 1e3:9.3f} ms {e.count:6d} x {e.key[:90]}" for e in rows[:25]]
 
     def _step(self, contender: Trainer, model: nn.Module) -> Callable[[], object]:
-        batch, objective = self._batch(self.size.b, self.size.l), pgd_at(Threat("linf", 8 / 255, (0, 1)), steps=STEPS)
+        batch, objective = self._batch(self.size.b, self.size.l), self._objective()
         optimiser = torch.optim.AdamW(model.parameters(), 1e-3)
 
         def step() -> None:
@@ -134,6 +143,9 @@ class StepCase:
             for _ in range(3):  # the second one records, the third one replays
                 step()
         return step
+
+    def _objective(self) -> Objective:
+        return pgd_at(Threat("linf", 8 / 255, (0, 1)), steps=STEPS)
 
     def _precision(self, contender: Trainer) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=contender.half)
@@ -157,22 +169,6 @@ class StepCase:
         g = torch.Generator().manual_seed(1)
         x, y = torch.rand(rows, length, 3, generator=g), torch.randint(0, 10, (rows,), generator=g)
         return Batch(x.to(self.device), y.to(self.device), None, Draws(0, torch.arange(rows, device=self.device)))
-
-
-def gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Logits and the gradients of the summed loss, by the names that our model's parameters have."""
-    x = x.clone().requires_grad_()
-    own = model.model if isinstance(model, Eager) else model
-    named = dict(own.named_parameters())
-    logits = model(x)
-    leaves = [x, *named.values()]
-    slopes = torch.autograd.grad(criterion(logits.double(), y).sum(), leaves, allow_unused=True)
-    found = [torch.zeros_like(t) if g is None else g for g, t in zip(slopes, leaves, strict=True)]
-    return {"logits": logits.detach(), "x": found[0], **dict(zip(named, found[1:], strict=True))}
-
-
-def _distance(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def config(kind: str, size: Size) -> ModelConfig:

@@ -8,6 +8,7 @@ listed beside it: its size does not depend on the length.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,7 @@ def drawn(times: dict[str, list[float]], path: Path) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(2)
     times: dict[str, list[float]] = {}
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import json
@@ -26,6 +27,7 @@ def parts() -> Any:
     """The program's modules; their folder is on the path as long as these tests run."""
     sys.path.insert(0, str(BENCHMARKS))
     names = {"gpu": "gpu", "case": "gpu_case", "peers": "gpu_peers", "scans": "gpu_scans", "step": "gpu_step"}
+    names["check"] = "gpu_step_check"
     yield SimpleNamespace(**{part: importlib.import_module(name) for part, name in names.items()})
     sys.path.remove(str(BENCHMARKS))
     gc.unfreeze()  # what the program froze
@@ -135,6 +137,121 @@ def test_a_peer_that_differs_or_fails_is_a_line(parts: Any) -> None:
     assert not any("ms" in other for other in others.values())
 
 
+FULL = {f"{name}, full size" for name in ("logits", "x", "x, frozen")}
+RECORDED = {"logits, recorded", "parameters, recorded"}
+
+
+@pytest.mark.parametrize("kind", ["s4d", "s5", "mamba", "mega"])
+def test_a_step_is_compared_as_it_is_timed(parts: Any, kind: str) -> None:
+    case = parts.step.StepCase(kind, parts.step.Size(3, 32, 16, 1), CPU)
+    errors = case.errors(case.contenders[0])
+    whole = set() if kind in parts.step.SLOW else {"parameters, full size"}
+    assert set(errors) == {"logits", "x", "parameters", "x, frozen"} | FULL | whole | RECORDED
+    assert max(errors.values()) < 1e-4
+
+
+def refused(parts: Any, case: Any) -> str:
+    settings = SimpleNamespace(skip_eager=True, profile=False)
+    (row,) = parts.gpu._measure(case, parts.case.Ceilings(1e9, 1e9, 1e9), settings)
+    assert "ms" not in row
+    return str(row["refused"])
+
+
+def test_no_speed_for_a_batch_that_is_wrong_at_its_full_size(parts: Any) -> None:
+    """Right on the smaller batch, and inside `frozen()`; outside of it one row of the timed batch is not."""
+    case = parts.step.StepCase("s4d", parts.step.Size(3, 32, 16, 1), CPU)
+
+    def off(module: Any, given: Any, output: torch.Tensor) -> torch.Tensor:
+        wrong = len(output) == 3 and output.dtype == torch.float32 and not module.tower.body.is_frozen
+        return output * torch.tensor([[1.0], [1.0], [1.1]]) if wrong else output
+
+    case._model().register_forward_hook(off)
+    told = refused(parts, case)
+    assert "logits, full size differ" in told
+    assert "parameters, full size differ" in told
+    assert "x, frozen, full size" not in told
+
+
+def test_no_speed_for_an_attack_that_is_wrong_at_its_full_size(parts: Any) -> None:
+    case = parts.step.StepCase("mega", parts.step.Size(3, 32, 16, 1), CPU)
+
+    def off(module: Any, given: Any, output: torch.Tensor) -> torch.Tensor:
+        if len(output) != 3 or not module.tower.body.is_frozen:
+            return output
+        return output + 0.1 * (output - output.detach())  # the right values, another slope
+
+    case._model().register_forward_hook(off)
+    assert refused(parts, case).startswith("x, frozen, full size differ by 1.0e-01")
+
+
+def test_no_speed_for_a_recording_that_forgets(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model was when its step was recorded is what the step goes on to compute."""
+    right, seen = parts.step.pgd_at, dict[int, Any]()
+
+    def stale(*args: Any, **more: Any) -> Any:
+        objective = right(*args, **more)
+
+        def step(model: Any, batch: Any) -> Any:
+            turn, copied = seen.get(id(model), (0, None))
+            seen[id(model)] = turn + 1, copied if turn else copy.deepcopy(dict(model.named_parameters()))
+            if turn < 2:
+                return objective(model, batch)
+            now = {name: p.detach().clone() for name, p in model.named_parameters()}
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    p.data = copied[name].data
+            loss = objective(model, batch)
+            found = torch.autograd.grad(loss.value, list(model.parameters()), allow_unused=True)
+            for name, p in model.named_parameters():
+                p.data = now[name]
+            value = sum((p * g).sum() for p, g in zip(model.parameters(), found, strict=True) if g is not None)
+            return SimpleNamespace(value=value, output=loss.output)
+
+        return step
+
+    monkeypatch.setattr(parts.step, "pgd_at", stale)
+    case = parts.step.StepCase("s4d", parts.step.Size(3, 32, 16, 1), CPU)
+    told = refused(parts, case)
+    assert "parameters, recorded differ" in told
+    assert "full size" not in told
+
+
+def test_a_recording_must_be_able_to_show_that_it_forgets(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.check, "MOVED", 1e-5)
+    case = parts.step.StepCase("s5", parts.step.Size(3, 32, 16, 1), CPU)
+    assert "a recording of older parameters would pass" in refused(parts, case)
+
+
+def test_contenders_take_turns(parts: Any) -> None:
+    """Those near ours in turns, each in all of them; one that is far once."""
+    order: list[str] = []
+
+    class Running:
+        def __init__(self, name: str, first: float) -> None:
+            self.name, self.first, self.medians = name, first, list[float]()
+
+        def turn(self) -> None:
+            order.append(self.name)
+            self.medians.append(self.first + len(self.medians))
+
+        def measured(self) -> Any:
+            return parts.case.Measured(sorted(self.medians)[len(self.medians) // 2], tuple(self.medians), None)
+
+    def running(contender: Any, timing: Any) -> Running:
+        if contender.name == "fails":
+            raise RuntimeError("no memory\nleft")
+        return Running(contender.name, contender.first)
+
+    times = {"ours": 1.0, "far": 50.0, "near": 2.0, "fails": 0.0}
+    case: Any = SimpleNamespace(running=running)
+    seen = parts.gpu._in_turns(case, None, [SimpleNamespace(name=n, first=t) for n, t in times.items()])
+    assert order == ["far"] + ["ours", "near"] * 3
+    assert (seen["ours"].ms, seen["near"].ms, seen["far"].ms) == (2.0, 3.0, 50.0)
+    assert seen["fails"] == "RuntimeError: no memory"
+    told = parts.gpu._numbers(seen["near"])
+    assert told["turns"] == {"least": 2.0, "median": 3.0, "most": 4.0}
+
+
 @pytest.mark.parametrize("kind", ["s4", "dss", "s4 gelu", "s4 ads", "s5", "mamba", "mega"])
 def test_eager_is_the_same_model(parts: Any, kind: str) -> None:
     """Written out without a line of the modules, and compared with them in float64: logits and all gradients."""
@@ -164,3 +281,27 @@ def test_absent_peers_say_why(parts: Any, monkeypatch: pytest.MonkeyPatch) -> No
     peer = parts.peers.Peer("nobody", "nobody", "MIT", load)
     assert peer.found() == "ImportError: No module named 'nobody'"
     assert parts.peers.report() == {"nobody": {"licence": "MIT", "absent": "ImportError: No module named 'nobody'"}}
+
+
+def test_an_extension_compiled_beforehand_is_used(parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerated-scan's own module asks torch to compile; what lies on the path is taken in its place."""
+    package = tmp_path / "accelerated_scan"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "warp.py").write_text(
+        "from torch.utils.cpp_extension import load_inline\n"
+        "module = load_inline(name='warpscan', cpp_sources=[''], functions=['nothing'])\n"
+        "scan = lambda gates, tokens: module.forward(gates, tokens)\n"
+    )
+    (tmp_path / "warpscan.py").write_text("def forward(gates, tokens):\n    return gates + tokens\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("accelerated_scan", "accelerated_scan.warp", "warpscan"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(parts.peers, "_needs_cuda", lambda: None)
+    monkeypatch.setattr(parts.peers, "_builder", [])
+    parts.peers.build()
+    assert not parts.peers._builder
+    a, b = torch.rand(2, 5, 3), torch.rand(2, 5, 3)
+    torch.testing.assert_close(parts.peers._accelerated_cuda()(a, b), a + b)
+    for name in ("accelerated_scan", "accelerated_scan.warp", "warpscan"):
+        sys.modules.pop(name, None)
