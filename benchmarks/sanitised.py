@@ -184,7 +184,7 @@ def block() -> list[float]:
     y, r, g = (normal(d, 3, 77, dtype=kind) for _ in range(3))
     matrices = [torch.randn(d, d, device=device) / d**0.5 for _ in range(2)]
     vectors = [torch.randn(d, device=device) for _ in range(4)]
-    plans = (("none", "none"), ("gelu_tanh", "tanh"))
+    plans = (("none", "none"), ("gelu_tanh", "tanh"), ("gelu", "none"))
     return [_block(y, r, g, *(_weights(k, plan, matrices, vectors) for k in (kind, torch.float64))) for plan in plans]
 
 
@@ -198,10 +198,10 @@ def _weights(kind: torch.dtype, plan: tuple[str, str], matrices: list[Tensor], v
 
 def _block(y: Tensor, r: Tensor, g: Tensor, low: Any, wide: Any) -> float:
     quick: Any = fused._triton() if y.is_cuda else fused_torch
-    got, want = quick.forward(y, r, low), fused_torch.forward(y.double(), r.double(), wide)
-    back = quick.backward(g, got[1], got[2], y, low, True)
-    truth = fused_torch.backward(g.double(), want[1], want[2], y.double(), wide, True)
-    pairs = [*zip(got, want, strict=True), *zip(back[:2], truth[:2], strict=True)]
+    (got, made), (want, kept) = quick.forward(y, r, low), fused_torch.forward(y.double(), r.double(), wide)
+    assert kept is not None
+    back, truth = quick.backward(g, made, y, low, True), fused_torch.backward(g.double(), kept, y.double(), wide, True)
+    pairs = [*zip((got, *made[:2]), (want, *kept[:2]), strict=True), *zip(back[:2], truth[:2], strict=True)]
     return max(distance(a, w) for a, w in pairs if w is not None) / TOLERANCE[torch.bfloat16]
 
 

@@ -140,7 +140,13 @@ def test_any_length_runs(l: int) -> None:
     [
         ("none", "none", None, torch.bfloat16),
         ("gelu_tanh", "sigmoid", "tanh", torch.bfloat16),
+        ("gelu", "gelu", None, torch.bfloat16),
+        ("sigmoid", "silu", None, torch.bfloat16),
+        ("relu", "tanh", None, torch.bfloat16),
         ("none", "none", None, torch.float32),
+        ("gelu", "gelu", None, torch.float32),
+        ("none", "silu", None, torch.float32),
+        ("relu", "none", None, torch.float32),
     ],
 )
 def test_fused_kernels(act: str, final: str, sigma: str | None, dtype: torch.dtype, learn: bool, still: bool) -> None:
@@ -159,12 +165,14 @@ def test_fused_kernels(act: str, final: str, sigma: str | None, dtype: torch.dty
         return Weights(1e-5, act, final, sigma or "none", kind, *own, W.to(kind), *more)
 
     low, wide = weights(dtype), weights(torch.float64)
-    got = triton.forward(y, r, low)
-    want = fused_torch.forward(y.double(), r.double(), wide)
-    for a, w in zip(got, want, strict=True):
+    got, made = triton.forward(y, r, low)
+    want, kept = fused_torch.forward(y.double(), r.double(), wide)
+    assert kept is not None
+    for a, w in zip((got, *made[:2]), (want, *kept[:2]), strict=True):
         assert distance(a, w) <= tolerance
-    back = triton.backward(g, got[1], got[2], y, low, learn)
-    truth = fused_torch.backward(g.double(), want[1], want[2], y.double(), wide, learn)
+    assert torch.equal(triton.forward(y, r, low, keep=False)[0], got)
+    back = triton.backward(g, made, y, low, learn)
+    truth = fused_torch.backward(g.double(), kept, y.double(), wide, learn)
     for a, w in zip((*back[:2], *(back[2] or ())), (*truth[:2], *(truth[2] or ())), strict=True):
         if w is not None:
             assert a is not None

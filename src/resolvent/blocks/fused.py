@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from resolvent.blocks import fused_torch
 from resolvent.blocks.ads import AdS
-from resolvent.blocks.fused_torch import Weights
+from resolvent.blocks.fused_torch import Kept, Weights
 from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.norm import LayerNorm
 from resolvent.blocks.residual import Residual
@@ -48,8 +48,8 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
         return None
     assert isinstance(mixer, Mixer)
     names = [_name(mixer.act), _name(mixer.final), _name(ads.sigma if isinstance(ads, AdS) else nn.Identity())]
-    linear = names[:2] == ["none", "none"] and not isinstance(ads, AdS)
-    if mixer.linear is None or None in names or not _suits(block.d_model, dtype, mixer.linear, linear):
+    single = not isinstance(ads, AdS)
+    if mixer.linear is None or None in names or not _suits(block.d_model, dtype, mixer.linear, single):
         return None
     act, final, sigma = (str(name) for name in names)
     W, bias = mixer.linear.weight, mixer.linear.bias
@@ -62,22 +62,23 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
 
 def post_norm_block(h: Tensor, conv: Toeplitz, w: Weights) -> Tensor:
     """out (d, b, l) of h (d, b, l)."""
-    out: Tensor = _PostNorm.apply(h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, (conv.detached(), w.still))
+    still = (conv.detached(), w.still, torch.is_grad_enabled())
+    out: Tensor = _PostNorm.apply(h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, still)
     return out
 
 
 def entered(x: Tensor, w: Weights) -> Tensor:
     """(b, l, c) -> (d, b, l) in the dtype of the products; x itself is not rounded below float32."""
-    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, w.still)
+    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, (w.still, torch.is_grad_enabled()))
     return out
 
 
-def _suits(d: int, dtype: torch.dtype, module: nn.Module, linear: bool = True) -> bool:
-    """`linear`: neither an activation nor adaptive scaling, for whose second matrix float32 leaves no room."""
+def _suits(d: int, dtype: torch.dtype, module: nn.Module, single: bool = True) -> bool:
+    """`single`: no adaptive scaling, for whose second matrix float32 leaves no room."""
     weight = next(module.parameters())
     if weight.device.type == "cpu":
         return True
-    light = dtype == torch.bfloat16 or (dtype == torch.float32 and linear)
+    light = dtype == torch.bfloat16 or (dtype == torch.float32 and single)
     if not weight.is_cuda or not light or d > WIDEST or _triton() is None:
         return False
     return roomy(weight.device)
@@ -110,21 +111,23 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 class _PostNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, kernel: Tensor, *rest: Any) -> Tensor:
-        *learned, (conv, w) = rest
+        *learned, (conv, w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
         y = forward_product(h, conv.ahead)
-        out, unit, rstd = _ops(h).forward(y, h, w)
-        ctx.save_for_backward(h, unit, rstd, y if learn or not w.linear_in_y else None)
+        out, kept = _ops(h).forward(y, h, w, watched and any(ctx.needs_input_grad))
+        if kept is not None:
+            bent = not w.linear_in_y and kept.first is None and kept.last is None
+            ctx.save_for_backward(h, y if learn or bent else None, *kept)
         ctx.tables, ctx.learned, ctx.learn = (conv, w), (kernel, *learned), learn
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (conv, w), (h, unit, rstd, y), g = ctx.tables, ctx.saved_tensors, gradients[0]
+        (conv, w), (h, y, *kept), g = ctx.tables, ctx.saved_tensors, gradients[0]
         if by_graph_only(g):
             inputs = (h, *ctx.learned)
             return *_again(lambda *t: plain_block(*t, w=w), inputs, g, ctx.needs_input_grad[: len(inputs)]), None
-        gz, gy, found = _ops(unit).backward(g, unit, rstd, y, w, learn=ctx.learn)
+        gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
         gk = kernel_gradient(h, gy, conv.back.shape[-2]).to(conv.kernel.dtype) if ctx.learn else None
         gh = adjoint_product(gy, conv.back, onto=gz)
         return gh, gk, *(found or (None,) * 6), None
@@ -133,12 +136,13 @@ class _PostNorm(torch.autograd.Function):
 class _Entry(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
-        *learned, w = rest
+        *learned, (w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
         x = x.contiguous()
-        out, unit, rstd = _ops(x).forward(x.permute(2, 0, 1), None, w)
+        out, kept = _ops(x).forward(x.permute(2, 0, 1), None, w, watched and any(ctx.needs_input_grad))
         ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
-        ctx.save_for_backward(unit, rstd)
+        if kept is not None:
+            ctx.save_for_backward(*kept)
         return out
 
     @staticmethod
@@ -146,8 +150,7 @@ class _Entry(torch.autograd.Function):
         g, needs, x = gradients[0], ctx.needs_input_grad, ctx.inputs[0]
         if by_graph_only(g):
             return *_again(lambda *t: plain_entry(*t, w=ctx.w), ctx.inputs, g, needs[:5]), None
-        unit, rstd = ctx.saved_tensors
-        _, gx, found = _ops(x).backward(g, unit, rstd, x.permute(2, 0, 1), ctx.w, learn=ctx.learn)
+        _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), x.permute(2, 0, 1), ctx.w, learn=ctx.learn)
         return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
 
 

@@ -3,7 +3,8 @@
     a = Wa y + ba,  s = sigma(a),  v = s y,  g = act(v),  u = W g + b,  z = r + final(u),  out = gamma unit(z) + beta
 
 with unit(z) the values of each column less their mean, over their deviation. `forward` keeps unit(z) and 1/deviation,
-and `backward` runs y -> u again where an activation makes the gradient depend on it.
+and `backward` runs y -> u again where an activation makes the gradient depend on it (on a GPU, where that is dear, the
+slopes of the activations are kept too).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -70,22 +72,31 @@ class Weights:
         return replace(self, W=W, bias=bias, gamma=gamma, beta=beta, Wa=Wa, ba=ba)
 
 
-def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
-    """out, unit (d, b, l) and 1/deviation (b l,) of y (c, b, l) and the skip r (d, b, l)."""
+class Kept(NamedTuple):
+    """What a forward pass leaves for the backward one."""
+
+    unit: Tensor  # (d, b, l)
+    rstd: Tensor  # (b l,), 1/deviation
+    first: Tensor | None = None  # (c, b, l), act'(v)
+    last: Tensor | None = None  # (d, b, l), final'(u)
+
+
+def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
     flat, shape = y.flatten(1), (-1, *y.shape[1:])
     skip = None if r is None else r.flatten(1)
     g = ACTS[w.act](_scaled(flat, w)[1])
     z = w.low @ g if w.final == "none" else ACTS[w.final](torch.addmm(w.bias[:, None], w.low, g))
     out, rstd = normalised(z, skip, w.affine)
-    return out.view(shape), z.view(shape), rstd
+    return out.view(shape), Kept(z.view(shape), rstd) if keep else None
 
 
 def backward(
-    g: Tensor, unit: Tensor, rstd: Tensor, y: Tensor | None, w: Weights, learn: bool
+    g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None]:
     """The gradients of r and y and, with `learn`, those of W, bias, gamma, beta, Wa and ba."""
-    d, shape = unit.shape[0], unit.shape[1:]
-    g, unit = g.reshape(d, -1), unit.flatten(1)
+    d, shape, rstd = kept.unit.shape[0], kept.unit.shape[1:], kept.rstd
+    g, unit = g.reshape(d, -1), kept.unit.flatten(1)
     flat = None if y is None else y.flatten(1)
     gz = slope(g, unit, rstd, w.gamma)
     a, v, u = _products(flat, w) if flat is not None and not w.linear_in_y else (None, flat, None)

@@ -2,67 +2,100 @@
 
 A program takes all channels of some columns (a column is one time step of one sequence), so that the map over channels,
 the skip and the norm happen on chip: a forward pass reads y and the skip and writes out and unit(z), a backward pass
-reads the gradient and unit(z) and writes two gradients. Sums over columns (of bias, gamma, beta and ba) leave one row
-per program, so that adding them up gives the same bits every time.
+reads the gradient and unit(z) and writes two gradients. Activations leave their slopes behind, beside bf16 as bytes in
+steps of 1/200, whose errors are those of a bf16 near one: the backward pass is then as light as without them. Sums over
+columns (of bias, gamma, beta and ba) leave one row per program, so that adding them up gives the same bits every time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from resolvent.blocks.fused_torch import ACTS, Weights
+from resolvent.blocks.fused_torch import ACTS, Kept, Weights
 from resolvent.blocks.fused_triton_kernels import backward_kernel, forward_kernel
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
 HALF = {"gelu": 7}  # what a half type's rounding hides
-COLUMNS = {torch.bfloat16: 64, torch.float32: 32}  # to a tile
-AHEAD = 3  # tiles loaded ahead of the one at work
+SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # how they are kept
 
 
-def forward(y: Tensor, r: Tensor | None, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
-    """out, unit (d, b, l) and 1/deviation (b l,) of y (c, b, l) and the skip r (d, b, l)."""
+class Tile(NamedTuple):
+    """How a program works: columns at a time, its warps, tiles under way, programs to a multiprocessor."""
+
+    columns: int
+    warps: int
+    ahead: int
+    resident: int
+
+
+LOW, FINE = torch.bfloat16, torch.float32
+TILES = {  # forward, backward; what keeps more values alive takes fewer columns or more warps
+    ("plain", LOW): (Tile(64, 4, 3, 2), Tile(64, 4, 3, 2)),
+    ("bent", LOW): (Tile(32, 4, 3, 3), Tile(32, 4, 3, 2)),
+    ("scaled", LOW): (Tile(64, 8, 3, 1), Tile(64, 8, 3, 1)),
+    ("entry", FINE): (Tile(32, 4, 3, 2), Tile(32, 4, 3, 2)),
+    ("plain", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 3, 1)),
+    ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1)),
+    ("scaled", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 3, 1)),
+}
+
+
+def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
     c, b, l = y.shape
     d, m = w.low.shape[0], b * l
-    out, unit = (torch.empty((d, b, l), dtype=w.dtype, device=y.device) for _ in range(2))
-    rstd = torch.empty(m, dtype=torch.float32, device=y.device)
+    out = torch.empty((d, b, l), dtype=w.dtype, device=y.device)
+    kept = _room(y, out, w) if keep else None
     r = None if r is None else r.contiguous()
-    sizes = _sizes(d, c, w)
+    tile = TILES[_sort(w), w.low.dtype][0]
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
-        forward_kernel[(_programs(m, sizes, y, w),)](
-            y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, unit, rstd, m, l, w.eps, d, c,
-            **_kinds(w), HAS_R=r is not None, **sizes, num_warps=4 if _bent(w) else _warps(w),
+        forward_kernel[(_programs(m, tile, y),)](
+            y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, *(kept or (None,) * 4), m, l,
+            w.eps, d, c, **_kinds(w), HAS_R=r is not None, KEEP=keep, **_sizes(d, c, tile), num_warps=tile.warps,
         )  # fmt: skip
-    return out, unit, rstd
+    return out, kept
+
+
+def _room(y: Tensor, out: Tensor, w: Weights) -> Kept:
+    """For unit, 1/deviation and the slopes of activations."""
+    rstd = torch.empty(out[0].numel(), dtype=torch.float32, device=y.device)
+    bent = [w.low_a is None and name != "none" for name in (w.act, w.final)]
+    first, last = (
+        torch.empty(t.shape, dtype=SLOPES[w.dtype], device=y.device) if on else None
+        for t, on in zip((y, out), bent, strict=True)
+    )
+    return Kept(torch.empty_like(out), rstd, first, last)
 
 
 def backward(
-    g: Tensor, unit: Tensor, rstd: Tensor, y: Tensor | None, w: Weights, learn: bool
+    g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None]:
     """The gradients of r and y and, with `learn`, those of W, bias, gamma, beta, Wa and ba.
 
     The gradient of y lies in memory as y does; for the entry, whose y is a view of x (b, l, c), it is in float32.
     """
-    d, b, l = unit.shape
+    unit, (d, b, l) = kept.unit, kept.unit.shape
     c, m = w.low.shape[1], b * l
     gz = torch.empty_like(unit)
     gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
-    sizes = _sizes(d, c, w)
-    programs = _programs(m, sizes, unit, w)
+    tile = TILES[_sort(w), w.low.dtype][1]
+    programs = _programs(m, tile, unit)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
-    still = g.stride(2) == 0 and l % sizes["BM"] == 0  # the gradient of a mean over time
+    still = g.stride(2) == 0 and l % tile.columns == 0  # the gradient of a mean over time
     g = g if still else g.contiguous()
     with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
         backward_kernel[(programs,)](
-            g, *g.stride()[:2], unit, rstd, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
+            g, *g.stride()[:2], *kept, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
             gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
-            **_kinds(w), FLAT=not still, LEARN=learn, KEEP_Z=learn or not w.entry, **sizes, num_warps=_warps(w),
+            **_kinds(w), FLAT=not still, LEARN=learn, KEEP_Z=learn or not w.entry, **_sizes(d, c, tile),
+            num_warps=tile.warps,
         )  # fmt: skip
     found = _learned(sums.sum(0), gw, ga, y, w) if sums is not None and gw is not None and y is not None else None
     return gz, gy, found
@@ -99,33 +132,23 @@ def _steps(y: Tensor) -> tuple[int, int]:
     return c, t
 
 
-def _sizes(d: int, c: int, w: Weights) -> dict[str, int]:
+def _sizes(d: int, c: int, tile: Tile) -> dict[str, int]:
     rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
-    return {"BD": rows, "BC": channels, "BM": 32 if _bent(w) else COLUMNS[w.dtype], "AHEAD": AHEAD}
+    return {"BD": rows, "BC": channels, "BM": tile.columns, "AHEAD": tile.ahead}
 
 
-def _warps(w: Weights) -> int:
-    """Eight where activations or halves of float32 keep more values alive than four warps have registers for."""
-    return 4 if _light(w) else 8
+def _sort(w: Weights) -> str:
+    if w.entry:
+        return "entry"
+    return "scaled" if w.low_a is not None else "plain" if w.linear_in_y else "bent"
 
 
-def _light(w: Weights) -> bool:
-    """Whether two programs fit on a multiprocessor."""
-    return w.linear_in_y and (w.entry or w.dtype == torch.bfloat16)
-
-
-def _bent(w: Weights) -> bool:
-    """Activations in bf16 and one matrix: narrow tiles, so that two programs fit."""
-    return not w.linear_in_y and w.low_a is None and w.dtype == torch.bfloat16
-
-
-def _programs(m: int, sizes: dict[str, int], like: Tensor, w: Weights) -> int:
+def _programs(m: int, tile: Tile, like: Tensor) -> int:
     """As many as run at once, each of which takes tile after tile."""
-    tiles = triton.cdiv(m, sizes["BM"])
+    tiles = triton.cdiv(m, tile.columns)
     if not like.is_cuda:
         return tiles
-    resident = 2 if _light(w) or _bent(w) else 1
-    return min(tiles, resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
+    return min(tiles, tile.resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
 
 
 def _kinds(w: Weights) -> dict[str, Any]:
