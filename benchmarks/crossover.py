@@ -1,37 +1,66 @@
-"""Where Toeplitz products overtake the FFT, and where a few taps beat both: the table behind `crossover` in ssm.
+"""Where Toeplitz products overtake the FFT, and where a few taps beat both: the tables behind the choices in ssm.
 
-    python benchmarks/crossover.py [--threads 1] [--device cpu] [--backward]
+    python benchmarks/crossover.py [--threads 1] [--backward]     short ones on a CPU: `crossover` in ssm.convolution
+    python benchmarks/crossover.py --device cuda                  long ones on a GPU: `LONGEST` in models.lowered
 
-Prints milliseconds, best of many, for u (rows, channels, length) with one kernel per channel. Needs a quiet machine.
+The first prints milliseconds, best of many, for u (rows, channels, length) with one kernel per channel; it needs a
+quiet machine. The second (`crossover_long`) prints medians and writes benchmarks/results/crossover_gpu.json; `--tiny`
+tries it out on any device.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import crossover_long
+from about import about, accelerator
 from resolvent.ssm.convolution import causal_conv, crossover, direct_conv, fft_conv, toeplitz_conv
 
+RESULTS = Path(__file__).parent / "results" / "crossover_gpu.json"
 SAMPLES = 65_536  # rows x channels x length is kept near this
 
 
-def main() -> None:
+def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--device", default="cpu")
     options.add_argument("--backward", action="store_true", help="time the gradients of u and k as well")
+    options.add_argument("--tiny", action="store_true", help="the second table on tiny shapes, to try it out")
+    options.add_argument("--out", type=Path, default=RESULTS, help="where the second table goes")
+    options.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
     settings = options.parse_args()
     torch.set_num_threads(settings.threads)
+    if settings.tiny or not settings.device.startswith("cpu"):
+        return _long(settings)
     print(f"{'rows':>5} {'length':>6} {'taps':>6} {'fft':>8} {'toeplitz':>8} {'direct':>8}  chosen, limit")
     for rows in (1, 8, 32, 128):
         for length in (16, 32, 64, 128, 256, 512):
             _row(rows, length, length, settings)
     for taps in (2, 4, 8, 16, 32):
         _row(16, 512, taps, settings)
+    return 0
+
+
+def _long(settings: argparse.Namespace) -> int:
+    """The second table; status 1 where some way was wrong."""
+    plan = crossover_long.Plan((128, 256), (512,), 2, 4) if settings.tiny else crossover_long.Plan()
+    rows = crossover_long.table(plan, torch.device(settings.device), lambda line: print(line, flush=True))
+    found = crossover_long.crossovers(rows)
+    for reach in found:
+        print(", ".join(f"{name} {value}" for name, value in reach.items()))
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    head = about(accelerator(settings.device), settings.commit)
+    record = head | {"d": plan.d, "states": plan.n, "longest": found, "rows": rows}
+    settings.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 1 if any("refused" in way for row in rows for way in row["ways"].values()) else 0
 
 
 def _row(rows: int, length: int, taps: int, settings: argparse.Namespace) -> None:
@@ -61,4 +90,4 @@ def _best(conv: Callable[[Tensor, Tensor], Tensor], u: Tensor, k: Tensor, repeat
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -181,7 +181,12 @@ def _recorded(prepare: Prepare) -> Callable[[], object] | None:
     except RuntimeError:
         torch.cuda.synchronize()
         return None
-    return lambda: (graph.replay(), kept)[1]
+
+    def replayed() -> object:
+        graph.replay()
+        return kept  # which lies where the graph writes
+
+    return replayed
 
 
 def clock(work: Callable[[], object], device: torch.device) -> float:

@@ -1,0 +1,78 @@
+"""benchmarks/crossover.py without a GPU: the long table on tiny shapes, what it refuses, and where ways cross."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Any]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("crossover")
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "crossover.json"
+    words = ["--tiny", "--out", str(path), "--commit", "abc", "--threads", str(torch.get_num_threads())]
+    monkeypatch.setattr(sys, "argv", ["crossover.py", *words])
+    return path
+
+
+def test_every_way_is_checked_and_timed(program: Any, out: Path) -> None:
+    assert program.main() == 0
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["commit"] == "abc"
+    works = program.crossover_long.WORKS
+    assert [(row["dtype"], row["l"], row["b"]) for row in record["rows"]] == [
+        ("bfloat16", 128, 4), ("bfloat16", 256, 2), ("float32", 128, 4), ("float32", 256, 2),
+    ]  # fmt: skip
+    for row in record["rows"]:
+        assert {name: set(way["ms"]) for name, way in row["ways"].items()} == {
+            "toeplitz": set(works), "fft": set(works), "layer": set(works[:2]),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "told"), [("forward", "1.0e-02 where 1e-05"), ("taps", "1.0e-02 where 1e-04")])
+def test_no_time_for_wrong_numbers(
+    program: Any, out: Path, monkeypatch: pytest.MonkeyPatch, part: str, told: str
+) -> None:
+    right = getattr(program.crossover_long.Products, part)
+
+    def wrong(self: Any, *given: Tensor) -> Tensor:
+        found: Tensor = right(self, *given)
+        return found * 1.01
+
+    monkeypatch.setattr(program.crossover_long.Products, part, wrong)
+    assert program.main() == 1
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    fine = [row["ways"]["toeplitz"] for row in rows if row["dtype"] == "float32"]
+    assert all(told in way["refused"] and "ms" not in way for way in fine)
+    assert all("ms" in row["ways"]["fft"] for row in rows)
+
+
+def test_products_reach_as_far_as_they_are_quicker_without_a_gap(program: Any) -> None:
+    long = program.crossover_long
+    ours, fft = [1.0, 2.0, 5.0, 6.0], [2.0, 2.0, 4.0, 9.0]
+    rows = [
+        {"samples": 8, "dtype": "float32", "l": l, "b": 1,
+         "ways": {"toeplitz": {"ms": dict.fromkeys(long.WORKS, a)}, "fft": {"ms": dict.fromkeys(long.WORKS, b)},
+                  "layer": {"ms": dict.fromkeys(long.WORKS[:2], 5.5)}}}
+        for l, a, b in zip((128, 256, 512, 1024), ours, fft, strict=True)
+    ]  # fmt: skip
+    found = long.crossovers(rows)
+    assert [(row["over fft"], row.get("over layer")) for row in found] == [(256, 512), (256, 512), (256, None)]
+    rows[0]["ways"]["toeplitz"] = {"refused": "wrong"}  # type: ignore[index]
+    assert {row["over fft"] for row in long.crossovers(rows)} == {0}
