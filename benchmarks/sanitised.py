@@ -20,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.attacks import Threat
 from resolvent.blocks import column_attention, conv_silu, fused, fused_torch, gating, skip_norm
 from resolvent.scan import constant, linear_scan, projected, selective_scan, use
 from resolvent.ssm import toeplitz, two_sided
+from resolvent.training.ascent import plain_step, stepped
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 MODULES = (
@@ -30,6 +32,7 @@ MODULES = (
     "scan.selective_triton_forward", "scan.selective_triton_backward", "ssm.toeplitz_triton_kernels",
     "blocks.fused_triton_kernels",
     "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.gating_triton", "blocks.column_attention_triton",
+    "training.ascent_triton",
 )  # fmt: skip
 Function = Callable[..., Any]
 device = torch.device("cuda")
@@ -237,9 +240,17 @@ def attention() -> list[float]:
     return [compared(column_attention.column_attention, column_attention.plain_column_attention, inputs)]
 
 
+def ascent() -> list[float]:
+    x, grad, out = (torch.randn(3, *shape, device=device) for shape in ((1111, 3), (1111, 3), (7,)))
+    threat = Threat("linf", 0.3, (-1, 1))
+    given = x, grad, (out[:, 0], out), threat.around(x.clamp(-1, 1)), 0.1 * threat.radius(x)
+    return [0.0 if torch.equal(stepped(*given), plain_step(*given)) else 2.0]
+
+
 CASES: dict[str, Callable[[], list[float]]] = {
     "linear": linear, "constant": constants, "between": between, "selective": selective, "toeplitz": products,
     "block": block, "norm": norms, "taps": taps, "gates": gates, "attention": attention,
+    "ascent": ascent,
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from resolvent.attacks import Threat, kl
 from resolvent.attacks.capacity import let_go
 from resolvent.blocks.climb import Path
+from resolvent.training.ascent import stepped
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
 from resolvent.training.inner import Inner
@@ -35,6 +36,7 @@ Reach = tuple[Any, ...]  # an objective and what it takes after the output
 Climb = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
 
 MOST = 2  # graphs of one model: each keeps its activations
+KNOWN = 32  # steps of one model that are remembered, recorded or not
 _log = logging.getLogger(__name__)
 _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
@@ -86,9 +88,7 @@ def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, 
             output = f(at)
             losses = objective(output, *labels)
             (grad,) = torch.autograd.grad(losses.sum(), at)
-        seen = torch.cat([v.detach().reshape(len(x), -1) for v in (losses, output, grad)], 1)
-        good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # of what is not finite that is NaN
-        x = region.project(x + size * torch.where(good, grad, 0.0).sign())
+        x = stepped(x, grad, (losses, output), region, size)
     return x
 
 
@@ -119,7 +119,10 @@ def _replayed(
     name = (loss, tuple(batch.x.shape), batch.x.dtype, tuple(batch.y.shape), batch.y.dtype, lowered[1])
     if name not in known:
         known[name] = None  # seen once: a shape that never comes again is not worth a recording
+        if len(known) > KNOWN:  # an objective made anew for every step would fill the memory
+            del known[next(iter(known))]
         return None
+    known[name] = known.pop(name)  # the last to go
     full = sum(isinstance(r, _Recording) for r in known.values()) >= MOST
     if known[name] is False or (known[name] is None and full):
         return None

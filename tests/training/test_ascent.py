@@ -1,0 +1,51 @@
+"""A step of an attack, against the same written out number by number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from resolvent.attacks import Threat
+from resolvent.training.ascent import plain_step, stepped
+
+BAD = (math.nan, math.inf, -math.inf)
+
+
+def case(b: int, shape: tuple[int, ...], classes: int = 3) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], Threat]:
+    x, grad = torch.rand(b, *shape), torch.randn(b, *shape)
+    grad.view(b, -1)[:, ::5] = 0.0
+    return x, grad, (torch.randn(b), torch.randn(b, classes)), Threat("linf", torch.linspace(0.01, 0.3, b), (0, 1))
+
+
+def written_out(x: Tensor, g: Tensor, told: tuple[Tensor, Tensor], threat: Threat, centre: Tensor) -> Tensor:
+    moved, eps = x.clone(), threat.radius(centre).flatten()
+    for i in range(len(x)):
+        numbers = [*told[0][i].flatten().tolist(), *told[1][i].flatten().tolist(), *g[i].flatten().tolist()]
+        if not all(map(math.isfinite, numbers)):
+            continue
+        for j in range(x[i].numel()):
+            at, c = moved[i].view(-1), centre[i].flatten()[j]
+            slope = float(g[i].flatten()[j])
+            there = at[j] + (0.25 * eps[i] if slope > 0 else -0.25 * eps[i] if slope < 0 else 0.0)
+            at[j] = min(max(there, max(c - eps[i], torch.tensor(0.0))), min(c + eps[i], torch.tensor(1.0)))
+    return moved
+
+
+def compare(step: object, b: int, shape: tuple[int, ...]) -> None:
+    x, grad, told, threat = case(b, shape)
+    if b > 3:
+        grad.view(b, -1)[0, -1], told[0][1], told[1][2, 1] = BAD
+    region = threat.around(x)
+    start = region.project(x + 0.01 * torch.randn_like(x))
+    size = 0.25 * threat.radius(x)
+    found = step(start, grad, told, region, size)  # type: ignore[operator]
+    assert torch.equal(found, written_out(start, grad, told, threat, x))
+
+
+@pytest.mark.parametrize(("b", "shape"), [(5, (7, 3)), (1, (1, 1)), (4, (11,))])
+def test_a_step_is_what_it_says(b: int, shape: tuple[int, ...]) -> None:
+    compare(plain_step, b, shape)
+    compare(stepped, b, shape)
