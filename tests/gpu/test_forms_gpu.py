@@ -137,28 +137,36 @@ def test_the_recorded_step_is_the_step(name: str) -> None:
     """Replays with other samples and other parameters give what the same step gives without a graph."""
     model, objective = build_model(config(name)).cuda(), pgd_at(Threat("linf", 8 / 255, (0, 1)), steps=3)
     g = torch.Generator().manual_seed(0)
+
+    def step(own: Any, batch: Batch) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = objective(own, batch)
+        asked = torch.autograd.grad(loss.value, list(own.parameters()), allow_unused=True)
+        return [loss.value, loss.output, torch.cat([t.flatten() for t in asked if t is not None])]
+
     for turn in range(4):
         x, y = torch.rand(128, 128, 3, generator=g).cuda(), torch.randint(0, 10, (128,), generator=g).cuda()
-        batch = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda")))
-        found = []
-        for own in (model, copy.deepcopy(model)):  # the copy is new each time, so it never gets as far as a recording
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = objective(own, batch)
-            asked = torch.autograd.grad(loss.value, list(own.parameters()), allow_unused=True)
-            whole = torch.cat([t.flatten() for t in asked if t is not None])
-            found.append([loss.value, loss.output, whole])
-        for got, want in zip(*found, strict=True):
-            assert distance(got, want) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        batch, before = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda"))), copy.deepcopy(model)
         with torch.no_grad():
             for p in model.parameters():
-                p.add_(1e-3 * torch.randn_like(p))
+                p.add_(0.05 * torch.randn_like(p))
+        got, want = step(model, batch), step(copy.deepcopy(model), batch)  # a new copy never gets to a recording
+        for a, w in zip(got, want, strict=True):
+            assert distance(a, w) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        assert distance(step(before, batch)[2], want[2]) > 2 * BF16  # tables of older parameters would be noticed
     assert sum(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values()) == 1
 
 
-def test_second_derivatives_run() -> None:
-    model, x = build_model(config("s5")).cuda(), torch.rand(2, 40, 3, device="cuda", requires_grad=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_second_derivatives(name: str) -> None:
+    """The gradient of the squared input gradient, through the form in bf16 and the modules in float64."""
+    model, x = build_model(config(name)).cuda(), torch.rand(2, 40, 3, device="cuda")
     form = StackForm(model)  # type: ignore[arg-type]
     tables = form.tables(40, torch.bfloat16)
-    (g,) = torch.autograd.grad(form(x, tables).square().sum(), x, create_graph=True)
-    (again,) = torch.autograd.grad(g.square().sum(), x)
-    assert torch.isfinite(again).all()
+    found = []
+    for run, at in ((lambda x: form(x, tables), x), (copy.deepcopy(model).double(), x.double())):
+        at = at.clone().requires_grad_()
+        (g,) = torch.autograd.grad(run(at).double().square().sum(), at, create_graph=True)
+        found.append([g, *torch.autograd.grad(g.square().sum(), at)])
+    for got, want in zip(*found, strict=True):
+        assert distance(got, want) <= BF16

@@ -126,11 +126,14 @@ def test_toeplitz_products(d: int, b: int, l: int, dtype: torch.dtype, tolerance
     assert_close(toeplitz.kernel_gradient(x, g, made.back.shape[-2]).double(), gk, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("l", [1, 5000, 65_536])
-def test_any_length_runs(l: int) -> None:
-    model = build_model(config(d=16)).cuda()
+@pytest.mark.parametrize("l", [1, 127, 2049, 5000, 65_536])
+def test_any_length(l: int) -> None:
+    """Under autocast, on either side of the longest that the form takes."""
+    model, x = build_model(config(d=16)).cuda(), torch.rand(2, l, 3, device="cuda")
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
-        assert torch.isfinite(model(torch.rand(1, l, 3, device="cuda"))).all()
+        got = model(x)
+    with torch.no_grad():
+        assert distance(got, copy.deepcopy(model).double()(x.double())) <= BF16
 
 
 @pytest.mark.parametrize("still", [False, True])
@@ -185,19 +188,23 @@ def test_the_recorded_step_is_the_step(make: Any, half: bool) -> None:
     """Replays with other samples and other parameters give what the same step gives without a graph."""
     model, objective = build_model(config()).cuda(), make(Threat("linf", 8 / 255, (0, 1)), steps=3)
     g = torch.Generator().manual_seed(0)
+
+    def step(own: Any, batch: Batch) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            loss = objective(own, batch)
+        return [loss.value, loss.output, *torch.autograd.grad(loss.value, list(own.parameters()))]
+
     for turn in range(4):
         x, y = torch.rand(128, 128, 3, generator=g).cuda(), torch.randint(0, 10, (128,), generator=g).cuda()
-        batch = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda")))
-        found = []
-        for own in (model, copy.deepcopy(model)):  # the copy is new each time, so it never gets as far as a recording
-            with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                loss = objective(own, batch)
-            found.append([loss.value, loss.output, *torch.autograd.grad(loss.value, list(own.parameters()))])
-        for got, want in zip(*found, strict=True):
-            assert distance(got, want) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        batch, before = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda"))), copy.deepcopy(model)
         with torch.no_grad():
             for p in model.parameters():
-                p.add_(1e-3 * torch.randn_like(p))
+                p.add_(0.05 * torch.randn_like(p))
+        got, want = step(model, batch), step(copy.deepcopy(model), batch)  # a new copy never gets to a recording
+        for a, w in zip(got, want, strict=True):
+            assert distance(a, w) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
+        old, new = (torch.cat([t.flatten() for t in found[2:]]) for found in (step(before, batch), want))
+        assert distance(old, new) > 2 * BF16  # tables of older parameters would be noticed
     recordings = captured._recorded[model][1].values()
     assert sum(isinstance(r, captured._Recording) for r in recordings) == 1
 
