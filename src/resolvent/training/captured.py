@@ -37,7 +37,6 @@ Climb = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at o
 
 MOST = 2  # graphs of one model: each keeps its activations
 KNOWN = 32  # steps of one model that are remembered, recorded or not
-KNOWN = 32  # steps of one model that are remembered, recorded or not
 _log = logging.getLogger(__name__)
 _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
