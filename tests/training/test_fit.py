@@ -28,6 +28,7 @@ from resolvent.models import (
 )
 from resolvent.training import Diverged, FitSettings, Loss, Probe, fit, measure, pgd_at, standard, trades
 from resolvent.training.batch import Batches
+from resolvent.training.guard import Guard
 from resolvent.training.history import best_rows
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
@@ -285,6 +286,26 @@ def broken(at: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), part, nn.Linear(8, 3))
 
 
+@pytest.fixture(params=[False, True], ids=["prompt", "guarded"])
+def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Updates as on a GPU: they guard themselves, and a step's numbers are read when the next one is taken."""
+    if request.param:
+        monkeypatch.setattr("resolvent.training.run.guard", Guard)
+    return bool(request.param)
+
+
+def test_guarded_updates_give_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(QUICK, save_every=2, clip=0.1)
+    first, second = model(), model()
+    want = fit(first, small_task(), standard, settings)
+    monkeypatch.setattr("resolvent.training.run.guard", Guard)
+    got = fit(second, small_task(), standard, settings, tmp_path)
+    for a, b in zip(got.rows, want.rows, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("guarded")
 def test_nan_stops_the_run_and_names_the_layer(tmp_path: Path) -> None:
     f = broken(7)
     with pytest.raises(Diverged, match=r"step 7 \(epoch 3\): it first appeared in 1\.1 \(Breaks\), from finite inputs"):
@@ -296,6 +317,7 @@ def test_nan_stops_the_run_and_names_the_layer(tmp_path: Path) -> None:
     assert [r["train_loss"] for r in fixed.rows] == [r["train_loss"] for r in whole.rows]
 
 
+@pytest.mark.usefixtures("guarded")
 def test_an_infinite_gradient_stops_the_run_and_names_the_weight() -> None:
     class Root(nn.Module):
         def __init__(self) -> None:
@@ -311,6 +333,21 @@ def test_an_infinite_gradient_stops_the_run_and_names_the_weight() -> None:
     assert (f.w == 0).all()
 
 
+def test_weights_and_optimiser_are_those_from_before_the_step(guarded: bool) -> None:
+    f, seen = broken(7), []
+
+    def noted(own: nn.Module, batch: object) -> Loss:
+        seen.append([p.detach().clone() for p in own.parameters()])
+        return standard(own, batch)  # type: ignore[arg-type]
+
+    with pytest.raises(Diverged, match=r"step 7 \(epoch 3\)"):
+        fit(f, small_task(), noted, QUICK)
+    assert len(seen) == (10 if guarded else 8)  # the search for the place runs the step again
+    assert not all(torch.equal(p, q) for p, q in zip(seen[5], seen[6], strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(f.parameters(), seen[6], strict=True))
+
+
+@pytest.mark.usefixtures("guarded")
 def test_a_weight_that_came_broken_is_named() -> None:
     f = model()
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """The training loop: one for every objective; killed at any moment it goes on to the same numbers.
 
-    history = fit(model, task, trades(Threat("linf", 0.1, (0, 1)), beta=6.0), FitSettings(epochs=30), "runs/one")
-    history.load(model, "best")
+history = fit(model, task, trades(Threat("linf", 0.1, (0, 1)), beta=6.0), FitSettings(epochs=30), "runs/one")
+history.load(model, "best")
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from resolvent.data.task import Task
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import score
 from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
+from resolvent.training.guard import Taken
 from resolvent.training.history import History, Row, gaps
 from resolvent.training.measure import measure
 from resolvent.training.objective import Loss, Objective, standard
@@ -86,17 +87,23 @@ def _train(run: Run, told: Reporter, watch: Watch | None = None) -> None:
         told.step(run.ledger.step)
         every = run.settings.save_every
         if run.ledger.step % len(run.batches) == 0:
+            _settle(run)
             seen = {} if watch is None else dict(watch(run.model))
             row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
             _enter(run, row)
             told.row(row)
             started = time.perf_counter()
         elif every is not None and run.ledger.step % every == 0:
+            _settle(run)
             run.store()
 
 
 def _step(run: Run) -> None:
-    """One update; a loss or gradient that is not finite stops the run before the weights change."""
+    """One update; a loss or gradient that is not finite stops the run, and never changes the weights.
+
+    Where the update guards itself, the numbers of a step are looked at when the next one is under way: a device that
+    waited for that look would be idle between any two steps.
+    """
     step = run.ledger.step
     batch = run.batches.at(step)
     losses = (row["train_loss"] for row in run.ledger.rows)
@@ -105,15 +112,30 @@ def _step(run: Run) -> None:
     mean, right = _summed(run, batch, step)
     size = _clipped(run)
     told = torch.stack([mean, size.detach().double(), right])
+    if run.guard is not None:
+        run.guard.look(told)
+        run.optimiser.step()
+    taken = Taken(step, batch, told)
     if run.device.type == "cuda" and step + 1 < run.steps:
         run.batches.prepare(step + 1)  # while the device is busy with this one
-    value, norm, hits = told.tolist()  # one wait
-    if not (math.isfinite(value) and math.isfinite(norm)):
-        _stop(run, batch, step)
-    run.optimiser.step()
-    new = (value * len(batch), hits, len(batch))
-    run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
+    _settle(run)
+    run.awaited = taken
+    if run.guard is None:
+        _settle(run)
+        run.optimiser.step()
     run.ledger.step += 1
+
+
+def _settle(run: Run) -> None:
+    """Enter the numbers of the step that is awaited, if there is one."""
+    taken, run.awaited = run.awaited, None
+    if taken is None:
+        return
+    value, norm, hits = taken.numbers()
+    if not (math.isfinite(value) and math.isfinite(norm)):
+        _stop(run, taken.batch, taken.step)
+    new = (value * len(taken.batch), hits, len(taken.batch))
+    run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
 
 
 def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
@@ -232,10 +254,14 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
 
 
 def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
+    if run.ledger.step != step:  # another step has been taken since, which left its own gradients
+        run.optimiser.zero_grad(set_to_none=True)
+        _summed(run, batch, step)
     gradient = non_finite_gradient(run.model)
     reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or OVERFLOW
     kept = "" if run.files is None else f"; the last stored state is {run.files.state}"
     raise Diverged(
-        f"fit: loss or gradient is not finite at step {step + 1} (epoch {run.epoch + 1}): {reason}. The model holds "
-        f"the weights from before that step{kept}. Lower lr, set clip, or look for huge values in the data."
+        f"fit: loss or gradient is not finite at step {step + 1} (epoch {step // len(run.batches) + 1}): {reason}. "
+        f"The model holds the weights from before that step{kept}. Lower lr, set clip, or look for huge values in the "
+        "data."
     )

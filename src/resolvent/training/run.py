@@ -16,6 +16,7 @@ from resolvent.data.loader import fits
 from resolvent.data.task import Split, Task
 from resolvent.training.batch import Batches, take
 from resolvent.training.crew import Crew, crew
+from resolvent.training.guard import Guard, Taken, guard
 from resolvent.training.history import Row, best_rows
 from resolvent.training.objective import Objective
 from resolvent.training.optimiser import make_optimiser
@@ -38,6 +39,8 @@ class Run:
     ledger: Ledger = field(default_factory=Ledger)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
     crew: Crew = field(default_factory=crew)
+    guard: Guard | None = None  # where updates guard themselves
+    awaited: Taken | None = None  # the step whose numbers are still on their way
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +84,7 @@ def begin(
     task = placed(task, parameter, settings.track_test)
     batches = Batches(task.train, settings.batch_size, settings.seed, task.augment, parameter.device)
     run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings))
+    run.guard = guard(run.optimiser, parameter.device)
     check_outputs(run)
     check_crew(run)
     run.crew.share(model)
