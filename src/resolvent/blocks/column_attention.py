@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.kernel import quick
+from resolvent.blocks.kernel import kernels, quick
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
 
@@ -45,13 +45,7 @@ def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Ten
 
 def _triton(q: Tensor) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float32):
-        return None
-    try:
-        from resolvent.blocks import column_attention_triton
-    except ImportError:
-        return None
-    return column_attention_triton
+    return kernels("column_attention", q)
 
 
 class _Attention(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.blocks.kernel import quick
+from resolvent.blocks.kernel import kernels, quick
 from resolvent.layers.shortconv import causal_taps
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
@@ -35,13 +35,7 @@ def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _triton(x: Tensor) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float32) or x.stride(2) != 1:
-        return None
-    try:
-        from resolvent.blocks import conv_silu_triton
-    except ImportError:
-        return None
-    return conv_silu_triton
+    return kernels("conv_silu", x, None if x.stride(2) == 1 else "channels that do not lie side by side")
 
 
 class _ConvSilu(torch.autograd.Function):

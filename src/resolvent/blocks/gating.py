@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.blocks.kernel import quick
+from resolvent.blocks.kernel import kernels, quick
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
 
@@ -60,13 +60,7 @@ def _run(name: str, *inputs: Tensor) -> Tensor:
 
 def _triton(x: Tensor) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float32):
-        return None
-    try:
-        from resolvent.blocks import gating_triton
-    except ImportError:
-        return None
-    return gating_triton
+    return kernels("gating", x)
 
 
 class _Gating(torch.autograd.Function):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.blocks.kernel import quick
+from resolvent.blocks.kernel import kernels, quick
 from resolvent.blocks.norm import LayerNorm
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
@@ -54,13 +54,7 @@ def plain_skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
 
 def _triton(x: Tensor, axis: int) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float32) or x.shape[axis] > WIDEST:
-        return None
-    try:
-        from resolvent.blocks import skip_norm_triton
-    except ImportError:
-        return None
-    return skip_norm_triton
+    return kernels("skip_norm", x, None if x.shape[axis] <= WIDEST else f"more than {WIDEST} channels")
 
 
 class _SkipNorm(torch.autograd.Function):

@@ -8,6 +8,7 @@ makes them once and differentiates in x alone, and a step made of it can be reco
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from resolvent.blocks.norm import LayerNorm, NoNorm
 from resolvent.models import lowered, lowered_feed, lowered_mamba, lowered_mega, lowered_s5
 from resolvent.models.head import Readout
 from resolvent.models.verdict import Verdict
+from resolvent.scan.fallback import left_to_torch
 from resolvent.ssm.blocked import plain
 from resolvent.ssm.two_sided import TwoSided
 
@@ -126,8 +128,10 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Form, torc
     if not x.is_floating_point() or not plain() or not has_form(model):
         return None
     form = StackForm(model)
-    long = any(x.shape[1] > LONGEST.get(kind, x.shape[1]) for kind in form.kinds)
-    return None if long else (form, torch.bfloat16)
+    if any(x.shape[1] > LONGEST.get(kind, x.shape[1]) for kind in form.kinds):
+        left_to_torch(x, "the form of Mega", f"more than {LONGEST[lowered_mega]} steps", logging.INFO)
+        return None
+    return form, torch.bfloat16
 
 
 def _kind(block: nn.Module) -> Any:

@@ -14,6 +14,7 @@ is a recurrence in place of k, have this form too.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,8 +37,9 @@ from resolvent.layers.s5 import S5
 from resolvent.models.head import Readout
 from resolvent.models.responses import impulse_responses
 from resolvent.models.verdict import Verdict
+from resolvent.scan.fallback import left_to_torch
 from resolvent.ssm.blocked import plain
-from resolvent.ssm.toeplitz import Toeplitz, served, toeplitz
+from resolvent.ssm.toeplitz import Toeplitz, served, tell, toeplitz
 
 if TYPE_CHECKING:
     from resolvent.models.model import Model
@@ -165,7 +167,9 @@ def serving(model: Model, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, t
     if lengths is not None or not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
-    form = lowerable(model) if dtype is not None and plain() else 0
+    form = lowerable(model) if (dtype is not None or x.is_cuda) and plain() else 0
+    if form and dtype is None:
+        _tell(model, x)
     if dtype is None or not form or not _reaches(model, x, dtype, form == WALKABLE):
         return None
     return Lowered(model), dtype
@@ -202,6 +206,8 @@ def _reaches(model: Model, x: Tensor, dtype: torch.dtype, walkable: bool) -> boo
         far = RECURRED if all(isinstance(layer, RECURRENT) for layer in layers) else WALKED
         fit = l <= far and (model.tower.body.is_frozen or _pays(x))
     elif l <= LONGEST[kind] or kind != "cpu":
+        if l > LONGEST[kind]:
+            left_to_torch(x, "the lowered form", f"more than {LONGEST[kind]} steps", logging.INFO)
         return l <= LONGEST[kind]
     else:
         fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or model.tower.body.is_frozen)
@@ -233,6 +239,18 @@ def _dtype(x: Tensor) -> torch.dtype | None:
     if kind == "cuda":
         return torch.float32 if x.dtype == torch.float32 and served(x, x.shape[1], torch.float32) else None
     return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
+
+
+def _tell(model: Model, x: Tensor) -> None:
+    """Why a model that has the form runs as modules on a GPU, where that hangs on x."""
+    if any(isinstance(block.layer, RECURRENT) for block in model.tower.body.blocks):
+        return  # they have another form there
+    if torch.is_autocast_enabled("cuda"):
+        left_to_torch(x, "the lowered form", f"autocast to {torch.get_autocast_dtype('cuda')}", logging.INFO)
+    elif x.dtype != torch.float32:
+        left_to_torch(x, "the lowered form", str(x.dtype), logging.INFO)
+    else:
+        tell(x, x.shape[1], torch.float32)
 
 
 def _block(block: Residual, x: Tensor, layer: Toeplitz | Recurrence) -> Tensor:

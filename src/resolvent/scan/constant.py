@@ -9,12 +9,14 @@ are not spread over time, which halves what a general scan reads. The gradient i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from resolvent.scan.fallback import ABSENT, left_to_torch
 from resolvent.scan.linear import linear_scan
 
 QUICK = (torch.bfloat16, torch.float32)
@@ -38,11 +40,15 @@ def constant_reference(lam: Tensor, v: Tensor) -> Tensor:
 
 def _triton(v: Tensor) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not v.is_cuda or v.dtype not in QUICK:
+    if not v.is_cuda:
+        return None
+    if v.dtype not in QUICK:
+        left_to_torch(v, "the scan with constant multipliers", str(v.dtype), logging.INFO)
         return None
     try:
         from resolvent.scan import constant_triton
     except ImportError:
+        left_to_torch(v, "the scan with constant multipliers", ABSENT)
         return None
     return constant_triton
 

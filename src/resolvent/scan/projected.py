@@ -7,6 +7,7 @@ batch, which would leave the device empty, and tables that do not fit take two p
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from resolvent.scan.constant import again, constant_reference, constant_scan, tried
 from resolvent.scan.dispatch import Candidate, choose, nothing, use
+from resolvent.scan.fallback import left_to_torch
 
 FEWEST = 96  # sequences; with fewer, programs that walk one each are slower than three passes over memory
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
@@ -49,13 +51,28 @@ def _product(W: Tensor, x: Tensor) -> Tensor:
 
 def _suits(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> bool:
     """By shape and dtype: sequences enough, tables that fit, offsets within a sequence of 31 bits."""
+    found = _unfit(lam, W_in, W_out, x)
+    if found is not None and x.numel():
+        left_to_torch(x, "the scan between two products", *found)
+    return found is None
+
+
+def _unfit(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[str, int] | None:
+    """What is not taken, and whether by choice."""
+    (d, b, l), p = x.shape, lam.shape[0]
+    if x.dtype != torch.bfloat16:
+        return str(x.dtype), logging.INFO
     if W_in.dtype != x.dtype or W_out.dtype != x.dtype:
-        return False
-    d, b, l = x.shape
-    p = lam.shape[0]
-    if not (b >= FEWEST and l > 0 and STATES[0] <= p <= STATES[1] and d <= CHANNELS and W_out.shape[0] == d):
-        return False
-    return l * max(x.stride(2), 2 * p) < 2**31
+        return "tables of another dtype than its input", logging.WARNING
+    if d > CHANNELS or W_out.shape[0] != d:
+        return f"more than {CHANNELS} channels, or other ones out than in", logging.WARNING
+    if p > STATES[1]:
+        return f"more than {STATES[1]} complex states", logging.WARNING
+    if l * max(x.stride(2), 2 * p) >= 2**31:
+        return "2^31 numbers or more in a sequence", logging.WARNING
+    if b < FEWEST or p < STATES[0] or not l:  # two products and a scan are quicker
+        return f"fewer than {FEWEST} sequences, or than {STATES[0]} states", logging.INFO
+    return None
 
 
 def _triton(x: Tensor) -> Any:

@@ -14,6 +14,7 @@ the same in one launch where shapes allow.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from resolvent.scan.fallback import ABSENT, left_to_torch
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 
 SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
@@ -86,8 +88,27 @@ def _triton() -> Any:
 
 
 def _quick(x: Tensor, T: int) -> Any:
+    """The GPU's kernels where they take x; what they do not take is told."""
     quick = _triton() if x.is_cuda else None
-    return quick if quick is not None and quick.serves(x, T) else None
+    if quick is not None and quick.serves(x, T):
+        return quick
+    tell(x, x.shape[-1], x.dtype)
+    return None
+
+
+def tell(x: Tensor, l: int, dtype: torch.dtype) -> None:
+    """Why x of l steps is left to torch's products, on a GPU that has the kernels; `chip` tells of other ones."""
+    if not x.is_cuda or not x.numel():
+        return
+    op = "Toeplitz products"
+    if _triton() is None:
+        left_to_torch(x, op, ABSENT)
+    elif dtype not in (torch.bfloat16, torch.float32):
+        left_to_torch(x, op, str(dtype), logging.INFO)
+    elif l % SLICE["cuda"]:
+        left_to_torch(x, op, f"lengths that {SLICE['cuda']} does not divide")
+    elif not x.is_contiguous():
+        left_to_torch(x, op, "inputs whose numbers do not lie side by side")
 
 
 def served(like: Tensor, l: int, dtype: torch.dtype) -> bool:
@@ -139,6 +160,8 @@ def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Ten
 
 def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
     """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
+    if x.dtype == torch.float32:
+        left_to_torch(x, "the kernel's gradient by Toeplitz products", "float32", logging.INFO)
     quick = _quick(x, T) if x.dtype == torch.bfloat16 else None
     if quick is not None:
         found: Tensor = quick.kernel_gradient(x, gy)
