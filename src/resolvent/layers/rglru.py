@@ -11,10 +11,9 @@ from torch.nn import functional as F
 
 from resolvent.layers import border
 from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
-from resolvent.scan import linear_scan
+from resolvent.scan.gated import gated_scan
+from resolvent.scan.gated_reference import gates
 from resolvent.ssm.system import Diagonal, System
-
-SQRT_SLOPE = 1000.0  # the published bound on the derivative of the square root
 
 
 class RGLRU(Layer):
@@ -68,15 +67,12 @@ class RGLRU(Layer):
     def _sequence(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        first = torch.arange(x.shape[1], device=x.device) == 0  # (l,)
-        a, gain = self._gates(x, first[:, None] & ~state["started"][:, None, None])
-        h = linear_scan(a, gain * x, state["h"])  # (b, l, d)
+        h = gated_scan(*self._driven(x), state["h"], ~state["started"])  # (b, l, d)
         return h, self._started(at_lengths(h, lengths))
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        a, gain = self.other._gates(x, (torch.arange(x.shape[1], device=x.device) == 0)[:, None])
-        return linear_scan(a, gain * x)
+        return gated_scan(*self.other._driven(x), start=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])
@@ -88,13 +84,13 @@ class RGLRU(Layer):
 
     def _gates(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """a_t and sqrt(1 - a_t^2) i_t, both (..., d); `start` (..., 1) marks the first step of a document."""
-        r = torch.sigmoid(_blockwise(x, self.W_a, self.b_a))
-        i = torch.sigmoid(_blockwise(x, self.W_x, self.b_x))
+        p, q, _, rate = self._driven(x)
+        return gates(p, q, rate, start)
+
+    def _driven(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `gated_scan` takes: both gates before their sigmoid, x, and log a at r = 1."""
         rate: Tensor = self.cached("rate", lambda: -self.c * F.softplus(self.L))  # (d,)
-        log_a = r * rate
-        a = torch.exp(log_a).masked_fill(start, 0)
-        multiplier = clipped_sqrt(-torch.expm1(2 * log_a)).masked_fill(start, 1)  # no cancellation where a is near 1
-        return a, multiplier * i
+        return _blockwise(x, self.W_a, self.b_a), _blockwise(x, self.W_x, self.b_x), x, rate
 
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
@@ -110,17 +106,6 @@ class RGLRU(Layer):
         """L and the biases take no weight decay: pulling L to zero would pull every radius to one half."""
         kept = ("L", "b_a", "b_x")
         return grouped(self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")})
-
-
-def clipped_sqrt(x: Tensor) -> Tensor:
-    """sqrt(x) for x >= 0 whose derivative is min(1 / (2 sqrt(x)), 1000), finite at 0 (RecurrentGemma's rule).
-
-    Made of plain operations, so every order and mode of derivative follows the clipped slope.
-    """
-    knee = 0.25 / SQRT_SLOPE**2  # where the slope of the root reaches the bound
-    root = torch.sqrt(x.clamp(min=knee))
-    straight = torch.sqrt(x.detach()) + SQRT_SLOPE * (x - x.detach())  # the root's value with the bound as its slope
-    return torch.where(x < knee, straight, root)
 
 
 def _blockwise(x: Tensor, W: Tensor, bias: Tensor) -> Tensor:

@@ -1,0 +1,142 @@
+"""The scan of RG-LRU with its gates (De et al. 2024, section 2.4), fused where a kernel serves.
+
+    r = sigmoid(p),   i = sigmoid(q),   log a = rate r,   h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t
+
+In torch's operations the gates pass over memory a dozen times; a kernel reads p, q and x and writes h, and on the way
+back finds the gates again. What differentiates or maps the backward pass (gradients of gradients, forward mode,
+torch.func), compiled code, float64 on a GPU and devices without a kernel take torch's operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from resolvent.scan.dispatch import Candidate, choose, nothing, use
+from resolvent.scan.gated_inputs import HALF, Inputs, accumulator, check
+from resolvent.scan.gated_reference import gated_reference, gradients_again
+
+_PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses need operators to dispatch on
+
+
+def gated_scan(
+    p: Tensor,
+    q: Tensor,
+    x: Tensor,
+    rate: Tensor,
+    h0: Tensor | None = None,
+    start: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """All states of h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t, (b, l, d) in the dtype of x.
+
+    p, q, x  (b, l, d): the two gates before their sigmoid, and the input.
+    rate     (d,), log a at an open gate, -c softplus(L): not positive.
+    h0       (b, d), the state before the first step; zero when None.
+    start    bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step. (b, l), or
+             (b,) for the first step of each row alone, which costs less.
+    reverse  run from the last step to the first; the first step of a row is then its last.
+
+    Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
+    slope of the root is bounded by 1000, as published. The same input gives the same bits.
+    """
+    given = Inputs(p, q, x, rate, h0, start, reverse)
+    check(given)
+    kernels = _kernels(given)
+    if kernels is None:
+        return gated_reference(*given)
+    h: Tensor = _GatedScan.apply(kernels, *given)
+    return h
+
+
+# -- where a kernel serves ---------------------------------------------------------------------------------------------
+
+
+def _kernels(x: Inputs) -> Any:
+    """The kernels for this call, or None where torch's operations take it."""
+    if torch.compiler.is_compiling() or type(x.x) not in _PLAIN or not x.x.numel() or not _plain():
+        return None
+    tensors = [t for t in x[:6] if isinstance(t, Tensor)]
+    if x.p.dtype != x.x.dtype or x.q.dtype != x.x.dtype or _batched(*tensors):
+        return None
+    found = choose("gated_scan", CANDIDATES, x.x.device, x.x.dtype)
+    return None if found is nothing or accumulator(x) != _kept(x.x.dtype) else found
+
+
+def _kept(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALF else dtype
+
+
+def _plain() -> bool:
+    """No torch.func and no forward mode: autograd at most is watching."""
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
+
+
+def _batched(*tensors: Tensor) -> bool:
+    """Whether the older vmap of `torch.autograd.grad(is_grads_batched=True)` is at work."""
+    return any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+
+
+class _GatedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Any, *given: Any) -> Tensor:
+        x = Inputs(*given)
+        h: Tensor = kernels.forward(x)
+        ctx.save_for_backward(*given[:6], h)
+        ctx.kernels, ctx.reverse = kernels, x.reverse
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        p, q, u, rate, h0, start, h = ctx.saved_tensors
+        x, g, needs = Inputs(p, q, u, rate, h0, start, ctx.reverse), gradients[0], ctx.needs_input_grad[1:6]
+        if torch.is_grad_enabled() or not _plain() or _batched(g):
+            found = gradients_again(x, g, needs)
+        else:
+            found = ctx.kernels.backward(x, h, g)
+        kept = (t if need else None for t, need in zip(found, needs, strict=True))
+        return None, *kept, None, None
+
+
+# -- the candidates ----------------------------------------------------------------------------------------------------
+
+
+def _load_triton() -> Any:
+    from resolvent.scan import gated_triton
+
+    return gated_triton
+
+
+def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Values and gradients of a few steps more than a tile has, with everything that may be given."""
+    wave = torch.sin(torch.arange(1.0, 81, device=device, dtype=torch.float64) ** 1.5).reshape(2, 10, 4).to(dtype)
+    rate, start = -wave[0, 0].abs().to(_kept(dtype)), wave[..., 0] > 0.8
+    x = Inputs(wave, wave.flip(0), wave.flip(1), rate, wave[:, 1], start)
+    wide: Any = Inputs(wave.double(), x.q.double(), x.x.double(), rate.double(), wave[:, 1].double(), start)
+    with use("torch"):
+        want: Any = gated_reference(*wide), *gradients_again(wide, wave.double(), (True,) * 5)
+    h = kernels.forward(x)
+    got: Any = h, *kernels.backward(x, h, wave)
+    return all(bool((a.double() - b).norm() <= CLOSE[dtype] * b.norm()) for a, b in zip(got, want, strict=True))
+
+
+def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and dtype in CLOSE and dtype != torch.float64
+
+
+def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+def _trusted(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
+CANDIDATES = (
+    Candidate("triton", _gpu, _load_triton, _probe),
+    *(Candidate(name, _anywhere, lambda: nothing, _trusted) for name in ("torch", "reference")),
+)

@@ -1,0 +1,76 @@
+"""What the gated scan is given, checked once at the border.
+
+Shape letters: b batch, l length, d channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Inputs(NamedTuple):
+    """The arguments of one scan, in the order of the public function."""
+
+    p: Tensor  # (b, l, d) before the sigmoid of the recurrence gate
+    q: Tensor  # (b, l, d) before the sigmoid of the input gate
+    x: Tensor  # (b, l, d)
+    rate: Tensor  # (d,) log a at r = 1, not positive
+    h0: Tensor | None = None  # (b, d)
+    start: Tensor | None = None  # (b,) or (b, l) bool
+    reverse: bool = False
+
+
+def accumulator(x: Inputs) -> torch.dtype:
+    """The dtype in which gates and states are kept: the widest of the inputs, and never half."""
+    dtype = torch.float32 if x.x.dtype in HALF else x.x.dtype
+    for t in (x.p, x.q, x.rate, x.h0):
+        if t is not None and t.dtype != dtype:
+            dtype = torch.promote_types(dtype, t.dtype)
+    return dtype
+
+
+def check(x: Inputs) -> None:
+    """Refuse shapes, dtypes and devices that do not fit together."""
+    for name in ("x", "p", "q", "rate", "h0"):
+        _check_tensor(name, getattr(x, name), x.x)
+    if x.x.dim() != 3:
+        raise ValueError(f"gated_scan: expected x of shape (b, l, d), got {tuple(x.x.shape)}; add an axis.")
+    b, l, d = x.x.shape
+    for name, shape in {"p": (b, l, d), "q": (b, l, d), "rate": (d,), "h0": (b, d)}.items():
+        tensor = getattr(x, name)
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"gated_scan: expected {name} of shape {shape} for x {(b, l, d)}, got {tuple(tensor.shape)}; "
+                "expand or transpose it."
+            )
+    if x.start is not None:
+        _check_start(x.start, x.x)
+
+
+def _check_start(start: Tensor, x: Tensor) -> None:
+    if not isinstance(start, Tensor) or start.dtype != torch.bool:
+        kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
+        raise TypeError(f"gated_scan: expected start as a tensor of bool, got {kind}; compare it with 0 first.")
+    if start.shape not in (x.shape[:1], x.shape[:2]):
+        raise ValueError(
+            f"gated_scan: expected start of shape {tuple(x.shape[:2])}, or {tuple(x.shape[:1])} for the first steps "
+            f"alone, got {tuple(start.shape)}; give one flag for each step or each row."
+        )
+    if start.device != x.device:
+        raise ValueError(f"gated_scan: expected start on {x.device} like x, got {start.device}; move it there.")
+
+
+def _check_tensor(name: str, tensor: object, x: Tensor) -> None:
+    if tensor is None and name == "h0":
+        return
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"gated_scan: expected a tensor for {name}, got {type(tensor).__name__}; convert it first.")
+    if not tensor.is_floating_point():
+        raise TypeError(f"gated_scan: expected a real floating {name}, got {tensor.dtype}; convert it first.")
+    if tensor.device != x.device:
+        raise ValueError(f"gated_scan: expected {name} on {x.device} like x, got {tensor.device}; move it there.")

@@ -1,0 +1,170 @@
+"""The Triton gated scan called from torch: memory in and out, and the cut into programs.
+
+Rows with channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: what each
+chunk alone hands on and the product of its multipliers, a short scan over those, and a second pass from what enters
+each chunk. That reads three arrays once more forwards and two backwards (p and the upstream gradient), where gates and
+scan apart pass over memory a dozen times: one kernel is the quicker at every size. The cut depends on the shapes alone,
+so that the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.scan.dispatch import log
+from resolvent.scan.gated_inputs import Inputs
+from resolvent.scan.gated_reference import gated_reference, gradients_again
+from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
+from resolvent.scan.linear_triton import ENOUGH, WANTED, _as, on_device, tried, triton_scan
+
+WORDS = 32  # of channels to a program: a warp
+TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
+MOST = 2**30  # numbers in a row
+NARROW = 16  # steps where a word is narrower than four bytes, which cannot be copied ahead
+
+
+class Cut(NamedTuple):
+    bt: int
+    bn: int
+    stages: int
+    chunk: int
+    chunks: int
+    pairs: bool
+
+
+def forward(x: Inputs) -> Tensor:
+    """h (b, l, d) in the dtype of x; p, q and x have one dtype and at least one number each."""
+    if not _fits(x.x):
+        return gated_reference(*x)
+    return tried(("gated_scan", x.x.dtype), lambda: _forward(x), lambda: gated_reference(*x))
+
+
+def _forward(x: Inputs) -> Tensor:
+    job = _Job(x, "forward", x.reverse)
+    h = torch.empty(x.x.shape, dtype=x.x.dtype, device=x.x.device)
+    entering = None
+    if job.cut.chunks > 1:
+        ends, product = job.new(), job.new()
+        job.forward(h, None, ends, product)
+        entering = triton_scan(product, ends, job.before)
+    job.forward(h, entering)
+    return h
+
+
+def backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of p, q, x, rate and h0 from that of h."""
+    needs = (True,) * 4 + (x.h0 is not None,)
+    if not _fits(x.x):
+        return gradients_again(x, g, needs)
+    key = ("gated_scan_backward", x.x.dtype)
+    return tried(key, lambda: _backward(x, h, g), lambda: gradients_again(x, g, needs))
+
+
+def _backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+    job = _Job(x, "backward", not x.reverse)
+    g, h = _as(g, False), _as(h, False)
+    ends, parts = job.new(), job.new()
+    entering = None
+    if job.cut.chunks > 1:
+        product = job.new()
+        job.backward((h, g, g, g, g), None, (parts, ends, product), ends_only=True)
+        entering = triton_scan(product, ends)
+    gp, gq, gx = (torch.empty_like(t) for t in job.wide)
+    job.backward((h, g, gp, gq, gx), entering, (parts, ends, parts))
+    of_h0 = None if x.h0 is None else ends[:, -1].to(x.h0.dtype)
+    return gp, gq, gx, parts.sum((0, 1)).to(x.rate.dtype), of_h0
+
+
+def _fits(x: Tensor) -> bool:
+    """Whether offsets inside a row are of 31 bits; rows that are longer run in torch, and it is said once."""
+    fits = x.shape[1] * x.shape[2] < MOST
+    if not fits:
+        _say_once()
+    return fits
+
+
+@cache
+def _say_once() -> None:
+    log.warning("gated_scan: the triton backend does not take rows of 2^30 numbers or more; these run in torch")
+
+
+class _Job:
+    """What the passes over the same inputs share."""
+
+    def __init__(self, x: Inputs, which: str, down: bool) -> None:
+        self.wide = [_as(t, False) for t in (x.p, x.q, x.x)]
+        self.shape = x.x.shape
+        self.rate = _as(x.rate.float(), False)
+        self.before = None if x.h0 is None else _as(x.h0.float(), False)
+        self.starts, self.kind = _starts(x.start)
+        b, l, d = self.shape
+        self.cut = cut(b, l, d, x.x.dtype, which)
+        self.down = down
+
+    def new(self) -> Tensor:
+        b, _, d = self.shape
+        return torch.empty((b, self.cut.chunks, d), dtype=torch.float32, device=self.rate.device)
+
+    def forward(
+        self, h: Tensor, entering: Tensor | None, ends: Tensor | None = None, product: Tensor | None = None
+    ) -> None:
+        blank = self.rate
+        arrays = [*map(self._words, self.wide), *self._given(entering), self._words(h), _or(ends, blank)]
+        self._launch(forward_kernel, [*arrays, _or(product, blank)], entering, ends is not None)
+
+    def backward(
+        self,
+        wide: tuple[Tensor, ...],
+        entering: Tensor | None,
+        slim: tuple[Tensor, ...],
+        ends_only: bool = False,
+    ) -> None:
+        arrays = [*map(self._words, self.wide), *self._given(entering), *map(self._words, wide), *slim]
+        self._launch(backward_kernel, arrays, entering, ends_only)
+
+    def _given(self, entering: Tensor | None) -> tuple[Tensor, ...]:
+        blank = self.rate
+        return self.rate, _or(self.starts, blank), _or(self.before, blank), _or(entering, blank)
+
+    def _words(self, t: Tensor) -> Tensor:
+        return t.view(torch.int32) if self.cut.pairs else t
+
+    def _launch(self, kernel: Any, arrays: list[Tensor], entering: Tensor | None, ends: bool) -> None:
+        b, l, d = self.shape
+        cut = self.cut
+        n = d // 2 if cut.pairs else d
+        even = n % cut.bn == 0 and l % cut.bt == 0
+        with on_device(self.rate):
+            kernel[(b * cut.chunks * triton.cdiv(n, cut.bn),)](
+                *arrays, l, n, cut.chunk, cut.chunks, 1, DOWN=self.down, STARTS=self.kind, ENDS=ends,
+                ENTERED=entering is not None, GIVEN=self.before is not None and not ends, EVEN=even,
+                BT=cut.bt, BN=cut.bn, STAGES=cut.stages, num_warps=1,
+            )  # fmt: skip
+
+
+def cut(b: int, l: int, d: int, dtype: torch.dtype, which: str) -> Cut:
+    """How a pass is cut: tiles of bt steps by bn words, `chunks` chunks of `chunk` steps, tiles `stages` ahead."""
+    pairs = dtype == torch.bfloat16 and d % 2 == 0
+    n = d // 2 if pairs else d
+    bn = min(WORDS, triton.next_power_of_2(n))
+    bt, stages = TILES[which] if pairs or dtype.itemsize >= 4 else (NARROW, 1)
+    programs, tiles = b * triton.cdiv(n, bn), triton.cdiv(l, bt)
+    chunk = l
+    if programs < ENOUGH and tiles >= 8:
+        chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
+    return Cut(bt, bn, stages, chunk, triton.cdiv(l, chunk), pairs)
+
+
+def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:
+    if start is None:
+        return None, NONE.value
+    return start.detach().to(torch.int32).contiguous(), (FIRST if start.dim() == 1 else ANY).value
+
+
+def _or(t: Tensor | None, other: Tensor) -> Tensor:
+    return other if t is None else t
