@@ -87,9 +87,9 @@ class StepCase:
             return found
         batch, precision = self._batch(self.size.b, self.size.l), functools.partial(self._precision, contender)
         found |= full_size(self._model(), batch, precision, self.kind not in SLOW)
-        model = copy.deepcopy(self._model())
-        self._step(contender, model)
-        return found | recorded(model, batch, self._objective(), precision)
+        model, objective = copy.deepcopy(self._model()), self._objective()
+        self._step(contender, model, objective)
+        return found | recorded(model, batch, objective, precision)
 
     def _sampled(self, contender: Trainer) -> dict[str, float]:
         """Of logits, input and parameter gradients; for ours inside `frozen()` as well."""
@@ -110,26 +110,27 @@ class StepCase:
         """A copy of the model each time: what one contender learns or records is no other's."""
         model = contender.make(copy.deepcopy(self._model()))
         warm = contender.name == OURS
-        return Running(lambda: self._step(contender, model), self.device, warm=warm, by_host=True)
+        work = functools.partial(self._step, contender, model, self._objective())
+        return Running(work, self.device, warm=warm, by_host=True)
 
     def once(self, contender: Trainer) -> None:
         self._sampled(contender)
-        self._step(contender, contender.make(copy.deepcopy(self._model())))()
+        self._step(contender, contender.make(copy.deepcopy(self._model())), self._objective())()
 
     def clear(self) -> None:
         self.kept.clear()
 
     def kernels(self) -> list[str]:
         """Those of one of our steps, by the time that they take."""
-        work = self._step(self.contenders[0], copy.deepcopy(self._model()))
+        work = self._step(self.contenders[0], copy.deepcopy(self._model()), self._objective())
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             work()
             torch.cuda.synchronize()
         rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
         return [f"{e.self_device_time_total / 1e3:9.3f} ms {e.count:6d} x {e.key[:90]}" for e in rows[:25]]
 
-    def _step(self, contender: Trainer, model: nn.Module) -> Callable[[], object]:
-        batch, objective = self._batch(self.size.b, self.size.l), self._objective()
+    def _step(self, contender: Trainer, model: nn.Module, objective: Objective) -> Callable[[], object]:
+        batch = self._batch(self.size.b, self.size.l)
         optimiser = torch.optim.AdamW(model.parameters(), 1e-3)
 
         def step() -> None:
@@ -145,6 +146,7 @@ class StepCase:
         return step
 
     def _objective(self) -> Objective:
+        """A recording belongs to one of these and to one model."""
         return pgd_at(Threat("linf", 8 / 255, (0, 1)), steps=STEPS)
 
     def _precision(self, contender: Trainer) -> torch.autocast:

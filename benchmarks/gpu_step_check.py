@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from eager import Eager
+from resolvent.training import captured
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
 from resolvent.training.objective import Objective
@@ -84,8 +85,11 @@ def _truth(model: nn.Module, batch: Batch, rows: Tensor) -> dict[str, Tensor]:
 
 
 def recorded(model: nn.Module, batch: Batch, objective: Objective, precision: Precision) -> dict[str, float]:
-    """The step of a model that has taken some already, moved away from them, against that of a copy, which has not."""
-    before = _step(model, batch, objective, precision)[1]
+    """The step of a model that has taken some already, moved away from them, against that of a copy, which has not.
+
+    It must be the same `objective`: a recording belongs to one. "repeated": nothing was replayed, as on a CPU.
+    """
+    before, replays = _step(model, batch, objective, precision)[1], _replays(model)
     torch.manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
@@ -94,13 +98,20 @@ def recorded(model: nn.Module, batch: Batch, objective: Objective, precision: Pr
     stale = distance(before, want[1])
     if not stale > 2 * LIMIT:
         raise RuntimeError(f"the gradients moved by {stale:.1e} only: a recording of older parameters would pass")
-    names = "logits, recorded", "parameters, recorded"
-    return {name: distance(a, w) for name, a, w in zip(names, got, want, strict=True)}
+    how = "recorded" if _replays(model) > replays else "repeated"
+    return {f"{name}, {how}": distance(a, w) for name, a, w in zip(("logits", "parameters"), got, want, strict=True)}
+
+
+def _replays(model: nn.Module) -> int:
+    known = captured._recorded.get(model, (None, {}))[1].values()
+    return sum(r.replays for r in known if isinstance(r, captured._Recording))
 
 
 def _step(model: nn.Module, batch: Batch, objective: Objective, precision: Precision) -> tuple[Tensor, Tensor]:
     """Logits, and all parameters' gradients as one vector."""
     with precision():
         loss = objective(model, batch)
-    slopes = torch.autograd.grad(loss.value, list(model.parameters()), allow_unused=True)
-    return loss.output.detach().clone(), torch.cat([g.flatten().double() for g in slopes if g is not None])
+    leaves = list(model.parameters())
+    slopes = torch.autograd.grad(loss.value, leaves, allow_unused=True)
+    known = [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, leaves, strict=True)]
+    return loss.output.detach().clone(), torch.cat([g.flatten().double() for g in known])
