@@ -31,6 +31,14 @@ def selective_loop(
     return (torch.stack(ys, 1) + D * u) * F.silu(z), h
 
 
+def gated_tree(p: Tensor, q: Tensor, x: Tensor, rate: Tensor) -> Tensor:
+    """h_t = a_t h_{t-1} + sqrt(1 - a_t^2) sigmoid(q_t) x_t with log a = rate sigmoid(p), in float32."""
+    p, q, x = (t.to(rate.dtype) for t in (p, q, x))
+    log_a = rate * torch.sigmoid(p)
+    drive = torch.sqrt(-torch.expm1(2 * log_a)) * torch.sigmoid(q) * x
+    return tree_scan(torch.exp(log_a), drive)
+
+
 def projected_tree(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
     """W_out h for h_t = lam h_{t-1} + W_in x_t, pairs of rows as complex numbers in float32: x, y (d, b, l)."""
     pairs = (W_in @ x.flatten(1)).to(lam.dtype).view(-1, 2, *x.shape[1:])  # (p, 2, b, l)

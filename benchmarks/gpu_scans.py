@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 import gpu_peers as peers
-from eager_scans import projected_tree, selective_loop, tree_scan
+from eager_scans import gated_tree, projected_tree, selective_loop, tree_scan
 from gpu_case import EAGER, OURS, Cost, Running, Timing
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
 from resolvent.scan import linear_scan, selective_scan, use
+from resolvent.scan.gated import gated_scan
 from resolvent.scan.projected import projected_scan
 
 Shape = tuple[int, int, int]
@@ -259,6 +260,28 @@ def _selective_inputs(shape: Shape, n: int, dtype: torch.dtype, device: torch.de
     return [u, dt, A, B, C, torch.randn(d, device=device), z, g]
 
 
+# -- the gated scan of RG-LRU ------------------------------------------------------------------------------------------
+
+
+def gated(shape: Shape, dtype: torch.dtype, device: torch.device) -> ScanCase:
+    """(b, l, d): p, q and x in and h out; back with h and its gradient in, three gradients out."""
+    b, l, d = shape
+    unit, special = b * l * d * dtype.itemsize, 5.0 * b * l * d  # three ex2, a root, a reciprocal for both gates
+    timings = [
+        Timing("forward", "forward", (Cost(4 * unit, 0.0, special),)),
+        Timing("backward", "backward", (Cost(8 * unit, 0.0, special),)),
+    ]
+    name = f"gated scan, {str(dtype)[6:]}, (b, l, d) = {shape}"
+    inputs = functools.partial(_gated_inputs, shape, dtype, device)
+    return ScanCase(name, dtype, device, inputs, timings, gated_scan, lambda: [Scan(EAGER, gated_tree)])
+
+
+def _gated_inputs(shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensors:
+    """p, q, x, rate and the upstream gradient; rate as a fresh layer has it, radii from 0.9 to 0.999."""
+    p, q, x, g = (torch.randn(shape, device=device).to(dtype) for _ in range(4))
+    return [p, q, x, 8 * torch.log(torch.linspace(0.9, 0.999, shape[2], device=device)), g]
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +294,7 @@ def cases(device: torch.device, tiny: bool) -> list[ScanCase]:
             linear((2, 33, 4), real, device),
             projected(4, 2, 33, 3, real, device),
             selective((2, 4, 33), 3, real, device),
+            gated((2, 33, 4), real, device),
         ]
     big, mamba = (8, 16384, 1536), "mamba_ssm CUDA {} ms"
     return [
@@ -291,4 +315,7 @@ def cases(device: torch.device, tiny: bool) -> list[ScanCase]:
             "forward": (1.2, mamba.format(2.76)), "backward": (3.5, mamba.format(9.48)),
         }),
         selective((256, 256, 1024), 16, real, device),
+        gated((256, 1024, 256), half, device),
+        gated((256, 1024, 256), real, device),
+        gated((8, 16384, 1024), half, device),
     ]  # fmt: skip

@@ -22,15 +22,15 @@ from torch import Tensor
 
 from resolvent.attacks import Threat
 from resolvent.blocks import column_attention, conv_silu, fused, fused_torch, gating, skip_norm
-from resolvent.scan import constant, linear_scan, projected, selective_scan, use
+from resolvent.scan import constant, gated, gated_reference, linear_scan, projected, selective_scan, use
 from resolvent.ssm import toeplitz, two_sided
 from resolvent.training.ascent import plain_step, stepped
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 MODULES = (
     "scan.linear_triton_kernels", "scan.constant_triton", "scan.projected_triton_kernels",
-    "scan.selective_triton_forward", "scan.selective_triton_backward", "ssm.toeplitz_triton_kernels",
-    "blocks.fused_triton_kernels",
+    "scan.selective_triton_forward", "scan.selective_triton_backward", "scan.gated_triton_kernels",
+    "ssm.toeplitz_triton_kernels", "blocks.fused_triton_kernels",
     "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.gating_triton", "blocks.column_attention_triton",
     "training.ascent_triton",
 )  # fmt: skip
@@ -169,6 +169,25 @@ def selective() -> list[float]:
     return found
 
 
+def gated_ones() -> list[float]:
+    """Cut in time and not, starts at every kind of step, both directions, odd channels and pairs of them."""
+    found = []
+    for b, l, d, dtype, marks in (
+        (1, 700, 6, torch.bfloat16, 2), (2, 13, 70, torch.bfloat16, 1), (300, 8, 64, torch.bfloat16, 0),
+        (1, 701, 5, torch.float32, 2), (2, 33, 5, torch.bfloat16, 1),
+    ):  # fmt: skip
+        p, q, x = (normal(b, l, d, dtype=dtype) for _ in range(3))
+        rate, h0 = -torch.rand(d, device=device), torch.randn(b, d, device=device)
+        start = (None, torch.rand(b, device=device) < 0.5, torch.rand(b, l, device=device) < 0.1)[marks]
+        more = (start, l % 2 == 1)
+        quick = lambda p, q, x, rate, h0, more=more: gated.gated_scan(p, q, x, rate, h0, *more)  # noqa: E731
+        plain = lambda p, q, x, rate, h0, more=more: gated_reference.gated_reference(  # noqa: E731
+            p, q, x, rate, h0, *more
+        )
+        found.append(compared(quick, plain, [p, q, x, rate, h0]))
+    return found
+
+
 def products() -> list[float]:
     """Whole slices, with a batch that does not fill its tiles; both directions of the moving average as well."""
     found = []
@@ -248,7 +267,8 @@ def ascent() -> list[float]:
 
 
 CASES: dict[str, Callable[[], list[float]]] = {
-    "linear": linear, "constant": constants, "between": between, "selective": selective, "toeplitz": products,
+    "linear": linear, "constant": constants, "between": between, "selective": selective, "gated": gated_ones,
+    "toeplitz": products,
     "block": block, "norm": norms, "taps": taps, "gates": gates, "attention": attention,
     "ascent": ascent,
 }  # fmt: skip

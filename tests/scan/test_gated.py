@@ -160,6 +160,19 @@ def test_the_torch_path_is_there_for_every_dtype() -> None:
         assert torch.equal(scan(x), gated_reference(*x))
 
 
+@pytest.mark.parametrize(
+    ("change", "why"), [({}, None), ({"p": F64}, "several dtypes"), ({"h0": F64}, "several dtypes")]
+)
+def test_what_kernels_do_not_take(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], why: str | None) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(gated, "left_to_torch", lambda x, op, what: said.append(what))
+    x = draw(2, 3, 2, dtype=torch.float32)
+    x = x._replace(**{name: getattr(x, name).to(dtype) for name, dtype in change.items()})
+    assert gated._unfit(x) == (why is not None)
+    assert len(said) == (why is not None)
+    assert why is None or why in said[0]
+
+
 WRONG = {
     "p of another shape": ({"p": torch.zeros(2, 4, 3)}, ValueError, "expected p of shape"),
     "rate of another shape": ({"rate": torch.zeros(4)}, ValueError, "expected rate of shape"),

@@ -129,11 +129,3 @@ def test_a_kernel_that_does_not_fit_is_replaced(
     for _ in range(2):
         compare(scan, draw(1, 3, 2), torch.float32)
     assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 1
-
-
-def test_a_row_too_long_for_its_offsets(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(gated_triton, "MOST", 6)
-    gated_triton._say_once.cache_clear()
-    for _ in range(2):
-        compare(scan, draw(1, 3, 2), torch.float32)
-    assert sum("run in torch" in r.getMessage() for r in caplog.records) == 1

@@ -16,9 +16,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from resolvent.scan.dispatch import Candidate, choose, nothing, use
+from resolvent.scan.fallback import left_to_torch
 from resolvent.scan.gated_inputs import HALF, Inputs, accumulator, check
 from resolvent.scan.gated_reference import gated_reference, gradients_again
 
+MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
 _PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses need operators to dispatch on
 
 
@@ -59,11 +61,21 @@ def _kernels(x: Inputs) -> Any:
     """The kernels for this call, or None where torch's operations take it."""
     if torch.compiler.is_compiling() or type(x.x) not in _PLAIN or not x.x.numel() or not _plain():
         return None
-    tensors = [t for t in x[:6] if isinstance(t, Tensor)]
-    if x.p.dtype != x.x.dtype or x.q.dtype != x.x.dtype or _batched(*tensors):
+    if _batched(*(t for t in x[:6] if isinstance(t, Tensor))) or _unfit(x):
         return None
     found = choose("gated_scan", CANDIDATES, x.x.device, x.x.dtype)
-    return None if found is nothing or accumulator(x) != _kept(x.x.dtype) else found
+    return None if found is nothing else found
+
+
+def _unfit(x: Inputs) -> bool:
+    """Whether no kernel takes this, by dtypes and size; on a GPU it is said once."""
+    mixed = not x.p.dtype == x.q.dtype == x.x.dtype or accumulator(x) != _kept(x.x.dtype)
+    if mixed:
+        left_to_torch(x.x, "gated_scan", "inputs of several dtypes")
+    long = x.x.is_cuda and x.x.shape[1] * x.x.shape[2] >= MOST
+    if long:
+        left_to_torch(x.x, "gated_scan", "rows of 2^30 numbers or more")
+    return mixed or long
 
 
 def _kept(dtype: torch.dtype) -> torch.dtype:

@@ -9,14 +9,12 @@ so that the same input gives the same bits.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from resolvent.scan.dispatch import log
 from resolvent.scan.gated_inputs import Inputs
 from resolvent.scan.gated_reference import gated_reference, gradients_again
 from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
@@ -24,7 +22,6 @@ from resolvent.scan.linear_triton import ENOUGH, WANTED, _as, on_device, tried, 
 
 WORDS = 32  # of channels to a program: a warp
 TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
-MOST = 2**30  # numbers in a row
 NARROW = 16  # steps where a word is narrower than four bytes, which cannot be copied ahead
 
 
@@ -39,8 +36,6 @@ class Cut(NamedTuple):
 
 def forward(x: Inputs) -> Tensor:
     """h (b, l, d) in the dtype of x; p, q and x have one dtype and at least one number each."""
-    if not _fits(x.x):
-        return gated_reference(*x)
     return tried(("gated_scan", x.x.dtype), lambda: _forward(x), lambda: gated_reference(*x))
 
 
@@ -59,8 +54,6 @@ def _forward(x: Inputs) -> Tensor:
 def backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of p, q, x, rate and h0 from that of h."""
     needs = (True,) * 4 + (x.h0 is not None,)
-    if not _fits(x.x):
-        return gradients_again(x, g, needs)
     key = ("gated_scan_backward", x.x.dtype)
     return tried(key, lambda: _backward(x, h, g), lambda: gradients_again(x, g, needs))
 
@@ -78,19 +71,6 @@ def _backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
     job.backward((h, g, gp, gq, gx), entering, (parts, ends, parts))
     of_h0 = None if x.h0 is None else ends[:, -1].to(x.h0.dtype)
     return gp, gq, gx, parts.sum((0, 1)).to(x.rate.dtype), of_h0
-
-
-def _fits(x: Tensor) -> bool:
-    """Whether offsets inside a row are of 31 bits; rows that are longer run in torch, and it is said once."""
-    fits = x.shape[1] * x.shape[2] < MOST
-    if not fits:
-        _say_once()
-    return fits
-
-
-@cache
-def _say_once() -> None:
-    log.warning("gated_scan: the triton backend does not take rows of 2^30 numbers or more; these run in torch")
 
 
 class _Job:
