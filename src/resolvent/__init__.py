@@ -48,6 +48,7 @@ _HOME = {
     "frozen": "layers",
     "linear_scan": "scan",
     "load_task": "data",
+    "packed_starts": "scan",
     "selective_scan": "scan",
 }
 
@@ -81,6 +82,7 @@ __all__ = [
     "linear_scan",
     "load_task",
     "models",
+    "packed_starts",
     "scan",
     "selective_scan",
     "ssm",
@@ -93,7 +95,7 @@ if TYPE_CHECKING:
     from resolvent.data import load_task
     from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model
-    from resolvent.scan import linear_scan, selective_scan
+    from resolvent.scan import linear_scan, packed_starts, selective_scan
     from resolvent.ssm import System
     from resolvent.training import fit
 

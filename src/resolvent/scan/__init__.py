@@ -2,6 +2,7 @@
 
 from resolvent.scan.dispatch import use
 from resolvent.scan.linear import linear_scan
+from resolvent.scan.packed import packed_starts
 from resolvent.scan.selective import selective_scan
 
-__all__ = ["linear_scan", "selective_scan", "use"]
+__all__ = ["linear_scan", "packed_starts", "selective_scan", "use"]

@@ -1,6 +1,7 @@
 """The candidates for the linear scan and for its fused backward pass, best first.
 
 A forward kernel is (a, b, h0, reverse) -> h, a backward kernel (g, a, h, h0, reverse) -> (∂a, ∂b), without a graph.
+One that says `takes_marks` has a further argument, where the state is forgotten; for others a gets zeros there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from resolvent.scan.chunked import chunked_scan
 from resolvent.scan.dispatch import Candidate, Kernel, choose
 from resolvent.scan.linear_border import HALF
 from resolvent.scan.linear_rows import sum_to
+from resolvent.scan.packed import cleared
 from resolvent.scan.reference import reference_scan
 
 TOLERANCE = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float64: 1e-12, torch.complex128: 1e-12}
@@ -26,6 +28,22 @@ def forward_kernel(b: Tensor) -> Kernel:
 
 def backward_kernel(h: Tensor) -> Kernel:
     return choose("linear_scan_backward", HALF_BACKWARD if h.dtype in HALF else BACKWARD, h.device, h.dtype)
+
+
+def marked_forward(kernel: Kernel, a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor) -> Tensor:
+    """The kernel's states, forgotten where `reset` (..., l) says so."""
+    if getattr(kernel, "takes_marks", False):
+        return kernel(a, b, h0, reverse, reset)
+    return kernel(cleared(a, reset), b, h0, reverse)
+
+
+def marked_backward(
+    kernel: Kernel, g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    if getattr(kernel, "takes_marks", False):
+        return kernel(g, a, h, h0, reverse, reset)
+    ga, gb = kernel(g, cleared(a, reset), h, h0, reverse)
+    return sum_to(cleared(ga, reset), a.shape), gb
 
 
 def composed(scan: Kernel) -> Kernel:

@@ -58,6 +58,7 @@ class Job:
     time_last: bool
     down: bool
     adjoint: bool
+    marks: Tensor | None = None  # (rows or 1, l) where the state is forgotten, as the kernel reads it
 
     @property
     def constant(self) -> bool:
@@ -73,37 +74,51 @@ class Job:
         return torch.complex64 if self.b.is_complex() else torch.float32
 
 
-def triton_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n)."""
+def triton_scan(
+    a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False, reset: Tensor | None = None
+) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n), reset (..., l)."""
     _check(b)
-    args = (a, b, h0, reverse)
-    return tried(("linear_scan", b.dtype), lambda: _scan(*args), lambda: _torch_kernel(b, False)(*args))
+    args = (a, b, h0, reverse, reset)
+    return tried(("linear_scan", b.dtype), lambda: _scan(*args), lambda: _by_torch(b, False, args))
 
 
-def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    job = _job(a, b, down=reverse, adjoint=False)
+def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
+    job = _job(a, b, down=reverse, adjoint=False, reset=reset)
     h = _like(b, job.time_last)
     _run(job, h, h0)
     return h
 
 
-def triton_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+def triton_backward(
+    g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """(∂a, ∂b) in one pass over g, a and h."""
     _check(h)
-    args = (g, a, h, h0, reverse)
-    return tried(("linear_scan_backward", h.dtype), lambda: _backward(*args), lambda: _torch_kernel(h, True)(*args))
+    args = (g, a, h, h0, reverse, reset)
+    return tried(("linear_scan_backward", h.dtype), lambda: _backward(*args), lambda: _by_torch(h, True, args))
 
 
-def _torch_kernel(b: Tensor, backward: bool) -> Callable[..., Any]:
-    from resolvent.scan.linear_kernels import composed, in_float32  # which names this module as a candidate
+def _by_torch(b: Tensor, backward: bool, args: tuple[Any, ...]) -> Any:
+    from resolvent.scan import linear_kernels as kernels  # which names this module as a candidate
 
-    kernel = composed(chunked_scan) if backward else chunked_scan
-    return in_float32(kernel) if b.dtype in HALF else kernel
+    kernel = kernels.composed(chunked_scan) if backward else chunked_scan
+    kernel = kernels.in_float32(kernel) if b.dtype in HALF else kernel
+    *given, reset = args
+    if reset is None:
+        return kernel(*given)
+    marked: Callable[..., Any] = kernels.marked_backward if backward else kernels.marked_forward
+    return marked(kernel, *given, reset)
 
 
-def _backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
+triton_scan.takes_marks = triton_backward.takes_marks = True  # type: ignore[attr-defined]
+
+
+def _backward(
+    g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     time_last = _is_time_last(h)
-    job = _job(a, _as(g, time_last), down=not reverse, adjoint=True)
+    job = _job(a, _as(g, time_last), down=not reverse, adjoint=True, reset=reset)
     states, gb = _as(h, time_last), _like(h, time_last)
     if not job.constant:
         ga = _like(h, time_last)
@@ -167,12 +182,25 @@ def _words(x: Tensor, time_last: bool, pairs: bool) -> Tensor:
     return x.view(torch.int64) if x.is_complex() else x
 
 
-def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool) -> Job:
+def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool, reset: Tensor | None = None) -> Job:
     time_last = _is_time_last(b)
     l, n = b.shape[-2:]
     source, div = multiplier_rows(a, b.shape)
     source = _as(source, time_last and source.shape[-2] > 1)
-    return Job(source, _as(b, time_last), prod(b.shape[:-2]), l, n, div, time_last, down, adjoint)
+    marks = None if reset is None else _marks(reset, b.shape[:-1], time_last, down)
+    return Job(source, _as(b, time_last), prod(b.shape[:-2]), l, n, div, time_last, down, adjoint, marks)
+
+
+def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Tensor:
+    """(rows, l), or (1, l) where all rows have the same: 1 where a step forgets, plus 2 where the one after it does,
+    which is what the adjoint meets.
+
+    Four bytes can be copied ahead of use. With time last there are no such copies, and fewer bytes are better.
+    """
+    if prod(reset.shape[:-1]) > 1:
+        reset = reset.expand(steps)
+    marks = reset.reshape(-1, steps[-1]).to(torch.int8 if time_last else torch.int32)
+    return marks + 2 * marks.roll(-1 if down else 1, -1)
 
 
 # -- the cut and the launches ------------------------------------------------------------------------------------------
@@ -237,17 +265,18 @@ def _launch(
     def words(x: Tensor | None, time_last: bool = False) -> Tensor:
         return blank if x is None else _words(x, time_last, pairs)
 
-    n = job.n // 2 if pairs else job.n
+    n, marks = job.n // 2 if pairs else job.n, job.marks
     grid = (job.rows * plan.chunks * triton.cdiv(n, plan.bn),)
     big = job.time_last and not job.constant
     with on_device(job.b):
         scan_kernel[grid](
             words(job.a, big), blank, words(start), words(out, job.time_last), words(product),
-            words(states, job.time_last), words(before), words(ga, big),
+            words(states, job.time_last), words(before), words(ga, big), marks,
             job.l, n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1,
             DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), PAIRS=pairs, TIME_LAST=job.time_last,
             ENDS=ends, STARTED=start is not None and not ends, ADJOINT=job.adjoint, GRADIENT=ga is not None,
-            GIVEN=before is not None, BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
+            GIVEN=before is not None, PACKED=marks is not None, SHARED=marks is not None and len(marks) == 1,
+            BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
         )  # fmt: skip
 
 

@@ -109,6 +109,7 @@ def scan_kernel(
     states: tl.tensor,
     before: tl.tensor,
     ga: tl.tensor,
+    marks: tl.tensor,
     l: tl.tensor,
     n: tl.tensor,
     chunk: tl.tensor,
@@ -126,6 +127,8 @@ def scan_kernel(
     ADJOINT: tl.constexpr,
     GRADIENT: tl.constexpr,
     GIVEN: tl.constexpr,
+    PACKED: tl.constexpr,
+    SHARED: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     STAGES: tl.constexpr,
@@ -136,6 +139,8 @@ def scan_kernel(
     the state after each chunk, and the chunk takes that of the one before it; chunk 0 takes `before` (rows, n) where
     GIVEN. ADJOINT: conjugate multipliers, each taken one step further on. GRADIENT: ∂a as well, from `states`, the
     forward pass's h, and `before`, its h0; summed over the chunk where a is CONSTANT, (rows, chunks, n).
+    PACKED: the multiplier is 0 at steps with bit 0 set in `marks` (rows, l), and so for the adjoint with bit 1; SHARED:
+    all rows have the same.
 
     `unit` is 1, which the compiler must not know: neighbouring threads then hold neighbouring channels and each thread
     all the steps of its own, so that no step needs an exchange between threads.
@@ -158,6 +163,8 @@ def scan_kernel(
     ONE: tl.constexpr = 0.0 if COMPLEX else 1.0  # the second number of 1
     i = tl.arange(0, BT)
     inside = (j < n)[:, None]
+    if PACKED and not SHARED:
+        marks += row * l
     tile = (tl.arange(0, BN) * channel)[:, None] + i[None, :] * (WAY * time)  # (BN, BT)
     begin = (i == (BT - 1 if FLIP else 0))[None, :]
     end = (i == (0 if FLIP else BT - 1))[None, :]
@@ -215,6 +222,11 @@ def scan_kernel(
                 si = tl.where(first, xi[:, None], si)
         if ADJOINT and COMPLEX:
             ai = -ai
+        if PACKED:
+            mark = tl.load(marks + t[None, :], mask=((t >= 0) & (t < l))[None, :], other=0)
+            forget = (mark & (2 if ADJOINT else 1)) != 0
+            ar = tl.where(forget, 0.0, ar)
+            ai = tl.where(forget, 0.0, ai)
         er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
         br = tl.where(begin, br + er, br)
         bi = tl.where(begin, bi + ei, bi)
@@ -234,6 +246,9 @@ def scan_kernel(
             _store(out + base + tile, yr, yi, valid)
         if GRADIENT:
             gr, gi = _times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
+            if PACKED:
+                gr = tl.where((mark & 1) != 0, 0.0, gr)
+                gi = tl.where((mark & 1) != 0, 0.0, gi)
             if CONSTANT:
                 total_r += tl.sum(tl.where(valid, gr, 0.0), 1)
                 total_i += tl.sum(tl.where(valid, gi, 0.0), 1)

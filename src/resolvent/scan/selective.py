@@ -16,6 +16,7 @@ from torch.autograd import Function, forward_ad
 
 from resolvent.scan import selective_compose as compose
 from resolvent.scan import selective_run as run
+from resolvent.scan.packed import forgetting
 from resolvent.scan.selective_inputs import Inputs, accumulator, cast, check, states_to_save
 
 Outputs = tuple[Tensor, Tensor, Tensor]  # y, the last state, the saved states
@@ -32,6 +33,7 @@ def selective_scan(
     z: Tensor | None = None,
     h0: Tensor | None = None,
     reverse: bool = False,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t, y_t = (C_t . h_t + D u_t) silu(z_t). Mamba (Gu and Dao 2023), eq. 2.
 
@@ -40,17 +42,27 @@ def selective_scan(
     Returns y (b, l, d) in the dtype of u and the last state (b, d, n), the one at t = 0 when `reverse`. Half types
     accumulate in float32, and the last state then is float32. Every input may carry a gradient of any order; the
     backward keeps one state per 32 steps and computes the others again.
+
+    `start`, bool and broadcast to (b, l), marks the first steps, in time, of documents packed in a row
+    (`packed_starts`). The state that enters a marked step is zero; with `reverse` that which enters the step before a
+    mark. So each document runs as if alone, in both directions. h0 enters the first document of the scan, unless that
+    step is marked itself; the last state is that of the document that the scan ends in.
     """
     x = Inputs(u, dt, A, B, C, D, z, h0)
     check(x)
+    reset = None if start is None else _forgetting(start, u, reverse)
     if u.shape[1] == 0:
         return u.clone(), _empty_last(x)
     save = _wants_gradient(x)
     if torch.compiler.is_compiling() or type(u) not in _PLAIN:
-        return _operator(*x, reverse, save)[:2]
-    if save or _transformed(*x) or forward_ad._current_level >= 0:
-        return _SelectiveScan.apply(*x, reverse, save)[:2]
-    return run.forward(x, reverse, False)[:2]
+        return _operator(*x, reverse, save, reset)[:2]
+    if save or _transformed(*x, reset) or forward_ad._current_level >= 0:
+        return _SelectiveScan.apply(*x, reset, reverse, save)[:2]
+    return run.forward(x, reverse, False, reset)[:2]
+
+
+def _forgetting(start: Tensor, u: Tensor, reverse: bool) -> Tensor:
+    return forgetting("selective_scan", start, u.shape[:2], u.device, reverse).expand(u.shape[:2])  # (b, l)
 
 
 def _empty_last(x: Inputs) -> Tensor:
@@ -69,8 +81,8 @@ def _wants_gradient(x: Inputs) -> bool:
 class _SelectiveScan(Function):
     @staticmethod
     def forward(*args: Any) -> Outputs:
-        *tensors, reverse, save = args
-        return run.forward(Inputs(*tensors), reverse, save)
+        *tensors, reset, reverse, save = args
+        return run.forward(Inputs(*tensors), reverse, save, reset)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -82,27 +94,27 @@ class _SelectiveScan(Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        *tensors, saved = ctx.saved_tensors
+        *tensors, reset, saved = ctx.saved_tensors
         x = Inputs(*tensors)
         if torch.is_grad_enabled() or _transformed(gy, gh):
-            return *_differentiable_adjoint(x, gy, gh, ctx.reverse), None, None
-        return *run.backward(x, saved, gy, gh, ctx.reverse), None, None
+            return *_differentiable_adjoint(x, gy, gh, ctx.reverse, reset), None, None, None
+        return *run.backward(x, saved, gy, gh, ctx.reverse, reset), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, None]:
         x = Inputs(*ctx.saved_tensors[:8])
         dtype = accumulator(x)
-        dy, dh = compose.tangent(cast(x, dtype), cast(Inputs(*tangents[:8]), dtype), ctx.reverse)
+        reset = ctx.saved_tensors[8]
+        dy, dh = compose.tangent(cast(x, dtype), cast(Inputs(*tangents[:8]), dtype), ctx.reverse, reset)
         return dy.to(x.u.dtype), dh, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Outputs, tuple[int, int, int]]:
-        *tensors, reverse, _ = args
-        x = Inputs(*tensors)
-        dims: Any = Inputs(*in_dims[:8])
-        if dims.A is None and dims.D is None:
-            return _fold(x, dims, info.batch_size, reverse), (0, 0, 0)
-        each = [_scan_all(_pick(x, dims, i), reverse) for i in range(info.batch_size)]
+        *given, reverse, _ = args
+        dims = in_dims[:9]
+        if dims[2] is None and dims[5] is None:  # A and D
+            return _fold(given, dims, info.batch_size, reverse), (0, 0, 0)
+        each = [_scan_all(_pick(given, dims, i), reverse) for i in range(info.batch_size)]
         y, h, saved = (torch.stack(parts) for parts in zip(*each, strict=True))
         return (y, h, saved), (0, 0, 0)
 
@@ -118,11 +130,12 @@ def _transformed(*tensors: Tensor | None) -> bool:
     return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
 
 
-def _scan_all(x: Inputs, reverse: bool) -> Outputs:
-    return _SelectiveScan.apply(*x, reverse, _wants_gradient(x))
+def _scan_all(given: list[Any], reverse: bool) -> Outputs:
+    """From the inputs and `reset`, which is the last of them."""
+    return _SelectiveScan.apply(*given, reverse, _wants_gradient(Inputs(*given[:8])))
 
 
-def _fold(x: Inputs, dims: Any, size: int, reverse: bool) -> Outputs:
+def _fold(given: list[Any], dims: tuple[Any, ...], size: int, reverse: bool) -> Outputs:
     """A further axis over all but A and D is more batch."""
 
     def fold(tensor: Any, dim: Any) -> Any:
@@ -131,21 +144,22 @@ def _fold(x: Inputs, dims: Any, size: int, reverse: bool) -> Outputs:
         front = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         return front.flatten(0, 1)
 
-    folded = Inputs(*map(fold, x, dims))._replace(A=x.A, D=x.D)
+    folded = [t if k in (2, 5) else fold(t, dim) for k, (t, dim) in enumerate(zip(given, dims, strict=True))]
     y, h, saved = (out.unflatten(0, (size, -1)) for out in _scan_all(folded, reverse))
     return y, h, saved
 
 
-def _pick(x: Inputs, dims: Any, i: int) -> Inputs:
-    values: list[Any] = [t if dim is None or t is None else t.select(dim, i) for t, dim in zip(x, dims, strict=True)]
-    return Inputs(*values)
+def _pick(given: list[Any], dims: tuple[Any, ...], i: int) -> list[Any]:
+    return [t if dim is None or t is None else t.select(dim, i) for t, dim in zip(given, dims, strict=True)]
 
 
-def _differentiable_adjoint(x: Inputs, gy: Tensor | None, gh: Tensor | None, reverse: bool) -> list[Tensor | None]:
+def _differentiable_adjoint(
+    x: Inputs, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None
+) -> list[Tensor | None]:
     wide = cast(x, accumulator(x))
     gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
     gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape) if gh is None else gh
-    gradients = compose.adjoint(wide, gy, gh, reverse)
+    gradients = compose.adjoint(wide, gy, gh, reverse, reset)
     return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
 
 
@@ -164,28 +178,34 @@ def _operator(
     h0: Tensor | None,
     reverse: bool,
     save: bool,
+    reset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return run.forward(Inputs(u, dt, A, B, C, D, z, h0), reverse, save)
+    return run.forward(Inputs(u, dt, A, B, C, D, z, h0), reverse, save, reset)
 
 
 @_operator.register_fake
 def _(*args: Any) -> Outputs:
-    *tensors, _, save = args
-    x = Inputs(*tensors)
+    x, save = Inputs(*args[:8]), args[9]
     last = x.u.new_empty(x.u.shape[0], *x.A.shape, dtype=accumulator(x))
     return x.u.new_empty(x.u.shape), last, states_to_save(x, save)
 
 
 @torch.library.custom_op("resolvent::selective_scan_backward", mutates_args=())
 def _operator_backward(
-    inputs: list[Tensor], present: list[bool], saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool
+    inputs: list[Tensor],
+    present: list[bool],
+    saved: Tensor,
+    gy: Tensor,
+    gh: Tensor,
+    reverse: bool,
+    reset: Tensor | None,
 ) -> list[Tensor]:
-    gradients = run.backward(_unpack(inputs, present), saved, gy, gh, reverse)
+    gradients = run.backward(_unpack(inputs, present), saved, gy, gh, reverse, reset)
     return [g for g in gradients if g is not None]
 
 
 @_operator_backward.register_fake
-def _(inputs: list[Tensor], present: list[bool], saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> list[Tensor]:
+def _(inputs: list[Tensor], *_: Any) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in inputs]
 
 
@@ -197,16 +217,16 @@ def _unpack(tensors: list[Tensor], present: list[bool]) -> Inputs:
 
 
 def _operator_setup(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    *tensors, ctx.reverse, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
+    *tensors, ctx.reverse, _, reset = inputs
+    ctx.save_for_backward(*tensors, reset, output[2])
 
 
 def _operator_adjoint(ctx: Any, gy: Tensor, gh: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, saved = ctx.saved_tensors
+    *tensors, reset, saved = ctx.saved_tensors
     present = [t is not None for t in tensors]
     given = [t for t in tensors if t is not None]
-    gradients = _operator_backward(given, present, saved, gy, gh, ctx.reverse)
-    return *_unpack(gradients, present), None, None
+    gradients = _operator_backward(given, present, saved, gy, gh, ctx.reverse, reset)
+    return *_unpack(gradients, present), None, None, None
 
 
 _operator.register_autograd(_operator_adjoint, setup_context=_operator_setup)

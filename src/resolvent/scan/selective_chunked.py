@@ -14,15 +14,17 @@ from torch import Tensor
 from resolvent.scan.selective_compose import Gradients, adjoint, scan
 from resolvent.scan.selective_inputs import CHUNK, Inputs, each, states_to_save
 
-Scan = Callable[[Inputs, bool], tuple[Tensor, Tensor]]
+Scan = Callable[[Inputs, bool, Tensor | None], tuple[Tensor, Tensor]]
 
 
-def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """y (b, l, d), the last state (b, d, n) and the states before each chunk (b, chunks, n, d), none unless `save`."""
-    return in_chunks(scan, x, reverse, save)
+    return in_chunks(scan, x, reverse, save, reset)
 
 
-def in_chunks(scan_chunk: Scan, x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def in_chunks(
+    scan_chunk: Scan, x: Inputs, reverse: bool, save: bool, reset: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same by any implementation of one chunk's scan."""
     y = x.u.new_empty(x.u.shape)
     h = x.u.new_zeros(x.u.shape[0], *x.A.shape) if x.h0 is None else x.h0
@@ -30,17 +32,18 @@ def in_chunks(scan_chunk: Scan, x: Inputs, reverse: bool, save: bool) -> tuple[T
     for i, part in enumerate(_parts(x.u.shape[1], reverse)):
         if save:
             saved[:, i] = h.transpose(1, 2)
-        y[:, part], h = scan_chunk(_cut(x, part, h), reverse)
+        y[:, part], h = scan_chunk(_cut(x, part, h), reverse, _within(reset, part))
     return y, h.clone(), saved
 
 
-def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
+def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None) -> Gradients:
     """Gradients of every input from those of y and of the last state."""
     whole = each(lambda t: t.new_zeros(t.shape), x)
     parts = _parts(x.u.shape[1], reverse)
     for i in reversed(range(len(parts))):
         h = saved[:, i].transpose(1, 2)  # (b, d, n)
-        values: tuple[Any, ...] = adjoint(_cut(x, parts[i], h), gy[:, parts[i]], gh, reverse)
+        marks = _within(reset, parts[i])
+        values: tuple[Any, ...] = adjoint(_cut(x, parts[i], h), gy[:, parts[i]], gh, reverse, marks)
         g = Inputs(*values)
         _add(whole, g, parts[i])
         gh = gh if g.h0 is None else g.h0  # a chunk always starts from a state
@@ -56,6 +59,10 @@ def _parts(length: int, reverse: bool) -> list[slice]:
 def _cut(x: Inputs, part: slice, h: Tensor) -> Inputs:
     z = None if x.z is None else x.z[:, part]
     return Inputs(x.u[:, part], x.dt[:, part], x.A, x.B[:, part], x.C[:, part], x.D, z, h)
+
+
+def _within(reset: Tensor | None, part: slice) -> Tensor | None:
+    return None if reset is None else reset[:, part]
 
 
 def _add(whole: Inputs, g: Inputs, part: slice) -> None:

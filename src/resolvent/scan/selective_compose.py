@@ -1,6 +1,7 @@
 """The selective scan, its adjoint and its tangent, composed of differentiable operations and `linear_scan`.
 
 They hold all states (b, l, d, n) at once. Every order of derivative, `torch.func` and the chunked backend rest on them.
+Where the state is forgotten, `reset` (b, l), its multiplier is 0.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_without_autocast
-def scan(x: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
+def scan(x: Inputs, reverse: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """y (b, l, d) and the last state (b, d, n), for l >= 1."""
-    _, h = _states(x, reverse)
+    _, h = _states(x, reverse, reset)
     y = _read(x, h)
     return (y if x.z is None else y * F.silu(x.z)), h[:, 0 if reverse else -1]
 
 
 @_without_autocast
-def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
+def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None) -> Gradients:
     """Gradients of every input from those of y and of the last state.
 
     The state's gradient runs backwards: lam_t = C_t g_t + a_bar_{t+1} lam_{t+1}.
     """
-    a_bar, h = _states(x, reverse)
+    a_bar, h = _states(x, reverse, reset)
     g, gz = _gate_adjoint(x, h, gy)
     drive = g[..., None] * x.C[:, :, None, :]  # (b, l, d, n)
     a_next = _shift(a_bar, torch.ones_like(gh), not reverse)  # 1 at the end, where the last state's gradient enters
@@ -63,10 +64,10 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool) -> Gradients:
 
 
 @_without_autocast
-def tangent(x: Inputs, dx: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
+def tangent(x: Inputs, dx: Inputs, reverse: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Directional derivatives of y and of the last state; a member of dx that is None stands still."""
     v = each(torch.zeros_like, x)._replace(**{k: t for k, t in dx._asdict().items() if t is not None})
-    a_bar, h = _states(x, reverse)
+    a_bar, h = _states(x, reverse, reset)
     rate = v.dt[..., None] * x.A + x.dt[..., None] * v.A  # d(dt_t A), (b, l, d, n)
     drive = _outer(v.dt * x.u + x.dt * v.u, x.B) + _outer(x.dt * x.u, v.B)
     dh = _linear(a_bar, drive + rate * a_bar * _before(x, h, reverse), v.h0, reverse)
@@ -78,8 +79,10 @@ def tangent(x: Inputs, dx: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
     return dy, dh[:, 0 if reverse else -1]
 
 
-def _states(x: Inputs, reverse: bool) -> tuple[Tensor, Tensor]:
+def _states(x: Inputs, reverse: bool, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     a_bar = torch.exp(x.dt[..., None] * x.A)  # (b, l, d, n)
+    if reset is not None:
+        a_bar = torch.where(reset[..., None, None], 0, a_bar)
     return a_bar, _linear(a_bar, _outer(x.dt * x.u, x.B), x.h0, reverse)
 
 

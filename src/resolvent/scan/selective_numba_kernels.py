@@ -39,6 +39,7 @@ class Arrays(NamedTuple):
     D: Array  # (d,)
     z: Array  # (b, l, d) or absent
     h0: Array  # (b, d, n) or absent
+    reset: Array  # (b, l) or absent: not 0 before which steps the state is forgotten
 
 
 class Results(NamedTuple):
@@ -108,6 +109,8 @@ def forward_tasks(tasks: Any, lanes: int, x: Arrays, out: Results, reverse: bool
             t = l - 1 - s if reverse else s
             if out.saved.size > 0 and s % CHUNK == 0:
                 _store(h, at, out.saved[at.i, s // CHUNK])
+            if x.reset.size > 0 and x.reset[at.i, t] != 0:
+                h.fill(0)
             _load_row(x, at, t, row)
             _advance(h, a, row, x.B[at.i, t], x.C[at.i, t], _vectors(at.width))
             _write_output(x, at, t, row, out.y)
@@ -244,8 +247,12 @@ def _recompute_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool
     l = x.u.shape[1]
     for s in range(chunk * CHUNK, min(l, (chunk + 1) * CHUNK)):
         t = l - 1 - s if reverse else s
+        m = s - chunk * CHUNK
         _load_row(x, at, t, w.row)
-        _recompute(w, s - chunk * CHUNK, x.B[at.i, t], _vectors(at.width))
+        if x.reset.size > 0 and x.reset[at.i, t] != 0:
+            _begin(w, m, x.B[at.i, t], _vectors(at.width))
+        else:
+            _recompute(w, m, x.B[at.i, t], _vectors(at.width))
 
 
 @_inner
@@ -258,6 +265,17 @@ def _recompute(w: Scratch, m: int, B: Array, width: int) -> None:
             multiplier = exp(row[DT, j] * a[k, j])
             a_bar[k, j] = multiplier
             after[k, j] = multiplier * before[k, j] + row[DRIVE, j] * b
+
+
+@_inner
+def _begin(w: Scratch, m: int, B: Array, width: int) -> None:
+    """The same where the state is forgotten: nothing is handed on."""
+    after, a_bar, row = w.h[m + 1], w.a_bar[m], w.row
+    for k in range(after.shape[0]):
+        b = B[k]
+        for j in range(width):
+            a_bar[k, j] = 0
+            after[k, j] = row[DRIVE, j] * b
 
 
 @_inner

@@ -2,9 +2,10 @@
 
 A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or float64, or where they say `as_given` of
 any mixture of float32 and half types:
-    forward(x, reverse, save) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
-    backward(x, saved, gy, gh, reverse) -> one gradient per input
+    forward(x, reverse, save, reset) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
+    backward(x, saved, gy, gh, reverse, reset) -> one gradient per input
 `saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
+`reset` (b, l), or None, says before which steps the state is forgotten.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from resolvent.scan.selective_reference import selective_reference
 FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
 
 
-def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """y in the dtype of u, the last state and the saved states in the accumulator's."""
     dtype = accumulator(x)
     kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
     if save:  # asked for in autograd's own thread, the trial of a candidate would wait for that thread, and for ever
         choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
-    y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save)
+    y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save, reset)
     return y.to(x.u.dtype), h, saved
 
 
@@ -37,16 +38,18 @@ def _as_taken(x: Inputs, kernel: Callable[..., Any], dtype: torch.dtype) -> Inpu
     return x if getattr(kernel, "as_given", False) else cast(x, dtype)
 
 
-def backward(x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool) -> list[Tensor | None]:
+def backward(
+    x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None
+) -> list[Tensor | None]:
     """Gradients of every input, each in its dtype; None stands for an upstream gradient of zeros."""
     dtype = accumulator(x)
     kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
     wide = _as_taken(x, kernel, dtype)
     if saved.shape[1] == 0:
-        saved = forward(x, reverse, True)[2]
+        saved = forward(x, reverse, True, reset)[2]
     gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
     gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape, dtype=dtype) if gh is None else gh.to(dtype)
-    gradients = kernel(wide, saved, gy, gh, reverse)
+    gradients = kernel(wide, saved, gy, gh, reverse, reset)
     return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
 
 

@@ -42,20 +42,20 @@ class Cut(NamedTuple):
     parts: int = 1
 
 
-def forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d).
 
     In memory the n states of a channel lie side by side.
     """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
-        return selective_chunked.forward(cast(x, torch.float32), reverse, save)
+        return selective_chunked.forward(cast(x, torch.float32), reverse, save, reset)
 
     key = ("selective_scan", x.u.dtype, x.A.shape[1])
-    return tried(key, lambda: _forward(x, reverse, save), other) if fits(x) else other()
+    return tried(key, lambda: _forward(x, reverse, save, reset), other) if fits(x) else other()
 
 
-def _forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     b, l, d = x.u.shape
     n = x.A.shape[1]
     x = each(_dense, x)
@@ -63,33 +63,39 @@ def _forward(x: Inputs, reverse: bool, save: bool) -> tuple[Tensor, Tensor, Tens
     y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
     saved = _new(x, b, chunks(l) if save else 0, d, n)
     before = None if x.h0 is None else x.h0.contiguous()[:, None]  # (b, 1, d, n)
+    marks = _marks(reset, reverse)
     if cut.segments > 1:
         ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
         wide = Cut(_wide(cut.np), cut.np, cut.segments, stages=4)
-        _walk(x, wide, reverse, y=y, last=ends, product=product)
+        _walk(x, wide, reverse, marks, y=y, last=ends, product=product)
         before = _entering(product, ends, x.h0)
     last = _new(x, b, cut.segments, d, n)
-    _walk(x, cut, reverse, before=before, y=y, last=last, saved=saved)
+    _walk(x, cut, reverse, marks, before=before, y=y, last=last, saved=saved)
     return y, last[:, -1].contiguous(), saved.mT
 
 
-def backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
+def backward(
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
     """Gradients of every input, each in its dtype, from those of y and of the last state."""
 
     def other() -> tuple[Tensor | None, ...]:
-        return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse)
+        return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse, reset)
 
     key = ("selective_scan_backward", x.u.dtype, x.A.shape[1])
-    return tried(key, lambda: _backward(x, saved, gy, gh, reverse), other) if fits(x) else other()
+    return tried(key, lambda: _backward(x, saved, gy, gh, reverse, reset), other) if fits(x) else other()
 
 
-def _backward(x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool) -> tuple[Tensor | None, ...]:
+def _backward(
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
     b, l, d = x.u.shape
     x = each(_dense, x)
     gy, gh = _dense(gy), gh.detach().contiguous()
     cut = backward_cut(b, l, d, x.A.shape[1])
-    after = gh[:, None] if cut.segments == 1 else _returning(x, gy, gh, cut, reverse)
-    return _gradients(x, saved.detach().mT.contiguous(), gy, after, cut, reverse)
+    marks = _marks(reset, reverse)
+    after = gh[:, None] if cut.segments == 1 else _returning(x, gy, gh, cut, reverse, marks)
+    return _gradients(x, saved.detach().mT.contiguous(), gy, after, cut, reverse, marks)
 
 
 forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
@@ -186,7 +192,15 @@ def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
 
 
 def _walk(
-    x: Inputs, cut: Cut, reverse: bool, *, y: Tensor, last: Tensor, before: Tensor | None = None, **out: Tensor
+    x: Inputs,
+    cut: Cut,
+    reverse: bool,
+    marks: Tensor | None,
+    *,
+    y: Tensor,
+    last: Tensor,
+    before: Tensor | None = None,
+    **out: Tensor,
 ) -> None:
     """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
     b, l, d = x.u.shape
@@ -201,13 +215,16 @@ def _walk(
         "GATED": x.z is not None and not ends,
         "STARTED": before is not None,
         "SAVE": saved is not None and saved.shape[1] > 0,
+        "PACKED": marks is not None,
     }
     shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
     with on_device(x.u):
-        forward_kernel[grid](*given, out.get("product", last), _or(saved, last), *strides, *sizes, **flags, **shape)
+        forward_kernel[grid](
+            *given, out.get("product", last), _or(saved, last), _words(marks, cut.t), *strides, *sizes, **flags, **shape
+        )
 
 
-def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool) -> Tensor:
+def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks: Tensor | None) -> Tensor:
     """The gradient of the state after each segment, (b, segments, d, n): what all but the first hand back."""
     b, l, d = x.u.shape
     n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
@@ -217,14 +234,15 @@ def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool) -> Te
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
         adjoint_ends_kernel[(b * wide.segments * triton.cdiv(d, wide.bd),)](
-            x.dt, x.A, x.C, z, gy, ends, product, *strides, l, d, n, count, wide.segments, cut.parts, short, 1,
-            REVERSE=reverse, GATED=x.z is not None, NP=cut.np, **_shape(x, wide, CHUNK),
+            x.dt, x.A, x.C, z, gy, ends, product, _words(marks, T.value), *strides,
+            l, d, n, count, wide.segments, cut.parts, short, 1,
+            REVERSE=reverse, GATED=x.z is not None, PACKED=marks is not None, NP=cut.np, **_shape(x, wide, CHUNK),
         )  # fmt: skip
     return _entering(product, ends, gh, cut.parts)
 
 
 def _gradients(
-    x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool
+    x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     b, l, d = x.u.shape
     n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), _or(x.z, x.u)
@@ -240,9 +258,10 @@ def _gradients(
     with on_device(x.u):
         backward_kernel[(programs,)](
             x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), z, gy, after, saved, scratch,
-            gu, gdt, gA, gB, gC, gD, gz, gh0, *strides, l, d, n, b, chunks(l), cut.segments, cut.length,
-            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, NP=cut.np, LEAD=lead, SLOTS=slots,
-            **_shape(x, cut, CHUNK),
+            gu, gdt, gA, gB, gC, gD, gz, gh0, _words(marks, T.value), *strides,
+            l, d, n, b, chunks(l), cut.segments, cut.length,
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, PACKED=marks is not None,
+            NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
         )  # fmt: skip
     return (
         gu,
@@ -277,6 +296,21 @@ def _dense(t: Tensor) -> Tensor:
     if t.dim() == 3 and t.stride(2) == 1 and t.stride(0) == t.shape[1] * t.stride(1) and t.stride(1) >= t.shape[2]:
         return t
     return t.contiguous()
+
+
+def _marks(reset: Tensor | None, reverse: bool) -> Tensor | None:
+    """Where the state is forgotten (b, l), in the order of the scan and in whole chunks: bytes (b, chunks CHUNK)."""
+    if reset is None:
+        return None
+    b, l = reset.shape
+    marks = torch.zeros((b, chunks(l) * CHUNK), dtype=torch.int8, device=reset.device)
+    marks[:, :l] = reset.flip(1) if reverse else reset
+    return marks
+
+
+def _words(marks: Tensor | None, t: int) -> Tensor | None:
+    """The marks of t steps as one word."""
+    return None if marks is None else marks.view({4: torch.int32, 8: torch.int64}[t])
 
 
 def _or(t: Tensor | None, other: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from resolvent.scan.selective_triton_tiles import (
     LOG2E,
     STREAMED,
     fold,
+    forgets,
     halves,
     once,
     put,
@@ -46,6 +47,7 @@ def adjoint_ends_kernel(
     gy: tl.tensor,
     ends: tl.tensor,
     product: tl.tensor,
+    marks: tl.tensor,
     sdt: tl.tensor,
     sC: tl.tensor,
     sz: tl.tensor,
@@ -60,6 +62,7 @@ def adjoint_ends_kernel(
     unit: tl.tensor,
     REVERSE: tl.constexpr,
     GATED: tl.constexpr,
+    PACKED: tl.constexpr,
     EVEN: tl.constexpr,
     WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -69,7 +72,8 @@ def adjoint_ends_kernel(
 ) -> None:
     """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
 
-    Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many.
+    Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
+    `marks` are those of the forward pass.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
@@ -91,6 +95,9 @@ def adjoint_ends_kernel(
     if WORDS:
         C, sC = C.to(tl.pointer_type(tl.int32), bitcast=True), sC // 2
         k = tl.arange(0, NP // 2)
+    if PACKED:
+        marks += row * chunks * (CHUNK // T)
+        seen = tl.zeros((), marks.dtype.element_ty)
     low = (segment + skipped) * length * CHUNK
     high = tl.minimum(low + length * CHUNK, chunks * CHUNK)
     for back in tl.range(low, high, T, num_stages=STAGES):
@@ -101,26 +108,39 @@ def adjoint_ends_kernel(
         if GATED:
             gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
             g *= gate * sigmoid(gate)
+        if PACKED:
+            mark = tl.load(marks + i // T)
+            seen |= mark
         sizes, gs = rows(size), rows(g)
         for q in tl.static_range(T - 1, -1, -1):
             carry = tl.exp2(sizes[q][:, None] * rate) * (carry + gs[q][:, None] * Cs[q][None, :])
+            if PACKED:
+                carry = tl.where(forgets(mark, q), 0.0, carry)
         total += size
     tl.store(ends + part * d * n + states, carry, mask=both)
-    tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
+    if PACKED:
+        across = tl.where(seen == 0, tl.exp2(tl.sum(total, 1)[:, None] * rate), 0.0)
+        tl.store(product + part * d * n + states, across, mask=both)
+    else:
+        tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
 
 
 @triton.jit
 def advance(
     h: tl.tensor, u: tl.tensor, dt: tl.tensor, B: tl.tensor, su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, i: tl.tensor,
-    l: tl.tensor, n: tl.tensor, rate: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor,
-    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+    l: tl.tensor, n: tl.tensor, rate: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor, marks: tl.tensor,
+    REVERSE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The states (BD, NP) one tile later, from those before step i."""
     x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
     size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
     Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+    if PACKED:
+        mark = tl.load(marks + i // T)
     sizes, drives = rows(size), rows(size * x)
     for q in tl.static_range(T):
+        if PACKED:
+            h = tl.where(forgets(mark, q), 0.0, h)
         h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
     return h
 
@@ -146,6 +166,7 @@ def backward_kernel(
     gD: tl.tensor,
     gz: tl.tensor,
     gh0: tl.tensor,
+    marks: tl.tensor,
     su: tl.tensor,
     sdt: tl.tensor,
     sB: tl.tensor,
@@ -162,6 +183,7 @@ def backward_kernel(
     REVERSE: tl.constexpr,
     SKIP: tl.constexpr,
     GATED: tl.constexpr,
+    PACKED: tl.constexpr,
     EVEN: tl.constexpr,
     WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -172,7 +194,8 @@ def backward_kernel(
     SLOTS: tl.constexpr,
 ) -> None:
     """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
-    each segment of `length` chunks; gD likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
+    each segment of `length` chunks; gD likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b. PACKED: `marks`
+    are those of the forward pass.
 
     scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
     last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.
@@ -212,6 +235,8 @@ def backward_kernel(
         B, C = B.to(tl.pointer_type(tl.int32), bitcast=True), C.to(tl.pointer_type(tl.int32), bitcast=True)
         sB, sC = sB // 2, sC // 2
         k = tl.arange(0, NP // 2)
+    if PACKED:
+        marks += row * chunks * (CHUNK // T)
     low, high = segment * length, tl.minimum(segment * length + length, chunks)
     front = tl.zeros((BD, NP), tl.float32)  # the state LEAD steps ahead
     for ahead in tl.range(0, LEAD, T, num_stages=STAGES):
@@ -220,7 +245,7 @@ def backward_kernel(
             front = tl.load(saved + c * d * n + states, mask=both, other=0.0)
         tl.store(scratch + ahead // T * (BD * NP) + own, front)
         i = c * CHUNK + ahead % CHUNK
-        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, REVERSE, EVEN)
+        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
     tl.debug_barrier()
     for back in tl.range(0, (high - low) * CHUNK, T, num_stages=STAGES):
         slot = (back // CHUNK * CHUNK + CHUNK - T - back % CHUNK) // T % SLOTS
@@ -231,7 +256,8 @@ def backward_kernel(
         fresh = tl.load(saved + c * d * n + states, mask=both & (m == 0), other=0.0)
         front = tl.where(m == 0, fresh, front)
         tl.store(scratch + ahead // T % SLOTS * (BD * NP) + own, front)
-        front = advance(front, u, dt, B, su, sdt, sB, c * CHUNK + m, l, n, rate, j, channel, k, REVERSE, EVEN)
+        i = c * CHUNK + m
+        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
         i = high * CHUNK - T - back
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -244,13 +270,17 @@ def backward_kernel(
         Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
         Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
         g = once(g)
+        if PACKED:
+            mark = tl.load(marks + i // T)
         sizes, drives, gs = rows(size), rows(size * x), rows(g)
-        hs, bars, reads, of_Cs = (h,), (), (), ()
+        hs, bars, reads, of_Cs = (), (), (), ()
         for q in tl.static_range(T):
             bar = tl.exp2(sizes[q][:, None] * rate)
+            if PACKED:
+                h = tl.where(forgets(mark, q), 0.0, h)
+            hs = hs + (h,)
             h = bar * h + drives[q][:, None] * Bs[q][None, :]
             bars = bars + (bar,)
-            hs = hs + (h,)
             if GATED:
                 reads = reads + (tl.sum(tl.reshape(h * Cs[q][None, :], (BD, 4, NP // 4)), 2),)
             of_Cs = of_Cs + (tl.trans(tl.sum(tl.reshape(h * gs[q][:, None], (BD // 8, 8, NP)), 0)),)
@@ -264,6 +294,8 @@ def backward_kernel(
         for q in tl.static_range(T - 1, -1, -1):
             lam = carry + gs[q][:, None] * Cs[q][None, :]
             carry = lam * bars[q]
+            if PACKED:
+                carry = tl.where(forgets(mark, q), 0.0, carry)
             through = carry * hs[q]
             of_A += through * sizes[q][:, None]
             drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn

@@ -14,7 +14,7 @@ The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once,
 import triton
 import triton.language as tl
 
-from resolvent.scan.selective_triton_tiles import KEPT, LOG2E, fold, put, rows, sigmoid, tile, widen
+from resolvent.scan.selective_triton_tiles import KEPT, LOG2E, fold, forgets, put, rows, sigmoid, tile, widen
 
 
 @triton.jit(do_not_specialize=["unit"])
@@ -31,6 +31,7 @@ def forward_kernel(
     last: tl.tensor,
     product: tl.tensor,
     saved: tl.tensor,
+    marks: tl.tensor,
     su: tl.tensor,
     sdt: tl.tensor,
     sB: tl.tensor,
@@ -48,6 +49,7 @@ def forward_kernel(
     STARTED: tl.constexpr,
     SAVE: tl.constexpr,
     ENDS: tl.constexpr,
+    PACKED: tl.constexpr,
     EVEN: tl.constexpr,
     WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -60,10 +62,11 @@ def forward_kernel(
     """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, d, n).
 
     h0 and last are the states before and after each segment. ENDS: only the last state and the `product` of the
-    multipliers of each segment but the last, which nothing follows. su, ...: the distance in memory from one step of u,
-    ... to the next. EVEN: no tail in any direction, hence no masks. WORDS: B and C are loaded as pairs of bfloat16.
-    STAGES: how many tiles are under way. `unit` is 1, which the compiler must not know: threads then lie along the
-    channels first, as said above.
+    multipliers of each segment but the last, which nothing follows. PACKED: `marks` (b, chunks CHUNK / T) is a byte for
+    each step, as the scan counts them, that says whether the state is forgotten before it. su, ...: the distance in
+    memory from one step of u, ... to the next. EVEN: no tail in any direction, hence no masks. WORDS: B and C are
+    loaded as pairs of bfloat16. STAGES: how many tiles are under way. `unit` is 1, which the compiler must not know:
+    threads then lie along the channels first, as said above.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
@@ -95,6 +98,9 @@ def forward_kernel(
         sB, sC = sB // 2, sC // 2
         k = tl.arange(0, G * M // 2)
     length = tl.cdiv(chunks, segments) * CHUNK
+    if PACKED:
+        marks += row * chunks * (CHUNK // T)
+        seen = tl.zeros((), marks.dtype.element_ty)
     for i in tl.range(segment * length, tl.minimum(segment * length + length, l), T, num_stages=STAGES):
         if SAVE:
             if i % CHUNK == 0:
@@ -106,8 +112,13 @@ def forward_kernel(
             Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
         if GATED:
             gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        if PACKED:
+            mark = tl.load(marks + i // T)
+            seen |= mark
         sizes, drives, reads = rows(size), rows(size * x), ()
         for q in tl.static_range(T):
+            if PACKED:
+                h = tl.where(forgets(mark, q), 0.0, h)
             drive = drives[q][:, None, None] * tl.reshape(Bs[q], (1, G, M))
             h = tl.exp2(sizes[q][:, None, None] * rate) * h + drive
             if not ENDS:
@@ -124,4 +135,7 @@ def forward_kernel(
     tl.store(last + part * d * n + states, h, mask=both)
     if ENDS:
         whole = tl.sum(total, 1)[:, None, None]
-        tl.store(product + part * d * n + states, tl.exp2(whole * rate), mask=both)
+        if PACKED:
+            tl.store(product + part * d * n + states, tl.where(seen == 0, tl.exp2(whole * rate), 0.0), mask=both)
+        else:
+            tl.store(product + part * d * n + states, tl.exp2(whole * rate), mask=both)

@@ -62,6 +62,12 @@ def put(
 
 
 @triton.jit
+def forgets(mark: tl.tensor, q: tl.constexpr) -> tl.tensor:
+    """Whether the state is forgotten before step q of a tile whose word of marks, a byte for each step, this is."""
+    return (mark >> (8 * q)) & 1 != 0
+
+
+@triton.jit
 def widen(x: tl.tensor) -> tl.tensor:
     """float32 from what was loaded: numbers, or 32-bit words (n/2, T) that hold two bfloat16 numbers each.
 
