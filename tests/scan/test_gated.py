@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gated_cases import compare, draw, loop, outcome
+from linear_cases import without_numba
 from torch import Tensor
 
 from helpers import assert_close
@@ -19,6 +20,9 @@ from resolvent.scan.gated_reference import gated_reference
 F64 = torch.float64
 
 
+backends = pytest.mark.parametrize("backend", [pytest.param("numba", marks=without_numba), "torch"])
+
+
 def scan(x: Inputs) -> Tensor:
     return gated_scan(*x)
 
@@ -26,11 +30,13 @@ def scan(x: Inputs) -> Tensor:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("start", ["none", "first", "any"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 7, 3), (3, 33, 17), (1, 130, 5)], ids=str)
-def test_against_a_loop(shape: tuple[int, int, int], start: str, reverse: bool) -> None:
+@backends
+def test_against_a_loop(backend: str, shape: tuple[int, int, int], start: str, reverse: bool) -> None:
     x = draw(*shape, start=start, reverse=reverse)
-    compare(scan, x)
-    compare(scan, x._replace(h0=None))
-    compare(scan, x, torch.float32)
+    with use(backend):
+        compare(scan, x)
+        compare(scan, x._replace(h0=None))
+        compare(scan, x, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -53,17 +59,47 @@ def test_mixed_dtypes() -> None:
     assert_close(found[0], loop(wide))
 
 
-def test_multipliers_near_one_and_near_zero() -> None:
+@backends
+def test_multipliers_near_one_and_near_zero(backend: str) -> None:
     """No cancellation: with log a of -1e-12 the root is 1.4e-6, which 1 - a² in float64 itself has to four digits."""
     rate = torch.tensor([-2e-12, -2e-7, -1e-2, -60.0], dtype=F64)
     zero, one = torch.zeros(1, 1, 4, dtype=F64), torch.ones(1, 1, 4, dtype=F64)
-    h = gated_scan(zero, zero, one, rate)[0, 0]
-    assert_close(h, 0.5 * torch.sqrt(-torch.expm1(rate)), tolerance=1e-15)
-    small = gated_scan(zero.float(), zero.float(), one.float(), rate.float())[0, 0]
-    assert ((small - h).abs() <= 1e-6 * h).all()
     p = torch.randn(2, 40, 4, dtype=F64)
-    compare(scan, Inputs(p, p.flip(0), p.flip(1), rate))
-    compare(scan, Inputs(p, p.flip(0), p.flip(1), torch.zeros(4, dtype=F64)))
+    with use(backend):
+        h = gated_scan(zero, zero, one, rate)[0, 0]
+        assert_close(h, 0.5 * torch.sqrt(-torch.expm1(rate)), tolerance=1e-15)
+        small = gated_scan(zero.float(), zero.float(), one.float(), rate.float())[0, 0]
+        assert ((small - h).abs() <= 1e-6 * h).all()
+        compare(scan, Inputs(p, p.flip(0), p.flip(1), rate))
+        compare(scan, Inputs(p, p.flip(0), p.flip(1), torch.zeros(4, dtype=F64)))
+
+
+@without_numba
+@pytest.mark.parametrize(("dtype", "units"), [(torch.float32, 4e-7), (F64, 8e-16)], ids=["float32", "float64"])
+def test_no_cancellation_over_the_whole_range(dtype: torch.dtype, units: float) -> None:
+    """a and sqrt(1 - a²) relative to themselves, log a from -1e-12 to -30, also around where expm1 changes its form."""
+    spread = -torch.logspace(-12, 1.4771, 3000, dtype=F64)
+    rate = 2 * torch.cat((spread, torch.linspace(-0.36, -0.33, 1001, dtype=F64))).to(dtype)
+    none, one, true = torch.zeros(1, 1, 4001, dtype=dtype), torch.ones(1, 1, 4001, dtype=dtype), rate.double() / 2
+    with use("numba"):
+        root = 2 * gated_scan(none, none, one, rate).double()[0, 0]
+        a = gated_scan(none, none, none, rate, one[:, 0]).double()[0, 0]
+    assert ((root / torch.sqrt(-torch.expm1(2 * true)) - 1).abs() <= units).all()
+    assert ((a / torch.exp(true) - 1).abs() <= units).all()
+
+
+@without_numba
+def test_the_bits_do_not_depend_on_the_threads() -> None:
+    x, g = draw(3, 500, 300, start="any", dtype=torch.float32), torch.randn(3, 500, 300)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            with use("numba"):
+                found.append(outcome(scan, x, g))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, c) for other in found[1:] for a, c in zip(found[0], other, strict=True))
 
 
 def test_huge_gates() -> None:

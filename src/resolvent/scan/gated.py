@@ -4,7 +4,7 @@
 
 In torch's operations the gates pass over memory a dozen times; a kernel reads p, q and x and writes h, and on the way
 back finds the gates again. What differentiates or maps the backward pass (gradients of gradients, forward mode,
-torch.func), compiled code, float64 on a GPU and devices without a kernel take torch's operations.
+torch.func), compiled code, half types on a CPU, float64 on a GPU and devices without a kernel take torch's operations.
 """
 
 from __future__ import annotations
@@ -122,6 +122,12 @@ def _load_triton() -> Any:
     return gated_triton
 
 
+def _load_numba() -> Any:
+    from resolvent.scan import gated_numba
+
+    return gated_numba
+
+
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Values and gradients of a few steps more than a tile has, with everything that may be given."""
     wave = torch.sin(torch.arange(1.0, 81, device=device, dtype=torch.float64) ** 1.5).reshape(2, 10, 4).to(dtype)
@@ -139,6 +145,10 @@ def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype in CLOSE and dtype != torch.float64
 
 
+def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+
 def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
@@ -150,5 +160,6 @@ def _trusted(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 CANDIDATES = (
     Candidate("triton", _gpu, _load_triton, _probe),
+    Candidate("numba", _cpu, _load_numba, _probe),
     *(Candidate(name, _anywhere, lambda: nothing, _trusted) for name in ("torch", "reference")),
 )
