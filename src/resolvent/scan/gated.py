@@ -39,8 +39,9 @@ def gated_scan(
     rate     (d,), log a at an open gate, -c softplus(L): not positive.
     h0       (b, d), the state before the first step; zero when None.
     start    bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step. (b, l), or
-             (b,) for the first step of each row alone, which costs less.
-    reverse  run from the last step to the first; the first step of a row is then its last.
+             (b,) for the scan's first step of each row alone, which costs less.
+    reverse  run from the last step to the first. Marks are of steps as the scan meets them, here and unlike those of
+             `linear_scan`: reversed, a document's first step is its last in time.
 
     Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
     slope of the root is bounded by 1000, as published. The same input gives the same bits.
