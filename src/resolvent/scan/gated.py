@@ -64,6 +64,8 @@ def _kernels(x: Inputs) -> Any:
         return None
     if _batched(*(t for t in x[:6] if isinstance(t, Tensor))) or _unfit(x):
         return None
+    if x.x.dtype in HALF and not x.x.is_cuda:
+        return None
     found = choose("gated_scan", CANDIDATES, x.x.device, x.x.dtype)
     return None if found is nothing else found
 
