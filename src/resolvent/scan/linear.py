@@ -41,8 +41,8 @@ def linear_scan(
     reverse  run from the last step to the first, h_t = a_t h_{t+1} + b_t.
     start    bool, broadcasts to (..., l): the first steps, in time, of documents packed in a row (`packed_starts`). The
              state that enters a marked step is zero, a_t being taken as 0; reversed, the one that enters the step
-             before a mark. So each document runs as if alone, in both directions. h0 enters the first document of the
-             scan, unless that step is marked itself.
+             before a mark. So each document runs as if alone, in both directions; only NaN and infinity, times 0,
+             pass a mark. h0 enters the first document of the scan, unless that step is marked itself.
 
     Returns h (..., l, n) in the common dtype of the inputs; the final state is h[..., -1, :], or h[..., 0, :] when
     reversed. bfloat16 and float16 are accumulated in float32. The same input gives the same bits, for any number of

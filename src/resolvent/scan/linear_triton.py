@@ -80,7 +80,8 @@ def triton_scan(
     """h_t = a_t h_{t-1} + b_t; a has the rank of b (..., l, n) and broadcasts to it, h0 is (..., n), reset (..., l)."""
     _check(b)
     args = (a, b, h0, reverse, reset)
-    return tried(("linear_scan", b.dtype), lambda: _scan(*args), lambda: _by_torch(b, False, args))
+    key = ("linear_scan", b.dtype, reset is None)
+    return tried(key, lambda: _scan(*args), lambda: _by_torch(b, False, args))
 
 
 def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
@@ -96,7 +97,8 @@ def triton_backward(
     """(∂a, ∂b) in one pass over g, a and h."""
     _check(h)
     args = (g, a, h, h0, reverse, reset)
-    return tried(("linear_scan_backward", h.dtype), lambda: _backward(*args), lambda: _by_torch(h, True, args))
+    key = ("linear_scan_backward", h.dtype, reset is None)
+    return tried(key, lambda: _backward(*args), lambda: _by_torch(h, True, args))
 
 
 def _by_torch(b: Tensor, backward: bool, args: tuple[Any, ...]) -> Any:

@@ -51,7 +51,7 @@ def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -
     def other() -> tuple[Tensor, Tensor, Tensor]:
         return selective_chunked.forward(cast(x, torch.float32), reverse, save, reset)
 
-    key = ("selective_scan", x.u.dtype, x.A.shape[1])
+    key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None)
     return tried(key, lambda: _forward(x, reverse, save, reset), other) if fits(x) else other()
 
 
@@ -82,7 +82,7 @@ def backward(
     def other() -> tuple[Tensor | None, ...]:
         return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse, reset)
 
-    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1])
+    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None)
     return tried(key, lambda: _backward(x, saved, gy, gh, reverse, reset), other) if fits(x) else other()
 
 
