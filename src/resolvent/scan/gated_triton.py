@@ -20,18 +20,21 @@ from resolvent.scan.gated_reference import gated_reference, gradients_again
 from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
 from resolvent.scan.linear_triton import ENOUGH, WANTED, _as, on_device, tried, triton_scan
 
-WORDS = 32  # of channels to a program: a warp
+THREADS = 32  # to a program: a warp
+PER = 2  # channels to a thread, where they come in such groups
 TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
-NARROW = 16  # steps where a word is narrower than four bytes, which cannot be copied ahead
+NARROW = 16  # steps to a tile where a thread's channels are fewer than four bytes, which cannot be copied ahead
 
 
 class Cut(NamedTuple):
+    """Tiles of bt steps by bn channels, `per` of them to a thread and `stages` tiles under way; chunks of `chunk`."""
+
     bt: int
     bn: int
+    per: int
     stages: int
     chunk: int
     chunks: int
-    pairs: bool
 
 
 def forward(x: Inputs) -> Tensor:
@@ -94,7 +97,7 @@ class _Job:
         self, h: Tensor, entering: Tensor | None, ends: Tensor | None = None, product: Tensor | None = None
     ) -> None:
         blank = self.rate
-        arrays = [*map(self._words, self.wide), *self._given(entering), self._words(h), _or(ends, blank)]
+        arrays = [*self.wide, *self._given(entering), h, _or(ends, blank)]
         self._launch(forward_kernel, [*arrays, _or(product, blank)], entering, ends is not None)
 
     def backward(
@@ -104,40 +107,33 @@ class _Job:
         slim: tuple[Tensor, ...],
         ends_only: bool = False,
     ) -> None:
-        arrays = [*map(self._words, self.wide), *self._given(entering), *map(self._words, wide), *slim]
+        arrays = [*self.wide, *self._given(entering), *wide, *slim]
         self._launch(backward_kernel, arrays, entering, ends_only)
 
     def _given(self, entering: Tensor | None) -> tuple[Tensor, ...]:
         blank = self.rate
         return self.rate, _or(self.starts, blank), _or(self.before, blank), _or(entering, blank)
 
-    def _words(self, t: Tensor) -> Tensor:
-        return t.view(torch.int32) if self.cut.pairs else t
-
     def _launch(self, kernel: Any, arrays: list[Tensor], entering: Tensor | None, ends: bool) -> None:
-        b, l, d = self.shape
-        cut = self.cut
-        n = d // 2 if cut.pairs else d
-        even = n % cut.bn == 0 and l % cut.bt == 0
+        (b, l, d), cut = self.shape, self.cut
+        even = d % cut.bn == 0 and l % cut.bt == 0
         with on_device(self.rate):
-            kernel[(b * cut.chunks * triton.cdiv(n, cut.bn),)](
-                *arrays, l, n, cut.chunk, cut.chunks, 1, DOWN=self.down, STARTS=self.kind, ENDS=ends,
+            kernel[(b * cut.chunks * triton.cdiv(d, cut.bn),)](
+                *arrays, l, d // cut.per, cut.chunk, cut.chunks, 1, DOWN=self.down, STARTS=self.kind, ENDS=ends,
                 ENTERED=entering is not None, GIVEN=self.before is not None and not ends, EVEN=even,
-                BT=cut.bt, BN=cut.bn, STAGES=cut.stages, num_warps=1,
+                BT=cut.bt, BN=cut.bn, PER=cut.per, STAGES=cut.stages, num_warps=1,
             )  # fmt: skip
 
 
 def cut(b: int, l: int, d: int, dtype: torch.dtype, which: str) -> Cut:
-    """How a pass is cut: tiles of bt steps by bn words, `chunks` chunks of `chunk` steps, tiles `stages` ahead."""
-    pairs = dtype == torch.bfloat16 and d % 2 == 0
-    n = d // 2 if pairs else d
-    bn = min(WORDS, triton.next_power_of_2(n))
-    bt, stages = TILES[which] if pairs or dtype.itemsize >= 4 else (NARROW, 1)
-    programs, tiles = b * triton.cdiv(n, bn), triton.cdiv(l, bt)
+    per = PER if d % PER == 0 else 1
+    bn = min(THREADS * per, triton.next_power_of_2(d))
+    bt, stages = TILES[which] if per * dtype.itemsize >= 4 else (NARROW, 1)
+    programs, tiles = b * triton.cdiv(d, bn), triton.cdiv(l, bt)
     chunk = l
     if programs < ENOUGH and tiles >= 8:
         chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
-    return Cut(bt, bn, stages, chunk, triton.cdiv(l, chunk), pairs)
+    return Cut(bt, bn, per, stages, chunk, triton.cdiv(l, chunk))
 
 
 def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:

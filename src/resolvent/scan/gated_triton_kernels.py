@@ -1,10 +1,9 @@
 """The gated scan in Triton: gates, recurrence and, in the other direction, every gradient, each in one pass.
 
-A program is one warp; it owns BN words of channels of one row and a chunk of its steps, and walks these in tiles of BT
-steps that are copied ahead. A word is one channel, or two of bfloat16 (PAIRS), which copies ahead of use need; in
-registers a tile is (BN, BT, W) with W channels to a word, all of them and all steps inside one thread. Sums are in
-float32 and in an order that the shapes alone decide. The gates are found again in the backward pass: to keep them would
-cost more bytes than p, q and x have.
+A program is one warp; it owns BN channels of one row and a chunk of its steps, and walks these in tiles (BT, BN) that
+are copied ahead. A thread owns PER neighbouring channels, copied as one word of four bytes or more, and all the steps
+of a tile, so that no step needs an exchange between threads. Sums are in float32 and in an order that the shapes alone
+decide. The gates are found again in the backward pass: to keep them would cost more bytes than p, q and x have.
 
 With u = log a one number gives both multipliers without cancellation: e = expm1(u), a = 1 + e, 1 - a² = -e (2 + e).
 """
@@ -44,50 +43,36 @@ def _decay(u: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _load(at: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> tl.tensor:
-    """A tile of words as float32 (BN, BT, W); zeros outside."""
-    word = tl.load(at) if EVEN else tl.load(at, mask=mask, other=0)
-    if word.dtype == tl.int32:
-        low, high = (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
-        wide = tl.join(low, high)
-    else:
-        wide = tl.reshape(word.to(tl.float32), (word.shape[0], word.shape[1], 1))
-    return wide
+    """A tile (BT, BN) in float32; zeros outside."""
+    x = tl.load(at) if EVEN else tl.load(at, mask=mask, other=0.0)
+    return x.to(tl.float32)
 
 
 @triton.jit
-def _store(to: tl.tensor, at: tl.tensor, wide: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> None:
-    """Pairs are stored as two numbers side by side, which the compiler rounds and joins in one instruction."""
-    if to.dtype.element_ty == tl.int32:
-        both = 2 * at[:, :, None] + tl.arange(0, 2)[None, None, :]
-        place = to.to(tl.pointer_type(tl.bfloat16), bitcast=True) + both
-        word = wide.to(tl.bfloat16)
-        mask = mask[:, :, None]
-    else:
-        place = to + at
-        word = tl.reshape(wide, (wide.shape[0], wide.shape[1])).to(to.dtype.element_ty)
+def _store(at: tl.tensor, x: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> None:
     if EVEN:
-        tl.store(place, word)
+        tl.store(at, x.to(at.dtype.element_ty))
     else:
-        tl.store(place, word, mask=mask)
+        tl.store(at, x.to(at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
-    """The step of a tile that `end` marks, (BN, W); added as integers, so that zeros cost no operation."""
+    """The step of a tile that `end` marks, (BN,); added as integers, so that zeros cost no operation."""
     bits = tl.where(end, x.to(tl.int32, bitcast=True), 0)
-    return tl.sum(bits, 1).to(tl.float32, bitcast=True)
+    return tl.sum(bits, 0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _flags(at: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> tl.tensor:
-    """Which steps of a tile `starts` marks, the same for all channels: (BN, BT, 1)."""
+    """Which steps of a tile `starts` marks: (BT, 1)."""
     found = tl.load(at) if EVEN else tl.load(at, mask=mask, other=0)
-    return tl.reshape(found != 0, (found.shape[0], found.shape[1], 1))
+    return (found != 0)[:, None]
 
 
 @triton.jit
 def _gates(p: tl.tensor, rate: tl.tensor, opened: tl.tensor, STARTS: tl.constexpr) -> tl.tensor:
-    """r, a, the multiplier sqrt(1 - a²) and its reciprocal, all (BN, BT, W)."""
+    """r, a, the multiplier sqrt(1 - a²) and its reciprocal, all (BT, BN)."""
     r = _sigmoid(p)
     a, gap = _decay(rate * r)
     inverse = tl.rsqrt(tl.maximum(gap, LEAST))
@@ -122,31 +107,30 @@ def forward_kernel(
     EVEN: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
+    PER: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """All states of one chunk into `out`, or (ENDS) its last state and the product of its a into `ends`, `product`.
 
-    p, q, x, out (rows, l, n) in words; rate (n W,), before (rows, n W), entering, ends, product (rows, chunks, n W)
-    float32. DOWN: from the last step to the first. GIVEN: chunk 0 starts from `before`; ENTERED: the others from what
+    p, q, x, out (rows, l, d); rate (d,), before (rows, d), entering, ends, product (rows, chunks, d) float32; n is
+    d / PER. DOWN: from the last step to the first. GIVEN: chunk 0 starts from `before`; ENTERED: the others from what
     `entering` holds for the chunk before them. `starts`: (rows,) where FIRST, (rows, l) where ANY. EVEN: nothing is
-    left over. `unit` is 1, which the compiler must not know: a thread then holds all the steps of its channels.
+    left over. `unit` is 1, which the compiler must not know: it would make threads of wider words, and fewer of them.
     """
-    W: tl.constexpr = 2 if p.dtype.element_ty == tl.int32 else 1
+    n *= PER
     blocks = tl.cdiv(n, BN)
     pid = tl.program_id(0)
     j0 = (pid % blocks) * BN
     j = j0 + tl.arange(0, BN)
     c = (pid // blocks) % chunks
     row = (pid // (blocks * chunks)).to(tl.int64)
-    state = (j * W)[:, None] + tl.arange(0, W)[None, :]  # (BN, W)
-    own = (j < n)[:, None]
-    slope = tl.load(rate + state, mask=own, other=0.0)[:, None, :]
+    own = j < n
+    slope = tl.load(rate + j, mask=own, other=0.0)[None, :]
     WAY: tl.constexpr = -1 if DOWN else 1
     i = tl.arange(0, BT)
-    tile = (tl.arange(0, BN) * unit)[:, None] + i[None, :] * (WAY * n)  # (BN, BT)
-    shared = (tl.arange(0, BN) * (unit - 1))[:, None] + i[None, :] * (WAY * unit)
-    begin, end = (i == 0)[None, :, None], (i == BT - 1)[None, :, None]
-    corner = row * l * n + j0
+    tile = i[:, None] * (WAY * n) + tl.arange(0, BN)[None, :]  # (BT, BN)
+    begin, end = (i == 0)[:, None], (i == BT - 1)[:, None]
+    corner = row * l * n + j0 + PER * (unit - 1)
     p += corner
     q += corner
     x += corner
@@ -156,32 +140,33 @@ def forward_kernel(
         front = tl.where(tl.load(starts + row) != 0, l - 1 if DOWN else 0, -1)
     elif STARTS == ANY:
         starts += row * l
-    h = tl.zeros((BN, W), tl.float32)
+    h = tl.zeros((BN,), tl.float32)
     if ENTERED:
-        h = tl.load(entering + (row * chunks + c - 1) * n * W + state, mask=own & (c > 0), other=0.0)
+        h = tl.load(entering + (row * chunks + c - 1) * n + j, mask=own & (c > 0), other=0.0)
     if GIVEN:
-        h = tl.where(c == 0, tl.load(before + row * n * W + state, mask=own, other=0.0), h)
+        h = tl.where(c == 0, tl.load(before + row * n + j, mask=own, other=0.0), h)
     if ENDS:
-        whole = tl.full((BN, W), 1.0, tl.float32)
+        whole = tl.full((BN,), 1.0, tl.float32)
     for k in tl.range(0, tl.cdiv(tl.minimum(chunk, l - c * chunk), BT), num_stages=STAGES):
         t0 = l - 1 - c * chunk - k * BT if DOWN else c * chunk + k * BT
         t = t0 + WAY * i
-        valid = ((t >= 0) & (t < l))[None, :] & own
+        live = (t >= 0) & (t < l)
+        valid = live[:, None] & own[None, :]
         at = t0 * n + tile
         opened = begin & (t0 == front)
         if STARTS == ANY:
-            opened = _flags(starts + (t0 + shared), valid, EVEN)
+            opened = _flags(starts + t, live, EVEN)
         _, a, m, _ = _gates(_load(p + at, valid, EVEN), slope, opened, STARTS)
         b = m * _sigmoid(_load(q + at, valid, EVEN)) * _load(x + at, valid, EVEN)
-        b = tl.where(begin, b + a * h[:, None, :], b)
-        products, y = tl.associative_scan((a, b), 1, _join_real)
+        b = tl.where(begin, b + a * h[None, :], b)
+        products, y = tl.associative_scan((a, b), 0, _join_real)
         h = _at_end(y, end)
         if ENDS:
             whole *= _at_end(products, end)
         else:
-            _store(out, at, y, valid, EVEN)
+            _store(out + at, y, valid, EVEN)
     if ENDS:
-        here = (row * chunks + c) * n * W + state
+        here = (row * chunks + c) * n + j
         tl.store(ends + here, h, mask=own)
         tl.store(product + here, whole, mask=own)
 
@@ -225,6 +210,7 @@ def backward_kernel(
     EVEN: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
+    PER: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """The gradients of one chunk, or (ENDS) what it alone hands back and the product of its a, from p and g.
@@ -234,26 +220,24 @@ def backward_kernel(
         ∂log a_t = c_t h_{t-1} - γ_t i_t x_t a_t² min(1 / m_t, 2000),    ∂p = ∂log a rate r (1 - r)
         ∂q = γ m x i (1 - i),    ∂x = γ m i,    ∂rate = Σ ∂log a r,    ∂h0 = c_0
 
-    `states` is the scan's h, `before` its h0 where GIVEN; of_rate, ends, product (rows, chunks, n W), the first a part
+    `states` is the scan's h, `before` its h0 where GIVEN; of_rate, ends, product (rows, chunks, d), the first a part
     for each chunk. Chunk 0 is the one walked first.
     """
-    W: tl.constexpr = 2 if p.dtype.element_ty == tl.int32 else 1
+    n *= PER
     blocks = tl.cdiv(n, BN)
     pid = tl.program_id(0)
     j0 = (pid % blocks) * BN
     j = j0 + tl.arange(0, BN)
     c = (pid // blocks) % chunks
     row = (pid // (blocks * chunks)).to(tl.int64)
-    state = (j * W)[:, None] + tl.arange(0, W)[None, :]  # (BN, W)
-    own = (j < n)[:, None]
-    here = (row * chunks + c) * n * W + state
-    slope = tl.load(rate + state, mask=own, other=0.0)[:, None, :]
+    own = j < n
+    here = (row * chunks + c) * n + j
+    slope = tl.load(rate + j, mask=own, other=0.0)[None, :]
     WAY: tl.constexpr = -1 if DOWN else 1
     i = tl.arange(0, BT)
-    tile = (tl.arange(0, BN) * unit)[:, None] + i[None, :] * (WAY * n)  # (BN, BT)
-    shared = (tl.arange(0, BN) * (unit - 1))[:, None] + i[None, :] * (WAY * unit)
-    begin, end = (i == 0)[None, :, None], (i == BT - 1)[None, :, None]
-    corner = row * l * n + j0
+    tile = i[:, None] * (WAY * n) + tl.arange(0, BN)[None, :]  # (BT, BN)
+    begin, end = (i == 0)[:, None], (i == BT - 1)[:, None]
+    corner = row * l * n + j0 + PER * (unit - 1)
     p += corner
     g += corner
     q += corner
@@ -268,52 +252,53 @@ def backward_kernel(
         started = tl.load(starts + row) != 0
     elif STARTS == ANY:
         starts += row * l
-    carry = tl.zeros((BN, W), tl.float32)
+    carry = tl.zeros((BN,), tl.float32)
     if ENTERED:
-        carry = tl.load(entering + (row * chunks + c - 1) * n * W + state, mask=own & (c > 0), other=0.0)
+        carry = tl.load(entering + (row * chunks + c - 1) * n + j, mask=own & (c > 0), other=0.0)
     if GIVEN:
-        initial = tl.load(before + row * n * W + state, mask=own, other=0.0)[:, None, :]
-    whole = tl.full((BN, W), 1.0, tl.float32)
-    total = tl.zeros((BN, W), tl.float32)
+        initial = tl.load(before + row * n + j, mask=own, other=0.0)[None, :]
+    whole = tl.full((BN,), 1.0, tl.float32)
+    total = tl.zeros((BN,), tl.float32)
     for k in tl.range(0, tl.cdiv(tl.minimum(chunk, l - c * chunk), BT), num_stages=STAGES):
         t0 = l - 1 - c * chunk - k * BT if DOWN else c * chunk + k * BT
         t = t0 + WAY * i
-        valid = ((t >= 0) & (t < l))[None, :] & own
+        live = (t >= 0) & (t < l)
+        valid = live[:, None] & own[None, :]
         at = t0 * n + tile
         if EVEN:  # as far as a tile's steps decide it, the compiler does
             final = end & (t0 + WAY * (BT - 1) == last)
-            there = (i < BT - 1)[None, :] | (t0 + WAY * (BT - 1) != last)
+            there = (i < BT - 1)[:, None] | (t0 + WAY * (BT - 1) != last)
         else:
-            final = (t == last)[None, :, None]
-            there = (t != last)[None, :] & valid
+            final = (t == last)[:, None]
+            there = (t != last)[:, None] & valid
         opened = final & started
         if STARTS == ANY:
-            opened = _flags(starts + (t0 + shared), valid, EVEN)
+            opened = _flags(starts + t, live, EVEN)
         r, a, m, inverse = _gates(_load(p + at, valid, EVEN), slope, opened, STARTS)
         if not EVEN:
-            a = tl.where(valid[:, :, None], a, 1.0)
+            a = tl.where(valid, a, 1.0)
         up = _load(g + at, valid, EVEN)
-        b = tl.where(begin, a * (up + carry[:, None, :]), a * up)
+        b = tl.where(begin, a * (up + carry[None, :]), a * up)
         if ENDS:
-            products, back = tl.associative_scan((a, b), 1, _join_real)
+            products, back = tl.associative_scan((a, b), 0, _join_real)
             whole *= _at_end(products, end)
         else:
             one, zero = tl.full(a.shape, 1.0, tl.float32), tl.full(a.shape, -0.0, tl.float32)
-            _, back, _, after = tl.associative_scan((a, b, one, zero), 1, _join_excluding)
-            lam = up + tl.where(begin, carry[:, None, :], after)
+            _, back, _, after = tl.associative_scan((a, b, one, zero), 0, _join_excluding)
+            lam = up + tl.where(begin, carry[None, :], after)
             h = _load(states + at + WAY * n, there, False)
             if GIVEN:
                 h = tl.where(final, initial, h)
             gate, u = _sigmoid(_load(q + at, valid, EVEN)), _load(x + at, valid, EVEN)
             drawn = lam * gate
-            _store(gx, at, drawn * m, valid, EVEN)
-            _store(gq, at, drawn * m * u * (1.0 - gate), valid, EVEN)
+            _store(gx + at, drawn * m, valid, EVEN)
+            _store(gq + at, drawn * m * u * (1.0 - gate), valid, EVEN)
             of_log = back * h - drawn * u * (a * a) * tl.minimum(inverse, STEEPEST)
-            _store(gp, at, of_log * slope * (r * (1.0 - r)), valid, EVEN)
+            _store(gp + at, of_log * slope * (r * (1.0 - r)), valid, EVEN)
             share = of_log * r
             if not EVEN:
-                share = tl.where(valid[:, :, None], share, 0.0)
-            total += tl.sum(share, 1)
+                share = tl.where(valid, share, 0.0)
+            total += tl.sum(share, 0)
         carry = _at_end(back, end)
     tl.store(ends + here, carry, mask=own)
     if ENDS:
