@@ -22,6 +22,7 @@ from resolvent.ssm import toeplitz
 from resolvent.training import captured, pgd_at, trades
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
+from resolvent.training.inner import Inner
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]
@@ -207,6 +208,25 @@ def test_the_recorded_step_is_the_step(make: Any, half: bool) -> None:
         assert distance(old, new) > 2 * BF16  # tables of older parameters would be noticed
     recordings = captured._recorded[model][1].values()
     assert sum(isinstance(r, captured._Recording) for r in recordings) == 1
+
+
+def test_a_step_that_cannot_be_recorded_runs_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and random numbers are drawn as if nothing had been tried."""
+    model, inner = build_model(config()).cuda(), Inner(Threat("linf", 8 / 255, (0, 1)), 2)
+    batch = Batch(torch.rand(4, 128, 3, device="cuda"), torch.arange(4).cuda(), None, Draws(0, torch.arange(4).cuda()))
+
+    def looks(f: captured.Passes, held: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
+        output = f.learnt(held.x)
+        assert output.sum().item() < 1e9  # nothing can be read while a step is recorded
+        return output.square().mean(), output
+
+    torch.manual_seed(0)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert [captured.recorded_step(model, batch, inner, looks) for _ in range(3)] == [None] * 3
+    got = torch.rand(5, device="cuda")
+    torch.manual_seed(0)
+    assert torch.equal(got, torch.rand(5, device="cuda"))
+    assert sum("cannot be recorded" in line for line in caplog.messages) == 1
 
 
 def test_no_recording_for_other_norms() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from resolvent.training.ascent import stepped
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
 from resolvent.training.inner import Inner
+from resolvent.training.twins import twins
 
 Forward = Callable[[Tensor], Tensor]
 Reach = tuple[Any, ...]  # an objective and what it takes after the output
@@ -167,33 +169,41 @@ def _record(
     parameters = [p for p in model.parameters() if p.requires_grad]
     given = () if threat is None else (threat,)
 
-    def run(held: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
-        with torch.autocast("cuda", enabled=False):
+    def run(held: Batch, apart: bool = True) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        standing = twins(model) if apart else nullcontext({p: p for p in parameters})
+        with torch.autocast("cuda", enabled=False), standing as twin:
             tables = form.tables(held.x.shape[1], dtype)
             still = tables.detached()
             passes = Passes(lambda x: form(x, still), lambda x: form(x, tables))
             value, output = loss(passes, held, *given)
-            found = torch.autograd.grad(value, parameters, allow_unused=True)
-        known = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
-        return value.detach(), output.detach(), known
+            found = torch.autograd.grad(value, [twin[p] for p in parameters], allow_unused=True)
+        return value.detach(), output.detach(), list(found)
 
-    try:
-        with torch.cuda.device(batch.x.device):  # which need not be the current one
+    with torch.cuda.device(batch.x.device):  # which need not be the current one
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        numbers = generator.clone_state()
+        try:
             return _Recording(parameters, run, batch, threat)
-    except RuntimeError as error:
-        # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
-        _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
-        full = isinstance(error, torch.OutOfMemoryError)
+        except RuntimeError as error:
+            generator.graphsafe_set_state(numbers)  # its own still believes that it is being recorded
+            full = _told(error)
     if full:  # the step itself may fit, once the frames of the error are gone and with them what they held
         let_go()
     return False
+
+
+def _told(error: RuntimeError) -> bool:
+    """Whether it was for lack of memory."""
+    # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
+    _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 class _Recording:
     """One recorded step: its batch, outputs and gradients at fixed places."""
 
     def __init__(
-        self, parameters: list[nn.Parameter], run: Callable[[Batch], Any], batch: Batch, threat: Threat | None
+        self, parameters: list[nn.Parameter], run: Callable[..., Any], batch: Batch, threat: Threat | None
     ) -> None:
         draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
@@ -203,11 +213,14 @@ class _Recording:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # handles, workspaces and compiled kernels come into being outside of the graph
-                run(self.batch)
+            # Twice, so that handles, workspaces and compiled kernels come into being outside of the graph.
+            reached = [[g is not None for g in run(self.batch, apart)[2]] for apart in (False, True)]
+        if reached[0] != reached[1]:
+            raise RuntimeError("its form holds parameters that are not in its modules")
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(self.graph):
-            self.value, self.output, self.gradients = run(self.batch)
+            self.value, self.output, found = run(self.batch)
+            self.gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
 
     def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
         held = self.batch
