@@ -33,14 +33,14 @@ class Tile(NamedTuple):
 
 
 LOW, FINE = torch.bfloat16, torch.float32
-TILES = {  # forward, backward; what keeps more values alive takes fewer columns or more warps
-    ("plain", LOW): (Tile(64, 4, 3, 2), Tile(64, 4, 3, 2)),
-    ("bent", LOW): (Tile(32, 4, 3, 3), Tile(32, 4, 3, 2)),
-    ("scaled", LOW): (Tile(64, 8, 3, 1), Tile(64, 8, 3, 1)),
-    ("entry", FINE): (Tile(32, 4, 3, 2), Tile(32, 4, 3, 2)),
-    ("plain", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 3, 1)),
-    ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1)),
-    ("scaled", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 3, 1)),
+TILES = {  # forward, backward, and backward with sums for parameters; what keeps more values alive takes fewer columns
+    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(32, 4, 4, 2)),
+    ("bent", LOW): (Tile(32, 4, 2, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
+    ("scaled", LOW): (Tile(64, 8, 3, 1),) * 3,
+    ("entry", FINE): (Tile(32, 4, 3, 2),) * 3,
+    ("plain", FINE): (Tile(32, 8, 3, 1),) * 3,
+    ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1), Tile(32, 8, 2, 1)),
+    ("scaled", FINE): (Tile(32, 8, 3, 1),) * 3,
 }
 
 
@@ -84,7 +84,7 @@ def backward(
     gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
-    tile = TILES[_sort(w), w.low.dtype][1]
+    tile = TILES[_sort(w), w.low.dtype][2 if learn else 1]
     programs = _programs(m, tile, unit)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
