@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from resolvent.blocks import column_attention, conv_silu, gating, skip_norm
+from resolvent.blocks import column_attention, conv_silu, fused, gating, skip_norm
 from resolvent.models import build_model, forms, lowered
 from resolvent.models.config import MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
@@ -61,6 +61,11 @@ def scan(d: int = 8, b: int = 96, p: int = 32, out: int | None = None, tables: t
     return [torch.zeros(p, 2), *matrices, claimed(d, b, 3)]
 
 
+def module() -> Any:
+    """One whose parameters lie on a GPU."""
+    return SimpleNamespace(parameters=lambda: iter([claimed(2, 2, dtype=torch.float32)]))
+
+
 class Kernels(SimpleNamespace):
     """Toeplitz kernels that take nothing."""
 
@@ -81,6 +86,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "tables": (lambda: projected._suits(*scan(tables=WIDE)), "WARNING the scan between.*another dtype"),
     "few": (lambda: projected._suits(*scan(b=95)), "INFO the scan between.*fewer than 96 sequences"),
     "few states": (lambda: projected._suits(*scan(p=16)), "INFO the scan between.*17 states"),
+    "scan in float32": (lambda: projected._triton(claimed(2, 3, 4, dtype=torch.float32)), "INFO the scan.*float32"),
+    "fused channels": (lambda: fused._suits(129, HALF, module()), "WARNING fused blocks.*more than 128 channels"),
+    "fused scaling": (
+        lambda: fused._suits(8, torch.float32, module(), single=False),
+        "WARNING fused blocks.*adaptive scaling in float32",
+    ),
+    "fused in float64": (lambda: fused._suits(8, WIDE, module()), "WARNING fused blocks.*float64"),
     "constant": (lambda: constant._triton(claimed(2, 3, 4, dtype=WIDE)), "INFO the scan with constant.*float64"),
     "attention": (lambda: column_attention._triton(claimed(2, 3, 4, dtype=WIDE)), "INFO column_attention.*float64"),
     "gating": (lambda: gating._triton(claimed(2, 3, 4, dtype=torch.float16)), "INFO gating.*float16"),
@@ -109,26 +121,29 @@ def test_two_reasons_are_two_lines(said: Callable[[], list[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "name"),
+    ("ask", "op"),
     [
         (lambda: column_attention._triton(claimed(2, 3, 4)), "column_attention"),
         (lambda: gating._triton(claimed(2, 3, 4)), "gating"),
+        (lambda: fused._suits(8, HALF, module()) or None, "fused blocks"),
         (lambda: constant._triton(claimed(2, 3, 4)), "the scan with constant multipliers"),
         (lambda: toeplitz._quick(claimed(2, 3, 128), 128), "Toeplitz products"),
     ],
-    ids=["attention", "gating", "constant", "toeplitz"],
+    ids=["attention", "gating", "fused", "constant", "toeplitz"],
 )
 def test_a_gpu_without_triton(
-    ask: Callable[[], Any], name: str, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[], Any], op: str, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("triton", "triton.language"):
-        monkeypatch.setitem(sys.modules, module, None)
-    for module in [m for m in sys.modules if m.startswith("resolvent.") and m.endswith(("_triton", "_kernels"))]:
-        monkeypatch.delitem(sys.modules, module)
+    for path in ("triton", "triton.language"):
+        monkeypatch.setitem(sys.modules, path, None)
+    for path in [m for m in sys.modules if m.startswith("resolvent.") and m.endswith(("_triton", "_kernels"))]:
+        parent, _, name = path.rpartition(".")
+        monkeypatch.delattr(sys.modules[parent], name, raising=False)
+        monkeypatch.delitem(sys.modules, path)
     for _ in range(2):
         assert ask() is None
     assert said() == [
-        f"WARNING {name}: the GPU's own kernels do not take {fallback.ABSENT}; torch's operations run in their place"
+        f"WARNING {op}: the GPU's own kernels do not take {fallback.ABSENT}; torch's operations run in their place"
     ]
 
 
@@ -139,6 +154,7 @@ def test_nothing_is_said_on_a_cpu(said: Callable[[], list[str]]) -> None:
     assert not projected._suits(lam, W_in, W_out, torch.zeros(8, 1, 3, dtype=HALF))
     assert skip_norm._triton(torch.zeros(1025, 1, 1), 0) is None
     assert column_attention._triton(x) is None
+    assert fused._suits(1000, WIDE, torch.nn.Linear(1, 1))
     model = build_model(config())
     with torch.no_grad():
         model(torch.rand(2, 130, 3))

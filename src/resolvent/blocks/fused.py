@@ -24,6 +24,7 @@ from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.norm import LayerNorm
 from resolvent.blocks.residual import Residual
 from resolvent.scan.chip import roomy
+from resolvent.scan.fallback import ABSENT, left_to_torch
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
 
@@ -78,10 +79,21 @@ def _suits(d: int, dtype: torch.dtype, module: nn.Module, single: bool = True) -
     weight = next(module.parameters())
     if weight.device.type == "cpu":
         return True
-    light = dtype == torch.bfloat16 or (dtype == torch.float32 and single)
-    if not weight.is_cuda or not light or d > WIDEST or _triton() is None:
-        return False
-    return roomy(weight.device)
+    unfit = _unfit(d, dtype, single)
+    if unfit is not None:
+        left_to_torch(weight, "fused blocks", unfit)
+    return weight.is_cuda and unfit is None and roomy(weight.device)
+
+
+def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:
+    """What the GPU's kernels do not take, in words."""
+    if d > WIDEST:
+        return f"more than {WIDEST} channels"
+    if dtype not in (torch.bfloat16, torch.float32):
+        return str(dtype)
+    if dtype == torch.float32 and not single:
+        return "adaptive scaling in float32"
+    return ABSENT if _triton() is None else None
 
 
 def _triton() -> Any:

@@ -21,6 +21,7 @@ FEWEST = 96  # sequences; with fewer, programs that walk one each are slower tha
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
 CHANNELS = 128  # with more, both tables leave no room for a second program on a multiprocessor
 CLOSE = 2e-2  # of bfloat16
+FUSED = "the scan between two products"
 
 
 def projected_scan(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
@@ -53,15 +54,13 @@ def _suits(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> bool:
     """By shape and dtype: sequences enough, tables that fit, offsets within a sequence of 31 bits."""
     found = _unfit(lam, W_in, W_out, x)
     if found is not None and x.numel():
-        left_to_torch(x, "the scan between two products", *found)
+        left_to_torch(x, FUSED, *found)
     return found is None
 
 
 def _unfit(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[str, int] | None:
     """What is not taken, and whether by choice."""
     (d, b, l), p = x.shape, lam.shape[0]
-    if x.dtype != torch.bfloat16:
-        return str(x.dtype), logging.INFO
     if W_in.dtype != x.dtype or W_out.dtype != x.dtype:
         return "tables of another dtype than its input", logging.WARNING
     if d > CHANNELS or W_out.shape[0] != d:
@@ -77,8 +76,10 @@ def _unfit(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[str, in
 
 def _triton(x: Tensor) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    if not x.is_cuda or x.dtype != torch.bfloat16:
+    if not x.is_cuda:
         return None
+    if x.dtype != torch.bfloat16:
+        return left_to_torch(x, FUSED, str(x.dtype), logging.INFO)
     if choose("projected_scan", CANDIDATES, x.device, x.dtype) is nothing:
         return None
     return _load()
