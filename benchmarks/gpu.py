@@ -39,6 +39,7 @@ from gpu_case import EAGER, OURS, Case, Ceilings, Measured, Running, Timing
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 TOGETHER = 6  # processes that compile at a time: each holds the inputs of its row
 TURNS = 3  # medians of each contender, one after the other's
+Seen = Measured | str  # a time, or why there is none
 NEAR = 5.0  # times as long as ours: beyond it a contender has one turn, alone, and its memory is given back
 
 
@@ -99,15 +100,14 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gp
     """Ours first; a contender that disagrees, or fails, says why and has no time."""
     began = time.monotonic()
     chosen = [c for c in case.contenders if not (settings.skip_eager and c.name == EAGER)]
-    found = {chosen[0].name: _checked(case, chosen[0])}
-    told = found[OURS]
+    found = {OURS: _errors(case, chosen[0])}
+    told = _refusal(case, found[OURS])
     rows: gpu_record.Rows
-    if isinstance(told, str):
+    if told is not None:
         rows = [{"case": case.name, "timing": t.name, "refused": told} for t in case.timings]
     else:
-        found |= {c.name: _checked(case, c) for c in chosen[1:]}
-        fit = [c for c in chosen if not isinstance(found[c.name], str)]
-        rows = [_row(case, t, _in_turns(case, t, fit), ceilings, found) for t in case.timings]
+        found |= {c.name: _errors(case, c) for c in chosen[1:]}
+        rows = [_row(case, t, _in_turns(case, t, chosen, found), ceilings, found) for t in case.timings]
         for row, timing in zip(rows, case.timings, strict=True):
             _judge(row, timing)
         if settings.profile and torch.cuda.is_available() and isinstance(case, gpu_step.StepCase):
@@ -121,24 +121,35 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gp
     return rows
 
 
-def _checked(case: Case, contender: Any) -> dict[str, float] | str:
-    """Its distances from float64, or which one is too large, or how it failed."""
+def _errors(case: Case, contender: Any) -> dict[str, float] | str:
+    """Its distances from float64, or how it failed."""
     try:
-        found = case.errors(contender)
+        return case.errors(contender)
     except Exception as error:  # out of memory among them: the other contenders and rows still count
         return gpu_peers.first_line(error)
     finally:
         _release()
-    far = [f"{name} differ by {d:.1e}, allowed {case.limit(name):.0e}" for name, d in found.items()
-           if not d <= case.limit(name)]  # fmt: skip
-    return f"{'; '.join(far)}: no speed is told" if far else found
 
 
-def _in_turns(case: Case, timing: Timing, contenders: Sequence[Any]) -> dict[str, Measured | str]:
-    """What each of them took, or how it failed. Ours comes first: it tells who is near."""
+def _refusal(case: Case, errors: dict[str, float] | str, kind: str = "") -> str | None:
+    """Why there is no speed: how it failed, or which distance is too large; a forward pass needs no right gradients."""
+    if isinstance(errors, str):
+        return errors
+    asked = [name for name in errors if not (kind == "forward" and name == "gradients")]
+    far = [f"{name} differ by {errors[name]:.1e}, allowed {case.limit(name):.0e}" for name in asked
+           if not errors[name] <= case.limit(name)]  # fmt: skip
+    return f"{'; '.join(far)}: no speed is told" if far else None
+
+
+def _in_turns(case: Case, timing: Timing, contenders: Sequence[Any], errors: dict[str, Any]) -> dict[str, Seen]:
+    """What each of them took, or why it has no time. Ours comes first: it tells who is near."""
     held: dict[str, Running] = {}
-    seen: dict[str, Measured | str] = {}
+    seen: dict[str, Seen] = {}
     for contender in contenders:
+        refused = _refusal(case, errors[contender.name], timing.kind)
+        if refused is not None:
+            seen[contender.name] = refused
+            continue
         try:
             running = case.running(contender, timing)
             if not held or running.first <= NEAR * held[OURS].first:
@@ -160,9 +171,9 @@ def _in_turns(case: Case, timing: Timing, contenders: Sequence[Any]) -> dict[str
 
 
 def _row(
-    case: Case, timing: Timing, seen: dict[str, Measured | str], ceilings: Ceilings, checked: dict[str, Any]
+    case: Case, timing: Timing, seen: dict[str, Seen], ceilings: Ceilings, errors: dict[str, Any]
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"case": case.name, "timing": timing.name, "errors": checked[OURS]}
+    row: dict[str, Any] = {"case": case.name, "timing": timing.name, "errors": errors[OURS]}
     ours = seen[OURS]
     if isinstance(ours, str):
         return row | {"refused": ours}
@@ -173,9 +184,7 @@ def _row(
         "floor_ms": round(floor, 4),
         "of_floor": round(floor / ours.ms, 3),
         "quoted": timing.quoted,
-        "others": {
-            name: _other(seen.get(name, found), found, ours.ms) for name, found in checked.items() if name != OURS
-        },
+        "others": {name: _other(case, seen[name], found, ours.ms) for name, found in errors.items() if name != OURS},
     }
 
 
@@ -185,11 +194,12 @@ def _numbers(seen: Measured) -> dict[str, Any]:
     return told | {"peak_gb": seen.peak_gb} | ({"recorded": True} if seen.recorded else {})
 
 
-def _other(seen: Any, found: Any, ours: float) -> dict[str, Any]:
-    """Another contender's numbers, or why it has none."""
+def _other(case: Case, seen: Seen, errors: Any, ours: float) -> dict[str, Any]:
+    """Another contender's numbers, or why it has none; `wrong` where its gradients are, though its values are not."""
     if isinstance(seen, str):
         return {"why": seen}
-    return _numbers(seen) | {"ratio": round(seen.ms / ours, 3), "errors": found}
+    wrong = {"wrong": "gradients"} if _refusal(case, errors) is not None else {}
+    return _numbers(seen) | {"ratio": round(seen.ms / ours, 3), "errors": errors} | wrong
 
 
 def _judge(row: dict[str, Any], timing: Timing) -> None:

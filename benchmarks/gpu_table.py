@@ -50,7 +50,8 @@ def _target(row: Row) -> str:
 def _other(name: str, other: dict[str, Any]) -> str:
     if "why" in other:
         return f"{name}: none ({other['why']})"
-    return f"{name} {_ms(other['ms'])} ({other['ratio']:.2f}x)"
+    wrong = f", its {other['wrong']} differ" if "wrong" in other else ""
+    return f"{name} {_ms(other['ms'])} ({other['ratio']:.2f}x{wrong})"
 
 
 def _memory(row: Row) -> str:

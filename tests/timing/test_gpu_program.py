@@ -130,11 +130,14 @@ def test_a_peer_that_differs_or_fails_is_a_line(parts: Any) -> None:
     case.rivals = lambda: rivals
     settings = SimpleNamespace(skip_eager=False, profile=False)
     rows = parts.gpu._measure(case, parts.case.Ceilings(1e9, 1e9, 1e9), settings)
-    others = rows[0]["others"]
-    assert "values differ" in others["delayed"]["why"]
-    assert "gradients differ" in others["half a gradient"]["why"]
-    assert others["fails"]["why"] == "RuntimeError: no such kernel"
-    assert not any("ms" in other for other in others.values())
+    forward, backward = (row["others"] for row in rows)
+    assert "values differ" in forward["delayed"]["why"]
+    assert "gradients differ" in backward["half a gradient"]["why"]
+    assert forward["fails"]["why"] == "RuntimeError: no such kernel"
+    timed = [name for others in (forward, backward) for name, other in others.items() if "ms" in other]
+    assert timed == ["half a gradient"]  # its forward pass, which says so
+    assert forward["half a gradient"]["wrong"] == "gradients"
+    assert "x, its gradients differ)" in importlib.import_module("gpu_table").line(rows[0])
 
 
 FULL = {f"{name}, full size" for name in ("logits", "x", "x, frozen")}
@@ -244,7 +247,9 @@ def test_contenders_take_turns(parts: Any) -> None:
 
     times = {"ours": 1.0, "far": 50.0, "near": 2.0, "fails": 0.0}
     case: Any = SimpleNamespace(running=running)
-    seen = parts.gpu._in_turns(case, None, [SimpleNamespace(name=n, first=t) for n, t in times.items()])
+    contenders = [SimpleNamespace(name=n, first=t) for n, t in times.items()]
+    timing = parts.case.Timing("forward", "forward", ())
+    seen = parts.gpu._in_turns(case, timing, contenders, {name: {} for name in times})
     assert order == ["far"] + ["ours", "near"] * 3
     assert (seen["ours"].ms, seen["near"].ms, seen["far"].ms) == (2.0, 3.0, 50.0)
     assert seen["fails"] == "RuntimeError: no memory"
