@@ -163,8 +163,12 @@ def scan_kernel(
     ONE: tl.constexpr = 0.0 if COMPLEX else 1.0  # the second number of 1
     i = tl.arange(0, BT)
     inside = (j < n)[:, None]
-    if PACKED and not SHARED:
-        marks += row * l
+    if PACKED:
+        own = i
+        if TIME_LAST:  # as many side by side in a thread as there are numbers, which then need no exchange
+            own = tl.max_contiguous(tl.arange(0, BT), 128 // b.dtype.element_ty.primitive_bitwidth)
+        if not SHARED:
+            marks += row * l
     tile = (tl.arange(0, BN) * channel)[:, None] + i[None, :] * (WAY * time)  # (BN, BT)
     begin = (i == (BT - 1 if FLIP else 0))[None, :]
     end = (i == (0 if FLIP else BT - 1))[None, :]
@@ -223,7 +227,7 @@ def scan_kernel(
         if ADJOINT and COMPLEX:
             ai = -ai
         if PACKED:
-            mark = tl.load(marks + t[None, :], mask=((t >= 0) & (t < l))[None, :], other=0)
+            mark = tl.load(marks + (t0 + WAY * own)[None, :], mask=((t >= 0) & (t < l))[None, :], other=0)
             forget = (mark & (2 if ADJOINT else 1)) != 0
             ar = tl.where(forget, 0.0, ar)
             ai = tl.where(forget, 0.0, ai)
