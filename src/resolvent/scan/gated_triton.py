@@ -20,7 +20,7 @@ from resolvent.scan.gated_reference import gated_reference, gradients_again
 from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
 from resolvent.scan.linear_triton import ENOUGH, WANTED, _as, on_device, tried, triton_scan
 
-THREADS = 32  # to a program: a warp
+WARPS = 1  # to a program
 PER = 2  # channels to a thread, where they come in such groups
 TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
 NARROW = 16  # steps to a tile where a thread's channels are fewer than four bytes, which cannot be copied ahead
@@ -32,6 +32,7 @@ class Cut(NamedTuple):
     bt: int
     bn: int
     per: int
+    warps: int
     stages: int
     chunk: int
     chunks: int
@@ -121,19 +122,20 @@ class _Job:
             kernel[(b * cut.chunks * triton.cdiv(d, cut.bn),)](
                 *arrays, l, d // cut.per, cut.chunk, cut.chunks, 1, DOWN=self.down, STARTS=self.kind, ENDS=ends,
                 ENTERED=entering is not None, GIVEN=self.before is not None and not ends, EVEN=even,
-                BT=cut.bt, BN=cut.bn, PER=cut.per, STAGES=cut.stages, num_warps=1,
+                BT=cut.bt, BN=cut.bn, PER=cut.per, STAGES=cut.stages, num_warps=cut.warps,
             )  # fmt: skip
 
 
 def cut(b: int, l: int, d: int, dtype: torch.dtype, which: str) -> Cut:
     per = PER if d % PER == 0 else 1
-    bn = min(THREADS * per, triton.next_power_of_2(d))
+    warps = min(WARPS, triton.next_power_of_2(triton.cdiv(d, 32 * per)))
+    bn = min(32 * per * warps, triton.next_power_of_2(d))
     bt, stages = TILES[which] if per * dtype.itemsize >= 4 else (NARROW, 1)
-    programs, tiles = b * triton.cdiv(d, bn), triton.cdiv(l, bt)
+    held, tiles = b * triton.cdiv(d, bn) * warps, triton.cdiv(l, bt)
     chunk = l
-    if programs < ENOUGH and tiles >= 8:
-        chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
-    return Cut(bt, bn, per, stages, chunk, triton.cdiv(l, chunk))
+    if held < ENOUGH and tiles >= 8:
+        chunk = bt * max(4, triton.cdiv(tiles * held, WANTED))
+    return Cut(bt, bn, per, warps, stages, chunk, triton.cdiv(l, chunk))
 
 
 def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:
