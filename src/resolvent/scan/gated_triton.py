@@ -73,7 +73,7 @@ def _backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         entering = triton_scan(product, ends)
     gp, gq, gx = (torch.empty_like(t) for t in job.wide)
     job.backward((h, g, gp, gq, gx), entering, (parts, ends, parts))
-    of_h0 = None if x.h0 is None else ends[:, -1].to(x.h0.dtype)
+    of_h0 = None if x.h0 is None else ends[:, -1].contiguous().to(x.h0.dtype)
     return gp, gq, gx, parts.sum((0, 1)).to(x.rate.dtype), of_h0
 
 
@@ -139,9 +139,12 @@ def cut(b: int, l: int, d: int, dtype: torch.dtype, which: str) -> Cut:
 
 
 def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:
+    """Flags as the kernel reads them: those of every step in four bytes, which can be copied ahead."""
     if start is None:
         return None, NONE.value
-    return start.detach().to(torch.int32).contiguous(), (FIRST if start.dim() == 1 else ANY).value
+    if start.dim() == 1:
+        return start.detach().contiguous().view(torch.uint8), FIRST.value
+    return start.detach().to(torch.int32).contiguous(), ANY.value
 
 
 def _or(t: Tensor | None, other: Tensor) -> Tensor:
