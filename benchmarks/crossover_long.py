@@ -121,7 +121,7 @@ def _row(plan: Plan, samples: int, name: str, l: int, device: torch.device) -> d
     for way, kind in kinds.items():
         made = kind(k, dtype)
         got = made.forward(x), made.adjoint(g), made.taps(x, g)
-        row["ways"][way] = _told(name, got, want) or _times(_works(made, x, g), device)
+        row["ways"][way] = _timed(name, (got, want), _works(made, x, g), device)
     del want, got, k, made
     row["ways"]["layer"] = _layer(plan, name, (x, g), device)
     return row
@@ -140,21 +140,22 @@ def _layer(plan: Plan, name: str, given: tuple[Tensor, Tensor], device: torch.de
     with layer.frozen(), torch.enable_grad():
         own = Own(layer)
         got, want = own.both(x, g), wide.both(x[some].double(), g[some].double())
-        wrong = _told(name, tuple(t[some] for t in got), want)
         works = {WORKS[0]: lambda: own.forward(x), ATTACK: lambda: own.both(x, g)}
-        return wrong or _times(works, device)
+        return _timed(name, (tuple(t[some] for t in got), want), works, device)
 
 
-def _told(name: str, got: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> dict[str, Any]:
-    """What differs from float64 by more than is allowed; nothing where nothing does."""
+def _timed(
+    name: str, pair: tuple[tuple[Tensor, ...], ...], works: dict[str, Callable[[], object]], device: torch.device
+) -> dict[str, Any]:
+    """Distances from float64, and the times, or why there are none."""
+    got, want = pair
     errors = [float((a.double() - w).norm() / w.norm()) for a, w in zip(got, want, strict=True)]
     allowed = [ALLOWED[name][0], *[ALLOWED[name][1]] * (len(errors) - 1)]
     wrong = [f"{e:.1e} where {most:.0e} is allowed" for e, most in zip(errors, allowed, strict=True) if not e <= most]
-    return {"refused": "; ".join(wrong)} if wrong else {}
-
-
-def _times(works: dict[str, Callable[[], object]], device: torch.device) -> dict[str, Any]:
-    return {"ms": {name: round(_ms(work, device), 4) for name, work in works.items()}}
+    found: dict[str, Any] = {"errors": dict(zip(("values", "input gradient", "kernel gradient"), errors, strict=False))}
+    if wrong:
+        return found | {"refused": "; ".join(wrong)}
+    return found | {"ms": {name: round(_ms(work, device), 4) for name, work in works.items()}}
 
 
 def _ms(work: Callable[[], object], device: torch.device) -> float:

@@ -127,7 +127,7 @@ def test_toeplitz_products(d: int, b: int, l: int, dtype: torch.dtype, tolerance
     assert_close(toeplitz.kernel_gradient(x, g, made.back.shape[-2]).double(), gk, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("l", [1, 127, 2049, 5000, 65_536])
+@pytest.mark.parametrize("l", [1, 127, 2049, 4096, 5000, 65_536])
 def test_any_length(l: int) -> None:
     """Under autocast, on either side of the longest that the form takes."""
     model, x = build_model(config(d=16)).cuda(), torch.rand(2, l, 3, device="cuda")

@@ -206,8 +206,12 @@ def test_a_long_sequence_says_so(said: Callable[[], list[str]], monkeypatch: pyt
     assert asked(model, claimed(2, 256, 3, dtype=torch.float32), monkeypatch) is not None
     for _ in range(2):
         assert asked(model, claimed(2, 384, 3, dtype=torch.float32), monkeypatch) is None
-    assert said() == ["INFO the lowered form: the GPU's own kernels do not take more than 256 steps; torch's operations"
-                      " run in their place"]  # fmt: skip
+    monkeypatch.setattr(lowered, "FINE", 128)
+    assert asked(model, claimed(2, 256, 3, dtype=torch.float32), monkeypatch) is None
+    assert [line.split(";")[0] for line in said()] == [
+        f"INFO the lowered form in torch.float32: the GPU's own kernels do not take more than {l} steps"
+        for l in (256, 128)
+    ]
 
 
 def test_long_attention_says_so(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from resolvent.models.model import Model
 
 CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
-LONGEST = {"cuda": 2048, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
+LONGEST = {"cuda": 4096, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
+FINE = 1024  # the same in float32 on a GPU: beyond it what its matrix units cut off sums to more than float32 allows
 WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
 RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
@@ -206,9 +207,10 @@ def _reaches(model: Model, x: Tensor, dtype: torch.dtype, walkable: bool) -> boo
         far = RECURRED if all(isinstance(layer, RECURRENT) for layer in layers) else WALKED
         fit = l <= far and (model.tower.body.is_frozen or _pays(x))
     elif l <= LONGEST[kind] or kind != "cpu":
-        if l > LONGEST[kind]:
-            left_to_torch(x, "the lowered form", f"more than {LONGEST[kind]} steps", logging.INFO)
-        return l <= LONGEST[kind]
+        longest = min(FINE, LONGEST[kind]) if kind == "cuda" and dtype == torch.float32 else LONGEST[kind]
+        if l > longest:
+            left_to_torch(x, f"the lowered form in {dtype}", f"more than {longest} steps", logging.INFO)
+        return l <= longest
     else:
         fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or model.tower.body.is_frozen)
     return fit and kind == "cpu" and walkable and cohort.runs(x.device, dtype)
