@@ -1,7 +1,8 @@
-"""e^x - 1 without cancellation, for x <= 0, in a form that the compiler can vectorise.
+"""e^x and e^x - 1 of one x, neither with cancellation, in a form that the compiler can vectorise.
 
-Near zero it is r + r² q(r) with the polynomial of `exp_numba`, which is made for |r| <= ln 2 / 2; beyond, where half of
-1 is left at most, exp(x) less one. Numba's caches follow their own files only: touch the users when this changes.
+As in `exp_numba` x = k ln 2 + r, e^x = 2^k (1 + ρ), ρ = r + r² q(r). Then e^x - 1 = 2^k ρ + (2^k - 1): near zero k is
+0 and this is ρ itself, elsewhere at least 0.29 is left. Numba's caches follow their own files only: touch the users
+when this changes.
 """
 
 from __future__ import annotations
@@ -12,40 +13,50 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from resolvent.scan import exp_numba as e
+from resolvent.scan import exp_numba as own
 
-_HALF32, _HALF64 = np.float32(0.5), np.float64(0.5)
-_NEAR32, _NEAR64 = np.float32(-0.3465), np.float64(-0.3465)
-_ONE32, _ONE64 = np.float32(1), np.float64(1)
-_P2, _P3, _P4, _P5, _P6 = e._P2, e._P3, e._P4, e._P5, e._P6  # doubled there
-_Q2, _Q3, _Q4, _Q5, _Q6, _Q7, _Q8, _Q9 = e._Q2, e._Q3, e._Q4, e._Q5, e._Q6, e._Q7, e._Q8, e._Q9
-_Q10, _Q11 = e._Q10, e._Q11
-
-
-@njit(fastmath={"contract"})
-def _expm1_32(x: Any, exp: Any) -> Any:
-    q = _P2 + x * (_P3 + x * (_P4 + x * (_P5 + x * _P6)))
-    near, far = x + _HALF32 * (x * x * q), exp - _ONE32
-    return near if x > _NEAR32 else far
+_POWER, _CLAMP = own._power_of_two, own._clamp
+_LOW32, _HIGH32, _LOW64, _HIGH64 = own._LOW32, own._HIGH32, own._LOW64, own._HIGH64
+_LOG2E32, _SHIFT32, _LN2_HIGH32, _LN2_LOW32 = own._LOG2E32, own._SHIFT32, own._LN2_HIGH32, own._LN2_LOW32
+_LOG2E64, _SHIFT64, _LN2_HIGH64, _LN2_LOW64 = own._LOG2E64, own._SHIFT64, own._LN2_HIGH64, own._LN2_LOW64
+_P2, _P3, _P4, _P5, _P6 = own._P2, own._P3, own._P4, own._P5, own._P6
+_Q2, _Q3, _Q4, _Q5, _Q6, _Q7 = own._Q2, own._Q3, own._Q4, own._Q5, own._Q6, own._Q7
+_Q8, _Q9, _Q10, _Q11 = own._Q8, own._Q9, own._Q10, own._Q11
+_TWO32, _TWO64, _ONE32, _ONE64 = np.float32(2), np.float64(2), np.float32(1), np.float64(1)
 
 
 @njit(fastmath={"contract"})
-def _expm1_64(x: Any, exp: Any) -> Any:
-    q = _Q6 + x * (_Q7 + x * (_Q8 + x * (_Q9 + x * (_Q10 + x * _Q11))))
-    q = _Q2 + x * (_Q3 + x * (_Q4 + x * (_Q5 + x * q)))
-    near, far = x + _HALF64 * (x * x * q), exp - _ONE64
-    return near if x > _NEAR64 else far
+def _both32(x: Any) -> Any:
+    x = _CLAMP(x, _LOW32, _HIGH32)  # type: ignore[call-arg]  # numba passes the first one
+    shifted = x * _LOG2E32 + _SHIFT32
+    k = shifted - _SHIFT32
+    r = (x - k * _LN2_HIGH32) - k * _LN2_LOW32
+    q = _P2 + r * (_P3 + r * (_P4 + r * (_P5 + r * _P6)))
+    twice, half = _TWO32 * r + r * r * q, _POWER(shifted)  # 2ρ and 2^k / 2
+    return (_TWO32 + twice) * half, twice * half + (_TWO32 * half - _ONE32)
 
 
-def expm1(x: Any, exp: Any) -> Any:
-    """e^x - 1 for one float32 or float64 x <= 0 inside numba code, given e^x; in Python it is numpy's."""
-    return np.expm1(x)
+@njit(fastmath={"contract"})
+def _both64(x: Any) -> Any:
+    x = _CLAMP(x, _LOW64, _HIGH64)  # type: ignore[call-arg]
+    shifted = x * _LOG2E64 + _SHIFT64
+    k = shifted - _SHIFT64
+    r = (x - k * _LN2_HIGH64) - k * _LN2_LOW64
+    q = _Q6 + r * (_Q7 + r * (_Q8 + r * (_Q9 + r * (_Q10 + r * _Q11))))
+    q = _Q2 + r * (_Q3 + r * (_Q4 + r * (_Q5 + r * q)))
+    twice, half = _TWO64 * r + r * r * q, _POWER(shifted)
+    return (_TWO64 + twice) * half, twice * half + (_TWO64 * half - _ONE64)
 
 
-@overload(expm1, strict=False)  # the annotations differ, the arguments do not
-def _choose_expm1(x: Any, exp: Any) -> Any:
+def exp_and_expm1(x: Any) -> Any:
+    """(e^x, e^x - 1) for one float32 or float64 inside numba code; in Python they are numpy's."""
+    return np.exp(x), np.expm1(x)
+
+
+@overload(exp_and_expm1, strict=False)  # the annotations differ, the arguments do not
+def _choose(x: Any) -> Any:
     if x == types.float32:
-        return lambda x, exp: _expm1_32(x, exp)
+        return lambda x: _both32(x)
     if x == types.float64:
-        return lambda x, exp: _expm1_64(x, exp)
+        return lambda x: _both64(x)
     return None

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from resolvent.scan.exp_numba import exp
-from resolvent.scan.expm1_numba import expm1
+from resolvent.scan.expm1_numba import exp_and_expm1
 
 Array = np.ndarray[Any, Any]
 _entry = njit(nogil=True, cache=True)
@@ -107,8 +107,7 @@ def _open(w: Array, width: int) -> None:
 def _decay(p: Array, w: Array) -> None:
     for j in range(p.size):
         u = w[RATE, j] * _sigmoid(p[j])
-        a = exp(u)
-        e = expm1(u, a)
+        a, e = exp_and_expm1(u)
         w[A, j] = a
         w[ROOT, j] = np.sqrt(e * (type(e)(-2) - e))
 
@@ -164,8 +163,7 @@ def _gates(p: Array, w: Array) -> None:
     for j in range(p.size):
         r = _sigmoid(p[j])
         u = w[RATE, j] * r
-        a = exp(u)
-        e = expm1(u, a)
+        a, e = exp_and_expm1(u)
         root = np.sqrt(e * (type(e)(-2) - e))
         least = type(e)(FLATTEST)
         w[R, j] = r
