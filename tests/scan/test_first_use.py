@@ -17,7 +17,7 @@ SCRIPT = """
 import logging, torch, resolvent as rv
 logging.basicConfig(level=logging.WARNING)
 torch.set_num_threads(1)
-for layer in (rv.S6(8), rv.LRU(8)):
+for layer in (rv.S6(8), rv.LRU(8), rv.RGLRU(8)):
     x = torch.randn(2, 33, 8, requires_grad=True)
     {first}
     layer(x)[0].sum().backward()
