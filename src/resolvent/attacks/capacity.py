@@ -15,7 +15,7 @@ import torch
 
 T = TypeVar("T")
 MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
-STREAMS = 64 << 20  # bytes: what matrix products keep for each of two more streams, on which a step is recorded
+STREAMS = 128 << 20  # bytes: what matrix products keep, forwards and backwards, for the stream that records a step
 _measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
 
 

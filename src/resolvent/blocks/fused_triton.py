@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
 LOW, FINE = torch.bfloat16, torch.float32
 TILES = {  # forward, backward, and backward with sums for parameters; what keeps more values alive takes fewer columns
-    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(32, 4, 4, 2)),
+    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(64, 4, 3, 2)),
     ("bent", LOW): (Tile(32, 4, 2, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
     ("scaled", LOW): (Tile(64, 8, 3, 1),) * 3,
     ("entry", FINE): (Tile(32, 4, 3, 2),) * 3,

@@ -97,6 +97,16 @@ def _vector(p, rows, n):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _total(x):  # type: ignore[no-untyped-def]
+    """Sums of rows, of which every lane of a row ends up with the same bits.
+
+    Where a lane holds one number of a row, and that is a product, the compiler would add it to what another lane hands
+    over without rounding it, while the other lane gets the rounded one. With a zero added, both take the same sum.
+    """
+    return tl.sum(x + 0.0, 1)
+
+
+@triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
     Y, y_c, y_m, R, W, BIAS, GAMMA, BETA, WA, BA, OUT, UNIT, RSTD, FIRST, LAST, m, l, eps,
     d: tl.constexpr, c: tl.constexpr,
@@ -184,8 +194,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             one = tl.load(G + first * g_b + rows.to(tl.int64) * g_d, mask=rows < d, other=0.0)
             g = tl.zeros((BD, BM), dtype=tl.float32) + one.to(tl.float32)[:, None]
         if LEARN:
-            g_gamma += tl.sum(g * unit, 1)
-            g_beta += tl.sum(g, 1)
+            g_gamma += _total(g * unit)
+            g_beta += _total(g)
         gu = g * gamma
         gz = (gu - tl.sum(gu, 0)[None, :] / d - unit * (tl.sum(gu * unit, 0)[None, :] / d)) * rstd[None, :]
         if d < BD:
@@ -205,7 +215,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         if LEARN and FINAL > 0:
             tl.store(GW + at, gz.to(GW.dtype.element_ty), mask=inside)
         if LEARN:
-            g_bias += tl.sum(gz, 1)
+            g_bias += _total(gz)
         gv = tl.dot(turned, gz.to(low), input_precision=PRECISION)
         if ADS:
             gv = _slope(gv, v.to(tl.float32), ACT)
@@ -215,7 +225,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             ga = _slope(gv * y.to(tl.float32), a, SIGMA)
             gv = gv * s + tl.dot(turned_a, ga.to(low), input_precision=PRECISION)
             if LEARN:
-                g_ba += tl.sum(ga, 1)
+                g_ba += _total(ga)
                 full = ch.to(tl.int64)[:, None] * m + cols[None, :]
                 tl.store(GA + full, ga.to(GA.dtype.element_ty), mask=seen)
         where = GY + ch.to(tl.int64)[:, None] * gy_c + cols[None, :] * gy_m

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -199,6 +200,12 @@ def _told(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError)
 
 
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """One for all recordings: matrix products keep memory for every stream that they ever ran on."""
+    return torch.cuda.Stream(device)
+
+
 class _Recording:
     """One recorded step: its batch, outputs and gradients at fixed places."""
 
@@ -210,7 +217,7 @@ class _Recording:
         self.parameters, self.replays = parameters, 0
         self.threat = threat  # the graph reads its numbers where they lie: they must not be given to others
         self.graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
+        side = _stream(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             # Twice, so that handles, workspaces and compiled kernels come into being outside of the graph.
@@ -218,7 +225,7 @@ class _Recording:
         if reached[0] != reached[1]:
             raise RuntimeError("its form holds parameters that are not in its modules")
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=side):
             self.value, self.output, found = run(self.batch)
             self.gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
 
