@@ -273,7 +273,8 @@ def gated(shape: Shape, dtype: torch.dtype, device: torch.device) -> ScanCase:
     ]
     name = f"gated scan, {str(dtype)[6:]}, (b, l, d) = {shape}"
     inputs = functools.partial(_gated_inputs, shape, dtype, device)
-    return ScanCase(name, dtype, device, inputs, timings, gated_scan, lambda: [Scan(EAGER, gated_tree)])
+    rivals = lambda: [Scan(EAGER, gated_tree)]  # noqa: E731
+    return ScanCase(name, dtype, device, inputs, timings, gated_scan, rivals, record=True)
 
 
 def _gated_inputs(shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensors:

@@ -18,11 +18,12 @@ from torch import Tensor
 from resolvent.scan.gated_inputs import Inputs
 from resolvent.scan.gated_reference import gated_reference, gradients_again
 from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
-from resolvent.scan.linear_triton import ENOUGH, WANTED, _as, on_device, tried, triton_scan
+from resolvent.scan.linear_triton import ENOUGH, _as, on_device, tried, triton_scan
 
 WARPS = 1  # to a program
 PER = 2  # channels to a thread, where they come in such groups
 TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
+WANTED = 4224  # warps to aim for where time is cut, which is below ENOUGH of them: thirty-two on each multiprocessor
 NARROW = 16  # steps to a tile where a thread's channels are fewer than four bytes, which cannot be copied ahead
 
 
