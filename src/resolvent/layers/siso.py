@@ -6,7 +6,6 @@ A layer hands over a function that makes its bank from its parameters; the table
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from resolvent.layers.contract import Layer
 from resolvent.scan.step import Step, bank_step, unwatched
 from resolvent.ssm import blocked
 from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
-from resolvent.ssm.toeplitz import toeplitz
 
 Bank = DiagonalBank | DenseBank
 
@@ -28,7 +26,7 @@ def sequence(
 
     `key` names the bank where a layer has more than one.
     """
-    T = blocked.steps(x)
+    T = blocked.block_length(x.shape[1])
     blocks = layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype))
     y, end = blocked.run(blocks, x, reals(h), lengths)
     # a value of its own: the compiler takes no complex view of a real tensor as an input
@@ -37,14 +35,14 @@ def sequence(
 
 def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
-    T = blocked.steps(x)
+    T = blocked.block_length(x.shape[1])
     blocks = layer.cached(f"backward blocks {T} {key}", lambda: tables(bank(), T, layer.dtype, delay))
     return _from_zero(blocks, x)
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
     """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
-    return _from_zero(tables(bank, blocked.steps(x), dtype, delay), x)
+    return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), x)
 
 
 def _from_zero(blocks: blocked.Blocks, x: Tensor) -> Tensor:
@@ -53,8 +51,7 @@ def _from_zero(blocks: blocked.Blocks, x: Tensor) -> Tensor:
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:
     make: Any = diagonal_blocks if isinstance(bank, DiagonalBank) else dense_blocks
-    made: blocked.Blocks = make(bank, T, dtype, delay)
-    return replace(made, wide=toeplitz(made.toeplitz[:, 0], dtype)) if T in blocked.WIDE else made
+    return make(bank, T, dtype, delay)
 
 
 def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,6 @@ so all blocks of all sequences share three matrices per channel (Toeplitz, M_out
 The cost is linear in the length, no kernel of full length exists, and the states in and out come free. States travel in
 real form: s = 2n reals for n complex states (real and imaginary part in turn), s = n for real ones.
 
-On a GPU whose matrix units the products of `toeplitz` use, blocks are longer: Toeplitz products cost little there, and
-there are fewer states to write and read.
-
 Shape letters: b batch, l length, d channels, m blocks of a sequence, T steps of a block, s reals of a state.
 """
 
@@ -19,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +27,7 @@ from resolvent.scan.carry import carry, carry_backward
 from resolvent.scan.linear import _batched as is_batched
 from resolvent.ssm.layout import channels_first, channels_last
 
-if TYPE_CHECKING:
-    from resolvent.ssm.toeplitz import Toeplitz
-
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
-WIDE = (256, 384, 512, 128)  # on a GPU with matrix units, the best first: by bytes and products, near 256
 CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
 
 
@@ -90,7 +83,6 @@ class Blocks:
     M_in: Tensor  # (d, T, s), row i: A^{T-1-i} B
     M_out: Tensor  # (d, T, s), row j: C A^{j+1}
     carry: DiagonalCarry | DenseCarry
-    wide: Toeplitz | None = None  # does the first product on a GPU's matrix units
 
 
 def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
@@ -123,33 +115,16 @@ def block_length(length: int) -> int:
     return next((T for T in near if length % T == 0), BLOCK)
 
 
-def steps(u: Tensor) -> int:
-    """Steps of a block for u (b, l, d) where it lies: those of `WIDE` with the least padding, or `block_length`."""
-    l = u.shape[1]
-    if l <= BLOCK or not u.is_cuda or u.dtype != torch.float32 or not plain():
-        return block_length(l)
-    from resolvent.ssm.toeplitz import served  # which imports this module
-
-    if not served(u, WIDE[-1], torch.float32):
-        return block_length(l)
-    return wide_length(l)
-
-
-def wide_length(l: int) -> int:
-    return min(WIDE, key=lambda T: -l % T)
-
-
 def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """u (b, l, d), l >= 1, from h0 (b, d, s): y (b, l, d) and the state (b, d, s) after each sequence's last step."""
     b, l, d = u.shape
     T = blocks.toeplitz.shape[-1]
     m = -(-l // T)  # blocks
-    t = min(l, T) if blocks.wide is None else T  # steps of each; a single block may be shorter than the tables
+    t = min(l, T)  # steps of each; a single block may be shorter than the tables
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
     rows = padded.reshape(b * m, t, d)
     powers, h0 = blocks.carry, h0.transpose(0, 1)
-    here = u.device.type == "cpu" and isinstance(powers, DiagonalCarry) and blocks.wide is None
-    if m > 1 and here and plain():
+    if m > 1 and u.device.type == "cpu" and isinstance(powers, DiagonalCarry) and plain():
         y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, powers.whole)
     else:
         y, before, end = _pass(blocks, rows, h0, m)
@@ -175,11 +150,10 @@ def _laid_out(x: Tensor) -> Tensor:
 def _pass(blocks: Blocks, u: Tensor, h0: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
     """From u (b m, t, d) and h0 (d, b, s): y (b m, t, d), the states before each block (d, b, m, s), the last one."""
     T, t = blocks.toeplitz.shape[-1], u.shape[1]
-    u = u.permute(2, 0, 1)  # (d, b m, t)
-    u = _laid_out(u) if blocks.wide is None else u.contiguous()
+    u = _laid_out(u.permute(2, 0, 1))  # (d, b m, t)
     z = torch.bmm(u, blocks.M_in[:, T - t :]).unflatten(1, (-1, m))
     before, end = _states(blocks, z, h0, t)
-    y = torch.bmm(u, blocks.toeplitz[:, :t, :t]) if blocks.wide is None else blocks.wide(u)
+    y = torch.bmm(u, blocks.toeplitz[:, :t, :t])
     y = torch.baddbmm(y, before.flatten(1, 2), blocks.M_out[:, :t].mT)
     return _contiguous_gradient(y).permute(1, 2, 0).contiguous(), before, end
 
