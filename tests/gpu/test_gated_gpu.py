@@ -26,10 +26,10 @@ def _never_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw(b: int, l: int, d: int, dtype: torch.dtype, start: str = "none", reverse: bool = False) -> Inputs:
-    cuda = {"device": "cuda"}
-    p, q, x = (torch.randn(b, l, d, **cuda).to(dtype) for _ in range(3))  # type: ignore[call-overload]
-    rate, h0 = 8 * torch.log(torch.linspace(0.9, 0.999, d, **cuda)), torch.randn(b, d, **cuda)  # type: ignore[call-overload]
-    flags = {"none": None, "first": torch.arange(b, **cuda) % 2 == 0, "any": torch.rand(b, l, **cuda) < 0.1}  # type: ignore[call-overload]
+    p, q, x = (torch.randn(b, l, d, device="cuda").to(dtype) for _ in range(3))
+    rate = 8 * torch.log(torch.linspace(0.9, 0.999, d, device="cuda"))
+    first, any_of = torch.arange(b, device="cuda") % 2 == 0, torch.rand(b, l, device="cuda") < 0.1
+    flags, h0 = {"none": None, "first": first, "any": any_of}, torch.randn(b, d, device="cuda")
     return Inputs(p, q, x, rate, h0, flags[start], reverse)
 
 
