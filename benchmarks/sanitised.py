@@ -169,6 +169,23 @@ def selective() -> list[float]:
     return found
 
 
+def packed() -> list[float]:
+    """Documents in a row: the linear scan in both layouts, the selective one whole and in segments."""
+    found = []
+    for l, last in ((70, False), (2100, False), (2100, True)):
+        a, b = 0.6 + 0.35 * torch.rand(2, l, 5, device=device), torch.randn(2, l, 5, device=device)
+        b, start = b.mT.contiguous().mT if last else b, torch.rand(2, l, device=device) < 0.1
+        scan = lambda a, b, s=start, back=l == 70: linear_scan(a, b, reverse=back, start=s)  # noqa: E731
+        found.append(compared(scan, scan, [a, b]))
+    for b_, l, d, n in ((1, 1500, 8, 16), (2, 33, 5, 3)):
+        u, B, C = (torch.randn(b_, l, k, device=device) for k in (d, n, n))
+        dt, A = 0.3 * torch.rand(b_, l, d, device=device), -4 * torch.rand(d, n, device=device)
+        start = torch.rand(b_, l, device=device) < 0.1
+        run = lambda u, B, C, dt, A, s=start: selective_scan(u, dt, A, B, C, start=s)[0]  # noqa: E731
+        found.append(compared(run, run, [u, B, C, dt, A]))
+    return found
+
+
 def gated_ones() -> list[float]:
     """Cut in time and not, starts at every kind of step, both directions, odd channels and pairs of them."""
     found = []
@@ -267,10 +284,9 @@ def ascent() -> list[float]:
 
 
 CASES: dict[str, Callable[[], list[float]]] = {
-    "linear": linear, "constant": constants, "between": between, "selective": selective, "gated": gated_ones,
-    "toeplitz": products,
-    "block": block, "norm": norms, "taps": taps, "gates": gates, "attention": attention,
-    "ascent": ascent,
+    "linear": linear, "constant": constants, "between": between, "selective": selective, "packed": packed,
+    "gated": gated_ones, "toeplitz": products, "block": block, "norm": norms, "taps": taps, "gates": gates,
+    "attention": attention, "ascent": ascent,
 }  # fmt: skip
 
 
