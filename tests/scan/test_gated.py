@@ -60,6 +60,19 @@ def test_mixed_dtypes() -> None:
 
 
 @backends
+@pytest.mark.parametrize("name", ["rate", "h0"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_rate_or_state_narrower_than_the_rest(backend: str, name: str, dtype: torch.dtype) -> None:
+    x = draw(2, 9, 3, dtype=torch.float32)
+    narrow = x._replace(**{name: getattr(x, name).to(dtype)})
+    wide, g = x._replace(**{name: getattr(narrow, name).float()}), torch.randn(2, 9, 3)
+    with use(backend):
+        found, true = outcome(scan, narrow, g), outcome(scan, wide, g)
+    assert [t.dtype == dtype for t in found[1:]] == [field == name for field in Inputs._fields[:5]]
+    assert all(torch.equal(f, t.to(f.dtype)) for f, t in zip(found, true, strict=True))
+
+
+@backends
 def test_multipliers_near_one_and_near_zero(backend: str) -> None:
     """No cancellation: with log a of -1e-12 the root is 1.4e-6, which 1 - a² in float64 itself has to four digits."""
     rate = torch.tensor([-2e-12, -2e-7, -1e-2, -60.0], dtype=F64)

@@ -26,7 +26,7 @@ _LANES = 256  # channels to a task: long inner loops whose scratch stays in the 
 
 
 def forward(x: Inputs) -> Tensor:
-    """h (b, l, d); all inputs have one dtype, float32 or float64, and x at least one number."""
+    """h (b, l, d); p, q and x have one dtype, float32 or float64, and at least one number; rate and h0 none wider."""
     h = fresh(tuple(x.x.shape), x.x)
     _run(_forward_kernel, x, [h])
     return h
@@ -44,8 +44,9 @@ def backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
 
 def _run(make: Callable[[Any], Any], x: Inputs, rest: list[Tensor]) -> None:
     b, l, d = x.x.shape
-    h0, start = x.x if x.h0 is None else x.h0, x.x if x.start is None else x.start
-    held = [*(plain(t) for t in (x.p, x.q, x.x, x.rate, h0, start)), *rest]  # alive until the kernel is through
+    rate, h0 = (x.x if t is None else t.to(x.x.dtype) for t in (x.rate, x.h0))  # which may be narrower
+    start = x.x if x.start is None else x.start
+    held = [*(plain(t) for t in (x.p, x.q, x.x, rate, h0, start)), *rest]  # alive until the kernel is through
     marks = 0 if x.start is None else 1 if x.start.dim() == 1 else l
     table = [min(_LANES, -(-d // 8) * 8), b, l, d, x.reverse, x.h0 is not None, marks, *(t.data_ptr() for t in held)]
     run(_compiled(make, x.x.dtype), table, b * -(-d // _LANES), threads_for(_COST * b * l * d))
