@@ -70,10 +70,15 @@ def test_starts_of_documents() -> None:
         ([2.0, 3.0], None, TypeError, "whole numbers"),
         ([], 3, TypeError, "got nothing"),
         ([[1, 2]], 3, ValueError, r"shape \(s,\)"),
+        ([[1, 2], [3]], 6, TypeError, "whole numbers, got list"),
+        (None, 3, TypeError, "whole numbers, got NoneType"),
+        ("35", 8, TypeError, "whole numbers, got str"),
+        ([2, 3], 5.0, TypeError, "total as a whole number of steps, got 5.0 of type float"),
+        ([2, 3], "5", TypeError, "total as a whole number of steps, got '5' of type str"),
     ],
-    ids=["empty", "too long", "floats", "none", "rank"],
+    ids=["empty", "too long", "floats", "none", "rank", "ragged", "nothing", "text", "float total", "text total"],
 )
-def test_lengths_that_are_refused(lengths: Any, total: int | None, error: type[Exception], words: str) -> None:
+def test_lengths_that_are_refused(lengths: Any, total: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         packed_starts(lengths, total)
 

@@ -7,6 +7,7 @@ its state on entering a marked step; a reverse one on entering a document's last
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, con
     tensor([1, 0, 1, 1, 0, 1, 0], dtype=torch.int32)
     """
     sizes = _whole_numbers(lengths)
-    total = int(sizes.sum()) if total is None else total
+    total = int(sizes.sum()) if total is None else _whole(total)
     _check_sizes(sizes, total)
     marks = torch.zeros(total + 1, dtype=torch.bool, device=sizes.device)
     marks[0] = not continued
@@ -31,7 +32,13 @@ def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, con
 
 
 def _whole_numbers(lengths: Tensor | Sequence[int]) -> Tensor:
-    sizes = torch.as_tensor(lengths)
+    try:
+        sizes = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError) as wrong:  # torch's words for what makes no tensor
+        raise TypeError(
+            f"packed_starts: expected lengths as whole numbers, got {type(lengths).__name__} ({wrong}); "
+            "use torch.tensor([3, 5])."
+        ) from wrong
     if sizes.dtype not in (torch.int64, torch.int32):
         what = "nothing" if sizes.numel() == 0 else str(sizes.dtype)
         raise TypeError(f"packed_starts: expected lengths as whole numbers, got {what}; use torch.tensor([3, 5]).")
@@ -41,6 +48,16 @@ def _whole_numbers(lengths: Tensor | Sequence[int]) -> Tensor:
             "call it for each row and stack the marks."
         )
     return sizes.long()
+
+
+def _whole(total: int) -> int:
+    try:
+        return index(total)
+    except TypeError as wrong:
+        raise TypeError(
+            f"packed_starts: expected total as a whole number of steps, got {total!r} of type {type(total).__name__}; "
+            "use int(total)."
+        ) from wrong
 
 
 def _check_sizes(sizes: Tensor, total: int) -> None:
