@@ -106,3 +106,37 @@ def test_few_classes_fall_back() -> None:
     assert value.tolist() == [2.0]
     assert grad.tolist() == [[-1.0, 1.0]]
     assert "margin used" in fitted.notes[0]
+
+
+LABELS = torch.tensor([0, 1, 2])
+ASTRAY = {
+    "above": (ob.targeted_margin, LABELS, torch.tensor([1, 2, 3])),
+    "below": (ob.targeted_margin, torch.tensor([0, -1, 2]), torch.tensor([1, 2, 0])),
+    "too few": (ob.targeted_margin, LABELS, torch.tensor([1, 2])),
+    "too few classes": (ob.targeted_dlr, LABELS, torch.tensor([1, 2, 0])),
+}
+
+
+@pytest.mark.parametrize("name", ASTRAY)
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_labels_that_fit_no_logits_are_refused(name: str, backend: str) -> None:
+    """Compiled code must not write where they point."""
+    if backend == "numba":
+        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+    objective, y, target = ASTRAY[name]
+    slope = slope_of(objective)
+    assert slope is not None
+    with use(backend), pytest.raises(RuntimeError):
+        slope(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), y, target)
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_short_labels_are_read_as_they_are(backend: str) -> None:
+    if backend == "numba":
+        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+    z, (y, target) = case("targeted_margin", 5, 4)
+    slope = slope_of(ob.targeted_margin)
+    assert slope is not None
+    with use(backend):
+        value, grad = slope(z, y.int(), target.int())
+    assert_close((value, grad), by_autograd(ob.targeted_margin, z, (y, target)), tolerance=EXACT)

@@ -1,6 +1,7 @@
 """Targeted objectives with their gradients in the logits on a CPU, compiled by numba: one call in place of a dozen.
 
-They follow `objective_slope.torch_aimed`. Imported by the dispatcher only, because numba is an extra.
+They follow `objective_slope.torch_aimed`, and leave to it what they cannot read: compiled code would write beyond its
+arrays where torch raises. Imported by the dispatcher only, because numba is an extra.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from numba import carray, njit, types
 from torch import Tensor
 
 from resolvent.attacks.objective import TINY
+from resolvent.attacks.objective_slope import torch_aimed
 from resolvent.scan.memory import fresh_like, plain
 from resolvent.scan.team import HEAD, kernel, pointer, run, share
 
+_TOP = 4  # the largest logits that targeted DLR looks at
 _TYPES = {torch.float32: types.float32, torch.float64: types.float64}
 _plain: Any = njit(error_model="numpy")
 
 
 def aimed(logits: Tensor, y: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor]:
-    """`objective_slope.torch_aimed`."""
-    logits, y, target = plain(logits), plain(y), plain(target)
-    (b, classes), slope = logits.shape, fresh_like(logits)
-    value = torch.empty(b, dtype=logits.dtype)
-    places = (v.data_ptr() for v in (logits, y, target, value, slope))
+    """`objective_slope.torch_aimed`, which also says what is wrong with labels or a width that fit no logits."""
+    b, classes = logits.shape
+    if not (_fits(y, b) and _fits(target, b)) or (ratio and classes < _TOP):
+        return torch_aimed(logits, y, target, ratio)
+    given, slope = (plain(logits), plain(y), plain(target)), fresh_like(plain(logits))
+    value, astray = torch.empty(b, dtype=logits.dtype), torch.zeros((), dtype=torch.int64)
+    places = (v.data_ptr() for v in (*given, value, slope, astray))
     run(_compiled(logits.dtype), (ratio, b, classes, *places), b, 1)
-    return value, slope
+    return torch_aimed(logits, y, target, ratio) if astray.item() else (value, slope)
+
+
+def _fits(labels: Tensor, b: int) -> bool:
+    return labels.dtype == torch.int64 and labels.shape == (b,) and labels.is_cpu
 
 
 @cache
@@ -41,13 +50,17 @@ def _kernel(dtype: Any) -> Any:
     as_numpy = getattr(np, str(dtype))
 
     def body(p: Any) -> None:
-        table = carray(p, HEAD + 8)
+        table = carray(p, HEAD + 9)
         first, end = share(table)
-        ratio, b, classes, at_logits, at_y, at_target, at_value, at_slope = table[HEAD:]
+        ratio, b, classes, at_logits, at_y, at_target, at_value, at_slope, at_astray = table[HEAD:]
         logits, slope = carray(pointer(at_logits, dtype), (b, classes)), carray(pointer(at_slope, dtype), (b, classes))
         y, target = carray(pointer(at_y, types.int64), b), carray(pointer(at_target, types.int64), b)
-        value, top = carray(pointer(at_value, dtype), b), np.empty(4, np.int64)
+        value, top = carray(pointer(at_value, dtype), b), np.empty(_TOP, np.int64)
+        astray = carray(pointer(at_astray, types.int64), 1)
         for i in range(first, end):
+            if not (0 <= y[i] < classes and 0 <= target[i] < classes):
+                astray[0] = 1
+                continue
             z, pull, one = logits[i], slope[i], as_numpy(1)
             gap = z[target[i]] - z[y[i]]
             for j in range(classes):

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.model import Victim
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.rows import Rows, check_logits, is_label, prepare
+from resolvent.attacks.rows import Rows, check_logits, is_label, prepare, usable
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat import Threat
 
@@ -36,6 +36,10 @@ class Opening:
         if logits is None:
             logits = self.victim.forward(self.rows.x, self.rows.lengths)
             found.count(self.everyone, 1, backward=False)
+        if len(logits) != len(self.rows):
+            raise ValueError(
+                f"attack: clean_logits must hold one row per sample ({len(self.rows)}), got {tuple(logits.shape)}."
+            )
         check_logits(logits, self.rows.y)
         return logits
 
@@ -73,7 +77,9 @@ class Opened(ABC):
         labels        replaces (y,) behind the outputs in the objective, e.g. (clean_logits,) for `kl`
         lengths       (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is left alone
         """
-        victim, rows = prepare(f, x, y, threat, draws, lengths)
-        rows = rows if labels is None else rows.against(*labels)
-        with victim.attacked():
-            return self.run(Opening(victim, rows, clean_logits))
+        # A look at the model asks for the gradients that it needs; in inference mode it would silently get none.
+        with torch.inference_mode(False), torch.no_grad():
+            victim, rows = prepare(f, x, y, threat, draws, lengths)
+            rows = rows if labels is None else rows.against(*map(usable, labels))
+            with victim.attacked():
+                return self.run(Opening(victim, rows, clean_logits))

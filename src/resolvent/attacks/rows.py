@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ def prepare(
     lengths: Tensor | None = None,
 ) -> tuple[Victim, Rows]:
     """Check what the caller gave, in float32 at least."""
+    x, y = usable(x), usable(y)
     threat = fitted(threat, x, lengths)
     if not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
@@ -77,6 +79,11 @@ def fitted(threat: Threat, x: Tensor, lengths: Tensor | None) -> Threat:
     if low < 1 or high > x.shape[1]:
         raise ValueError(f"attack: lengths must lie in 1 .. {x.shape[1]}, got {low} .. {high}.")
     return threat.with_lengths(lengths.to(x.device), x.shape[1]).check(x)
+
+
+def usable(value: Any) -> Any:
+    """A tensor that autograd may keep: one from inference mode is copied."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def is_label(y: Tensor) -> bool:

@@ -19,6 +19,7 @@ Norm = Literal["linf", "l2", "l1"]
 Number = float | Tensor
 
 _SMALL = 1e-12  # of a gradient's L2 norm, below which its squares may have underflown
+_FAR = 1e18  # as good as infinitely far
 _SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
 
 
@@ -52,7 +53,7 @@ class Threat:
     def check(self, x: Tensor) -> Threat:
         """Raise when the threat does not fit x; return it fitted."""
         check_input(x, self.eps, self.bounds, self.mask)
-        eps = torch.as_tensor(self.eps, dtype=_working(x), device=x.device).expand(x.shape[0])
+        eps = _radii(self.eps, x, _working(x))
         bounds = None if self.bounds is None else (_fit_bound(self.bounds[0], x), _fit_bound(self.bounds[1], x))
         mask = None if self.mask is None else _fit_mask(self.mask, x)
         return Threat(self.norm, eps, bounds, mask, x.dim())
@@ -82,8 +83,7 @@ class Threat:
 
     def radius(self, x: Tensor) -> Tensor:
         """eps shaped to multiply x: (b, 1, ...)."""
-        eps = torch.as_tensor(self.eps, dtype=x.dtype, device=x.device).expand(x.shape[0])
-        return eps.view(-1, *[1] * (x.dim() - 1))
+        return _radii(self.eps, x, x.dtype).view(-1, *[1] * (x.dim() - 1))
 
     def around(self, x: Tensor) -> Region:
         """The part of the space that the threat leaves around x: for many projections onto the same region."""
@@ -188,6 +188,11 @@ class Threat:
         n = self.count(x).clamp_min(1).to(x.dtype)
         u = draws.fold("depth").uniform(stream, counter, (), x.dtype)
         return u.pow(1 / n).view(-1, *[1] * (x.dim() - 1))
+
+
+def _radii(eps: Number, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(b,); huge ones are cut, because their squares must be numbers."""
+    return torch.as_tensor(eps, dtype=dtype, device=x.device).clamp_max(_FAR).expand(x.shape[0])
 
 
 def _fit_bound(value: Number, x: Tensor) -> Tensor:

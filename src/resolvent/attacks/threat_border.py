@@ -58,8 +58,10 @@ def check_input(x: Any, eps: Any, bounds: Any, mask: Tensor | None) -> None:
         raise TypeError(
             f"Threat: x must be a tensor of real numbers, got {got}; attack a token model after its embedding."
         )
-    if x.dim() < 2 or x.shape[0] == 0:
-        raise ValueError(f"Threat: x must be (batch, ...) with at least one sample, got shape {tuple(x.shape)}.")
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(
+            f"Threat: x must be (batch, ...) with at least one sample and one value in it, got shape {tuple(x.shape)}."
+        )
     if not bool(torch.isfinite(x).all()):
         raise ValueError("Threat: x holds NaN or infinity; clean the input first.")
     if isinstance(eps, Tensor) and eps.dim() == 1 and eps.shape[0] not in (1, x.shape[0]):

@@ -1,0 +1,95 @@
+"""How an attack begins: the same in inference mode, no graph left behind, and radii that know no end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from resolvent.attacks import APGD, FAB, PGD, Square, Threat, autoattack, kl, targeted_dlr
+
+ATTACKS = [PGD(steps=3), APGD(steps=4), APGD(targeted_dlr, steps=4, targets=2), FAB(steps=3), Square(n_queries=20)]
+IDS = [attack.name for attack in ATTACKS]
+
+
+def drawn() -> tuple[Any, Tensor, Tensor]:
+    """A linear model, points, and the classes that it gives them."""
+    g = torch.Generator().manual_seed(0)
+    x, w = torch.rand(6, 5, generator=g), torch.randn(5, 4, generator=g)
+
+    def f(x: Tensor) -> Tensor:
+        return (x - 0.5) @ w
+
+    return f, x, f(x).argmax(1)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=IDS)
+def test_inference_mode_hides_no_gradient(attack: Any) -> None:
+    f, x, y = drawn()
+    want = attack(f, x, y, Threat("l2", 0.3))
+    with torch.inference_mode():
+        got = attack(f, x, y, Threat("l2", 0.3))
+        own = attack(f, x.clone(), y.clone(), Threat("l2", torch.full((6,), 0.3)))  # tensors made here are another kind
+    assert bool(want.success.any())
+    for found in (got, own):
+        assert torch.equal(found.x_adv, want.x_adv)
+        assert found.flags == ()
+        assert not found.x_adv.is_inference()
+
+
+def test_references_from_inference_mode() -> None:
+    """An objective without a closed form: autograd keeps what it is handed."""
+    f, x, y = drawn()
+    attack = PGD(objective=kl, steps=3)
+    want = attack(f, x, y, Threat("linf", 0.1), labels=(f(x),))
+    with torch.inference_mode():
+        got = attack(f, x, y, Threat("linf", 0.1), labels=(f(x),))
+    assert torch.equal(got.x_adv, want.x_adv)
+    assert not torch.equal(got.x_adv, x)
+
+
+def test_autoattack_in_inference_mode() -> None:
+    f, x, y = drawn()
+    attacks = (APGD(steps=4), FAB(steps=3, targets=2))
+    want = autoattack(f, x, y, Threat("linf", 0.15), attacks)
+    with torch.inference_mode():
+        got = autoattack(f, x.clone(), y.clone(), Threat("linf", 0.15), attacks)
+    assert torch.equal(got.x_adv, want.x_adv)
+    assert got.accuracy == want.accuracy < 1
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=IDS)
+def test_no_graph_is_left_behind(attack: Any) -> None:
+    f, x, y = drawn()
+    clean = f(x.clone().requires_grad_())
+    eps = torch.full((6,), 0.3, requires_grad=True)
+    found = attack(f, x, y, Threat("l2", eps, (torch.zeros(5, requires_grad=True), torch.ones(5))), clean_logits=clean)
+    assert not any(v.requires_grad for v in (found.x_adv, found.loss, found.margin, found.norm))
+    assert bool(found.success.any())
+
+
+@pytest.mark.parametrize("attack", ATTACKS[1:], ids=IDS[1:])  # PGD looks for itself
+def test_a_row_of_clean_logits_for_each_sample(attack: Any) -> None:
+    f, x, y = drawn()
+    with pytest.raises(ValueError, match=r"one row per sample \(6\), got \(4, 4\)"):
+        attack(f, x, y, Threat("linf", 0.1), clean_logits=f(x)[:4])
+
+
+@pytest.mark.parametrize("eps", [1e20, 3e38, 1e300])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize("attack", [*ATTACKS[1:], APGD(steps=20)], ids=[*IDS[1:], "long"])  # PGD is weak in L1
+def test_a_radius_without_end(attack: Any, norm: Any, eps: float) -> None:
+    """Its square is beyond float32; the bounds alone hold the attacker, and every sample of a linear model falls."""
+    f, x, y = drawn()
+    threat = Threat(norm, eps, (-3.0, 3.0))
+    found = attack(f, x, y, threat)
+    assert bool(found.success.all())
+    assert found.flags == ()
+    assert bool(threat.check(x).contains(found.x_adv, x).all())
+
+
+def test_samples_without_values_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"one value in it, got shape \(3, 0\)"):
+        Square(n_queries=5)(drawn()[0], torch.zeros(3, 0), torch.zeros(3, dtype=torch.int64), Threat("linf", 0.1))
