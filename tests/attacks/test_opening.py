@@ -93,3 +93,10 @@ def test_a_radius_without_end(attack: Any, norm: Any, eps: float) -> None:
 def test_samples_without_values_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one value in it, got shape \(3, 0\)"):
         Square(n_queries=5)(drawn()[0], torch.zeros(3, 0), torch.zeros(3, dtype=torch.int64), Threat("linf", 0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_a_threat_asked_by_itself_takes_half_precision(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.0, 0.5]], dtype=dtype)
+    assert Threat("linf", 0.25).project(x + 1, x).tolist() == [[0.25, 0.75]]
+    assert Threat("linf", 1e20, (0.0, 2.0)).project(x + 5, x).tolist() == [[2.0, 2.0]]

@@ -192,7 +192,8 @@ class Threat:
 
 def _radii(eps: Number, x: Tensor, dtype: torch.dtype) -> Tensor:
     """(b,); huge ones are cut, because their squares must be numbers."""
-    return torch.as_tensor(eps, dtype=dtype, device=x.device).clamp_max(_FAR).expand(x.shape[0])
+    most = min(_FAR, torch.finfo(dtype).max)  # of float16: below _FAR
+    return torch.as_tensor(eps, dtype=dtype, device=x.device).clamp_max(most).expand(x.shape[0])
 
 
 def _fit_bound(value: Number, x: Tensor) -> Tensor:
