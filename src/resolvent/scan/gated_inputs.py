@@ -59,7 +59,8 @@ def _check_start(start: Tensor, x: Tensor) -> None:
     if start.shape not in (x.shape[:1], x.shape[:2]):
         raise ValueError(
             f"gated_scan: expected start of shape {tuple(x.shape[:2])}, or {tuple(x.shape[:1])} for the first steps "
-            f"alone, got {tuple(start.shape)}; give one flag for each step or each row."
+            f"alone, got {tuple(start.shape)}; give one flag for each step or each row, and marks that all rows share "
+            f"as start.expand{tuple(x.shape[:2])}."
         )
     if start.device != x.device:
         raise ValueError(f"gated_scan: expected start on {x.device} like x, got {start.device}; move it there.")
