@@ -333,6 +333,20 @@ def test_an_infinite_gradient_stops_the_run_and_names_the_weight() -> None:
     assert (f.w == 0).all()
 
 
+@pytest.mark.usefixtures("guarded")
+def test_what_cannot_be_found_again_is_not_called_an_overflow() -> None:
+    f, calls = model(), []
+
+    def once(own: nn.Module, batch: object) -> Loss:
+        found = standard(own, batch)  # type: ignore[arg-type]
+        calls.append(1)
+        bad = math.nan if len(calls) == 2 else 0.0
+        return Loss(found.value + bad, found.output)
+
+    with pytest.raises(Diverged, match=r"step 2 \(epoch 1\): taken again, its outputs and gradients are finite"):
+        fit(f, small_task(), once, QUICK)
+
+
 def test_weights_and_optimiser_are_those_from_before_the_step(guarded: bool) -> None:
     f, seen = broken(7), []
 

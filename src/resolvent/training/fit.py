@@ -35,6 +35,7 @@ from resolvent.training.state import Save
 Final = Callable[[nn.Module], dict[str, float]]
 Watch = Callable[[nn.Module], dict[str, float]]
 OVERFLOW = "every output is finite, but the norm of the gradient is beyond the largest number"
+PASSING = "taken again, its outputs and gradients are finite: the loss alone is not, or the step is not always the same"
 
 
 def fit(
@@ -133,7 +134,7 @@ def _settle(run: Run) -> None:
         return
     value, norm, hits = taken.numbers()
     if not (math.isfinite(value) and math.isfinite(norm)):
-        _stop(run, taken.batch, taken.step)
+        _stop(run, taken.batch, taken.step, OVERFLOW if math.isfinite(value) else PASSING)
     new = (value * len(taken.batch), hits, len(taken.batch))
     run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
 
@@ -253,12 +254,13 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
     return found if final is None else found | dict(final(run.model))
 
 
-def _stop(run: Run, batch: Batch, step: int) -> NoReturn:
+def _stop(run: Run, batch: Batch, step: int, otherwise: str) -> NoReturn:
+    """Name the place, or where none is found say `otherwise`."""
     if run.ledger.step != step:  # another step has been taken since, which left its own gradients
         run.optimiser.zero_grad(set_to_none=True)
         _summed(run, batch, step)
     gradient = non_finite_gradient(run.model)
-    reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or OVERFLOW
+    reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or otherwise
     kept = "" if run.files is None else f"; the last stored state is {run.files.state}"
     raise Diverged(
         f"fit: loss or gradient is not finite at step {step + 1} (epoch {step // len(run.batches) + 1}): {reason}. "
