@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import APGD, FAB, PGD, Square, Threat, autoattack, kl, targeted_dlr
+from resolvent.scan import use
 
 ATTACKS = [PGD(steps=3), APGD(steps=4), APGD(targeted_dlr, steps=4, targets=2), FAB(steps=3), Square(n_queries=20)]
 IDS = [attack.name for attack in ATTACKS]
@@ -100,3 +102,27 @@ def test_a_threat_asked_by_itself_takes_half_precision(dtype: torch.dtype) -> No
     x = torch.tensor([[0.0, 0.5]], dtype=dtype)
     assert Threat("linf", 0.25).project(x + 1, x).tolist() == [[0.25, 0.75]]
     assert Threat("linf", 1e20, (0.0, 2.0)).project(x + 5, x).tolist() == [[2.0, 2.0]]
+
+
+@pytest.fixture
+def doubles() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize("attack", ATTACKS, ids=IDS)
+def test_the_default_dtype_is_not_asked(attack: Any, norm: Any) -> None:
+    """Samples in float32 stay so in torch's operations, whatever new tensors are made of."""
+    w = torch.linspace(-1, 1, 20, dtype=torch.float32).sin().view(5, 4)
+    x = torch.linspace(0, 1, 30, dtype=torch.float32).cos().view(6, 5)
+    y, threat = (x @ w).argmax(1), Threat(norm, 0.2, (0.0, 1.0))
+    with use("torch"):
+        got = attack(lambda x: x @ w, x, y, threat)
+        torch.set_default_dtype(torch.float32)
+        want = attack(lambda x: x @ w, x, y, threat)
+    assert got.x_adv.dtype == torch.float32
+    assert torch.equal(got.x_adv, want.x_adv)

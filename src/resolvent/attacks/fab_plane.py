@@ -24,7 +24,7 @@ def plane_step(norm: str, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> T
 
     Several gaps (..., b) with boxes (..., b, n) of their own may share one w (b, n).
     """
-    side = w.sign() * torch.where(gap < 0, 1.0, -1.0)[..., None]  # -1, 0 or 1: where a step closes the gap
+    side = w.sign() * torch.where(gap < 0, 1.0, -1.0).to(w.dtype)[..., None]  # -1, 0 or 1: where a step closes the gap
     rising = side.clamp_min(0.0)
     room = torch.addcmul(up.clamp_max(_FAR) * rising, down.clamp_max(_FAR), rising - side)
     fill = {"linf": _fill_linf, "l2": _fill_l2, "l1": _fill_l1}[norm]
@@ -64,7 +64,7 @@ def level(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Tensor:
     0: sums of products are several times quicker on a CPU than choices.
     """
     pull = weight.sum(-1, keepdim=True)
-    found = torch.where(pull > 0, gap / pull, torch.where(gap > 0, torch.inf, 0.0))
+    found = torch.where(pull > 0, gap / pull, torch.where(gap > 0, torch.inf, pull))
     for _ in range(_ROUNDS):
         free = (full - found).sign_().clamp_min_(0.0)
         pull = (weight * free).sum(-1, keepdim=True)

@@ -182,7 +182,7 @@ def _numbers(sample: Tensor | None, best: Tensor) -> Any:
 
 def _signs(u: Tensor, at: Tensor) -> Tensor:
     """-1 or 1 for each channel of a window: (b, g, 1)."""
-    return torch.where(u[:, SIGNS : SIGNS + at.shape[1], None] < 0.5, -1.0, 1.0)
+    return torch.where(u[:, SIGNS : SIGNS + at.shape[1], None] < 0.5, -1.0, 1.0).to(u.dtype)
 
 
 def _take(values: Tensor, at: Tensor) -> Tensor:
