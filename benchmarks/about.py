@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
@@ -41,6 +42,13 @@ def measured_commit(named: str = "") -> str:
     hash_ = _git(here, "rev-parse", "--short", "HEAD")
     changed = _git(here, "status", "--porcelain", "--", "src", "benchmarks/*.py") if hash_ else ""
     return named or (hash_ and hash_ + "+" * bool(changed)) or UNKNOWN
+
+
+def placed(parser: argparse.ArgumentParser, out: Path | None, results: Path, device: str, tiny: bool) -> Path:
+    """Where a run's record goes: `out`, or the committed one, which a trial and a run without a GPU never touch."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"expected a GPU for --device {device}, and torch sees none; --device cpu --tiny tries this out")
+    return out or (results if device.startswith("cuda") and not tiny else Path("out") / results.name)
 
 
 def command() -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import crossover_long
-from about import about, accelerator
+from about import about, accelerator, placed
 from resolvent.ssm.convolution import causal_conv, crossover, direct_conv, fft_conv, toeplitz_conv
 
 RESULTS = Path(__file__).parent / "results" / "crossover_gpu.json"
@@ -34,9 +34,10 @@ def main() -> int:
     options.add_argument("--device", default="cpu")
     options.add_argument("--backward", action="store_true", help="time the gradients of u and k as well")
     options.add_argument("--tiny", action="store_true", help="the second table on tiny shapes, to try it out")
-    options.add_argument("--out", type=Path, default=RESULTS, help="where the second table goes")
+    options.add_argument("--out", type=Path, help="where the second table goes; of a trial, in out/")
     options.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
     settings = options.parse_args()
+    settings.out = placed(options, settings.out, RESULTS, settings.device, settings.tiny)
     torch.set_num_threads(settings.threads)
     if settings.tiny or not settings.device.startswith("cpu"):
         return _long(settings)

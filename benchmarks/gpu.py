@@ -33,7 +33,7 @@ import gpu_record
 import gpu_scans
 import gpu_step
 import gpu_table
-from about import UNKNOWN, measured_commit
+from about import UNKNOWN, measured_commit, placed
 from gpu_case import EAGER, OURS, Case, Ceilings, Measured, Running, Timing
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
@@ -46,7 +46,7 @@ NEAR = 5.0  # times as long as ours: beyond it a contender has one turn, alone, 
 def main() -> int:
     started, settings = time.monotonic(), _settings()
     device = torch.device(settings.device)
-    made: list[Case] = [*gpu_step.cases(device, settings.tiny), *gpu_scans.cases(device, settings.tiny)]
+    made = _cases(device, settings.tiny)
     if settings.skip_peers or settings.ahead is not None:
         gpu_peers.leave_out(triton=settings.skip_peers)
     if settings.ahead is not None:
@@ -74,6 +74,7 @@ def main() -> int:
         record["runs"][-1]["complete"] = True
     gpu_record.write(settings.out, record)
     print(gpu_table.table(record))
+    print(f"written to {settings.out}")
     return 1 if any("refused" in row for row in record["rows"]) else 0
 
 
@@ -86,11 +87,23 @@ def _settings() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, help="start no further row after so many seconds")
     parser.add_argument("--profile", action="store_true", help="add the kernels of our steps, by time")
     parser.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help=f"{RESULTS.name} among the results; of a trial, in out/")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to try this program out")
     parser.add_argument("--ahead", type=int, help="run this row once, so that its kernels are compiled, and no more")
-    return parser.parse_args()
+    settings = parser.parse_args()
+    settings.out = placed(parser, settings.out, RESULTS, settings.device, settings.tiny)
+    made = _cases(torch.device(settings.device), settings.tiny)
+    if not any(word in case.name for word in settings.only for case in made):
+        names = "\n  ".join(case.name for case in made)
+        parser.error(
+            f"--only {' '.join(settings.only)}: expected words of a row's name, and no row has them:\n  {names}"
+        )
+    return settings
+
+
+def _cases(device: torch.device, tiny: bool) -> list[Case]:
+    return [*gpu_step.cases(device, tiny), *gpu_scans.cases(device, tiny)]
 
 
 # -- one case ----------------------------------------------------------------------------------------------------------

@@ -196,9 +196,9 @@ def gated_ones() -> list[float]:
         p, q, x = (normal(b, l, d, dtype=dtype) for _ in range(3))
         rate, h0 = -torch.rand(d, device=device), torch.randn(b, d, device=device)
         start = (None, torch.rand(b, device=device) < 0.5, torch.rand(b, l, device=device) < 0.1)[marks]
-        more = (start, l % 2 == 1)
-        quick = lambda p, q, x, rate, h0, more=more: gated.gated_scan(p, q, x, rate, h0, *more)  # noqa: E731
-        plain = lambda p, q, x, rate, h0, more=more: gated_reference.gated_reference(  # noqa: E731
+        more: dict[str, Any] = {"first" if marks == 1 else "start": start, "reverse": l % 2 == 1}
+        quick = lambda p, q, x, rate, h0, more=more: gated.gated_scan(p, q, x, rate, h0, **more)  # noqa: E731
+        plain = lambda p, q, x, rate, h0, more=(start, l % 2 == 1): gated_reference.gated_reference(  # noqa: E731
             p, q, x, rate, h0, *more
         )
         found.append(compared(quick, plain, [p, q, x, rate, h0]))

@@ -46,6 +46,7 @@ _HOME = {
     "build_model": "models",
     "fit": "training",
     "frozen": "layers",
+    "gated_scan": "scan",
     "linear_scan": "scan",
     "load_task": "data",
     "packed_starts": "scan",
@@ -77,6 +78,7 @@ __all__ = [
     "data",
     "fit",
     "frozen",
+    "gated_scan",
     "init",
     "layers",
     "linear_scan",
@@ -95,7 +97,7 @@ if TYPE_CHECKING:
     from resolvent.data import load_task
     from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model
-    from resolvent.scan import linear_scan, packed_starts, selective_scan
+    from resolvent.scan import gated_scan, linear_scan, packed_starts, selective_scan
     from resolvent.ssm import System
     from resolvent.training import fit
 

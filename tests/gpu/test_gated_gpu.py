@@ -36,7 +36,10 @@ def draw(b: int, l: int, d: int, dtype: torch.dtype, start: str = "none", revers
 def outcome(x: Inputs, g: Tensor, wide: bool = False) -> list[Tensor]:
     given = [t for t in x[:5] if isinstance(t, Tensor)]
     leaves = [t.detach().to(torch.float64 if wide else t.dtype).requires_grad_() for t in given]
-    h = (gated_reference if wide else gated_scan)(*leaves, *(() if x.h0 is not None else (None,)), x.start, x.reverse)
+    given = [*leaves, *(() if x.h0 is not None else (None,))]
+    alone = not wide and x.start is not None and x.start.dim() == 1
+    marks = {"first" if alone else "start": x.start, "reverse": x.reverse}
+    h = (gated_reference if wide else gated_scan)(*given, **marks)
     return [h.detach(), *torch.autograd.grad(h, leaves, g.to(h.dtype))]
 
 

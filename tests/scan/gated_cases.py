@@ -23,6 +23,11 @@ def draw(
     return Inputs(p, q, x, rate, h0, flags[start], reverse)
 
 
+def marked(x: Inputs) -> dict[str, Tensor | bool | None]:
+    """The marks and the direction as `gated_scan` takes them."""
+    return {"first" if x.start is not None and x.start.dim() == 1 else "start": x.start, "reverse": x.reverse}
+
+
 def loop(x: Inputs) -> Tensor:
     """h step by step, the root's slope bounded by a hand-written derivative."""
     r, i = torch.sigmoid(x.p), torch.sigmoid(x.q)

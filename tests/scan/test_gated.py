@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gated_cases import compare, draw, loop, outcome
+from gated_cases import compare, draw, loop, marked, outcome
 from linear_cases import without_numba
 from torch import Tensor
 
@@ -24,7 +24,7 @@ backends = pytest.mark.parametrize("backend", [pytest.param("numba", marks=witho
 
 
 def scan(x: Inputs) -> Tensor:
-    return gated_scan(*x)
+    return gated_scan(*x[:5], **marked(x))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -141,7 +141,7 @@ def test_documents_packed_in_a_row_are_as_if_alone() -> None:
     start[:, edges[:-1]] = True
     whole = gated_scan(*x[:4], start=start)
     for a, b in pairwise(edges):
-        alone = gated_scan(x.p[:, a:b], x.q[:, a:b], x.x[:, a:b], x.rate, start=torch.ones(2, dtype=torch.bool))
+        alone = gated_scan(x.p[:, a:b], x.q[:, a:b], x.x[:, a:b], x.rate, first=torch.ones(2, dtype=torch.bool))
         assert torch.equal(whole[:, a:b], alone)
 
 
@@ -175,7 +175,7 @@ def test_second_derivatives(reverse: bool) -> None:
 def test_forward_mode_vmap_and_batched_gradients() -> None:
     x = draw(2, 5, 3, start="first")
     given = tuple(t for t in x[:5] if isinstance(t, Tensor))
-    function: Any = lambda *t: gated_scan(*t, x.start)  # noqa: E731
+    function: Any = lambda *t: gated_scan(*t, first=x.start)  # noqa: E731
     tangents = tuple(torch.randn_like(t) for t in given)
     moved = [t + 1e-6 * v for t, v in zip(given, tangents, strict=True)]
     back = [t - 1e-6 * v for t, v in zip(given, tangents, strict=True)]
@@ -185,10 +185,10 @@ def test_forward_mode_vmap_and_batched_gradients() -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = [torch.autograd.forward_ad.make_dual(t, v) for t, v in zip(given, tangents, strict=True)]
         assert torch.equal(torch.autograd.forward_ad.unpack_dual(function(*dual)).tangent, tangent)
-    mapped = torch.func.vmap(lambda p: gated_scan(p, *x[1:]))(torch.stack([x.p, x.q]))
-    assert_close(mapped[1], gated_scan(x.q, *x[1:]))
+    mapped = torch.func.vmap(lambda p: gated_scan(p, *x[1:5], first=x.start))(torch.stack([x.p, x.q]))
+    assert_close(mapped[1], gated_scan(x.q, *x[1:5], first=x.start))
     leaf = x.p.clone().requires_grad_()
-    h, g = gated_scan(leaf, *x[1:]), torch.randn(3, 2, 5, 3, dtype=F64)
+    h, g = gated_scan(leaf, *x[1:5], first=x.start), torch.randn(3, 2, 5, 3, dtype=F64)
     (many,) = torch.autograd.grad(h, leaf, g, is_grads_batched=True, retain_graph=True)
     assert_close(many, torch.stack([torch.autograd.grad(h, leaf, one, retain_graph=True)[0] for one in g]))
 
@@ -197,7 +197,7 @@ def test_compiled() -> None:
     x = draw(2, 6, 3, start="first")
     compiled = torch.compile(gated_scan, fullgraph=True, backend="aot_eager")
     g = torch.randn(2, 6, 3, dtype=F64)
-    for got, want in zip(outcome(lambda x: compiled(*x), x, g), outcome(scan, x, g), strict=True):
+    for got, want in zip(outcome(lambda x: compiled(*x[:5], first=x.start), x, g), outcome(scan, x, g), strict=True):
         assert_close(got, want)
 
 
@@ -232,7 +232,18 @@ WRONG = {
     "start of integers": ({"start": torch.zeros(2, 5, dtype=torch.int64)}, TypeError, "tensor of bool"),
     "start of another shape": ({"start": torch.zeros(5, dtype=torch.bool)}, ValueError, r"start\.expand\(2, 5\)"),
     "rate elsewhere": ({"rate": torch.zeros(3, device="meta")}, ValueError, "expected rate on cpu"),
-    "start elsewhere": ({"start": torch.zeros(2, dtype=torch.bool, device="meta")}, ValueError, "start on cpu"),
+    "start elsewhere": ({"start": torch.zeros(2, 5, dtype=torch.bool, device="meta")}, ValueError, "start on cpu"),
+    "a flag for each row as start": (
+        {"start": torch.zeros(2, dtype=torch.bool)},
+        ValueError,
+        "first steps alone as first",
+    ),
+    "first of another shape": ({"first": torch.zeros(5, dtype=torch.bool)}, ValueError, "one flag for each row"),
+    "start and first": (
+        {"start": torch.zeros(2, 5, dtype=torch.bool), "first": torch.zeros(2, dtype=torch.bool)},
+        ValueError,
+        "got both",
+    ),
 }
 
 

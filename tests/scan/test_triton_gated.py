@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
-from gated_cases import compare, draw
+from gated_cases import compare, draw, marked
 from torch import Tensor
 from triton import jit
 from triton import language as tl
@@ -26,7 +26,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scan(x: Inputs) -> Tensor:
-    return gated_scan(*x)
+    return gated_scan(*x[:5], **marked(x))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -101,9 +101,10 @@ def test_no_cancellation_over_the_whole_range() -> None:
 def test_second_derivatives() -> None:
     x = draw(1, 5, 2, start="first", dtype=torch.float32)
     found = []
-    for function in (gated_scan, gated.gated_reference):
+    for function, name in ((gated_scan, "first"), (gated.gated_reference, "start")):
         leaves = [t.clone().requires_grad_() for t in x[:5] if isinstance(t, Tensor)]
-        first = torch.autograd.grad(function(*leaves, x.start).square().sum(), leaves, create_graph=True)
+        h: Tensor = function(*leaves, **{name: x.start})  # type: ignore[operator]
+        first = torch.autograd.grad(h.square().sum(), leaves, create_graph=True)
         found.append(torch.autograd.grad(sum((f.square().sum() for f in first), torch.zeros(())), leaves))
     for a, c in zip(*found, strict=True):
         torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5)

@@ -67,12 +67,12 @@ class RGLRU(Layer):
     def _sequence(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        h = gated_scan(*self._driven(x), state["h"], ~state["started"])  # (b, l, d)
+        h = gated_scan(*self._driven(x), state["h"], first=~state["started"])  # (b, l, d)
         return h, self._started(at_lengths(h, lengths))
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        return gated_scan(*self.other._driven(x), start=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
+        return gated_scan(*self.other._driven(x), first=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])

@@ -32,22 +32,25 @@ def gated_scan(
     h0: Tensor | None = None,
     start: Tensor | None = None,
     reverse: bool = False,
+    *,
+    first: Tensor | None = None,
 ) -> Tensor:
     """All states of h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t, (b, l, d) in the dtype of x.
 
     p, q, x  (b, l, d): the two gates before their sigmoid, and the input.
     rate     (d,), log a at an open gate, -c softplus(L): not positive.
     h0       (b, d), the state before the first step; zero when None.
-    start    bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step. (b, l), or
-             (b,) for the scan's first step of each row alone, which costs less.
+    start    (b, l) bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step.
     reverse  run from the last step to the first. Marks are of steps as the scan meets them, here and unlike those of
              `linear_scan`: reversed, a document's first step is its last in time.
+    first    (b,) bool, in place of `start`: whether the step of a row that the scan meets first is a document's first,
+             and no other is. It costs less.
 
     Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
     slope of the root is bounded by 1000, as published. The same input gives the same bits.
     """
-    given = Inputs(p, q, x, rate, h0, start, reverse)
-    check(given)
+    given = Inputs(p, q, x, rate, h0, start if first is None else first, reverse)
+    check(given, start, first)
     kernels = _kernels(given)
     if kernels is None:
         return gated_reference(*given)

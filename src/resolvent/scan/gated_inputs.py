@@ -34,8 +34,8 @@ def accumulator(x: Inputs) -> torch.dtype:
     return dtype
 
 
-def check(x: Inputs) -> None:
-    """Refuse shapes, dtypes and devices that do not fit together."""
+def check(x: Inputs, start: Tensor | None = None, first: Tensor | None = None) -> None:
+    """Refuse shapes, dtypes and devices that do not fit together, and marks given twice."""
     for name in ("x", "p", "q", "rate", "h0"):
         _check_tensor(name, getattr(x, name), x.x)
     if x.x.dim() != 3:
@@ -48,22 +48,24 @@ def check(x: Inputs) -> None:
                 f"gated_scan: expected {name} of shape {shape} for x {(b, l, d)}, got {tuple(tensor.shape)}; "
                 "expand or transpose it."
             )
-    if x.start is not None:
-        _check_start(x.start, x.x)
+    if start is not None and first is not None:
+        raise ValueError("gated_scan: expected start or first, got both; mark the first steps in start too.")
+    if start is not None:
+        _check_marks("start", start, x.x.shape[:2], x.x)
+    if first is not None:
+        _check_marks("first", first, x.x.shape[:1], x.x)
 
 
-def _check_start(start: Tensor, x: Tensor) -> None:
-    if not isinstance(start, Tensor) or start.dtype != torch.bool:
-        kind = start.dtype if isinstance(start, Tensor) else type(start).__name__
-        raise TypeError(f"gated_scan: expected start as a tensor of bool, got {kind}; compare it with 0 first.")
-    if start.shape not in (x.shape[:1], x.shape[:2]):
-        raise ValueError(
-            f"gated_scan: expected start of shape {tuple(x.shape[:2])}, or {tuple(x.shape[:1])} for the first steps "
-            f"alone, got {tuple(start.shape)}; give one flag for each step or each row, and marks that all rows share "
-            f"as start.expand{tuple(x.shape[:2])}."
-        )
-    if start.device != x.device:
-        raise ValueError(f"gated_scan: expected start on {x.device} like x, got {start.device}; move it there.")
+def _check_marks(name: str, marks: Tensor, shape: torch.Size, x: Tensor) -> None:
+    if not isinstance(marks, Tensor) or marks.dtype != torch.bool:
+        kind = marks.dtype if isinstance(marks, Tensor) else type(marks).__name__
+        raise TypeError(f"gated_scan: expected {name} as a tensor of bool, got {kind}; compare it with 0 first.")
+    if marks.shape != shape:
+        shared = f"; give marks that all rows share as start.expand{tuple(shape)}, flags of first steps alone as first"
+        more = shared if name == "start" else "; give one flag for each row"
+        raise ValueError(f"gated_scan: expected {name} of shape {tuple(shape)}, got {tuple(marks.shape)}{more}.")
+    if marks.device != x.device:
+        raise ValueError(f"gated_scan: expected {name} on {x.device} like x, got {marks.device}; move it there.")
 
 
 def _check_tensor(name: str, tensor: object, x: Tensor) -> None:
