@@ -16,8 +16,7 @@ from helpers import assert_close
 if torch.cuda.is_available():
     pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
-import triton_interpreter  # noqa: F401
-from triton.runtime.errors import OutOfResources
+import triton_interpreter
 
 from resolvent.blocks import (
     column_attention,
@@ -29,7 +28,7 @@ from resolvent.blocks import (
     skip_norm,
     skip_norm_triton,
 )
-from resolvent.scan import constant, constant_triton, linear_triton
+from resolvent.scan import constant, constant_triton
 
 
 @pytest.fixture(autouse=True)
@@ -155,14 +154,9 @@ def test_second_derivatives(which: str) -> None:
 def test_a_kernel_that_does_not_fit_is_replaced(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise OutOfResources(300_000, 232_448, "shared memory")
-
-    monkeypatch.setattr(linear_triton, "_refused", set())
-    for module in (skip_norm_triton, conv_silu_triton, gating_triton):
-        monkeypatch.setattr(module, fails, refuse)
-    monkeypatch.setattr(constant_triton, "scan" if fails == "forward" else "adjoint", refuse)
-    monkeypatch.setattr(column_attention_triton, "softmax_" if fails == "forward" else "slope_", refuse)
+    alike = [(module, fails) for module in (skip_norm_triton, conv_silu_triton, gating_triton)]
+    scan, scores = ("scan", "softmax_") if fails == "forward" else ("adjoint", "slope_")
+    triton_interpreter.refused(monkeypatch, *alike, (constant_triton, scan), (column_attention_triton, scores))
     for _ in range(2):
         test_constant_scan(1, 2, 5)
         test_skip_norm((4, 1, 3), 0, ())

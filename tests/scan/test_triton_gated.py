@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
+import triton_interpreter  # first: it switches the interpreter on
 from gated_cases import compare, draw, marked
 from torch import Tensor
 from triton import jit
 from triton import language as tl
-from triton.runtime.errors import OutOfResources
 
-from resolvent.scan import gated, gated_triton, linear_triton
+from resolvent.scan import gated, gated_triton
 from resolvent.scan.gated import gated_scan
 from resolvent.scan.gated_inputs import Inputs
 from resolvent.scan.gated_triton_kernels import _decay
@@ -122,11 +119,7 @@ def test_the_same_bits_twice() -> None:
 def test_a_kernel_that_does_not_fit_is_replaced(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise OutOfResources(300_000, 232_448, "shared memory")
-
-    monkeypatch.setattr(linear_triton, "_refused", set())
-    monkeypatch.setattr(gated_triton, fails, refuse)
+    triton_interpreter.refused(monkeypatch, (gated_triton, fails))
     for _ in range(2):
         compare(scan, draw(1, 3, 2), torch.float32)
     assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import triton_interpreter  # noqa: F401
+import triton_interpreter
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
 from helpers import assert_close
 from resolvent.layers.mimo import simulate
-from resolvent.scan import linear_triton, projected, projected_triton
+from resolvent.scan import projected, projected_triton
 
 
 @pytest.fixture(autouse=True)
@@ -100,11 +97,7 @@ def test_second_derivatives() -> None:
 def test_a_kernel_that_does_not_fit_is_replaced(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise OutOfResources(300_000, 232_448, "shared memory")
-
-    monkeypatch.setattr(linear_triton, "_refused", set())
-    monkeypatch.setattr(projected_triton, fails, refuse)
+    triton_interpreter.refused(monkeypatch, (projected_triton, fails))
     for _ in range(2):
         test_values_and_gradients(2, 1, 3, 1)
     assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 1

@@ -9,6 +9,7 @@ loop by itself; the repair lives here, and works on every version.
 from __future__ import annotations
 
 import os
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,3 +28,17 @@ def _with_index(tensor: Any, scope: Any) -> None:
 
 
 interpreter._patch_lang_tensor = _with_index
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *places: tuple[ModuleType, str]) -> None:
+    """Each of these functions fails as a kernel does that a device has no room for; nothing was refused before."""
+    from triton.runtime.errors import OutOfResources
+
+    from resolvent.scan import linear_triton
+
+    def refuse(*_: Any) -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(linear_triton, "_refused", set())
+    for module, name in places:
+        monkeypatch.setattr(module, name, refuse)

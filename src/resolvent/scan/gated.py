@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from resolvent.scan.dispatch import Candidate, choose, nothing, use
 from resolvent.scan.fallback import left_to_torch
 from resolvent.scan.gated_inputs import HALF, Inputs, accumulator, check
 from resolvent.scan.gated_reference import gated_reference, gradients_again
+from resolvent.scan.watched import batched, forward_mode, transformed
 
 MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
 _PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses need operators to dispatch on
@@ -65,7 +65,7 @@ def _kernels(x: Inputs) -> Any:
     """The kernels for this call, or None where torch's operations take it."""
     if torch.compiler.is_compiling() or type(x.x) not in _PLAIN or not x.x.numel() or not _plain():
         return None
-    if _batched(*(t for t in x[:6] if isinstance(t, Tensor))) or _unfit(x):
+    if batched(*x[:6]) or _unfit(x):
         return None
     if x.x.dtype in HALF and not x.x.is_cuda:
         return None
@@ -90,12 +90,7 @@ def _kept(dtype: torch.dtype) -> torch.dtype:
 
 def _plain() -> bool:
     """No torch.func and no forward mode: autograd at most is watching."""
-    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
-
-
-def _batched(*tensors: Tensor) -> bool:
-    """Whether the older vmap of `torch.autograd.grad(is_grads_batched=True)` is at work."""
-    return any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+    return not transformed() and not forward_mode()
 
 
 class _GatedScan(torch.autograd.Function):
@@ -111,7 +106,7 @@ class _GatedScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         p, q, u, rate, h0, start, h = ctx.saved_tensors
         x, g, needs = Inputs(p, q, u, rate, h0, start, ctx.reverse), gradients[0], ctx.needs_input_grad[1:6]
-        if torch.is_grad_enabled() or not _plain() or _batched(g):
+        if torch.is_grad_enabled() or not _plain() or batched(g):
             found = gradients_again(x, g, needs)
         else:
             found = ctx.kernels.backward(x, h, g)

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from resolvent.scan import linear_border as border
 from resolvent.scan.linear_adjoint import gradients, previous
 from resolvent.scan.linear_kernels import backward_kernel, forward_kernel, marked_backward, marked_forward
 from resolvent.scan.packed import cleared, forgetting
+from resolvent.scan.watched import batched, forward_mode, transformed
 
 _PLAIN = (Tensor, torch.nn.Parameter)  # fake tensors and other subclasses need an operator to dispatch on
 
@@ -92,7 +92,7 @@ def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor 
         a, reset = cleared(a, reset), None
     if torch.compiler.is_compiling() or type(b) not in _PLAIN:
         return _op(a, b, h0, reverse, reset)
-    if _transformed():
+    if transformed():
         return _Transformed.apply(a if reset is None else cleared(a, reset), b, h0, reverse, None)
     if _differentiated(a, b, h0):
         return _Eager.apply(a, b, h0, reverse, reset)
@@ -103,23 +103,11 @@ def _differentiated(a: Tensor, b: Tensor, h0: Tensor | None) -> bool:
     """Whether autograd or forward-mode AD is watching."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (h0 is not None and h0.requires_grad)):
         return True
-    return forward_ad._current_level >= 0
-
-
-def _transformed() -> bool:
-    return torch._C._are_functorch_transforms_active()
-
-
-def _batched(*tensors: Tensor | None) -> bool:
-    """Whether the older vmap is active, which `torch.autograd.grad(is_grads_batched=True)` still uses.
-
-    It knows no rule of ours, but takes an operator apart into one call per sample.
-    """
-    return any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors)
+    return forward_mode()
 
 
 def _forward(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None) -> Tensor:
-    if _batched(a, b, h0, reset):
+    if batched(a, b, h0, reset):
         return _op(a, b, h0, reverse, reset)
     if b.numel() == 0:
         return torch.empty_like(b, memory_format=torch.contiguous_format)
@@ -145,12 +133,12 @@ def _backward(
 def _save(ctx: Any, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None) -> None:
     ctx.reverse = reverse
     ctx.save_for_backward(a, h, h0, reset)
-    if _transformed() or forward_ad._current_level >= 0:
+    if transformed() or forward_mode():
         ctx.save_for_forward(a, h, h0, reset)
 
 
 def _backward_of(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-    graph = torch.is_grad_enabled() or _transformed() or _batched(*grads)
+    graph = torch.is_grad_enabled() or transformed() or batched(*grads)
     return (*gradients(_scan, None if graph else _backward, grads[0], ctx), None, None)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from resolvent.scan import selective_compose as compose
 from resolvent.scan import selective_run as run
 from resolvent.scan.packed import forgetting
 from resolvent.scan.selective_inputs import Inputs, accumulator, cast, check, states_to_save
+from resolvent.scan.watched import batched, forward_mode, transformed
 
 Outputs = tuple[Tensor, Tensor, Tensor]  # y, the last state, the saved states
 _PLAIN = (Tensor, torch.nn.Parameter)  # fake tensors and other subclasses need an operator to dispatch on
@@ -56,7 +57,7 @@ def selective_scan(
     save = _wants_gradient(x)
     if torch.compiler.is_compiling() or type(u) not in _PLAIN:
         return _operator(*x, reverse, save, reset)[:2]
-    if save or _transformed(*x, reset) or forward_ad._current_level >= 0:
+    if save or _transformed(*x, reset) or forward_mode():
         return _SelectiveScan.apply(*x, reset, reverse, save)[:2]
     return run.forward(x, reverse, False, reset)[:2]
 
@@ -125,9 +126,7 @@ _SelectiveScan.forward.__signature__ = inspect.signature(_SelectiveScan.forward)
 
 def _transformed(*tensors: Tensor | None) -> bool:
     """Whether `torch.func`, or the older vmap of `torch.autograd.grad(is_grads_batched=True)`, is at work."""
-    if torch._C._are_functorch_transforms_active():
-        return True
-    return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+    return transformed() or batched(*tensors)
 
 
 def _scan_all(given: list[Any], reverse: bool) -> Outputs:

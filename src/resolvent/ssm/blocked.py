@@ -20,11 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from resolvent.scan import linear_scan
 from resolvent.scan.carry import carry, carry_backward
-from resolvent.scan.linear import _batched as is_batched
+from resolvent.scan.watched import batched, forward_mode, transformed
 from resolvent.ssm.layout import channels_first, channels_last
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
@@ -215,13 +214,12 @@ class _ContiguousGradient(torch.autograd.Function):
 
 def plain() -> bool:
     """No compiler, no torch.func and no forward mode: autograd at most is watching."""
-    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not watched and forward_ad._current_level < 0
+    return not (torch.compiler.is_compiling() or transformed() or forward_mode())
 
 
 def by_graph_only(*gradients: Tensor) -> bool:
     """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
-    return torch.is_grad_enabled() or not plain() or is_batched(*gradients)
+    return torch.is_grad_enabled() or not plain() or batched(*gradients)
 
 
 def gradients_by_graph(
