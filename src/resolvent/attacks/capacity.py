@@ -2,6 +2,8 @@
 
 The memory of a failed batch tells little, for nobody knows how far it had come. So the work is run again with half of
 its samples, a quarter, ... until it passes; its peak, which grows with the number of samples, then tells the rest.
+
+Before that, what others keep for speed alone (`keeper`), recordings of steps among them, is given up for good.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ T = TypeVar("T")
 MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
 STREAMS = 128 << 20  # bytes: what matrix products keep, forwards and backwards, for the stream that records a step
 _measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
+_keepers: list[Callable[[], bool]] = []
 
 
 class TooMany(torch.OutOfMemoryError):
@@ -27,10 +30,16 @@ class TooMany(torch.OutOfMemoryError):
         self.fits = fits
 
 
+def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
+    """`give_up` is called where memory runs out; it tells whether there was anything to give up."""
+    _keepers.append(give_up)
+    return give_up
+
+
 def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
     """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
 
-    `share` is how many processes take part in a batch, each with `count` of its samples.
+    Work that failed may be run again, and so must not build on what it left behind. `share` is how many processes take part in a batch, each with `count` of its samples.
     """
     try:
         return run(count)
@@ -39,6 +48,9 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
     # Here the error is gone, and with it the frames that kept the failed batch in memory.
+    if any([give_up() for give_up in _keepers]):
+        let_go()
+        return within_memory(where, count, run, share)
     fits = _largest(count, run)
     advice = (
         f"set batch_size={fits * share}, which fits"

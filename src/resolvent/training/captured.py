@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl
-from resolvent.attacks.capacity import let_go
+from resolvent.attacks.capacity import keeper, let_go
 from resolvent.blocks.climb import Path
 from resolvent.training.ascent import stepped
 from resolvent.training.batch import Batch
@@ -198,6 +198,20 @@ def _told(error: RuntimeError) -> bool:
     # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
     _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
     return isinstance(error, torch.OutOfMemoryError)
+
+
+@keeper
+def _given_up() -> bool:
+    """Memory has run out beside recordings, which keep theirs: they go, and their steps run without one from now on."""
+    kept = [(known, name) for _, known in _recorded.values() for name, r in known.items() if isinstance(r, _Recording)]
+    for known, name in kept:
+        known[name] = False
+    if kept:
+        _log.warning(
+            "memory has run out beside the recorded training step, which is given up: steps run without a CUDA graph "
+            "from now on; a smaller batch_size keeps it"
+        )
+    return bool(kept)
 
 
 @cache

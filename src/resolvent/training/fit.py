@@ -109,7 +109,6 @@ def _step(run: Run) -> None:
     batch = run.batches.at(step)
     losses = (row["train_loss"] for row in run.ledger.rows)
     set_rate(run.optimiser, rate(step, len(run.batches), run.settings, losses))
-    run.optimiser.zero_grad(set_to_none=True)
     mean, right = _summed(run, batch, step)
     size = _clipped(run)
     told = torch.stack([mean, size.detach().double(), right])
@@ -148,6 +147,8 @@ def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         first = lambda count: part if count == len(part) else part.part(slice(count))  # noqa: E731
         found = within_memory("fit", len(part), lambda n: _learnt(run, first(n), step, weight), run.crew.size)
         told[0], told[1] = found
+    else:
+        run.optimiser.zero_grad(set_to_none=True)
     run.crew.add_gradients(run.model)
     run.crew.add([told])
     return told[0], told[1]
@@ -155,6 +156,7 @@ def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
 
 def _learnt(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
     """The loss of these samples times their weight, with its gradient, and the number of right answers."""
+    run.optimiser.zero_grad(set_to_none=True)  # here: a pass that ran out of memory on its way back is run again
     loss = _loss(run, part, step)
     mine = loss.value * weight if weight < 1 else loss.value
     mine.backward()
@@ -257,7 +259,6 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
 def _stop(run: Run, batch: Batch, step: int, otherwise: str) -> NoReturn:
     """Name the place, or where none is found say `otherwise`."""
     if run.ledger.step != step:  # another step has been taken since, which left its own gradients
-        run.optimiser.zero_grad(set_to_none=True)
         _summed(run, batch, step)
     gradient = non_finite_gradient(run.model)
     reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or otherwise
