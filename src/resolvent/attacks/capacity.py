@@ -39,7 +39,8 @@ def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
 def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
     """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
 
-    Work that failed may be run again, and so must not build on what it left behind. `share` is how many processes take part in a batch, each with `count` of its samples.
+    Work that failed may be run again, and so must not build on what it left behind. `share` is how many processes take
+    part in a batch, each with `count` of its samples.
     """
     try:
         return run(count)
@@ -48,7 +49,8 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
     # Here the error is gone, and with it the frames that kept the failed batch in memory.
-    if any([give_up() for give_up in _keepers]):
+    given = [give_up() for give_up in _keepers]  # all of them
+    if any(given):
         let_go()
         return within_memory(where, count, run, share)
     fits = _largest(count, run)
