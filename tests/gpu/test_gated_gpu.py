@@ -53,8 +53,8 @@ def check(x: Inputs) -> None:
 
 
 SHAPES = {
-    "rows": [(600, 7, 6, HALF), (256, 64, 256, HALF), (600, 5, 33, REAL), (300, 64, 64, REAL)],
-    "cut": [(1, 65537, 6, HALF), (2, 4096, 128, HALF), (1, 65537, 3, REAL), (3, 1000, 40, REAL)],
+    "rows": [(600, 7, 6, HALF), (256, 64, 256, HALF), (600, 5, 33, REAL), (300, 64, 64, REAL), (300, 70, 132, REAL)],
+    "cut": [(1, 65537, 6, HALF), (2, 4096, 128, HALF), (1, 65537, 3, REAL), (3, 1000, 40, REAL), (1, 3001, 260, HALF)],
     "odd": [(2, 33, 5, HALF), (1, 1, 2, HALF), (1, 1, 1, REAL), (2, 2000, 7, HALF)],
 }
 CASES = [pytest.param(*shape, id=f"{name}-{i}") for name, shapes in SHAPES.items() for i, shape in enumerate(shapes)]

@@ -19,6 +19,8 @@ from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, S4Config, S4DConfig
 from resolvent.models.presets import robustness
 from resolvent.ssm import toeplitz
+from resolvent.ssm.convolution import fft_conv
+from resolvent.ssm.fourier import fourier
 from resolvent.training import captured, pgd_at, trades
 from resolvent.training.batch import Batch
 from resolvent.training.criterion import criterion
@@ -55,7 +57,7 @@ def both(model: Any, x: Tensor, y: Tensor, half: bool = True) -> tuple[list[Tens
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
-@pytest.mark.parametrize(("b", "l"), [(1, 1), (3, 130), (128, 256)])
+@pytest.mark.parametrize(("b", "l"), [(1, 1), (3, 130), (128, 256), (2, 4099), (1, 20_000)])
 def test_against_float64(layer: Any, b: int, l: int) -> None:
     x, y = torch.rand(b, l, 3, device="cuda"), torch.arange(b, device="cuda") % 10
     for got, want in zip(*both(build_model(config(layer)).cuda(), x, y), strict=True):
@@ -70,7 +72,7 @@ fine = pytest.mark.skipif(
 
 @fine
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
-@pytest.mark.parametrize(("b", "l"), [(1, 128), (5, 384), (130, 256)])
+@pytest.mark.parametrize(("b", "l"), [(1, 128), (5, 384), (130, 256), (1, 1), (3, 131), (2, 1025), (1, 20_000)])
 def test_float32_against_float64(layer: Any, b: int, l: int) -> None:
     x, y = torch.rand(b, l, 3, device="cuda"), torch.arange(b, device="cuda") % 10
     found = zip(*both(build_model(config(layer)).cuda(), x, y, half=False), (1e-5, 1e-4, 1e-4), strict=True)
@@ -87,20 +89,29 @@ def test_float32_widths_and_activations(d: int, act: str, ads: str | None) -> No
 
 
 @fine
-def test_a_sample_alone_and_in_a_batch() -> None:
+@pytest.mark.parametrize("l", [256, 250])
+def test_a_sample_alone_and_in_a_batch(l: int) -> None:
     """Float32: an attack computes a sample in batches of many sizes, and its verdict must not hang on them."""
-    model, x = build_model(config(d=128)).cuda().eval(), torch.rand(300, 256, 3, device="cuda")
+    model, x = build_model(config(d=128)).cuda().eval(), torch.rand(300, l, 3, device="cuda")
     with torch.no_grad():
         whole = model(x)
         for part in (1, 7, 128, 200):
             assert float((model(x[:part]) - whole[:part]).abs().max()) <= 1e-6 * float(whole.abs().max())
 
 
-@fine
-def test_float32_leaves_other_lengths_to_the_modules() -> None:
-    model = build_model(config()).cuda()
-    assert model.lowered(torch.rand(2, 130, 3, device="cuda")) is None
-    assert model.lowered(torch.rand(2, 256, 3, device="cuda")) is not None
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, BF16), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("d", "b", "l"), [(3, 2, 5000), (2, 3, 131), (128, 4, 16_384), (1, 1, 65_537)])
+def test_filters_by_fft(d: int, b: int, l: int, dtype: torch.dtype, tolerance: float) -> None:
+    k = torch.randn(d, l, device="cuda") / l**0.5
+    x, g = (torch.randn(d, b, l, device="cuda").to(dtype) for _ in range(2))
+    wide, taps = x.double().requires_grad_(), k.double().requires_grad_()
+    want = fft_conv(wide, taps[:, None])
+    gx, gk = torch.autograd.grad(want, (wide, taps), g.double())
+    made = fourier(k)
+    assert_close(made.forward(x).double(), want, tolerance=tolerance)
+    assert_close(made.adjoint(g).double(), gx, tolerance=tolerance)
+    assert_close(made.adjoint(g, onto=x.clone()).double(), gx + x.double(), tolerance=tolerance)
+    assert_close(made.taps(x, g).double(), gk, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_toeplitz_products(d: int, b: int, l: int, dtype: torch.dtype, tolerance
 
 @pytest.mark.parametrize("l", [1, 127, 2049, 4096, 5000, 65_536])
 def test_any_length(l: int) -> None:
-    """Under autocast, on either side of the longest that the form takes."""
+    """Under autocast, by products and by FFT."""
     model, x = build_model(config(d=16)).cuda(), torch.rand(2, l, 3, device="cuda")
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
         got = model(x)
@@ -184,8 +195,8 @@ def test_fused_kernels(act: str, final: str, sigma: str | None, dtype: torch.dty
 
 
 @pytest.mark.parametrize("half", [True, False])
-@pytest.mark.parametrize("make", [pgd_at, trades])
-def test_the_recorded_step_is_the_step(make: Any, half: bool) -> None:
+@pytest.mark.parametrize(("make", "b", "l"), [(pgd_at, 128, 128), (trades, 128, 128), (pgd_at, 16, 4100)])
+def test_the_recorded_step_is_the_step(make: Any, b: int, l: int, half: bool) -> None:
     """Replays with other samples and other parameters give what the same step gives without a graph."""
     model, objective = build_model(config()).cuda(), make(Threat("linf", 8 / 255, (0, 1)), steps=3)
     g = torch.Generator().manual_seed(0)
@@ -196,8 +207,8 @@ def test_the_recorded_step_is_the_step(make: Any, half: bool) -> None:
         return [loss.value, loss.output, *torch.autograd.grad(loss.value, list(own.parameters()))]
 
     for turn in range(4):
-        x, y = torch.rand(128, 128, 3, generator=g).cuda(), torch.randint(0, 10, (128,), generator=g).cuda()
-        batch, before = Batch(x, y, None, Draws(turn, torch.arange(128, device="cuda"))), copy.deepcopy(model)
+        x, y = torch.rand(b, l, 3, generator=g).cuda(), torch.randint(0, 10, (b,), generator=g).cuda()
+        batch, before = Batch(x, y, None, Draws(turn, torch.arange(b, device="cuda"))), copy.deepcopy(model)
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.05 * torch.randn_like(p))

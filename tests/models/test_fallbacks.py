@@ -176,20 +176,20 @@ def asked(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch, part: Any = lower
 
 
 @pytest.mark.parametrize(
-    ("l", "dtype", "words"),
+    ("kernels", "dtype", "words"),
     [
-        (130, torch.float32, "WARNING Toeplitz products: the GPU's own kernels do not take lengths that 128"),
-        (128, WIDE, "INFO the lowered form: the GPU's own kernels do not take torch.float64"),
+        (None, torch.float32, "WARNING Toeplitz products: the GPU's own kernels do not take anything without Triton"),
+        (Kernels(takes=lambda *given: True), WIDE, "INFO the lowered form: the GPU's own kernels do not take"),
     ],
-    ids=["length", "float64"],
+    ids=["no kernels", "float64"],
 )
 def test_a_model_that_runs_as_modules_says_why(
-    l: int, dtype: torch.dtype, words: str, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    kernels: Any, dtype: torch.dtype, words: str, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toeplitz, "_triton", lambda: Kernels(takes=lambda *given: False))
+    monkeypatch.setattr(toeplitz, "_triton", lambda: kernels)
     model = build_model(config())
     for _ in range(2):
-        assert asked(model, claimed(2, l, 3, dtype=dtype), monkeypatch) is None
+        assert asked(model, claimed(2, 130, 3, dtype=dtype), monkeypatch) is None
     (told,) = said()
     assert told.startswith(words)
 
@@ -199,19 +199,30 @@ def test_recurrences_have_another_form(said: Callable[[], list[str]], monkeypatc
     assert not said()
 
 
-def test_a_long_sequence_says_so(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toeplitz, "_triton", lambda: Kernels(takes=lambda *given: True))
-    monkeypatch.setattr(lowered, "LONGEST", {"cuda": 256})
+def test_any_length_is_served(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toeplitz, "_triton", lambda: Kernels(takes=lambda like, size, l, dtype: l % 128 == 0))
     model = build_model(config())
-    assert asked(model, claimed(2, 256, 3, dtype=torch.float32), monkeypatch) is not None
-    for _ in range(2):
-        assert asked(model, claimed(2, 384, 3, dtype=torch.float32), monkeypatch) is None
-    monkeypatch.setattr(lowered, "FINE", 128)
-    assert asked(model, claimed(2, 256, 3, dtype=torch.float32), monkeypatch) is None
-    assert [line.split(";")[0] for line in said()] == [
-        f"INFO the lowered form in torch.float32: the GPU's own kernels do not take more than {l} steps"
-        for l in (256, 128)
-    ]
+    for l in (1, 128, 130, 1024, 20_000):
+        assert asked(model, claimed(2, l, 3, dtype=torch.float32), monkeypatch) is not None
+    assert not said()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "l", "products"),
+    [
+        (HALF, 4096, True),
+        (HALF, 130, True),
+        (HALF, 4097, False),
+        (torch.float32, 1024, True),
+        (torch.float32, 130, False),
+        (torch.float32, 1152, False),
+    ],
+)
+def test_the_cheaper_filter(dtype: torch.dtype, l: int, products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toeplitz, "_triton", lambda: Kernels(takes=lambda like, size, l, dtype: l % 128 == 0))
+    for name in ("toeplitz", "fourier"):
+        monkeypatch.setattr(lowered, name, lambda kernel, *given, name=name: name)
+    assert lowered._filter(claimed(2, l, dtype=torch.float32), dtype) == ("toeplitz" if products else "fourier")
 
 
 def test_long_attention_says_so(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

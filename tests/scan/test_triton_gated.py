@@ -57,6 +57,12 @@ def test_many_channels_to_a_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_four_channels_to_a_thread(dtype: torch.dtype) -> None:
+    assert gated_triton.cut(1, 6, 132, dtype, "backward").per == 4
+    compare(scan, draw(1, 6, 132, start="any"), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_memory_with_holes(dtype: torch.dtype) -> None:
     """Strides of every kind, an odd first address and an upstream gradient without memory of its own."""
     p = torch.randn(4, 2, 9, dtype=dtype).permute(1, 2, 0)

@@ -62,6 +62,21 @@ def test_diagonal_bank_equals_simulation(length: int, T: int, kind: str, delay: 
     assert_close(end, reals(x))
 
 
+@pytest.mark.parametrize("m", [1, 2, 3, 8, 9, 31, 64, 97])
+@pytest.mark.parametrize("few", [1, 3, 8])
+def test_states_in_pairs_are_those_one_by_one(m: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "FEW", few)
+    P = torch.randn(2, 4, 4, dtype=F64)
+    leaves = 0.97 * P / torch.linalg.matrix_norm(P, 2)[:, None, None], torch.randn(2, 3, m, 4), torch.randn(2, 3, 4)
+    leaves = tuple(t.double().requires_grad_() for t in leaves)
+    found = []
+    for along in (blocked._paired, blocked._one_by_one):
+        h = along(*leaves)
+        found.append([h, *torch.autograd.grad(h.pow(3).sum(), leaves)])
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)
+
+
 @pytest.mark.parametrize("delay", [False, True])
 @pytest.mark.parametrize(("length", "T"), [(1, 1), (1, 8), (7, 8), (8, 8), (50, 8), (48, 12), (50, 13)])
 def test_dense_bank_equals_simulation(length: int, T: int, delay: bool) -> None:

@@ -26,7 +26,7 @@ from resolvent.blocks.residual import Residual
 from resolvent.scan.chip import roomy
 from resolvent.scan.fallback import ABSENT, left_to_torch
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
-from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
+from resolvent.ssm.filter import Filter
 
 WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
 
@@ -61,7 +61,7 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
     return replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype))
 
 
-def post_norm_block(h: Tensor, conv: Toeplitz, w: Weights) -> Tensor:
+def post_norm_block(h: Tensor, conv: Filter, w: Weights) -> Tensor:
     """out (d, b, l) of h (d, b, l)."""
     still = (conv.detached(), w.still, torch.is_grad_enabled())
     out: Tensor = _PostNorm.apply(h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, still)
@@ -125,7 +125,7 @@ class _PostNorm(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, kernel: Tensor, *rest: Any) -> Tensor:
         *learned, (conv, w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
-        y = forward_product(h, conv.ahead)
+        y = conv.forward(h)
         out, kept = _ops(h).forward(y, h, w, watched and any(ctx.needs_input_grad))
         if kept is not None:
             bent = not w.linear_in_y and kept.first is None and kept.last is None
@@ -138,10 +138,11 @@ class _PostNorm(torch.autograd.Function):
         (conv, w), (h, y, *kept), g = ctx.tables, ctx.saved_tensors, gradients[0]
         if by_graph_only(g):
             inputs = (h, *ctx.learned)
-            return *_again(lambda *t: plain_block(*t, w=w), inputs, g, ctx.needs_input_grad[: len(inputs)]), None
+            needs = ctx.needs_input_grad[: len(inputs)]
+            return *_again(lambda *t: plain_block(*t, w=w, conv=conv), inputs, g, needs), None
         gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
-        gk = kernel_gradient(h, gy, conv.back.shape[-2]).to(conv.kernel.dtype) if ctx.learn else None
-        gh = adjoint_product(gy, conv.back, onto=gz)
+        gk = conv.taps(h, gy).to(conv.kernel.dtype) if ctx.learn else None
+        gh = conv.adjoint(gy, onto=gz)
         return gh, gk, *(found or (None,) * 6), None
 
 
@@ -194,9 +195,10 @@ def plain_block(
     ba: Tensor | None,
     *,
     w: Weights,
+    conv: Filter,
 ) -> Tensor:
     """The block in torch's operations: the truth, and what gradients of gradients run."""
-    y = plain_product(h, kernel)
+    y = conv.plain(h, kernel)
     if Wa is not None and ba is not None:
         y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y
     z = h + fused_torch.ACTS[w.final](_map(W, bias, fused_torch.ACTS[w.act](y)))

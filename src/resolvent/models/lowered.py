@@ -6,10 +6,10 @@ that depend on the parameters alone:
     entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool -> head
 
 with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
-Toeplitz matrices, the maps over channels are plain products, and no transpose stands between them. Tables are made once
-per `frozen()` context, so an attack pays for them once and differentiates in x alone. On a CPU such a pass walks
-through the whole stack with eight samples at a time (`blocks.cohort`); there alone, blocks of S5 and LRU, whose layer
-is a recurrence in place of k, have this form too.
+Toeplitz matrices, or an FFT where a GPU meets long sequences; the maps over channels are plain products, and no
+transpose stands between them. Tables are made once per `frozen()` context, so an attack pays for them once and
+differentiates in x alone. On a CPU such a pass walks through the whole stack with eight samples at a time
+(`blocks.cohort`); there alone, blocks of S5 and LRU, whose layer is a recurrence in place of k, have this form too.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ from resolvent.models.responses import impulse_responses
 from resolvent.models.verdict import Verdict
 from resolvent.scan.fallback import left_to_torch
 from resolvent.ssm.blocked import plain
-from resolvent.ssm.toeplitz import Toeplitz, served, tell, toeplitz
+from resolvent.ssm.filter import Filter
+from resolvent.ssm.fourier import fourier
+from resolvent.ssm.toeplitz import SLICE, served, tell, toeplitz
 
 if TYPE_CHECKING:
     from resolvent.models.model import Model
 
 CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
-LONGEST = {"cuda": 4096, "cpu": 64}  # steps up to which Toeplitz products beat the layers' own pass
-FINE = 1024  # the same in float32 on a GPU: beyond it what its matrix units cut off sums to more than float32 allows
+LONGEST = {torch.bfloat16: 4096, torch.float32: 1024}  # steps up to which a GPU's Toeplitz products beat the FFT, or,
+# in float32, are as exact: beyond them what matrix units cut off sums to more than float32 allows
+SHORT = 64  # steps up to which a CPU's beat the layers' own pass
 WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
 RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
@@ -59,7 +62,7 @@ class Tables:
     """What a pass needs besides x, for one length and dtype: per block what its layer does, and its fused weights."""
 
     dtype: torch.dtype
-    layers: tuple[Toeplitz | Recurrence, ...]
+    layers: tuple[Filter | Recurrence, ...]
     entry: fused.Weights | None
     blocks: tuple[fused.Weights | None, ...]
     parts: Parts
@@ -101,13 +104,13 @@ class Lowered:
         own = [t if isinstance(t, Recurrence) else t.kernel for t in made]
         return Tables(dtype, made, entry, weights, _parts(self.model, own, length), learnt)
 
-    def _operators(self, length: int, dtype: torch.dtype) -> tuple[Toeplitz | Recurrence, ...]:
+    def _operators(self, length: int, dtype: torch.dtype) -> tuple[Filter | Recurrence, ...]:
         layers = [b.layer for b in self.blocks]
         responses = iter(impulse_responses([a for a in layers if isinstance(a, CONVOLVED)], length))
         return tuple(
             recurrence(layer.tables(), dtype)
             if isinstance(layer, RECURRENT)
-            else toeplitz(next(responses).to(_wide(dtype)), dtype)
+            else _filter(next(responses).to(_wide(dtype)), dtype)
             for layer in layers
         )
 
@@ -206,11 +209,8 @@ def _reaches(model: Model, x: Tensor, dtype: torch.dtype, walkable: bool) -> boo
     if any(isinstance(layer, RECURRENT) for layer in layers):
         far = RECURRED if all(isinstance(layer, RECURRENT) for layer in layers) else WALKED
         fit = l <= far and (model.tower.body.is_frozen or _pays(x))
-    elif l <= LONGEST[kind] or kind != "cpu":
-        longest = min(FINE, LONGEST[kind]) if kind == "cuda" and dtype == torch.float32 else LONGEST[kind]
-        if l > longest:
-            left_to_torch(x, f"the lowered form in {dtype}", f"more than {longest} steps", logging.INFO)
-        return l <= longest
+    elif l <= SHORT or kind != "cpu":
+        return True
     else:
         fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or model.tower.body.is_frozen)
     return fit and kind == "cpu" and walkable and cohort.runs(x.device, dtype)
@@ -234,12 +234,12 @@ def _runs(layer: nn.Module) -> bool:
 
 
 def _dtype(x: Tensor) -> torch.dtype | None:
-    """bf16 under autocast on a GPU, else x's own; without the GPU's own kernels float32 products lose to the layers."""
+    """bf16 under autocast on a GPU, else x's own; without the GPU's own kernels float32 blocks lose to the modules."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         return torch.bfloat16 if kind == "cuda" and torch.get_autocast_dtype(kind) == torch.bfloat16 else None
     if kind == "cuda":
-        return torch.float32 if x.dtype == torch.float32 and served(x, x.shape[1], torch.float32) else None
+        return torch.float32 if x.dtype == torch.float32 and served(x, SLICE["cuda"], torch.float32) else None
     return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
 
 
@@ -252,10 +252,18 @@ def _tell(model: Model, x: Tensor) -> None:
     elif x.dtype != torch.float32:
         left_to_torch(x, "the lowered form", str(x.dtype), logging.INFO)
     else:
-        tell(x, x.shape[1], torch.float32)
+        tell(x, SLICE["cuda"], torch.float32)
 
 
-def _block(block: Residual, x: Tensor, layer: Toeplitz | Recurrence) -> Tensor:
+def _filter(kernel: Tensor, dtype: torch.dtype) -> Filter:
+    """The cheaper way to convolve with kernel (d, l)."""
+    l = kernel.shape[-1]
+    if kernel.is_cuda and (l > LONGEST.get(dtype, l) or (dtype == torch.float32 and not served(kernel, l, dtype))):
+        return fourier(kernel)
+    return toeplitz(kernel, dtype)
+
+
+def _block(block: Residual, x: Tensor, layer: Filter | Recurrence) -> Tensor:
     """`Residual` in torch's operations."""
     h = columns.norm(block.norm, x) if block.prenorm else x
     h = columns.mixed(block, layer(h))

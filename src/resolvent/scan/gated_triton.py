@@ -20,11 +20,26 @@ from resolvent.scan.gated_reference import gated_reference, gradients_again
 from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
 from resolvent.scan.linear_triton import ENOUGH, _as, on_device, tried, triton_scan
 
-WARPS = 1  # to a program
-PER = 2  # channels to a thread, where they come in such groups
-TILES = {"forward": (4, 8), "backward": (4, 6)}  # steps to a tile, and how many tiles are under way
+
+
+class Tile(NamedTuple):
+    """Steps, tiles under way, channels to a thread, warps to a program."""
+
+    steps: int
+    stages: int
+    per: int
+    warps: int
+
+
+# by direction and bytes of a number, as measured; the second where channels are fewer or come in other groups
+TILES = {
+    ("forward", 2): (Tile(4, 6, 2, 1), Tile(4, 6, 2, 1)),
+    ("forward", 4): (Tile(4, 4, 4, 2), Tile(4, 6, 2, 1)),
+    ("backward", 2): (Tile(4, 4, 4, 2), Tile(4, 4, 2, 1)),
+    ("backward", 4): (Tile(4, 3, 4, 2), Tile(4, 4, 2, 1)),
+}
 WANTED = 4224  # warps to aim for where time is cut, which is below ENOUGH of them: thirty-two on each multiprocessor
-NARROW = 16  # steps to a tile where a thread's channels are fewer than four bytes, which cannot be copied ahead
+NARROW = Tile(16, 1, 1, 1)  # where a thread's channels are fewer than four bytes, which cannot be copied ahead
 
 
 class Cut(NamedTuple):
@@ -128,15 +143,23 @@ class _Job:
 
 
 def cut(b: int, l: int, d: int, dtype: torch.dtype, which: str) -> Cut:
-    per = PER if d % PER == 0 else 1
-    warps = min(WARPS, triton.next_power_of_2(triton.cdiv(d, 32 * per)))
+    bt, stages, per, warps = _tile(d, dtype.itemsize, which)
+    warps = min(warps, triton.next_power_of_2(triton.cdiv(d, 32 * per)))
     bn = min(32 * per * warps, triton.next_power_of_2(d))
-    bt, stages = TILES[which] if per * dtype.itemsize >= 4 else (NARROW, 1)
     held, tiles = b * triton.cdiv(d, bn) * warps, triton.cdiv(l, bt)
     chunk = l
     if held < ENOUGH and tiles >= 8:
         chunk = bt * max(4, triton.cdiv(tiles * held, WANTED))
     return Cut(bt, bn, per, warps, stages, chunk, triton.cdiv(l, chunk))
+
+
+def _tile(d: int, size: int, which: str) -> Tile:
+    best, other = TILES[which, size]
+    if d % best.per == 0 and d >= 32 * best.per:
+        return best
+    if d % other.per == 0:
+        return other
+    return other._replace(per=1) if size >= 4 else NARROW
 
 
 def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:

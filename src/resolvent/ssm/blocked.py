@@ -27,6 +27,7 @@ from resolvent.scan.watched import batched, forward_mode, transformed
 from resolvent.ssm.layout import channels_first, channels_last
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
+FEW = 8  # blocks that are soon gone through one by one
 CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
 
 
@@ -57,11 +58,7 @@ class DenseCarry:
     whole: Tensor  # (d, s, s)
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
-        h, states = h0, []
-        for z_k in z.unbind(2):
-            h = torch.baddbmm(z_k, h, self.whole)
-            states.append(h)
-        return torch.stack(states, 2)
+        return (_paired if z.is_cuda else _one_by_one)(self.whole, z, h0)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """Binary powers: one product per bit of `steps`."""
@@ -87,6 +84,37 @@ class Blocks:
 def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
     """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
     return _reals(linear_scan(whole[:, None, None], _own(z, whole), _own(h0, whole), reverse))
+
+
+def _one_by_one(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
+    """h_k = h_{k-1} P + z_k for P (d, s, s), z (d, b, m, s) and h0 (d, b, s)."""
+    h, states = h0, []
+    for z_k in z.unbind(2):
+        h = torch.baddbmm(z_k, h, P)
+        states.append(h)
+    return torch.stack(states, 2)
+
+
+def _paired(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
+    """The same in log2(m) turns, for a device that is idle in most of m short products: two blocks as one, with P²,
+
+        h_{2j+1} = h_{2j-1} P² + (z_{2j} P + z_{2j+1}),    and from these    h_{2j} = h_{2j-1} P + z_{2j}
+    """
+    m = z.shape[2]
+    if m <= FEW:
+        return _one_by_one(P, z, h0)
+    early, late = z[:, :, ::2], z[:, :, 1::2]
+    pairs = late.shape[2]
+    second = _paired(P @ P, _onto(late, early[:, :, :pairs], P), h0)
+    before = torch.cat([h0[:, :, None], second[:, :, : early.shape[2] - 1]], 2)
+    first = _onto(early, before, P)
+    both = torch.stack([first[:, :, :pairs], second], 3).flatten(2, 3)
+    return both if m % 2 == 0 else torch.cat([both, first[:, :, pairs:]], 2)
+
+
+def _onto(z: Tensor, h: Tensor, P: Tensor) -> Tensor:
+    """z + h P, both (d, b, m, s)."""
+    return torch.baddbmm(z.flatten(1, 2), h.flatten(1, 2), P).view(z.shape)
 
 
 def _own(h: Tensor, lam: Tensor) -> Tensor:

@@ -25,19 +25,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.scan.fallback import ABSENT, left_to_torch
-from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+from resolvent.ssm.filter import Filter
+from resolvent.ssm.fourier import correlated
 
 SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
+SUMMED = 512  # steps beyond which a GPU finds the gradient of a float32 kernel sooner by the FFT
 
 
 @dataclass(frozen=True)
-class Toeplitz:
-    """The kernel (d, l), which alone is differentiated, and its two tables (d, T, l) in the dtype of the products.
+class Toeplitz(Filter):
+    """The kernel (d, l) and its two tables (d, T, l) in the dtype of the products.
 
     For float32 on a GPU a table is the sum of two, (2, d, T, l): see `toeplitz_triton`.
     """
 
-    kernel: Tensor
     tables: Callable[[], tuple[Tensor, Tensor]]  # made at the first call
 
     @property
@@ -51,10 +52,18 @@ class Toeplitz:
     def detached(self) -> Toeplitz:
         return Toeplitz(self.kernel.detach(), self.tables)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """y (d, b, l) of x (d, b, l)."""
-        y: Tensor = _Product.apply(x, self.kernel, self.ahead, self.back)
-        return y
+    def forward(self, x: Tensor) -> Tensor:
+        return forward_product(x, self.ahead)
+
+    def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
+        return adjoint_product(gy, self.back, onto)
+
+    def taps(self, x: Tensor, gy: Tensor) -> Tensor:
+        return kernel_gradient(x, gy, self.back.shape[-2])
+
+    @staticmethod
+    def plain(x: Tensor, kernel: Tensor) -> Tensor:
+        return plain_product(x, kernel)
 
 
 def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toeplitz:
@@ -162,6 +171,8 @@ def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
     """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
     if x.dtype == torch.float32:
         left_to_torch(x, "the kernel's gradient by Toeplitz products", "float32", logging.INFO)
+        if x.is_cuda and x.shape[-1] > SUMMED:
+            return correlated(x, gy)
     quick = _quick(x, T) if x.dtype == torch.bfloat16 else None
     if quick is not None:
         found: Tensor = quick.kernel_gradient(x, gy)
@@ -181,28 +192,3 @@ def plain_product(x: Tensor, kernel: Tensor) -> Tensor:
     l = kernel.shape[-1]
     M = F.pad(kernel.to(x.dtype), (l - 1, 0)).unfold(-1, l, 1).flip(1)  # (d, l, l), row s column t: k_{t - s}
     return x @ M
-
-
-class _Product(torch.autograd.Function):
-    """The tables are made from the kernel, so its gradient stands for theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
-        learnt = ctx.needs_input_grad[1]
-        ctx.save_for_backward(kernel, back, *((x,) if learnt else ()))
-        return forward_product(x, ahead)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        kernel, back, *kept = ctx.saved_tensors
-        gy, T = gradients[0], back.shape[-2]
-        if by_graph_only(gy):
-            x = kept[0] if kept else torch.zeros_like(gy).requires_grad_()
-            found = gradients_by_graph(
-                lambda *t: (plain_product(*t),), (x, kernel), (gy,), [*ctx.needs_input_grad[:1], bool(kept)]
-            )
-            return *found, None, None
-        gy = gy.contiguous()
-        gx = adjoint_product(gy, back) if ctx.needs_input_grad[0] else None
-        gk = kernel_gradient(kept[0], gy, T).to(kernel.dtype) if kept else None
-        return gx, gk, None, None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
-from resolvent.ssm.toeplitz import Toeplitz, adjoint_product, forward_product, kernel_gradient, plain_product
+from resolvent.ssm.toeplitz import Toeplitz, plain_product
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _TwoSided(torch.autograd.Function):
         x = x.contiguous()
         ctx.tables, ctx.learn = tables, any(ctx.needs_input_grad[1:3])
         ctx.save_for_backward(past, future, x if ctx.learn else None)
-        return adjoint_product(x, tables.future.back, onto=forward_product(x, tables.past.ahead))
+        return tables.future.adjoint(x, onto=tables.past.forward(x))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -54,9 +54,8 @@ class _TwoSided(torch.autograd.Function):
             found = gradients_by_graph(lambda *t: (plain_two_sided(*t),), (at, past, future), (gy,), needs)
             return *found, None
         gy, tables = gy.contiguous(), ctx.tables
-        gx = adjoint_product(gy, tables.past.back, onto=forward_product(gy, tables.future.ahead))
+        gx = tables.past.adjoint(gy, onto=tables.future.forward(gy))
         if x is None:
             return gx, None, None, None
-        T = tables.past.back.shape[-2]
-        g_past, g_future = kernel_gradient(x, gy, T), kernel_gradient(gy, x, T)
+        g_past, g_future = tables.past.taps(x, gy), tables.future.taps(gy, x)
         return gx, g_past.to(past.dtype), g_future.to(future.dtype), None
