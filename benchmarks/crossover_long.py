@@ -1,4 +1,4 @@
-"""Long convolutions with one kernel per channel: Toeplitz products, the FFT, and a layer's own pass by blocks.
+"""Long convolutions with one kernel per channel: Toeplitz products, FFTs, and a layer's own pass by blocks.
 
 x is (d, b, l), channels first and time last, b times l stays the same, and every way is compared with float64 before it
 is timed: one that differs has no time. What depends on the kernel alone (tables, its transform) is made beforehand, as
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from gpu_case import clock
 from resolvent.layers import S4D
-from resolvent.ssm.convolution import fast_length
-from resolvent.ssm.toeplitz import adjoint_product, forward_product, kernel_gradient, toeplitz
+from resolvent.ssm.convolution import fft_conv
+from resolvent.ssm.filter import Filter
+from resolvent.ssm.fourier import fourier
+from resolvent.ssm.toeplitz import toeplitz
 
 WORKS = ("forward", "forward, input gradient", "kernel gradient")
 ATTACK = WORKS[1]  # what ten of the eleven passes of a PGD-10 step are
@@ -31,50 +33,10 @@ ALLOWED = {"bfloat16": (2e-2, 2e-2), "float32": (1e-5, 1e-4)}  # values, gradien
 class Plan:
     """d channels, b l samples of each, lengths, and the states of the layer."""
 
-    lengths: tuple[int, ...] = tuple(128 * 2**i for i in range(8))
+    lengths: tuple[int, ...] = (128, 256, 512, 784, 1024, 2048, 4096, 8192, 16384)  # one that 128 does not divide
     samples: tuple[int, ...] = (2**18, 2**20)
     d: int = 128
     n: int = 64
-
-
-class Products:
-    """Toeplitz products; in float32 on a GPU three of tf32 each."""
-
-    def __init__(self, k: Tensor, dtype: torch.dtype) -> None:
-        self.tables = toeplitz(k, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return forward_product(x, self.tables.ahead)
-
-    def adjoint(self, g: Tensor) -> Tensor:
-        return adjoint_product(g, self.tables.back)
-
-    def taps(self, x: Tensor, g: Tensor) -> Tensor:
-        return kernel_gradient(x, g, self.tables.back.shape[-2])
-
-
-class Transforms:
-    """y = F⁻¹(F x · F k), ∂x = F⁻¹(F ∂y · ‾F k), ∂k = F⁻¹(sum over b of ‾F x · F ∂y), over twice as many steps."""
-
-    def __init__(self, k: Tensor, dtype: torch.dtype) -> None:
-        self.dtype, self.l, self.n = dtype, k.shape[-1], fast_length(2 * k.shape[-1] - 1)
-        self.wide = torch.promote_types(dtype, torch.float32)
-        self.K = self._ahead(k)[:, None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._back(self._ahead(x) * self.K).to(self.dtype)
-
-    def adjoint(self, g: Tensor) -> Tensor:
-        return self._back(self._ahead(g) * self.K.conj()).to(self.dtype)
-
-    def taps(self, x: Tensor, g: Tensor) -> Tensor:
-        return self._back((self._ahead(x).conj() * self._ahead(g)).sum(1))
-
-    def _ahead(self, x: Tensor) -> Tensor:
-        return torch.fft.rfft(x.to(self.wide), self.n)
-
-    def _back(self, X: Tensor) -> Tensor:
-        return torch.fft.irfft(X, self.n)[..., : self.l]
 
 
 class Own:
@@ -114,20 +76,25 @@ def _row(plan: Plan, samples: int, name: str, l: int, device: torch.device) -> d
     torch.manual_seed(0)
     k = torch.randn(plan.d, l, device=device) / l**0.5
     x, g = (torch.randn(plan.d, b, l, device=device).to(dtype) for _ in range(2))
-    truth = Transforms(k.double(), torch.float64)
-    want = truth.forward(x.double()), truth.adjoint(g.double()), truth.taps(x.double(), g.double())
+    want = _truth(k, x, g)
     row: dict[str, Any] = {"samples": samples, "dtype": name, "l": l, "b": b, "ways": {}}
-    kinds: dict[str, Callable[..., Products | Transforms]] = {"toeplitz": Products, "fft": Transforms}
-    for way, kind in kinds.items():
-        made = kind(k, dtype)
+    for way, made in {"toeplitz": toeplitz(k, dtype), "fft": fourier(k)}.items():
         got = made.forward(x), made.adjoint(g), made.taps(x, g)
         row["ways"][way] = _timed(name, (got, want), _works(made, x, g), device)
-    del want, got, k, made
+    del want, got, made
     row["ways"]["layer"] = _layer(plan, name, (x, g), device)
     return row
 
 
-def _works(way: Products | Transforms, x: Tensor, g: Tensor) -> dict[str, Callable[[], object]]:
+def _truth(k: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """y, ∂x and ∂k in float64, by autograd."""
+    with torch.enable_grad():
+        k, x = (t.double().requires_grad_() for t in (k, x))
+        y = fft_conv(x, k[:, None])
+        return y.detach(), *torch.autograd.grad(y, (x, k), g.double())
+
+
+def _works(way: Filter, x: Tensor, g: Tensor) -> dict[str, Callable[[], object]]:
     both = lambda: (way.forward(x), way.adjoint(g))  # noqa: E731
     return dict(zip(WORKS, (lambda: way.forward(x), both, lambda: way.taps(x, g)), strict=True))
 
@@ -141,11 +108,15 @@ def _layer(plan: Plan, name: str, given: tuple[Tensor, Tensor], device: torch.de
         own = Own(layer)
         got, want = own.both(x, g), wide.both(x[some].double(), g[some].double())
         works = {WORKS[0]: lambda: own.forward(x), ATTACK: lambda: own.both(x, g)}
-        return _timed(name, (tuple(t[some] for t in got), want), works, device)
+        return _timed(name, (tuple(t[some] for t in got), want), works, device, graph=False)
 
 
 def _timed(
-    name: str, pair: tuple[tuple[Tensor, ...], ...], works: dict[str, Callable[[], object]], device: torch.device
+    name: str,
+    pair: tuple[tuple[Tensor, ...], ...],
+    works: dict[str, Callable[[], object]],
+    device: torch.device,
+    graph: bool = True,
 ) -> dict[str, Any]:
     """Distances from float64, and the times, or why there are none."""
     got, want = pair
@@ -155,15 +126,18 @@ def _timed(
     found: dict[str, Any] = {"errors": dict(zip(("values", "input gradient", "kernel gradient"), errors, strict=False))}
     if wrong:
         return found | {"refused": "; ".join(wrong)}
-    return found | {"ms": {name: round(_ms(work, device), 4) for name, work in works.items()}}
+    return found | {"ms": {name: round(_ms(work, device, graph), 4) for name, work in works.items()}}
 
 
-def _ms(work: Callable[[], object], device: torch.device) -> float:
+def _ms(work: Callable[[], object], device: torch.device, graph: bool) -> float:
+    """With `graph` as a CUDA graph, as recorded steps run filters; else called from Python, as layers are."""
     work()
     if device.type != "cuda":
         return min(clock(work, device) for _ in range(3))
-    from triton.testing import do_bench
+    from triton.testing import do_bench, do_bench_cudagraph
 
+    if graph:
+        return float(do_bench_cudagraph(work, rep=40, return_mode="median"))
     return float(do_bench(work, warmup=5, rep=40, return_mode="median"))
 
 
@@ -190,7 +164,7 @@ def crossovers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _reach(rows: list[dict[str, Any]], work: str, rival: str) -> int:
     reach = 0
-    for row in sorted(rows, key=lambda row: row["l"]):
+    for row in sorted((row for row in rows if row["l"] % 128 == 0), key=lambda row: row["l"]):
         ours, other = (row[way].get("ms", {}).get(work) for way in ("toeplitz", rival))
         if ours is None or (other is not None and ours > other):
             break

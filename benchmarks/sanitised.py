@@ -191,7 +191,8 @@ def gated_ones() -> list[float]:
     found = []
     for b, l, d, dtype, marks in (
         (1, 700, 6, torch.bfloat16, 2), (2, 13, 70, torch.bfloat16, 1), (300, 8, 64, torch.bfloat16, 0),
-        (1, 701, 5, torch.float32, 2), (2, 33, 5, torch.bfloat16, 1),
+        (1, 701, 5, torch.float32, 2), (2, 33, 5, torch.bfloat16, 1), (1, 90, 132, torch.bfloat16, 2),
+        (140, 9, 260, torch.float32, 1),
     ):  # fmt: skip
         p, q, x = (normal(b, l, d, dtype=dtype) for _ in range(3))
         rate, h0 = -torch.rand(d, device=device), torch.randn(b, d, device=device)

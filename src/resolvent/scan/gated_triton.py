@@ -21,7 +21,6 @@ from resolvent.scan.gated_triton_kernels import ANY, FIRST, NONE, backward_kerne
 from resolvent.scan.linear_triton import ENOUGH, _as, on_device, tried, triton_scan
 
 
-
 class Tile(NamedTuple):
     """Steps, tiles under way, channels to a thread, warps to a program."""
 
