@@ -79,7 +79,7 @@ def _row(plan: Plan, samples: int, name: str, l: int, device: torch.device) -> d
     want = _truth(k, x, g)
     row: dict[str, Any] = {"samples": samples, "dtype": name, "l": l, "b": b, "ways": {}}
     for way, made in {"toeplitz": toeplitz(k, dtype), "fft": fourier(k)}.items():
-        got = made.forward(x), made.adjoint(g), made.taps(x, g)
+        got = made.forward(x), made.adjoint(g), *made.taps(x, g)
         row["ways"][way] = _timed(name, (got, want), _works(made, x, g), device)
     del want, got, made
     row["ways"]["layer"] = _layer(plan, name, (x, g), device)

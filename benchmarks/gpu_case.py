@@ -184,7 +184,7 @@ def _recorded(prepare: Prepare) -> Callable[[], object] | None:
 
     def replayed() -> object:
         graph.replay()
-        return kept  # which lies where the graph writes
+        return kept, work  # which lie where the graph writes and reads
 
     return replayed
 

@@ -208,21 +208,22 @@ def test_any_length_is_served(said: Callable[[], list[str]], monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("dtype", "l", "products"),
+    ("dtype", "l", "T"),
     [
-        (HALF, 4096, True),
-        (HALF, 130, True),
-        (HALF, 4097, False),
-        (torch.float32, 1024, True),
-        (torch.float32, 130, False),
-        (torch.float32, 1152, False),
+        (HALF, 2048, 2048),
+        (HALF, 130, 130),
+        (HALF, 4096, 512),
+        (HALF, 2176, 384),
+        (torch.float32, 1024, 1024),
+        (torch.float32, 130, 256),
+        (torch.float32, 1, 128),
+        (torch.float32, 1025, 384),
+        (WIDE, 5000, 5000),
     ],
 )
-def test_the_cheaper_filter(dtype: torch.dtype, l: int, products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toeplitz, "_triton", lambda: Kernels(takes=lambda like, size, l, dtype: l % 128 == 0))
-    for name in ("toeplitz", "fourier"):
-        monkeypatch.setattr(lowered, name, lambda kernel, *given, name=name: name)
-    assert lowered._filter(claimed(2, l, dtype=torch.float32), dtype) == ("toeplitz" if products else "fourier")
+def test_steps_of_a_block(dtype: torch.dtype, l: int, T: int) -> None:
+    """As few beyond the end as there can be, and in float32 a number that the GPU's kernels take."""
+    assert lowered._steps(l, dtype) == T
 
 
 def test_long_attention_says_so(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def block_weights(block: Residual, dtype: torch.dtype) -> Weights | None:
 def post_norm_block(h: Tensor, conv: Filter, w: Weights) -> Tensor:
     """out (d, b, l) of h (d, b, l)."""
     still = (conv.detached(), w.still, torch.is_grad_enabled())
-    out: Tensor = _PostNorm.apply(h, conv.kernel, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, still)
+    out: Tensor = _PostNorm.apply(h, still, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, *conv.learned)
     return out
 
 
@@ -122,28 +122,28 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 class _PostNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, kernel: Tensor, *rest: Any) -> Tensor:
-        *learned, (conv, w, watched) = rest
-        learn = any(ctx.needs_input_grad[1:])
+    def forward(ctx: Any, h: Tensor, still: tuple[Filter, Weights, bool], *learned: Any) -> Tensor:
+        conv, w, watched = still
+        learn = any(ctx.needs_input_grad[2:])
         y = conv.forward(h)
         out, kept = _ops(h).forward(y, h, w, watched and any(ctx.needs_input_grad))
         if kept is not None:
             bent = not w.linear_in_y and kept.first is None and kept.last is None
             ctx.save_for_backward(h, y if learn or bent else None, *kept)
-        ctx.tables, ctx.learned, ctx.learn = (conv, w), (kernel, *learned), learn
+        ctx.tables, ctx.learned, ctx.learn = (conv, w), learned, learn
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         (conv, w), (h, y, *kept), g = ctx.tables, ctx.saved_tensors, gradients[0]
         if by_graph_only(g):
-            inputs = (h, *ctx.learned)
-            needs = ctx.needs_input_grad[: len(inputs)]
-            return *_again(lambda *t: plain_block(*t, w=w, conv=conv), inputs, g, needs), None
+            needs = ctx.needs_input_grad[:1] + ctx.needs_input_grad[2:]
+            gh, *rest = _again(lambda *t: plain_block(*t, w=w, conv=conv), (h, *ctx.learned), g, needs)
+            return gh, None, *rest
         gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
-        gk = conv.taps(h, gy).to(conv.kernel.dtype) if ctx.learn else None
+        taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
         gh = conv.adjoint(gy, onto=gz)
-        return gh, gk, *(found or (None,) * 6), None
+        return gh, None, *(found or (None,) * 6), *taps
 
 
 class _Entry(torch.autograd.Function):
@@ -186,19 +186,18 @@ def _again(function: Any, inputs: tuple[Any, ...], g: Tensor, needs: Any) -> tup
 
 def plain_block(
     h: Tensor,
-    kernel: Tensor,
     W: Tensor,
     bias: Tensor,
     gamma: Tensor,
     beta: Tensor,
     Wa: Tensor | None,
     ba: Tensor | None,
-    *,
+    *taps: Tensor,
     w: Weights,
     conv: Filter,
 ) -> Tensor:
     """The block in torch's operations: the truth, and what gradients of gradients run."""
-    y = conv.plain(h, kernel)
+    y = conv.plain(h, *taps)
     if Wa is not None and ba is not None:
         y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y
     z = h + fused_torch.ACTS[w.final](_map(W, bias, fused_torch.ACTS[w.act](y)))

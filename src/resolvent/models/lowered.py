@@ -6,7 +6,7 @@ that depend on the parameters alone:
     entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool -> head
 
 with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
-Toeplitz matrices, or an FFT where a GPU meets long sequences; the maps over channels are plain products, and no
+Toeplitz matrices, of blocks of it where a GPU meets long sequences; the maps over channels are plain products, and no
 transpose stands between them. Tables are made once per `frozen()` context, so an attack pays for them once and
 differentiates in x alone. On a CPU such a pass walks through the whole stack with eight samples at a time
 (`blocks.cohort`); there alone, blocks of S5 and LRU, whose layer is a recurrence in place of k, have this form too.
@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.blocks import climb, cohort, columns, fused
@@ -35,21 +36,22 @@ from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
 from resolvent.layers.s5 import S5
 from resolvent.models.head import Readout
-from resolvent.models.responses import impulse_responses
+from resolvent.models.responses import impulse_responses, linked_responses
 from resolvent.models.verdict import Verdict
 from resolvent.scan.fallback import left_to_torch
 from resolvent.ssm.blocked import plain
+from resolvent.ssm.chained import chained
 from resolvent.ssm.filter import Filter
-from resolvent.ssm.fourier import fourier
 from resolvent.ssm.toeplitz import SLICE, served, tell, toeplitz
 
 if TYPE_CHECKING:
     from resolvent.models.model import Model
 
 CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
-LONGEST = {torch.bfloat16: 4096, torch.float32: 1024}  # steps up to which a GPU's Toeplitz products beat the FFT, or,
-# in float32, are as exact: beyond them what matrix units cut off sums to more than float32 allows
-SHORT = 64  # steps up to which a CPU's beat the layers' own pass
+LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}  # steps up to which a GPU's Toeplitz products beat blocks, or, in
+# float32, are as exact: beyond them what matrix units cut off sums to more than float32 allows
+BLOCKS = (512, 384, 256)  # steps of a block beyond, the best first
+SHORT = 64  # steps up to which a CPU's products beat the layers' own pass
 WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
 RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
@@ -101,17 +103,14 @@ class Lowered:
         entry = fused.entry_weights(tower.entry, tower.input_norm, dtype)
         weights = tuple(fused.block_weights(b, dtype) for b in self.blocks)
         learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
-        own = [t if isinstance(t, Recurrence) else t.kernel for t in made]
+        own = [t if isinstance(t, Recurrence) else t.learned[0] for t in made]
         return Tables(dtype, made, entry, weights, _parts(self.model, own, length), learnt)
 
     def _operators(self, length: int, dtype: torch.dtype) -> tuple[Filter | Recurrence, ...]:
         layers = [b.layer for b in self.blocks]
-        responses = iter(impulse_responses([a for a in layers if isinstance(a, CONVOLVED)], length))
+        filters = iter(_filters([a for a in layers if isinstance(a, CONVOLVED)], length, dtype))
         return tuple(
-            recurrence(layer.tables(), dtype)
-            if isinstance(layer, RECURRENT)
-            else _filter(next(responses).to(_wide(dtype)), dtype)
-            for layer in layers
+            recurrence(layer.tables(), dtype) if isinstance(layer, RECURRENT) else next(filters) for layer in layers
         )
 
     def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
@@ -255,12 +254,22 @@ def _tell(model: Model, x: Tensor) -> None:
         tell(x, SLICE["cuda"], torch.float32)
 
 
-def _filter(kernel: Tensor, dtype: torch.dtype) -> Filter:
-    """The cheaper way to convolve with kernel (d, l)."""
-    l = kernel.shape[-1]
-    if kernel.is_cuda and (l > LONGEST.get(dtype, l) or (dtype == torch.float32 and not served(kernel, l, dtype))):
-        return fourier(kernel)
-    return toeplitz(kernel, dtype)
+def _filters(layers: list[Any], length: int, dtype: torch.dtype) -> list[Filter]:
+    """The layers' convolutions over so many steps, each in the cheaper way."""
+    T, wide = _steps(length, dtype) if layers and layers[0].anchor.is_cuda else length, _wide(dtype)
+    if length == T:
+        return [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length)]
+    if length < T:
+        return [chained(F.pad(k.to(wide), (0, T - length)), (), dtype) for k in impulse_responses(layers, length)]
+    return [chained(k.to(wide), tuple(more), dtype) for k, *more in linked_responses(layers, length, T)]
+
+
+def _steps(length: int, dtype: torch.dtype) -> int:
+    """Of a block on a GPU: all of them, or a number that its kernels take."""
+    if length > LONGEST.get(dtype, length):
+        return min(BLOCKS, key=lambda T: -length % T)
+    size = SLICE["cuda"]
+    return -(-length // size) * size if dtype == torch.float32 else length
 
 
 def _block(block: Residual, x: Tensor, layer: Filter | Recurrence) -> Tensor:

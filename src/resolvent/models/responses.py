@@ -1,4 +1,4 @@
-"""Impulse responses of the layers of a stack, all at once where they are of one kind.
+"""Impulse responses of the layers of a stack, or what stands for them, all at once where they are of one kind.
 
 A response is made by a few hundred short operations. On a GPU each costs its launch, whatever it computes, so layers
 with the same settings are mapped over together: their parameters stacked, the operations called once.
@@ -16,6 +16,7 @@ from resolvent.layers import s4d_response
 from resolvent.layers.contract import Layer
 from resolvent.layers.dss import DSS
 from resolvent.layers.s4d import S4D
+from resolvent.ssm.block_tables import links
 from resolvent.ssm.impulse import impulse
 
 SETTING = (str, int, float, bool, type(None))
@@ -28,6 +29,14 @@ def impulse_responses(layers: list[Layer], length: int) -> list[Tensor]:
     return [response(layer, length) for layer in layers]
 
 
+def linked_responses(layers: list[Layer], length: int, T: int) -> list[tuple[Tensor, ...]]:
+    """The first T steps of K (d, length) of every layer in float64, and what leads from T steps to the next (`links`)
+    in the layer's dtype."""
+    if len(layers) > 1 and layers[0].anchor.is_cuda and alike(layers):
+        return together(layers, length, T)
+    return [_of_bank(layer, length, T) for layer in layers]
+
+
 def response(layer: Any, length: int) -> Tensor:
     """In one call where that is compiled, else from the layer's bank."""
     if isinstance(layer, S4D):
@@ -37,9 +46,9 @@ def response(layer: Any, length: int) -> Tensor:
     return _of_bank(layer, length)
 
 
-def _of_bank(layer: Any, length: int) -> Tensor:
+def _of_bank(layer: Any, length: int, T: int | None = None) -> Any:
     bank = layer._bank(layer.length or length) if isinstance(layer, DSS) else layer._bank()
-    return impulse(bank, length)
+    return impulse(bank, length) if T is None else (impulse(bank, T), *links(bank, T, layer.dtype))
 
 
 def alike(layers: list[Layer]) -> bool:
@@ -47,22 +56,23 @@ def alike(layers: list[Layer]) -> bool:
     return all(_kind(layer) == _kind(layers[0]) for layer in layers)
 
 
-def together(layers: list[Layer], length: int) -> list[Tensor]:
+def together(layers: list[Layer], length: int, T: int | None = None) -> list[Any]:
     """The same for layers that are alike, in one pass over stacked parameters."""
     own = [dict(layer.named_parameters()) for layer in layers]
     stacked = {name: torch.stack([p[name] for p in own]) for name in own[0]}
-    one = _Response(layers[0], length)
+    one = _Response(layers[0], length, T)
     named = {f"layer.{name}": p for name, p in stacked.items()}
-    return list(vmap(lambda p: functional_call(one, p, ()))(named).unbind(0))
+    found = vmap(lambda p: functional_call(one, p, ()))(named)
+    return list(found.unbind(0)) if T is None else list(zip(*(t.unbind(0) for t in found), strict=True))
 
 
 class _Response(nn.Module):
-    def __init__(self, layer: Layer, length: int) -> None:
+    def __init__(self, layer: Layer, length: int, T: int | None = None) -> None:
         super().__init__()
-        self.layer, self.length = layer, length
+        self.layer, self.length, self.T = layer, length, T
 
-    def forward(self) -> Tensor:
-        return _of_bank(self.layer, self.length)
+    def forward(self) -> Any:
+        return _of_bank(self.layer, self.length, self.T)
 
 
 def _of_parameters(layer: S4D, length: int, own: tuple[Tensor, ...]) -> Tensor:

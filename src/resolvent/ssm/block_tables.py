@@ -80,13 +80,27 @@ def _weight(bank: DiagonalBank) -> Tensor:
 
 def _tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool = False) -> tuple[Tensor, ...]:
     """Toeplitz, M_in, M_out, lam^1 .. lam^T (d, T, n) and lam^T (d, n), in the dtype of now (d, 1): K_0."""
-    dtype = now.dtype
+    M_in, M_out, powers, whole = _ends(bank, T, now.dtype, delay)
+    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
+    return _toeplitz(torch.cat([now, past], 1)), M_in, M_out, powers, whole
+
+
+def _ends(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """M_in and M_out (d, T, s), lam^1 .. lam^T (d, T, n) and lam^T (d, n)."""
     powers, whole = geometric(bank.lam, T, dtype)
     lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
     M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
-    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
     M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
-    return _toeplitz(torch.cat([now, past], 1)), reals(M_in), M_out, powers, whole
+    return reals(M_in), M_out, powers, whole
+
+
+def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """What leads from one block of T steps to the next: M_in, M_out and A^T, without the block's own product."""
+    if isinstance(bank, DiagonalBank):
+        M_in, M_out, _, whole = _ends(bank, T, dtype)
+        return M_in, M_out, whole
+    doublings, into, M_out = _doubled(bank, T)
+    return into.flip(1).to(dtype), M_out.to(dtype), _power(doublings, T).to(dtype)
 
 
 class _Tables(torch.autograd.Function):
@@ -142,7 +156,19 @@ def _toeplitz_gradient(g: Tensor) -> Tensor:
 
 
 def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
-    """The same for dense banks, by doubling: A^{2k} = A^k A^k reaches T in log2(T) products."""
+    """The same for dense banks."""
+    doublings, into, M_out = _doubled(bank, T, delay)
+    kernel = (into @ bank.C[..., None])[..., 0]  # (d, T)
+    carry = DenseCarry(tuple(P.to(dtype) for P in doublings), _power(doublings, T).to(dtype))
+    toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
+    return Blocks(toeplitz, into.flip(1).to(dtype), M_out.to(dtype), carry)
+
+
+def _doubled(bank: DenseBank, T: int, delay: bool = False) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The transposes of A, A^2, A^4, ... up to A^T, and (d, T, s) each, A^i B and C A^{i+1}, or with delay C A^i.
+
+    By doubling: A^{2k} = A^k A^k reaches T in log2(T) products.
+    """
     doublings = [bank.A.mT]  # transposed: states are rows
     into = bank.B[:, None]  # (d, k, s): rows A^i B, i = 0 .. k-1
     M_out = bank.C[:, None] if delay else bank.C[:, None] @ bank.A  # (d, k, s): rows C A^i, or C A^{i+1}
@@ -152,10 +178,7 @@ def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = Fals
         M_out = torch.cat([M_out, M_out[:, : T - k] @ P.mT], 1)
         if 2 * k <= T:
             doublings.append(P @ P)
-    kernel = (into @ bank.C[..., None])[..., 0]  # (d, T)
-    carry = DenseCarry(tuple(P.to(dtype) for P in doublings), _power(doublings, T).to(dtype))
-    toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
-    return Blocks(toeplitz, into.flip(1).to(dtype), M_out.to(dtype), carry)
+    return doublings, into, M_out
 
 
 def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:

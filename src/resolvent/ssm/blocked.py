@@ -81,6 +81,18 @@ class Blocks:
     carry: DiagonalCarry | DenseCarry
 
 
+def along(whole: Tensor, z: Tensor, reverse: bool = False) -> Tensor:
+    """h_k = A^T h_{k-1} + z_k from rest, A^T diagonal (d, n) or transposed (d, s, s); or from the last k to the first.
+
+    z and h (d, b, m, s).
+    """
+    h0 = z.new_zeros(z.shape[:2] + z.shape[3:])
+    if whole.dim() == 2:
+        return _along(whole, z, h0, reverse)
+    carry = DenseCarry((), whole)
+    return carry.along(z.flip(2), h0).flip(2) if reverse else carry.along(z, h0)
+
+
 def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
     """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
     return _reals(linear_scan(whole[:, None, None], _own(z, whole), _own(h0, whole), reverse))

@@ -1,13 +1,13 @@
 """One causal filter per channel as an operator on x (d, b, l): y_c = k_c * x_c.
 
-A filter knows three products, none of which records a graph: its own, its adjoint, and the gradient of its kernel. They
-make up the first derivatives; gradients of gradients run `plain`, which consists of torch's own operations.
+A filter knows three products, none of which records a graph: its own, its adjoint, and the gradients of what it was
+made from. They make up the first derivatives; gradients of gradients run `plain`, which consists of torch's own
+operations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,15 +18,15 @@ from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
 Own = TypeVar("Own", bound="Filter")
 
 
-@dataclass(frozen=True)
 class Filter(ABC):
-    """Made from the kernel (d, l), which alone is differentiated."""
-
-    kernel: Tensor
+    @property
+    @abstractmethod
+    def learned(self) -> tuple[Tensor, ...]:
+        """What it was made from and is differentiated: its kernel (d, l), or tables that stand for it."""
 
     @abstractmethod
     def detached(self: Own) -> Own:
-        """The same without a gradient of the kernel."""
+        """The same without gradients of what is learned."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -37,35 +37,35 @@ class Filter(ABC):
         """∂x of ∂y, or added to `onto` in place."""
 
     @abstractmethod
-    def taps(self, x: Tensor, gy: Tensor) -> Tensor:
-        """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
+    def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of what is learned, from x and ∂y (d, b, l)."""
 
-    @staticmethod
     @abstractmethod
-    def plain(x: Tensor, kernel: Tensor) -> Tensor:
-        """y as a function of x and the kernel, differentiable to any order."""
+    def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
+        """y as a function of x and of what is learned, differentiable to any order."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """y (d, b, l) of x (d, b, l), differentiable in x and the kernel."""
-        y: Tensor = _Filtered.apply(x, self.kernel, self.detached())
+        """y (d, b, l) of x (d, b, l), differentiable."""
+        y: Tensor = _Filtered.apply(x, self.detached(), *self.learned)
         return y
 
 
 class _Filtered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Tensor, own: Filter) -> Tensor:
-        ctx.own = own
-        ctx.save_for_backward(kernel, *((x,) if ctx.needs_input_grad[1] else ()))
-        return own.forward(x)
+    def forward(ctx: Any, x: Tensor, own: Filter, *learned: Tensor) -> Tensor:
+        ctx.own, ctx.learn = own, any(ctx.needs_input_grad[2:])
+        ctx.save_for_backward(*learned, *((x,) if ctx.learn else ()))
+        return own.forward(x.contiguous())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        kernel, *kept = ctx.saved_tensors
-        gy, own = gradients[0], ctx.own
+        saved, own, gy = ctx.saved_tensors, ctx.own, gradients[0]
+        learned, x = (saved[:-1], saved[-1]) if ctx.learn else (saved, None)
         if by_graph_only(gy):
-            x = kept[0] if kept else torch.zeros_like(gy).requires_grad_()  # linear: without x it does not matter
-            needs = [*ctx.needs_input_grad[:1], bool(kept)]
-            return *gradients_by_graph(lambda *t: (own.plain(*t),), (x, kernel), (gy,), needs), None
+            at = torch.zeros_like(gy).requires_grad_() if x is None else x  # linear: without x it does not matter
+            needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
+            found, *rest = gradients_by_graph(lambda *t: (own.plain(*t),), (at, *learned), (gy,), needs)
+            return found, None, *rest
         gy = gy.contiguous()
         gx = own.adjoint(gy) if ctx.needs_input_grad[0] else None
-        return gx, own.taps(kept[0], gy).to(kernel.dtype) if kept else None, None
+        return gx, None, *((None,) * len(learned) if x is None else own.taps(x.contiguous(), gy))

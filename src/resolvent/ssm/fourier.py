@@ -4,8 +4,7 @@ With F the real transform of n >= 2 l - 1 steps, which leaves room for no wrap-a
 
     y = F⁻¹(F x · F k),    ∂x = F⁻¹(F ∂y · ‾F k),    ∂k = F⁻¹(sum over b of ‾F x · F ∂y)
 
-in float32 at least, whatever x is in. A few channels go at a time: their transforms, eight bytes for each step or more,
-then take little memory, and stay in a GPU's cache from one operation to the next.
+in float32 at least, whatever x is in, and so many channels at a time that their transforms fit in memory.
 """
 
 from __future__ import annotations
@@ -19,15 +18,20 @@ from torch import Tensor
 from resolvent.ssm.convolution import fast_length, fft_conv
 from resolvent.ssm.filter import Filter
 
-CHUNK = 32 << 20  # bytes of the transforms under way
+CHUNK = 1 << 30  # bytes of the transforms under way
 
 
 @dataclass(frozen=True)
 class Fourier(Filter):
-    """The kernel (d, l) and its transform (d, 1, n/2 + 1)."""
+    """The kernel (d, l) and its transform over n (d, 1, n/2 + 1): the way back then divides by nothing."""
 
+    kernel: Tensor
     spectrum: Tensor
     n: int
+
+    @property
+    def learned(self) -> tuple[Tensor, ...]:
+        return (self.kernel,)
 
     def detached(self) -> Fourier:
         return Fourier(self.kernel.detach(), self.spectrum, self.n)
@@ -38,26 +42,26 @@ class Fourier(Filter):
     def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
         return self._through(gy, self.spectrum.conj(), onto)
 
-    def taps(self, x: Tensor, gy: Tensor) -> Tensor:
-        return correlated(x, gy, self.n)
+    def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
+        return (correlated(x, gy, self.n).to(self.kernel.dtype),)
 
     def _through(self, x: Tensor, spectrum: Tensor, onto: Tensor | None) -> Tensor:
         y = torch.empty_like(x) if onto is None else onto
         for c in _chunks(x, self.n):
             X = torch.fft.rfft(_wide(x[c]), self.n)
-            found = torch.fft.irfft(X.mul_(spectrum[c]), self.n)[..., : x.shape[-1]]
+            found = torch.fft.irfft(X.mul_(spectrum[c]), self.n, norm="forward")[..., : x.shape[-1]]
             y[c] = found if onto is None else found + onto[c]  # rounded once
         return y
 
-    @staticmethod
-    def plain(x: Tensor, kernel: Tensor) -> Tensor:
+    def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
+        (kernel,) = learned
         return fft_conv(x, kernel.to(x.dtype)[:, None])
 
 
 def fourier(kernel: Tensor) -> Fourier:
     """The filter of kernel (d, l)."""
     n = fast_length(2 * kernel.shape[-1] - 1)
-    return Fourier(kernel, torch.fft.rfft(_wide(kernel.detach()), n)[:, None], n)
+    return Fourier(kernel, torch.fft.rfft(_wide(kernel.detach()), n, norm="forward")[:, None], n)
 
 
 def correlated(x: Tensor, gy: Tensor, n: int | None = None) -> Tensor:

@@ -39,6 +39,7 @@ class Toeplitz(Filter):
     For float32 on a GPU a table is the sum of two, (2, d, T, l): see `toeplitz_triton`.
     """
 
+    kernel: Tensor
     tables: Callable[[], tuple[Tensor, Tensor]]  # made at the first call
 
     @property
@@ -49,6 +50,10 @@ class Toeplitz(Filter):
     def back(self) -> Tensor:
         return self.tables()[1]
 
+    @property
+    def learned(self) -> tuple[Tensor, ...]:
+        return (self.kernel,)
+
     def detached(self) -> Toeplitz:
         return Toeplitz(self.kernel.detach(), self.tables)
 
@@ -58,12 +63,11 @@ class Toeplitz(Filter):
     def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
         return adjoint_product(gy, self.back, onto)
 
-    def taps(self, x: Tensor, gy: Tensor) -> Tensor:
-        return kernel_gradient(x, gy, self.back.shape[-2])
+    def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
+        return (kernel_gradient(x, gy, self.back.shape[-2]).to(self.kernel.dtype),)
 
-    @staticmethod
-    def plain(x: Tensor, kernel: Tensor) -> Tensor:
-        return plain_product(x, kernel)
+    def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
+        return plain_product(x, *learned)
 
 
 def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toeplitz:

@@ -57,5 +57,4 @@ class _TwoSided(torch.autograd.Function):
         gx = tables.past.adjoint(gy, onto=tables.future.forward(gy))
         if x is None:
             return gx, None, None, None
-        g_past, g_future = tables.past.taps(x, gy), tables.future.taps(gy, x)
-        return gx, g_past.to(past.dtype), g_future.to(future.dtype), None
+        return gx, *tables.past.taps(x, gy), *tables.future.taps(gy, x), None
