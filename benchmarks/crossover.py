@@ -1,7 +1,7 @@
 """Where Toeplitz products overtake the FFT, and where a few taps beat both: the tables behind the choices in ssm.
 
-    python benchmarks/crossover.py [--threads 1] [--backward]     short ones on a CPU: `crossover` in ssm.convolution
-    python benchmarks/crossover.py --device cuda                  long ones on a GPU: `LONGEST` in models.lowered
+    python benchmarks/crossover.py [--threads 1] [--backward]   short ones on a CPU: `crossover` in ssm.convolution
+    python benchmarks/crossover.py --device cuda                long ones on a GPU: `LONGEST`, `BLOCKS` in models.lowered
 
 The first prints milliseconds, best of many, for u (rows, channels, length) with one kernel per channel; it needs a
 quiet machine. The second (`crossover_long`) prints medians and writes benchmarks/results/crossover_gpu.json; `--tiny`
@@ -52,14 +52,14 @@ def main() -> int:
 
 def _long(settings: argparse.Namespace) -> int:
     """The second table; status 1 where some way was wrong."""
-    plan = crossover_long.Plan((128, 256), (512,), 2, 4) if settings.tiny else crossover_long.Plan()
+    plan = crossover_long.Plan((128, 256), (512,), (32,), 2, 4) if settings.tiny else crossover_long.Plan()
     rows = crossover_long.table(plan, torch.device(settings.device), lambda line: print(line, flush=True))
-    found = crossover_long.crossovers(rows)
-    for reach in found:
-        print(", ".join(f"{name} {value}" for name, value in reach.items()))
+    found = crossover_long.quickest(rows)
+    for best in found:
+        print(", ".join(f"{name} {value}" for name, value in best.items()))
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     head = about(accelerator(settings.device), settings.commit)
-    record = head | {"d": plan.d, "states": plan.n, "longest": found, "rows": rows}
+    record = head | {"d": plan.d, "states": plan.n, "quickest": found, "rows": rows}
     settings.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if any("refused" in way for row in rows for way in row["ways"].values()) else 0
 

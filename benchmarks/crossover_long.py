@@ -1,48 +1,74 @@
-"""Long convolutions with one kernel per channel: Toeplitz products, FFTs, and a layer's own pass by blocks.
+"""Long convolutions with one kernel per channel, that of S4D: Toeplitz products, FFTs, Toeplitz products in blocks with
+a state between them (those of S4, whose state is dense, as well), and the layer's own pass.
 
-x is (d, b, l), channels first and time last, b times l stays the same, and every way is compared with float64 before it
-is timed: one that differs has no time. What depends on the kernel alone (tables, its transform) is made beforehand, as
-an attack does. A layer's own pass takes (b, l, d) and carries a state from block to block; it has no kernel, and so no
-gradient of one.
+x is (d, b, l), channels first and time last, b times l stays the same, and values and input gradients of every way are
+compared with float64 before it is timed: one that differs has no time. What depends on the kernel alone (tables, its transform) is made beforehand, as
+an attack does. The layer's own pass takes (b, l, d); it has no gradient of a kernel.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_case import clock
-from resolvent.layers import S4D
-from resolvent.ssm.convolution import fft_conv
+from resolvent.layers import S4, S4D
+from resolvent.layers.contract import Layer
+from resolvent.models.responses import impulse_responses, linked_responses
+from resolvent.ssm.chained import chained
+from resolvent.ssm.convolution import fast_length, fft_conv, fft_correlation
 from resolvent.ssm.filter import Filter
-from resolvent.ssm.fourier import fourier
 from resolvent.ssm.toeplitz import toeplitz
 
 WORKS = ("forward", "forward, input gradient", "kernel gradient")
 ATTACK = WORKS[1]  # what ten of the eleven passes of a PGD-10 step are
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 ALLOWED = {"bfloat16": (2e-2, 2e-2), "float32": (1e-5, 1e-4)}  # values, gradients; ‖difference‖ / ‖truth‖
+TRUE = 4  # sequences that are compared with float64
 
 
 @dataclass(frozen=True)
 class Plan:
-    """d channels, b l samples of each, lengths, and the states of the layer."""
+    """d channels, b l samples of each, lengths, and the states of the layers."""
 
-    lengths: tuple[int, ...] = (128, 256, 512, 784, 1024, 2048, 4096, 8192, 16384)  # one that 128 does not divide
-    samples: tuple[int, ...] = (2**18, 2**20)
+    lengths: tuple[int, ...] = (128, 512, 784, 1024, 2048, 4096, 8192, 16384, 65536)  # one that 128 does not divide
+    samples: tuple[int, ...] = (2**18,)
+    blocks: tuple[int, ...] = (256, 512, 1024)
     d: int = 128
     n: int = 64
+
+
+class Transforms:
+    """y = F⁻¹(F x · F k), ∂x = F⁻¹(F ∂y · ‾F k) and ∂k, over twice as many steps."""
+
+    def __init__(self, k: Tensor) -> None:
+        self.l, self.n = k.shape[-1], fast_length(2 * k.shape[-1] - 1)
+        self.K = torch.fft.rfft(k, self.n, norm="forward")[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._through(x, self.K)
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        return self._through(g, self.K.conj())
+
+    def taps(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        return (fft_correlation(x, g),)
+
+    def _through(self, x: Tensor, K: Tensor) -> Tensor:
+        X = torch.fft.rfft(x.float(), self.n)
+        return torch.fft.irfft(X.mul_(K), self.n, norm="forward")[..., : self.l].to(x.dtype)
 
 
 class Own:
     """S4D's pass inside `frozen()`; in float32 at least, whatever it is given."""
 
-    def __init__(self, layer: S4D) -> None:
+    def __init__(self, layer: Layer) -> None:
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,11 +83,7 @@ class Own:
 def table(plan: Plan, device: torch.device, told: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for every number of samples, dtype and length, told as it is found."""
     rows = []
-    told(
-        f"{'samples':>8} {'dtype':>8} {'l':>6} {'b':>5}  "
-        + "  ".join(f"{w:>28}" for w in WORKS)
-        + "   ms: Toeplitz, FFT, layer"
-    )
+    told(f"ms: {' / '.join(WORKS)}")
     for samples in plan.samples:
         for dtype in DTYPES:
             for l in plan.lengths:
@@ -74,36 +96,54 @@ def table(plan: Plan, device: torch.device, told: Callable[[str], None]) -> list
 def _row(plan: Plan, samples: int, name: str, l: int, device: torch.device) -> dict[str, Any]:
     b, dtype = max(1, samples // l), DTYPES[name]
     torch.manual_seed(0)
-    k = torch.randn(plan.d, l, device=device) / l**0.5
+    diagonal, dense = (kind(plan.d, plan.n).to(device) for kind in (S4D, S4))
     x, g = (torch.randn(plan.d, b, l, device=device).to(dtype) for _ in range(2))
-    want = _truth(k, x, g)
     row: dict[str, Any] = {"samples": samples, "dtype": name, "l": l, "b": b, "ways": {}}
-    for way, made in {"toeplitz": toeplitz(k, dtype), "fft": fourier(k)}.items():
-        got = made.forward(x), made.adjoint(g), *made.taps(x, g)
-        row["ways"][way] = _timed(name, (got, want), _works(made, x, g), device)
-    del want, got, made
-    row["ways"]["layer"] = _layer(plan, name, (x, g), device)
+    for layer, ways in ((diagonal, _ways(plan, diagonal, l, dtype)), (dense, _blocks(plan, dense, l, dtype, "dense "))):
+        want = _truth(layer, x, g)
+        for way, made in ways:
+            got = made.forward(x)[:, :TRUE], made.adjoint(g)[:, :TRUE]
+            row["ways"][way] = _timed(name, (got, want), _works(made, x, g), device)
+            del made
+    row["ways"]["layer"] = _layer(diagonal, name, (x, g), device)
     return row
 
 
-def _truth(k: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y, ∂x and ∂k in float64, by autograd."""
-    with torch.enable_grad():
-        k, x = (t.double().requires_grad_() for t in (k, x))
-        y = fft_conv(x, k[:, None])
-        return y.detach(), *torch.autograd.grad(y, (x, k), g.double())
+def _ways(plan: Plan, layer: Layer, l: int, dtype: torch.dtype) -> Iterator[tuple[str, Filter | Transforms]]:
+    k = impulse_responses([layer], l)[0].float()
+    if l <= 16384:  # beyond, its table alone takes gigabytes
+        yield "toeplitz", toeplitz(k, dtype)
+    if l % 128:
+        yield "padded", chained(F.pad(k, (0, -l % 128)), (), dtype)
+    yield "fft", Transforms(k)
+    yield from _blocks(plan, layer, l, dtype)
 
 
-def _works(way: Filter, x: Tensor, g: Tensor) -> dict[str, Callable[[], object]]:
+def _blocks(
+    plan: Plan, layer: Layer, l: int, dtype: torch.dtype, kind: str = ""
+) -> Iterator[tuple[str, Filter | Transforms]]:
+    for T in plan.blocks:
+        if l > T:
+            ((k, *links),) = linked_responses([layer], l, T)
+            yield f"{kind}blocks of {T}", chained(k.float(), tuple(links), dtype)
+
+
+def _truth(layer: Layer, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """y and ∂x of the first sequences in float64."""
+    (k,) = impulse_responses([layer], x.shape[-1])
+    x, g = (t[:, :TRUE].double() for t in (x, g))
+    return fft_conv(x, k[:, None]), fft_conv(g.flip(-1), k[:, None]).flip(-1)
+
+
+def _works(way: Filter | Transforms, x: Tensor, g: Tensor) -> dict[str, Callable[[], object]]:
     both = lambda: (way.forward(x), way.adjoint(g))  # noqa: E731
     return dict(zip(WORKS, (lambda: way.forward(x), both, lambda: way.taps(x, g)), strict=True))
 
 
-def _layer(plan: Plan, name: str, given: tuple[Tensor, Tensor], device: torch.device) -> dict[str, Any]:
+def _layer(layer: Layer, name: str, given: tuple[Tensor, Tensor], device: torch.device) -> dict[str, Any]:
     """The layer's own pass over the same numbers, laid out as it takes them."""
     x, g = (t.permute(1, 2, 0).contiguous() for t in given)  # (b, l, d)
-    layer = S4D(plan.d, plan.n).to(device)
-    wide, some = Own(copy.deepcopy(layer).double()), slice(0, min(len(x), 4))
+    wide, some = Own(copy.deepcopy(layer).double()), slice(0, min(len(x), TRUE))
     with layer.frozen(), torch.enable_grad():
         own = Own(layer)
         got, want = own.both(x, g), wide.both(x[some].double(), g[some].double())
@@ -142,31 +182,19 @@ def _ms(work: Callable[[], object], device: torch.device, graph: bool) -> float:
 
 
 def _line(row: dict[str, Any]) -> str:
-    cells = []
-    for work in WORKS:
-        found = [way["ms"].get(work) if "ms" in way else None for way in row["ways"].values()]
-        cells.append(" ".join(f"{'-' if ms is None else f'{ms:.3f}':>9}" for ms in found))
-    wrong = "; ".join(f"{name}: {way['refused']}" for name, way in row["ways"].items() if "refused" in way)
-    return f"{row['samples']:8d} {row['dtype']:>8} {row['l']:6d} {row['b']:5d}  {'  '.join(cells)}  {wrong}".rstrip()
+    times = lambda way: " / ".join(f"{ms:.3f}" for ms in way["ms"].values())  # noqa: E731
+    cells = [f"{name} {way['refused'] if 'refused' in way else times(way)}" for name, way in row["ways"].items()]
+    return f"{row['samples']} {row['dtype']} l {row['l']} b {row['b']}: {'; '.join(cells)}"
 
 
-def crossovers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For every number of samples, dtype and work: how far products are quicker, 0 where they never are."""
+def quickest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For every number of samples, dtype and length: the way that an attack's passes take the least time in."""
     found = []
-    for samples, dtype in dict.fromkeys((row["samples"], row["dtype"]) for row in rows):
-        own = [row["ways"] | {"l": row["l"]} for row in rows if (row["samples"], row["dtype"]) == (samples, dtype)]
-        for work in WORKS:
-            rivals = ("fft",) if work == WORKS[2] else ("fft", "layer")
-            reach = {f"over {rival}": _reach(own, work, rival) for rival in rivals}
-            found.append({"samples": samples, "dtype": dtype, "work": work, **reach})
+    for row in rows:
+        for kind in ("", "dense "):
+            known = {name: way["ms"][ATTACK] for name, way in row["ways"].items() if ATTACK in way.get("ms", {})}
+            known = {name: ms for name, ms in known.items() if name.startswith(kind) and (kind or "dense" not in name)}
+            if known:
+                best = min(known, key=lambda name: known[name])
+                found.append({k: row[k] for k in ("samples", "dtype", "l")} | {"way": best, "ms": known[best]})
     return found
-
-
-def _reach(rows: list[dict[str, Any]], work: str, rival: str) -> int:
-    reach = 0
-    for row in sorted((row for row in rows if row["l"] % 128 == 0), key=lambda row: row["l"]):
-        ours, other = (row[way].get("ms", {}).get(work) for way in ("toeplitz", rival))
-        if ours is None or (other is not None and ours > other):
-            break
-        reach = row["l"]
-    return reach

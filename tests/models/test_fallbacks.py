@@ -213,17 +213,21 @@ def test_any_length_is_served(said: Callable[[], list[str]], monkeypatch: pytest
         (HALF, 2048, 2048),
         (HALF, 130, 130),
         (HALF, 4096, 512),
-        (HALF, 2176, 384),
+        (HALF, 2305, 512),
         (torch.float32, 1024, 1024),
         (torch.float32, 130, 256),
         (torch.float32, 1, 128),
-        (torch.float32, 1025, 384),
+        (torch.float32, 4096, 256),
         (WIDE, 5000, 5000),
     ],
 )
 def test_steps_of_a_block(dtype: torch.dtype, l: int, T: int) -> None:
-    """As few beyond the end as there can be, and in float32 a number that the GPU's kernels take."""
-    assert lowered._steps(l, dtype) == T
+    """All, or those that cost least, steps beyond the end among them; in float32 a number that the kernels take."""
+    assert lowered._steps(l, dtype, dense=False) == T
+
+
+def test_dense_systems_take_longer_blocks() -> None:
+    assert [lowered._steps(16_384, dtype, dense=True) for dtype in (HALF, torch.float32)] == [1024, 512]
 
 
 def test_long_attention_says_so(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

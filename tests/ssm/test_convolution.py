@@ -187,6 +187,20 @@ def test_the_cheapest_method_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called == ["fft", "toeplitz", "fft", "direct"]
 
 
+@pytest.mark.parametrize("most", [1, 1 << 30])
+@pytest.mark.parametrize("shape", [(3, 2, 37), (1, 1, 1), (4, 1, 130), (2, 0, 9)])
+def test_the_correlation_is_the_gradient_of_the_kernel(
+    shape: tuple[int, int, int], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRANSFORMS", most)
+    k = torch.randn(shape[0], shape[2], dtype=F64, requires_grad=True)
+    u, g = (torch.randn(shape, dtype=F64) for _ in range(2))
+    assert_close(module.fft_correlation(u, g), torch.autograd.grad(direct_conv(u, k[:, None]), k, g)[0])
+    found = module.fft_correlation(u.bfloat16(), g.bfloat16())
+    assert found.dtype == torch.float32
+    assert_close(found, module.fft_correlation(u.bfloat16().double(), g.bfloat16().double()), dtype=torch.float32)
+
+
 def test_rows_per_kernel() -> None:
     assert rows_per_kernel(torch.zeros(6, 4, 9), torch.zeros(4, 9)) == 6
     assert rows_per_kernel(torch.zeros(6, 4, 9), torch.zeros(9)) == 24

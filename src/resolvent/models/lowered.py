@@ -48,9 +48,14 @@ if TYPE_CHECKING:
     from resolvent.models.model import Model
 
 CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
-LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}  # steps up to which a GPU's Toeplitz products beat blocks, or, in
-# float32, are as exact: beyond them what matrix units cut off sums to more than float32 allows
-BLOCKS = (512, 384, 256)  # steps of a block beyond, the best first
+# Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 they also lose their accuracy beyond: what
+# matrix units cut off then sums to more than float32 allows.
+LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}
+# ms of a pass and back by steps of a block, of a diagonal and of a dense system (benchmarks/crossover.py, 2^18 samples)
+BLOCKS = {
+    torch.bfloat16: ({256: 0.43, 512: 0.37, 1024: 0.39}, {256: 1.03, 512: 0.72, 1024: 0.59}),
+    torch.float32: ({256: 1.10, 512: 1.22, 1024: 1.60}, {256: 1.71, 512: 1.57, 1024: 1.80}),
+}
 SHORT = 64  # steps up to which a CPU's products beat the layers' own pass
 WALKED = 784  # the same on a CPU for a walk by cohorts
 ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole cohort
@@ -256,7 +261,10 @@ def _tell(model: Model, x: Tensor) -> None:
 
 def _filters(layers: list[Any], length: int, dtype: torch.dtype) -> list[Filter]:
     """The layers' convolutions over so many steps, each in the cheaper way."""
-    T, wide = _steps(length, dtype) if layers and layers[0].anchor.is_cuda else length, _wide(dtype)
+    if not layers:
+        return []
+    on_gpu, wide = layers[0].anchor.is_cuda, _wide(dtype)
+    T = _steps(length, dtype, any(isinstance(layer, S4) for layer in layers)) if on_gpu else length
     if length == T:
         return [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length)]
     if length < T:
@@ -264,10 +272,11 @@ def _filters(layers: list[Any], length: int, dtype: torch.dtype) -> list[Filter]
     return [chained(k.to(wide), tuple(more), dtype) for k, *more in linked_responses(layers, length, T)]
 
 
-def _steps(length: int, dtype: torch.dtype) -> int:
+def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
     """Of a block on a GPU: all of them, or a number that its kernels take."""
     if length > LONGEST.get(dtype, length):
-        return min(BLOCKS, key=lambda T: -length % T)
+        cost = BLOCKS[dtype][dense]
+        return min(cost, key=lambda T: -(-length // T) * T * cost[T])
     size = SLICE["cuda"]
     return -(-length // size) * size if dtype == torch.float32 else length
 

@@ -20,6 +20,7 @@ from torch import Tensor
 METHODS = ("direct", "fft", "toeplitz")
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = 64  # edge of the Toeplitz blocks
+TRANSFORMS = 1 << 30  # bytes of transforms at a time
 FEW_TAPS = 4  # up to here the sum itself is cheaper than either (same measurement as `crossover`)
 
 
@@ -52,6 +53,20 @@ def fft_conv(u: Tensor, k: Tensor) -> Tensor:
     if dtype.is_complex:
         return torch.fft.ifft(torch.fft.fft(u, n) * torch.fft.fft(k, n), n)[..., :l]
     return torch.fft.irfft(torch.fft.rfft(u, n) * torch.fft.rfft(k, n), n)[..., :l].to(dtype)
+
+
+def fft_correlation(u: Tensor, g: Tensor) -> Tensor:
+    """The gradient of one kernel for each channel, sum over b and t of u_{t-s} g_t: (d, l) of u and g (d, b, l).
+
+    In float32 at least, and so many channels at a time that their transforms fit in memory.
+    """
+    (d, b, l), wide = u.shape, torch.promote_types(u.dtype, torch.float32)
+    k, n = u.new_zeros(d, l, dtype=wide), fast_length(2 * l - 1)
+    size = max(TRANSFORMS // max(8 * n * b, 1), 1)
+    for i in range(0, d if u.numel() else 0, size):
+        U, G = (torch.fft.rfft(t[i : i + size].to(wide), n) for t in (u, g))
+        k[i : i + size] = torch.fft.irfft((U.conj() * G).sum(1), n)[:, :l]
+    return k
 
 
 def toeplitz_conv(u: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.scan.fallback import ABSENT, left_to_torch
+from resolvent.ssm.convolution import fft_correlation
 from resolvent.ssm.filter import Filter
-from resolvent.ssm.fourier import correlated
 
 SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
 SUMMED = 512  # steps beyond which a GPU finds the gradient of a float32 kernel sooner by the FFT
@@ -176,7 +176,7 @@ def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
     if x.dtype == torch.float32:
         left_to_torch(x, "the kernel's gradient by Toeplitz products", "float32", logging.INFO)
         if x.is_cuda and x.shape[-1] > SUMMED:
-            return correlated(x, gy)
+            return fft_correlation(x, gy)
     quick = _quick(x, T) if x.dtype == torch.bfloat16 else None
     if quick is not None:
         found: Tensor = quick.kernel_gradient(x, gy)
