@@ -1,7 +1,7 @@
 """Where Toeplitz products overtake the FFT, and where a few taps beat both: the tables behind the choices in ssm.
 
-    python benchmarks/crossover.py [--threads 1] [--backward]   short ones on a CPU: `crossover` in ssm.convolution
-    python benchmarks/crossover.py --device cuda                long ones on a GPU: `LONGEST`, `BLOCKS` in models.lowered
+    python benchmarks/crossover.py [--threads 1] [--backward]  short ones on a CPU: `crossover` in ssm.convolution
+    python benchmarks/crossover.py --device cuda               long ones on a GPU: `LONGEST`, `BLOCKS` in models.lowered
 
 The first prints milliseconds, best of many, for u (rows, channels, length) with one kernel per channel; it needs a
 quiet machine. The second (`crossover_long`) prints medians and writes benchmarks/results/crossover_gpu.json; `--tiny`

@@ -2,8 +2,8 @@
 a state between them (those of S4, whose state is dense, as well), and the layer's own pass.
 
 x is (d, b, l), channels first and time last, b times l stays the same, and values and input gradients of every way are
-compared with float64 before it is timed: one that differs has no time. What depends on the kernel alone (tables, its transform) is made beforehand, as
-an attack does. The layer's own pass takes (b, l, d); it has no gradient of a kernel.
+compared with float64 before it is timed: one that differs has no time. What depends on the kernel alone (tables, its
+transform) is made beforehand, as an attack does. The layer's own pass takes (b, l, d); it has no gradient of a kernel.
 """
 
 from __future__ import annotations
