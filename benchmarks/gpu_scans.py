@@ -50,8 +50,8 @@ class Scan:
 class ScanCase:
     """`inputs` makes what the scan reads and, last, the upstream gradient; ours in float64 torch is the truth.
 
-    `rivals` are asked for when their turn comes: a peer is imported only then. With `record` all are timed as CUDA
-    graphs, as a recorded step runs them: called one by one, the host would be the slower one.
+    `rivals` are asked for when their turn comes: a peer is imported only then. With `record` all but the eager version
+    are timed as CUDA graphs, as a recorded step runs them: called one by one, they wait for the host.
     """
 
     name: str
@@ -82,7 +82,7 @@ class ScanCase:
 
     def running(self, contender: Scan, timing: Timing) -> Running:
         x, warm = contender.place(self.placed), contender.name != EAGER
-        return Running(lambda: prepared(contender, x, timing), self.device, warm=warm, record=self.record)
+        return Running(lambda: prepared(contender, x, timing), self.device, warm=warm, record=self.record and warm)
 
     def once(self, contender: Scan) -> None:
         outcome(contender, self.placed)
@@ -246,7 +246,7 @@ def selective(
         others = [(peers.MAMBA_SSM, {"place": time_last}), (peers.MAMBAPY_SELECTIVE, {})]
         return [Scan(EAGER, selective_loop), *known(others)]
 
-    return ScanCase(name, dtype, device, inputs, timings, selective_scan, rivals)
+    return ScanCase(name, dtype, device, inputs, timings, selective_scan, rivals, record=True)
 
 
 def _selective_inputs(shape: Shape, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
