@@ -76,7 +76,7 @@ class StepCase:
 
     @property
     def timings(self) -> Sequence[Timing]:
-        least, usual = costs(self.kind.split()[0], self.size), self.kind if self.size == Size() else ""
+        least, usual = costs(self.kind.split()[0], self.size), "" if self.size == FAR else self.kind
         return [Timing("step", "step", least, GOAL.get(usual), QUOTED.get(usual, ""), self.size.b)]
 
     @property

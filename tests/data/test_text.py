@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,13 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> object:
     return tokenizers.BertWordPieceTokenizer(str(path), lowercase=True)
 
 
+# Unicode grows, and the other implementation has an older one: what has been the same since 3.2 is the same in both.
+SETTLED = st.characters(max_codepoint=0x2FFF, exclude_categories=["Cn", "Cs", "Co"]).filter(
+    lambda c: unicodedata.ucd_3_2_0.category(c) == unicodedata.category(c)
+)
 TEXTS = st.one_of(
     st.text(alphabet="unaffable themovi!'bc \té中<—\x00\u200b", max_size=40),
-    st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=["Cn", "Cs", "Co"]), max_size=20),  # Unicode grows
+    st.text(SETTLED, max_size=20),
     st.lists(st.sampled_from(["un", "aff", "able", "THE", "movie", "Café", " ", "'", "中"]), max_size=8).map("".join),
 )
 
