@@ -27,6 +27,7 @@ LAYERS: dict[str, Any] = {
     "softmax": lambda: DSS(3, 4, kernel="softmax", length=64),
 }
 LENGTHS = [(1, 8), (5, 8), (8, 8), (9, 8), (16, 8), (45, 8), (64, 4), (37, 1)]
+HALF = torch.bfloat16
 
 
 def made(layer: Any, l: int, T: int, dtype: torch.dtype = torch.float64) -> Chained:
@@ -97,16 +98,47 @@ def test_half_types_carry_float32(name: str) -> None:
     assert float((y.double() - want).norm() / want.norm()) <= 1e-2
 
 
+def test_gradients_inside_autocast_stay_in_float32() -> None:
+    """What S4 carries on, of slow modes, whatever the caller's context."""
+    torch.manual_seed(0)
+    layer, g = S4(3, 8, dt_min=1e-3, dt_max=1e-2), torch.randn(3, 2, 600).cumsum(-1)
+    found = []
+    for inside in (False, True):
+        x = torch.zeros(3, 2, 600, requires_grad=True)
+        y = made(layer, 600, 32, torch.float32)(x)
+        with torch.autocast("cpu", HALF, enabled=inside):
+            found.append(torch.autograd.grad(y, [x, *layer.parameters()], g))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("T", [4, 16])
+@pytest.mark.parametrize("learnt", [False, True])
+def test_many_gradients_at_once(T: int, learnt: bool) -> None:
+    layer, x = S4D(2, 4).double(), torch.randn(2, 2, 13, dtype=torch.float64, requires_grad=True)
+    own = made(layer, 13, T)
+    own = own if learnt else own.detached()
+    y, many = own(x), torch.randn(5, 2, 2, 13, dtype=torch.float64)
+    (got,) = torch.autograd.grad(y, x, many, is_grads_batched=True, retain_graph=True)
+    for g, row in zip(many, got, strict=True):
+        assert_close(row, torch.autograd.grad(y, x, g, retain_graph=True)[0])
+
+
+def test_an_empty_batch() -> None:
+    own, x = made(S4D(3, 4).double(), 21, 4), torch.zeros(3, 0, 21, dtype=torch.float64)
+    assert own.forward(x).shape == own.adjoint(x).shape == x.shape
+    assert all(float(t.abs().sum()) == 0 for t in own.taps(x, x))
+
+
 @pytest.mark.parametrize("layer", [S4Config(4), S4DConfig(4), DSSConfig(4)], ids=["s4", "s4d", "dss"])
 @pytest.mark.parametrize(("mixer", "ads"), [("linear", None), ("linear", "relu"), ("glu", None)])
-@pytest.mark.parametrize("T", [16, 64])
-def test_a_model(layer: LayerConfig, mixer: Any, ads: Any, T: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("l", "T"), [(61, 16), (64, 16), (61, 64)])
+def test_a_model(layer: LayerConfig, mixer: Any, ads: Any, l: int, T: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values, the gradients of x and of the parameters, and a gradient of a gradient."""
     torch.manual_seed(0)
     block = ResidualConfig(layer, mixer=mixer, activation="gelu")
     config = replace(robustness("s4"), d_model=5, layers=2, input=ChannelsConfig(1), block=block)
     config = replace(config, ads=ads and AdSConfig(ads, False), head=ClassifierConfig(4))
-    model, x = build_model(config).double(), torch.rand(3, 61, 1, dtype=torch.float64)
+    model, x = build_model(config).double(), torch.rand(3, l, 1, dtype=torch.float64)
     asked: list[int] = []
 
     def filters(layers: list[Any], length: int, dtype: torch.dtype) -> list[Chained]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resolvent.attacks.model import Victim
 from resolvent.attacks.objective import targeted_margin
+from resolvent.attacks.slope import slope
 
 _DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # order of the norm in which a gradient measures the distance
 
@@ -79,5 +80,5 @@ class _Slopes:
         self.victim.backwards += self.x.shape[0]
         picked = torch.zeros_like(self.logits).scatter(1, y[:, None], -1.0)
         picked[:, j] += 1.0
-        (grad,) = torch.autograd.grad([self.output], [self.leaf], [picked], retain_graph=True, allow_unused=True)
+        grad = slope(self.output, self.leaf, picked, keep=True)
         return torch.zeros_like(self.x) if grad is None else grad

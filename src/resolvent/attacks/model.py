@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from resolvent.attacks.capacity import within_memory
 from resolvent.attacks.objective import Objective
 from resolvent.attacks.objective_slope import backward_start
+from resolvent.attacks.slope import slope
 from resolvent.scan.memory import keep_freed_memory
 
 T = TypeVar("T")
@@ -101,10 +102,10 @@ class Victim:
 
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """f itself, once and for all of x, counted and checked."""
-        self.forwards += x.shape[0]
         half = self._type if self._inside else self._half()
         given = x if half is None else x.to(half)
         output = self.f(given) if lengths is None else self.f(given, lengths)
+        self.forwards += x.shape[0]  # here: what ran out of memory may be run again
         if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
             got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(
@@ -115,14 +116,15 @@ class Victim:
     def _differentiate(
         self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        self.backwards += x.shape[0]
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             output = self.call(x, lengths)
             losses, end, start = backward_start(objective, output, labels)
         if not end.requires_grad:  # the output does not depend on x at all
+            self.backwards += x.shape[0]
             return losses, torch.zeros_like(x.detach()), output
-        (grad,) = torch.autograd.grad([end], [x], [start], allow_unused=True)
+        grad = slope(end, x, start)
+        self.backwards += x.shape[0]
         return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
 
     def _parts(self, x: Tensor) -> Iterator[slice]:

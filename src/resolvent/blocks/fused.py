@@ -141,8 +141,9 @@ class _PostNorm(torch.autograd.Function):
             gh, *rest = _again(lambda *t: plain_block(*t, w=w, conv=conv), (h, *ctx.learned), g, needs)
             return gh, None, *rest
         gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
-        taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
-        gh = conv.adjoint(gy, onto=gz)
+        with torch.autocast(g.device.type, enabled=False):
+            taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
+            gh = conv.adjoint(gy, onto=gz)
         return gh, None, *(found or (None,) * 6), *taps
 
 

@@ -53,7 +53,7 @@ class Filter(ABC):
 class _Filtered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, own: Filter, *learned: Tensor) -> Tensor:
-        ctx.own, ctx.learn = own, any(ctx.needs_input_grad[2:])
+        ctx.own, ctx.learn, ctx.like = own, any(ctx.needs_input_grad[2:]), (x.shape, x.dtype)
         ctx.save_for_backward(*learned, *((x,) if ctx.learn else ()))
         return own.forward(x.contiguous())
 
@@ -62,10 +62,16 @@ class _Filtered(torch.autograd.Function):
         saved, own, gy = ctx.saved_tensors, ctx.own, gradients[0]
         learned, x = (saved[:-1], saved[-1]) if ctx.learn else (saved, None)
         if by_graph_only(gy):
-            at = torch.zeros_like(gy).requires_grad_() if x is None else x  # linear: without x it does not matter
+            at = stand_in(learned[0], ctx.like) if x is None else x
             needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
             found, *rest = gradients_by_graph(lambda *t: (own.plain(*t),), (at, *learned), (gy,), needs)
             return found, None, *rest
-        gy = gy.contiguous()
-        gx = own.adjoint(gy) if ctx.needs_input_grad[0] else None
-        return gx, None, *((None,) * len(learned) if x is None else own.taps(x.contiguous(), gy))
+        with torch.autocast(gy.device.type, enabled=False):
+            gy = gy.contiguous()
+            gx = own.adjoint(gy) if ctx.needs_input_grad[0] else None
+            return gx, None, *((None,) * len(learned) if x is None else own.taps(x.contiguous(), gy))
+
+
+def stand_in(near: Tensor, like: tuple[torch.Size, torch.dtype]) -> Tensor:
+    """For an x that was not kept: what is linear in it has the same gradient everywhere."""
+    return near.new_zeros(like[0], dtype=like[1]).requires_grad_()

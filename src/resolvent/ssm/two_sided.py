@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm.blocked import by_graph_only, gradients_by_graph
+from resolvent.ssm.filter import stand_in
 from resolvent.ssm.toeplitz import Toeplitz, plain_product
 
 
@@ -41,7 +42,7 @@ class _TwoSided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, past: Tensor, future: Tensor, tables: TwoSided) -> Tensor:
         x = x.contiguous()
-        ctx.tables, ctx.learn = tables, any(ctx.needs_input_grad[1:3])
+        ctx.tables, ctx.learn, ctx.like = tables, any(ctx.needs_input_grad[1:3]), (x.shape, x.dtype)
         ctx.save_for_backward(past, future, x if ctx.learn else None)
         return tables.future.adjoint(x, onto=tables.past.forward(x))
 
@@ -50,7 +51,7 @@ class _TwoSided(torch.autograd.Function):
         past, future, x = ctx.saved_tensors
         gy, needs = gradients[0], list(ctx.needs_input_grad[:3])
         if by_graph_only(gy):
-            at = torch.zeros_like(gy).requires_grad_() if x is None else x  # linear: without x it does not matter
+            at = stand_in(past, ctx.like) if x is None else x
             found = gradients_by_graph(lambda *t: (plain_two_sided(*t),), (at, past, future), (gy,), needs)
             return *found, None
         gy, tables = gy.contiguous(), ctx.tables

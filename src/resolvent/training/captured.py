@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl
 from resolvent.attacks.capacity import keeper, let_go
+from resolvent.attacks.slope import slope
 from resolvent.blocks.climb import Path
 from resolvent.training.ascent import stepped
 from resolvent.training.batch import Batch
@@ -90,7 +91,8 @@ def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, 
             at = x.detach().requires_grad_()
             output = f(at)
             losses = objective(output, *labels)
-            (grad,) = torch.autograd.grad(losses.sum(), at)
+            grad = slope(losses.sum(), at)
+            assert grad is not None
         x = stepped(x, grad, (losses, output), region, size)
     return x
 
