@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,14 +54,15 @@ def main() -> int:
 def _long(settings: argparse.Namespace) -> int:
     """The second table; status 1 where some way was wrong."""
     plan = crossover_long.Plan((128, 256), (512,), (32,), 2, 4) if settings.tiny else crossover_long.Plan()
-    rows = crossover_long.table(plan, torch.device(settings.device), lambda line: print(line, flush=True))
-    found = crossover_long.quickest(rows)
-    for best in found:
-        print(", ".join(f"{name} {value}" for name, value in best.items()))
+    head = about(accelerator(settings.device), settings.commit) | {"d": plan.d, "states": plan.n}
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    head = about(accelerator(settings.device), settings.commit)
-    record = head | {"d": plan.d, "states": plan.n, "quickest": found, "rows": rows}
-    settings.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = []
+    for line in crossover_long.table(plan, torch.device(settings.device), rows):
+        print(line, flush=True)
+        record = head | {"quickest": crossover_long.quickest(rows), "rows": rows}
+        settings.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")  # a run cut short leaves some
+    for best in record["quickest"]:
+        print(", ".join(f"{name} {value}" for name, value in best.items()))
     return 1 if any("refused" in way for row in rows for way in row["ways"].values()) else 0
 
 

@@ -80,16 +80,13 @@ class Own:
         return y.detach(), torch.autograd.grad(y, x, g)[0]
 
 
-def table(plan: Plan, device: torch.device, told: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for every number of samples, dtype and length, told as it is found."""
-    rows = []
-    told(f"ms: {' / '.join(WORKS)}")
+def table(plan: Plan, device: torch.device, rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A row for every number of samples, dtype and length, put into `rows` and told as it is found."""
     for samples in plan.samples:
         for dtype in DTYPES:
             for l in plan.lengths:
                 rows.append(_row(plan, samples, dtype, l, device))
-                told(_line(rows[-1]))
-    return rows
+                yield _line(rows[-1])
 
 
 @torch.no_grad()
@@ -184,7 +181,7 @@ def _ms(work: Callable[[], object], device: torch.device, graph: bool) -> float:
 def _line(row: dict[str, Any]) -> str:
     times = lambda way: " / ".join(f"{ms:.3f}" for ms in way["ms"].values())  # noqa: E731
     cells = [f"{name} {way['refused'] if 'refused' in way else times(way)}" for name, way in row["ways"].items()]
-    return f"{row['samples']} {row['dtype']} l {row['l']} b {row['b']}: {'; '.join(cells)}"
+    return f"{row['samples']} {row['dtype']} l {row['l']} b {row['b']}, ms ({', '.join(WORKS)}): {'; '.join(cells)}"
 
 
 def quickest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -53,8 +53,8 @@ CONVOLVED, RECURRENT = (S4, S4D, DSS), (S5, LRU)
 LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}
 # ms of a pass and back by steps of a block, of a diagonal and of a dense system (benchmarks/crossover.py, 2^18 samples)
 BLOCKS = {
-    torch.bfloat16: ({256: 0.43, 512: 0.37, 1024: 0.39}, {256: 1.03, 512: 0.72, 1024: 0.59}),
-    torch.float32: ({256: 1.10, 512: 1.22, 1024: 1.60}, {256: 1.71, 512: 1.57, 1024: 1.80}),
+    torch.bfloat16: ({256: 0.40, 512: 0.35, 1024: 0.37}, {256: 1.01, 512: 0.69, 1024: 0.56}),
+    torch.float32: ({256: 1.00, 512: 1.08, 1024: 1.38}, {256: 1.60, 512: 1.42, 1024: 1.56}),
 }
 SHORT = 64  # steps up to which a CPU's products beat the layers' own pass
 WALKED = 784  # the same on a CPU for a walk by cohorts
