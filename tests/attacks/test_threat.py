@@ -77,6 +77,17 @@ def test_projection_is_the_nearest_point(situation: tuple[Tensor, Threat, torch.
         assert (angle <= 1e-5).all()  # of order eps: float64 rounding plus the L2 search's 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("norm", NORMS)
+def test_starts_of_many_are_those_of_each(norm: Any, dtype: torch.dtype) -> None:
+    """Bit for bit, in batches that a processor takes several numbers at a time of and has some left over."""
+    x = torch.rand(331, 3, 3, dtype=dtype)
+    threat, draws = Threat(norm, 0.7), Draws.of(x)
+    whole = threat.random_start(x, draws)
+    for i in range(len(x)):
+        assert torch.equal(whole[[i]], threat.random_start(x[[i]], draws.select(torch.tensor([i]))))
+
+
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 def test_projection_against_scipy(norm: str) -> None:
     optimize = pytest.importorskip("scipy.optimize")

@@ -184,10 +184,13 @@ class Threat:
         return self.masked(-torch.log1p(-u).to(x.dtype) * sign)
 
     def _depth(self, x: Tensor, draws: Draws, stream: int, counter: int) -> Tensor:
-        """Radius of a uniform point of the unit ball of n free entries: U^(1/n)."""
-        n = self.count(x).clamp_min(1).to(x.dtype)
-        u = draws.fold("depth").uniform(stream, counter, (), x.dtype)
-        return u.pow(1 / n).view(-1, *[1] * (x.dim() - 1))
+        """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
+
+        By logarithm, in float64: the last digit of torch's power hangs on how many others it is computed with.
+        """
+        n = self.count(x).clamp_min(1).double()
+        u = draws.fold("depth").uniform(stream, counter, (), x.dtype).double()
+        return torch.exp(torch.log(u) / n).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def _radii(eps: Number, x: Tensor, dtype: torch.dtype) -> Tensor:
