@@ -25,7 +25,6 @@ from resolvent.attacks import Draws, Threat
 from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
-from resolvent.models.lowered import LONGEST
 from resolvent.models.presets import robustness
 from resolvent.training import pgd_at
 from resolvent.training.batch import Batch
@@ -210,12 +209,12 @@ def _with_peers(kind: str) -> list[Trainer]:
 def costs(kind: str, s: Size) -> tuple[Cost, ...]:
     """What docs/gpu_step.md and docs/gpu_forms.md count: eleven passes forward and back through all blocks.
 
-    One activation is (d, b, l) in bf16. S4, S4D, DSS: half a square product for each channel and direction, six
-    activations moved in each, kernel gradients once; products and memory one after the other, and beyond the length
-    where the FFT is the cheaper memory alone, as if a transform never left the chip. S5: x in and y out of a
-    scan fused with its products, four activations for skip and norm in each direction. Mamba: the exponentials of its
-    scan; 67 activations for the rest. Mega: scores passed over eleven times under their products, both moving averages,
-    134 activations for the rest.
+    One activation is (d, b, l) in bf16. S4, S4D, DSS: half a square product for each channel and direction, or where
+    that is less one of blocks of 512 steps with states of 128 numbers between them, six activations moved in each,
+    kernel gradients once; products and memory one after the other. S5: x in and y out of a scan fused with its
+    products, four activations for skip and norm in each direction. Mamba: the exponentials of its scan; 67 activations
+    for the rest. Mega: scores passed over eleven times under their products, both moving averages, 134 activations for
+    the rest.
     """
     act, n = 2.0 * s.d * s.b * s.l, float(s.blocks)
     passes = n * (STEPS + 1)
@@ -230,7 +229,7 @@ def costs(kind: str, s: Size) -> tuple[Cost, ...]:
     if kind == "mega":
         scores = Cost(11 * 2.0 * s.b * s.l * s.l, 3 * 2.0 * s.b * s.l * s.l * (64 + 256), times=passes)
         return scores, Cost(4 * act, 2 * square, times=passes), Cost(134 * act, times=passes)
-    products = Cost(flops=square / 2 if s.l <= LONGEST[torch.bfloat16] else 0.0, times=2 * passes + n)
+    products = Cost(flops=2.0 * s.d * s.b * s.l * min(s.l / 2, 512 / 2 + 2 * 128), times=2 * passes + n)
     return products, Cost(6 * act, times=2 * passes), Cost(4 * act, times=n)
 
 

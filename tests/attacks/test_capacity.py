@@ -52,6 +52,28 @@ def test_the_error_names_a_size_that_fits(each: int, count: int, fits: int, monk
     assert within_memory("fit", fits, device.run) == fits
 
 
+@pytest.mark.parametrize("words", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", "CUDA error: out of memory"])
+def test_what_libraries_say_counts_too(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 10)
+
+    def run(count: int) -> int:
+        try:
+            return device.run(count)
+        except torch.OutOfMemoryError:
+            raise RuntimeError(words) from None
+
+    with pytest.raises(TooMany, match="set batch_size=90,"):
+        within_memory("fit", 256, run)
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    def run(count: int) -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        within_memory("fit", 256, run)
+
+
 def test_room_is_left_for_the_streams_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch, 10)
     monkeypatch.setattr(capacity, "STREAMS", 100)

@@ -18,6 +18,7 @@ import torch
 T = TypeVar("T")
 MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
 STREAMS = 128 << 20  # bytes: what matrix products keep, forwards and backwards, for the stream that records a step
+SAID = ("_ALLOC_FAILED", "CUDA error: out of memory")
 _measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
 _keepers: list[Callable[[], bool]] = []
 
@@ -36,6 +37,11 @@ def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
     return give_up
 
 
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether it was for lack of memory: torch's own error, or what its libraries say when they find none."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SAID)
+
+
 def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
     """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
 
@@ -45,8 +51,8 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
     """
     try:
         return run(count)
-    except torch.OutOfMemoryError as error:
-        if _measuring[0]:
+    except RuntimeError as error:
+        if _measuring[0] or not lacks_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
     # Here the error is gone, and with it the frames that kept the failed batch in memory.
@@ -86,7 +92,9 @@ def _used(work: Callable[[], object]) -> int | None:
     torch.cuda.reset_peak_memory_stats()
     try:
         work()
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
         return None
     return torch.cuda.max_memory_allocated() - before
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl
-from resolvent.attacks.capacity import keeper, let_go
+from resolvent.attacks.capacity import keeper, lacks_memory, let_go
 from resolvent.attacks.slope import slope
 from resolvent.blocks.climb import Path
 from resolvent.training.ascent import stepped
@@ -199,7 +199,7 @@ def _told(error: RuntimeError) -> bool:
     """Whether it was for lack of memory."""
     # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
     _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
-    return isinstance(error, torch.OutOfMemoryError)
+    return lacks_memory(error)
 
 
 @keeper
