@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from helpers import assert_close
 from resolvent.attacks import Draws, Threat
 from resolvent.layers import DSS, S4, S4D
-from resolvent.models import build_model, lowered
+from resolvent.models import build_model, lowered, responses
 from resolvent.models.config import AdSConfig, ClassifierConfig, ModelConfig, ResidualConfig
-from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig
+from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.model import Model
 from resolvent.models.presets import robustness
-from resolvent.models.responses import alike, response, together
+from resolvent.models.responses import alike, response
 from resolvent.scan.dispatch import use
 from resolvent.ssm import toeplitz
 from resolvent.training import captured, pgd_at, trades
@@ -176,15 +176,29 @@ def test_wrong_input_is_still_refused() -> None:
         model_of(config())(torch.rand(2, 6, 4, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("backend", ["torch", None])
+@pytest.mark.parametrize("layer", [S4DConfig(4), S5Config(4)])
+def test_gradients_of_gradients_where_x_is_not_in_one_piece(layer: LayerConfig, backend: str | None) -> None:
+    model, x = model_of(config(layer)), torch.rand(9, 3, 20, dtype=torch.float64)
+    found = []
+    for at in (x.mT, x.mT.contiguous()):
+        at = at.detach().requires_grad_()
+        with nullcontext() if backend is None else use(backend):
+            first = torch.autograd.grad(model(at).square().sum(), [at, *model.parameters()], create_graph=True)
+            found.append(torch.autograd.grad(torch.stack([g.square().sum() for g in first]).sum(), at)[0])
+    assert_close(*found, gradient=True)
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: S4(6, 8, n_ssm=3, rank=2), lambda: S4(5, 8, discretisation="zoh"), lambda: S4D(5, 8), lambda: DSS(5, 8)],
 )
-def test_responses(make: Any) -> None:
+def test_responses(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what the layer answers to an impulse, one by one and mapped over together."""
     layers = [make().double() for _ in range(3)]
     assert alike(layers)
-    for layer, k in zip(layers, together(layers, 37), strict=True):
+    monkeypatch.setattr(responses, "_at_once", lambda layers: len(layers) > 1)
+    for layer, k in zip(layers, responses.impulse_responses(layers, 37), strict=True):
         impulse = torch.zeros(1, 37, layer.d_model, dtype=torch.float64)
         impulse[:, 0] = 1
         assert_close(k, layer(impulse)[0][0].T)

@@ -152,8 +152,8 @@ class _Entry(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
         *learned, (w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
-        x = x.contiguous()
-        out, kept = _ops(x).forward(x.permute(2, 0, 1), None, w, watched and any(ctx.needs_input_grad))
+        rows = x.contiguous().permute(2, 0, 1)  # kept is x itself, through which gradients of gradients go on
+        out, kept = _ops(x).forward(rows, None, w, watched and any(ctx.needs_input_grad))
         ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
         if kept is not None:
             ctx.save_for_backward(*kept)
@@ -164,7 +164,8 @@ class _Entry(torch.autograd.Function):
         g, needs, x = gradients[0], ctx.needs_input_grad, ctx.inputs[0]
         if by_graph_only(g):
             return *_again(lambda *t: plain_entry(*t, w=ctx.w), ctx.inputs, g, needs[:5]), None
-        _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), x.permute(2, 0, 1), ctx.w, learn=ctx.learn)
+        rows = x.contiguous().permute(2, 0, 1)
+        _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), rows, ctx.w, learn=ctx.learn)
         return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry, by_graph_only, gradients_by_graph, plain
+from resolvent.ssm.blocked import Blocks, DenseCarry, DiagonalCarry, by_graph_only, formed, gradients_by_graph, plain
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
 FINE = 8  # powers are products of one of the first eight and a power of the eighth
@@ -131,9 +131,9 @@ class _Tables(torch.autograd.Function):
             again = lambda *x: _tables(DiagonalBank(*x[:2]), x[2], T)  # noqa: E731
             return *gradients_by_graph(again, (lam, weight, now), g, ctx.needs_input_grad[:3]), None
         kernel = _toeplitz_gradient(g[0])  # (d, T)
-        Q = _states(g[2], lam).clone()  # (d, T, n), conjugate: so it enters w lam^k, and so it needs no copy
+        Q = formed(g[2], lam).clone()  # (d, T, n), conjugate: so it enters w lam^k, and so it needs no copy
         (torch.view_as_real(Q)[..., 0] if Q.is_complex() else Q)[:, :-1] += kernel[:, 1:, None]
-        R = _states(g[1], lam).flip(1)[:, 1:]  # k = 1 .. T-1
+        R = formed(g[1], lam).flip(1)[:, 1:]  # k = 1 .. T-1
         slope = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)
         slope *= torch.arange(1, T + 1, dtype=now.dtype, device=now.device)[:, None]  # k lam^(k-1)
         g_lam = (weight * (slope * Q).sum(1)).conj() + (slope[:, :-1].conj() * R).sum(1)
@@ -141,11 +141,6 @@ class _Tables(torch.autograd.Function):
         if gradients[3] is not None:
             g_lam = g_lam + (slope.conj() * g[3]).sum(1)
         return g_lam, (powers * Q).sum(1).conj().to(weight.dtype), kernel[:, :1], None
-
-
-def _states(x: Tensor, lam: Tensor) -> Tensor:
-    """Rows of reals as rows of numbers of lam's kind."""
-    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else x
 
 
 def _toeplitz_gradient(g: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class DiagonalCarry:
         power = self.powers[:, steps - 1]  # (d, n) or (d, b, n)
         if isinstance(steps, int):
             power = power[:, None]
-        return _reals(power * _own(h, power))
+        return _reals(power * formed(h, power))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DenseCarry:
     whole: Tensor  # (d, s, s)
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
-        return (_paired if z.is_cuda else _one_by_one)(self.whole, z, h0)
+        return _dense_along(self.whole, z, h0)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """Binary powers: one product per bit of `steps`."""
@@ -89,13 +89,16 @@ def along(whole: Tensor, z: Tensor, reverse: bool = False) -> Tensor:
     h0 = z.new_zeros(z.shape[:2] + z.shape[3:])
     if whole.dim() == 2:
         return _along(whole, z, h0, reverse)
-    carry = DenseCarry((), whole)
-    return carry.along(z.flip(2), h0).flip(2) if reverse else carry.along(z, h0)
+    return _dense_along(whole, z.flip(2), h0).flip(2) if reverse else _dense_along(whole, z, h0)
 
 
 def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
     """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
-    return _reals(linear_scan(whole[:, None, None], _own(z, whole), _own(h0, whole), reverse))
+    return _reals(linear_scan(whole[:, None, None], formed(z, whole), formed(h0, whole), reverse))
+
+
+def _dense_along(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
+    return (_paired if z.is_cuda else _one_by_one)(P, z, h0)
 
 
 def _one_by_one(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
@@ -129,8 +132,8 @@ def _onto(z: Tensor, h: Tensor, P: Tensor) -> Tensor:
     return torch.baddbmm(z.flatten(1, 2), h.flatten(1, 2), P).view(z.shape)
 
 
-def _own(h: Tensor, lam: Tensor) -> Tensor:
-    """States in real form in the form of lam.
+def formed(h: Tensor, lam: Tensor) -> Tensor:
+    """Rows of reals (..., s) as rows of numbers of lam's kind (..., n).
 
     Contiguous: where a product saves its conjugate in other strides than the compiler gave it, the compiler copies the
     memory, which holds the number itself, and the conjugation is lost.

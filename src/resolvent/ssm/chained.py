@@ -22,11 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ssm.blocked import along
+from resolvent.ssm.blocked import along, formed
+from resolvent.ssm.convolution import HALF
 from resolvent.ssm.filter import Filter
 from resolvent.ssm.toeplitz import Toeplitz, plain_product, toeplitz
-
-HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,4 @@ def _of_whole(whole: Tensor, h: Tensor, gamma: Tensor) -> Tensor:
     """The gradient of A^T: of a diagonal one sum over b and k of ‾h_k γ_{k+1}."""
     if whole.dim() == 3:
         return (h.flatten(1, 2).mT @ gamma.flatten(1, 2)).to(whole.dtype)
-    if not whole.is_complex():
-        return (h * gamma).sum((1, 2)).to(whole.dtype)
-    states, slopes = (torch.view_as_complex(t.contiguous().unflatten(-1, (-1, 2))) for t in (h, gamma))
-    return (states.conj() * slopes).sum((1, 2)).to(whole.dtype)
+    return (formed(h, whole).conj() * formed(gamma, whole)).sum((1, 2)).to(whole.dtype)

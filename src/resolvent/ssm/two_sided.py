@@ -41,10 +41,10 @@ def plain_two_sided(x: Tensor, past: Tensor, future: Tensor) -> Tensor:
 class _TwoSided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, past: Tensor, future: Tensor, tables: TwoSided) -> Tensor:
-        x = x.contiguous()
         ctx.tables, ctx.learn, ctx.like = tables, any(ctx.needs_input_grad[1:3]), (x.shape, x.dtype)
         ctx.save_for_backward(past, future, x if ctx.learn else None)
-        return tables.future.adjoint(x, onto=tables.past.forward(x))
+        at = x.contiguous()  # kept is x itself, through which gradients of gradients go on
+        return tables.future.adjoint(at, onto=tables.past.forward(at))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -58,4 +58,5 @@ class _TwoSided(torch.autograd.Function):
         gx = tables.past.adjoint(gy, onto=tables.future.forward(gy))
         if x is None:
             return gx, None, None, None
+        x = x.contiguous()
         return gx, *tables.past.taps(x, gy), *tables.future.taps(gy, x), None
