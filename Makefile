@@ -19,7 +19,7 @@ $(INSTALL): pyproject.toml constraints.txt
 	$(BIN)/python -c "open('$(INSTALL)', 'w').close()"
 
 $(DEV): $(INSTALL)
-	$(PIP) -e ".[dev,parity]"
+	$(PIP) -e ".[dev,parity,docs]"
 	$(BIN)/python -c "open('$(DEV)', 'w').close()"
 
 demo: $(INSTALL)
@@ -37,8 +37,8 @@ lint: $(DEV)
 
 bench: $(INSTALL)
 	$(PIP) -e ".[bench]"
-	$(BIN)/python benchmarks/cpu.py
-	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -m benchmarks.cpu.scaling
 
 docs: $(INSTALL)
 	$(PIP) -e ".[docs]"

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
 UNKNOWN = "unknown"
 
 
@@ -38,9 +40,9 @@ def accelerator(device: str) -> str:
 
 def measured_commit(named: str = "") -> str:
     """Of the measured tree, as it was named or as git tells; "+" where the source had been changed since."""
-    here = Path(__file__).parent.parent
+    here = HERE.parent
     hash_ = _git(here, "rev-parse", "--short", "HEAD")
-    changed = _git(here, "status", "--porcelain", "--", "src", "benchmarks/*.py") if hash_ else ""
+    changed = _git(here, "status", "--porcelain", "--", "src", "benchmarks/*.py", "benchmarks/*/*.py") if hash_ else ""
     return named or (hash_ and hash_ + "+" * bool(changed)) or UNKNOWN
 
 
@@ -52,8 +54,11 @@ def placed(parser: argparse.ArgumentParser, out: Path | None, results: Path, dev
 
 
 def command() -> str:
-    words = [str(Path(sys.argv[0]).name), *sys.argv[1:]]
-    return "python benchmarks/" + " ".join(f'"{word}"' if " " in word else word for word in words)
+    """As it was typed: `python -m benchmarks.gpu --tiny`."""
+    place = Path(sys.argv[0]).resolve()
+    parts = place.relative_to(HERE).with_suffix("").parts if place.is_relative_to(HERE) else (place.stem,)
+    module = ".".join(("benchmarks", *(part for part in parts if part != "__main__")))
+    return f"python -m {module} " + " ".join(f'"{word}"' if " " in word else word for word in sys.argv[1:])
 
 
 def _git(folder: Path, *words: str) -> str:

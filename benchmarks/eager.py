@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import eager_blocks
+from benchmarks import eager_blocks
 from resolvent.blocks.ads import AdS
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention

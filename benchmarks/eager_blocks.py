@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eager_scans import selective_loop, tree_scan
+from benchmarks.eager_scans import selective_loop, tree_scan
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.layers import EMA, S5

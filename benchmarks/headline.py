@@ -2,7 +2,7 @@
 
     python -m resolvent run qi2024-table1 --only s4,cifar10,pgd-at --device cuda --precision bf16 --evaluate-every 12 \
         --attack-batch 2000 --no-report --out out/headline
-    python benchmarks/headline.py out/headline --out benchmarks/results/headline.json --commit COMMIT
+    python -m benchmarks.headline out/headline --out benchmarks/results/headline.json --commit COMMIT
 
 The first command does the work, and goes on where it was stopped; the second one gathers what it left, of a run that
 is not done what was measured so far. Seconds of an attack are those between the files that AutoAttack stores.

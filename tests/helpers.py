@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance, leaves
+from resolvent.lowering.describe import describe
 from resolvent.models import ModelConfig, build_model
 from resolvent.models.model import Model
 
-__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "random_cuts", "stirred"]
+__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "filters", "random_cuts", "stirred"]
 
 
 def assert_close(
@@ -50,3 +51,8 @@ def stirred(settings: ModelConfig, by: float, dtype: torch.dtype = torch.float64
             p.add_(by * torch.randn_like(p))
     assert isinstance(model, Model)
     return model
+
+
+def filters(*layers: torch.nn.Module) -> list[Any]:
+    """The nodes of sequence layers."""
+    return [node for layer in layers for node in describe(layer).chain]

@@ -1,4 +1,4 @@
-"""Resolvent: state-space sequence models that stay steady.
+"""Resolvent: state-space sequence models whose robustness is measured and proven.
 
     import resolvent as rv
     layer = rv.S4D(d_model=64)
@@ -33,24 +33,36 @@ _HOME = {
     "EMA": "layers",
     "L2RU": "layers",
     "LRU": "layers",
+    "Mamba": "blocks",
     "ModelConfig": "models",
+    "PGD": "attacks",
+    "Predictor": "predictor",
     "RGLRU": "layers",
     "S4": "layers",
     "S4D": "layers",
     "S5": "layers",
     "S6": "layers",
+    "SequenceClassifier": "predictor",
     "ShortConv": "layers",
     "System": "ssm",
     "Threat": "attacks",
     "autoattack": "attacks",
     "build_model": "models",
+    "evaluate": "attacks",
+    "export": "deployment",
     "fit": "training",
+    "from_file": "data",
     "frozen": "layers",
     "gated_scan": "scan",
     "linear_scan": "scan",
+    "load": "predictor",
+    "load_model": "models",
     "load_task": "data",
     "packed_starts": "scan",
+    "pgd_at": "training",
+    "save_model": "models",
     "selective_scan": "scan",
+    "trades": "training",
 }
 
 __all__ = [
@@ -58,13 +70,17 @@ __all__ = [
     "EMA",
     "L2RU",
     "LRU",
+    "PGD",
     "RGLRU",
     "S4",
     "S4D",
     "S5",
     "S6",
     "Attention",
+    "Mamba",
     "ModelConfig",
+    "Predictor",
+    "SequenceClassifier",
     "ShortConv",
     "System",
     "Threat",
@@ -76,30 +92,41 @@ __all__ = [
     "build_model",
     "conformance",
     "data",
+    "evaluate",
+    "export",
     "fit",
+    "from_file",
     "frozen",
     "gated_scan",
     "init",
     "layers",
     "linear_scan",
+    "load",
+    "load_model",
     "load_task",
     "models",
     "packed_starts",
+    "pgd_at",
+    "save_model",
     "scan",
     "selective_scan",
     "ssm",
+    "trades",
     "training",
 ]
 
 if TYPE_CHECKING:
     from resolvent import analysis, attacks, blocks, conformance, data, init, layers, models, scan, ssm, training
-    from resolvent.attacks import Threat, autoattack
-    from resolvent.data import load_task
+    from resolvent.attacks import PGD, Threat, autoattack, evaluate
+    from resolvent.blocks import Mamba
+    from resolvent.data import from_file, load_task
+    from resolvent.deployment.write import export
     from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
-    from resolvent.models import ModelConfig, build_model
+    from resolvent.models import ModelConfig, build_model, load_model, save_model
+    from resolvent.predictor import Predictor, SequenceClassifier, load
     from resolvent.scan import gated_scan, linear_scan, packed_starts, selective_scan
     from resolvent.ssm import System
-    from resolvent.training import fit
+    from resolvent.training import fit, pgd_at, trades
 
 
 def __getattr__(name: str) -> Any:

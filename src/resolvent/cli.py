@@ -5,37 +5,78 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
 import tyro
 
-from resolvent.commands.analyse import Analyse
-from resolvent.commands.attack import Attack
-from resolvent.commands.bench import Bench
-from resolvent.commands.certify import Certify
-from resolvent.commands.check import Check
+from resolvent.commands.analyse.options import Analyse
+from resolvent.commands.attack.options import Attack
+from resolvent.commands.bench.options import Bench
+from resolvent.commands.certify.options import Certify
+from resolvent.commands.check.options import Check
+from resolvent.commands.corrupt.options import Corrupt
 from resolvent.commands.demo import Demo
+from resolvent.commands.export import Export
 from resolvent.commands.list import List
+from resolvent.commands.predict.options import Predict
+from resolvent.commands.reduce.options import Reduce
 from resolvent.commands.report import Report
-from resolvent.commands.run import Run
+from resolvent.commands.run.options import Run
+from resolvent.commands.signals import stoppable
+from resolvent.commands.verdicts.options import Verdicts
 
-Command = List | Run | Report | Check | Attack | Certify | Analyse | Bench | Demo
+Command = (
+    List
+    | Run
+    | Report
+    | Verdicts
+    | Predict
+    | Export
+    | Check
+    | Attack
+    | Corrupt
+    | Certify
+    | Reduce
+    | Analyse
+    | Bench
+    | Demo
+)
 COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.lower(): kind for kind in (List, Demo, Run, Report, Attack, Certify, Analyse, Check, Bench)
+    kind.__name__.lower(): kind
+    for kind in (
+        List,
+        Demo,
+        Run,
+        Report,
+        Verdicts,
+        Predict,
+        Export,
+        Attack,
+        Corrupt,
+        Certify,
+        Reduce,
+        Analyse,
+        Check,
+        Bench,
+    )
 }
+TRACEBACK = "RESOLVENT_TRACEBACK"
+UNFORESEEN = f"That was not foreseen: please report it with what {TRACEBACK}=1 before the command shows."
 COMPLETION, SHELLS = "--tyro-print-completion", ("bash", "zsh", "fish")
-CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
-ABOUT = """State-space sequence models that stay steady: train them under attack, attack, bound, explain, compare.
+CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes)
+ABOUT = """State-space sequence models: train them under attack, attack, certify, explain and compare them.
 
 $ resolvent list               what there is: recipes, tasks, layers, presets
-$ resolvent demo               five models on embedded data, a page of results, minutes on two cores
+$ resolvent demo               seven models on embedded data, a page of results, minutes on two cores
 $ resolvent COMMAND --help     what a command does and takes
 $ resolvent --version
 
 Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a model has no bound); 2 the command was
-called wrongly, or a file or package is missing: one line says which; 130 stopped by Ctrl-C, and the same command goes
-on from there.
+called wrongly, or a file or package is missing: one line says which; 3 an error that nobody foresaw, in one line (set
+RESOLVENT_TRACEBACK=1 to see where); 124 the budget of run is spent; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a
+closed terminal, and the same command goes on from there.
 
 Shell completion: resolvent --tyro-print-completion bash (or zsh, fish) prints a script to install.
 """
@@ -43,16 +84,24 @@ Shell completion: resolvent --tyro-print-completion bash (or zsh, fish) prints a
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    with stoppable() as stop:
+        return stop.status(_status(argv))
+
+
+def _status(argv: Sequence[str] | None) -> int:
     try:
-        status = _answered(argv)
+        status = _run_command(argv)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("resolvent: stopped.", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # `resolvent list | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the end
         return 2
     return status
 
 
-def _answered(argv: Sequence[str] | None) -> int:
+def _run_command(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given in (["--version"], ["-V"]):
         from resolvent import __version__
@@ -66,7 +115,7 @@ def _answered(argv: Sequence[str] | None) -> int:
         command = parse(given or ["--help"])
     except SystemExit as stop:
         return int(stop.code or 0)
-    return _guarded(command)
+    return _run_guarded(command)
 
 
 def parse(given: Sequence[str]) -> Command:
@@ -86,17 +135,35 @@ def _summary() -> Any:
     return Union[tuple(kinds)]  # noqa: UP007  # made at run time
 
 
-def _guarded(command: Command) -> int:
+def _run_guarded(command: Command) -> int:
     """What the user can mend comes as one line, not as a traceback."""
-    from resolvent.conformance.load import UsageError
+    from resolvent.usage.error import UsageError
 
     try:
         return command.execute()
     except UsageError as wrong:
         print(f"resolvent {type(command).__name__.lower()}: {wrong}", file=sys.stderr)
         return 2
-    except SystemExit:  # rich's answer when nobody reads any more
-        return 2
+    except BrokenPipeError:
+        raise
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich's answer when nobody reads any more
+            return 2
+        return _mishap(command, stop)
     except KeyboardInterrupt:
         print("resolvent: stopped.", file=sys.stderr)
         return 130
+    except Exception as wrong:
+        return _mishap(command, wrong)
+
+
+def _mishap(command: Command, wrong: BaseException) -> int:
+    """One line for what no command has an answer of its own to: 2 where it is known how it comes about, else 3."""
+    from resolvent.commands.trouble import explain_failure
+
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(wrong)
+    known = explain_failure(wrong)
+    text = known or f"{type(wrong).__name__}: {' '.join(str(wrong).split())}. {UNFORESEEN}"
+    print(f"resolvent {type(command).__name__.lower()}: {text}", file=sys.stderr)
+    return 2 if known else 3

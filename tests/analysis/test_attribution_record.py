@@ -22,7 +22,7 @@ from resolvent.models import (
     build_model,
     components_of,
 )
-from resolvent.report.attribution import attribution_bars, attribution_charts
+from resolvent.report.figures.attribution import attribution_bars, attribution_charts
 
 THREAT = Threat("linf", 0.15, (0.0, 1.0))
 

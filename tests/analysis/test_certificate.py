@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.certificate import Certificate, certify, certify_logits, verify
-from resolvent.analysis.certificate_report import (
+from resolvent.analysis.certificates.certificate import Certificate, certify, certify_logits, verify
+from resolvent.analysis.certificates.gain import BrokenClaim, NoBound, certified_gain
+from resolvent.analysis.certificates.precision import eps_of
+from resolvent.analysis.certificates.report import (
     CertifySettings,
     Crossed,
     Sandwich,
@@ -18,10 +20,9 @@ from resolvent.analysis.certificate_report import (
     check_sandwich,
     default_grid,
 )
-from resolvent.analysis.gain import BrokenClaim, NoBound, certified_gain
-from resolvent.analysis.smoothing import SmoothingSettings
+from resolvent.analysis.certificates.smoothing import SmoothingSettings
 from resolvent.attacks import Threat, pgd
-from resolvent.attacks.model import Victim
+from resolvent.attacks.victim import Victim
 from resolvent.ssm.part import Part
 
 
@@ -32,8 +33,9 @@ class Flat(nn.Module):
         super().__init__()
         self.out = nn.Linear(n, k).double()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(x.flatten(1))
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        own = torch.ones(x.shape[:2]) if lengths is None else torch.arange(x.shape[1]) < lengths[:, None]
+        return self.out((x * own[..., None]).flatten(1))
 
     def parts(self) -> list[Part]:
         size = float(torch.linalg.matrix_norm(self.out.weight.detach(), 2))
@@ -85,8 +87,28 @@ def test_norm_conversion_and_lengths() -> None:
     l2, l1, linf = (certify(model, x, y, gain, norm=n).radius for n in ("l2", "l1", "linf"))
     assert torch.equal(l1, l2)
     assert float((linf * math.sqrt(6) - l2).abs().max()) < 1e-14
-    short = certify(model, x, y, gain, norm="linf", lengths=torch.tensor([1, 2, 3])).radius
+    lengths = torch.tensor([1, 2, 3])
+    y = model(x, lengths).argmax(-1)
+    l2, short = (certify(model, x, y, gain, norm=n, lengths=lengths).radius for n in ("l2", "linf"))
     assert float((short * torch.tensor([2.0, 4.0, 6.0]).sqrt() - l2).abs().max()) < 1e-7
+
+
+def test_answers_are_those_of_the_model_with_lengths() -> None:
+    """Padding that would turn the answer does not count, neither for right and wrong nor for the margin."""
+    model = Flat()
+    x, _ = data(model, 40)
+    lengths = torch.randint(1, 3, (40,))
+    x[torch.arange(3) >= lengths[:, None]] = 30.0
+    y = model(x, lengths).argmax(-1)
+    assert not torch.equal(model(x).argmax(-1), y)
+    found = certify(model, x, y, certified_gain(model.parts()), lengths=lengths)
+    assert bool(found.correct.all())
+    alone = [certify(model, x[i : i + 1], y[i : i + 1], certified_gain(model.parts()), lengths=lengths[i : i + 1])
+             for i in range(40)]  # fmt: skip
+    assert torch.allclose(found.radius, torch.cat([one.radius for one in alone]), rtol=1e-12)
+    for wrong in (torch.tensor([1]), torch.zeros(40, dtype=torch.int64), torch.full((40,), 4), torch.ones(40)):
+        with pytest.raises(ValueError, match="lengths must"):
+            certify(model, x, y, 1.0, lengths=wrong)
 
 
 def test_margins_ties_and_wrong_predictions() -> None:
@@ -97,6 +119,18 @@ def test_margins_ties_and_wrong_predictions() -> None:
     assert found.correct.tolist() == [True, False, False]
     assert found.certified(0.0).tolist() == [True, False, False]
     assert found.curve([0.0, 0.3, 0.4]) == pytest.approx([1 / 3, 1 / 3, 0.0])
+
+
+@pytest.mark.parametrize(("allowed", "eps"), [("highest", 2.0**-23), ("high", 2.0**-10), ("medium", 2.0**-7)])
+def test_coarser_products_of_float32_count(allowed: str, eps: float) -> None:
+    """Where torch may round them so, whether or not this processor does."""
+    x, before = torch.zeros(1, 2, 3), torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(allowed)
+        assert eps_of(x) == eps
+        assert eps_of(x.double()) == 2.0**-52
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_rounding_is_taken_off() -> None:

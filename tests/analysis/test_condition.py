@@ -11,7 +11,7 @@ import torch
 from transfer_cases import F64, legs_diagonal
 
 from resolvent.analysis import eigenvector_condition
-from resolvent.analysis.extended import log10_condition
+from resolvent.analysis.matrices.extended import log10_condition
 from resolvent.ssm import dplr, hippo
 
 mpmath = pytest.importorskip("mpmath")

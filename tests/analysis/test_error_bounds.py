@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.analysis.error_bounds import ErrorBounds, error_bounds, triangle_eigenvalues
+from resolvent.analysis.certificates.error_bounds import ErrorBounds, error_bounds, triangle_eigenvalues
 from resolvent.layers import LRU, S4D, S6
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.ssm.system import Diagonal, System

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.analysis import feature_kl, feature_mse
-from resolvent.analysis.feature_distance import rounding
+from resolvent.analysis.attribution.feature_distance import rounding
 
 
 def features(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from transfer_cases import C128, F64, closed, dense, legs, legs_dplr, one_pole, 
 
 from helpers import assert_close
 from resolvent.analysis import dc_gain, frequency_response, impulse_response
-from resolvent.analysis.frequency_response import _solved
+from resolvent.analysis.systems.frequency_response import _solve
 from resolvent.ssm import DPLR, Dense, Diagonal, System, discretise, dplr, hippo
 
 W = torch.tensor([-2.0, 0.0, 0.3, 1.0, 3.1], dtype=F64)
@@ -79,7 +79,7 @@ def test_gradients_flow_through_every_form() -> None:
         system = System(DPLR(lam, P, P), B, C, torch.zeros(1, 1))
         if make == "diagonal":
             system = System(Diagonal(lam), B, C, torch.zeros(1, 1))
-        G = _solved(system, w) if make == "solved" else frequency_response(system, w)[0, 0, :, None, None]
+        G = _solve(system, w) if make == "solved" else frequency_response(system, w)[0, 0, :, None, None]
         used = [lam, B, C, w] if make == "diagonal" else parts
         return list(torch.autograd.grad((G * torch.arange(5)[:, None, None]).abs().sum(), used))
 

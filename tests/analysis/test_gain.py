@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.gain import SLACK, BrokenClaim, Gain, NoBound, certified_gain, hinf_gain
+from resolvent.analysis.certificates.gain import SLACK, BrokenClaim, Gain, NoBound, certified_gain, hinf_gain
 from resolvent.models import ModelConfig, build_model
 from resolvent.models.config import (
     CertifiedConfig,

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from resolvent.analysis.generalisation import (
+from resolvent.analysis.generalisation.bound import (
     attention_capacity,
     dudley,
     generalisation_bound,
     printed_capacity,
     selective_capacity,
 )
-from resolvent.analysis.generalisation_norms import SelectiveNorms, check_data_bound, data_bound, selective_norms
-from resolvent.analysis.generalisation_sums import (
+from resolvent.analysis.generalisation.norms import SelectiveNorms, check_data_bound, data_bound, selective_norms
+from resolvent.analysis.generalisation.sums import (
     first_sum,
     log_sums,
     second_sum,
@@ -91,10 +91,28 @@ def test_rho_bounds_the_products_of_state_matrices(s_A: float) -> None:
 
 
 def test_steps_are_those_of_softplus() -> None:
-    assert NORMS.widest_step == pytest.approx(math.log(1 + math.exp(-0.3 + 0.4 * 1.3)), rel=1e-14)
+    assert NORMS.widest_step == pytest.approx(math.log(1 + math.exp(0.3 + 0.4 * 1.3)), rel=1e-14)
+    assert NORMS.widest_step_printed == pytest.approx(math.log(1 + math.exp(-0.3 + 0.4 * 1.3)), rel=1e-14)
     # Assumption 3.5 says 1 for p = e
     assert replace(NORMS, p=math.e, B_q=0.0).widest_step == pytest.approx(2.7822, abs=5e-5)
     assert replace(NORMS, p=math.log(math.e - 1), B_q=0.0).widest_step == pytest.approx(1.0, rel=1e-14)
+
+
+@pytest.mark.parametrize("p", [-3.0, -0.3, 0.0, 3.0])
+def test_steps_hold_for_every_model_that_the_bound_counts(p: float) -> None:
+    """|p'| <= |p| and |q . u| <= B_q B_u: as the covering number of Theorem 3.3 counts them."""
+    norms = replace(NORMS, p=p)
+    for share in (-1.0, -0.5, 0.0, 0.7, 1.0):
+        for input_share in (-1.0, 0.2, 1.0):
+            step = math.log1p(math.exp(share * abs(p) + input_share * norms.B_q * norms.B_u))
+            assert norms.shortest_step * (1 - 1e-12) <= step <= norms.widest_step * (1 + 1e-12)
+
+
+def test_the_bound_does_not_depend_on_the_sign_of_p_and_p_is_not_rounded() -> None:
+    there, back = (selective_capacity(replace(NORMS, p=sign * 3.0, T=1000)).value for sign in (1, -1))
+    assert there == back  # with p itself the two differed by a factor of 14
+    W = torch.ones(2, 2)
+    assert selective_norms(W, W, -W, -0.4, torch.ones(2), torch.ones(2), 1.0, T=3).p == -0.4
 
 
 # -- capacity ----------------------------------------------------------------------------------------------------------
@@ -138,11 +156,17 @@ def test_lemma_c9_is_the_minimum() -> None:
 
 def test_equation_14() -> None:
     n = NORMS
-    wide = n.widest_step ** (2 / 3) * n.N ** (1 / 3) * n.d ** (1 / 3) + n.B_q ** (2 / 3) * n.B_u ** (2 / 3)
-    rest = n.widest_step * n.B_w * n.B_u**3 * n.B_B * n.B_C * n.B_A * wide**1.5
-    rho = math.exp(n.log_rho)
-    assert selective_capacity(n).short == pytest.approx(rest * second_sum_reference(rho, n.T), rel=1e-12)
-    assert printed_capacity(n) == pytest.approx(rest * second_sum_printed(rho, n.T), rel=1e-12)
+
+    def rest(step: float) -> float:
+        wide = step ** (2 / 3) * n.N ** (1 / 3) * n.d ** (1 / 3) + n.B_q ** (2 / 3) * n.B_u ** (2 / 3)
+        return step * n.B_w * n.B_u**3 * n.B_B * n.B_C * n.B_A * wide**1.5
+
+    widest, shortest = (math.log(1 + math.exp(sign * (0.3 + 0.4 * 1.3))) for sign in (1, -1))
+    sums = second_sum_reference(math.exp(-0.2 * shortest), n.T)
+    assert selective_capacity(n).short == pytest.approx(rest(widest) * sums, rel=1e-12)
+    widest, shortest = (math.log(1 + math.exp(-0.3 + sign * 0.4 * 1.3)) for sign in (1, -1))  # p = -0.3 itself
+    sums = second_sum_printed(math.exp(-0.2 * shortest), n.T)
+    assert printed_capacity(n) == pytest.approx(rest(widest) * sums, rel=1e-12)
     assert printed_capacity(replace(n, s_A=0.0)) is None  # (15) has a pole there
 
 
@@ -178,7 +202,7 @@ def test_dudley_is_the_infimum() -> None:
 
 
 def test_bound_has_the_factor_that_the_print_lacks() -> None:
-    small = replace(NORMS, B_w=1e-3, M_w=2e-3)
+    small = replace(NORMS, B_w=1e-4, M_w=2e-4)
     m, delta, l, c = 10**6, 0.1, 2.0, 3.0
     found = generalisation_bound(small, m, delta, lipschitz=l, ceiling=c)
     C, tail = selective_capacity(small).value, 3 * c * math.sqrt(math.log(2 / delta) / (2 * m))

@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from resolvent.analysis.generalisation_lower import (
+from resolvent.analysis.generalisation.lower import (
     UNIT_STEP_P,
     mean_sign,
     mean_sign_printed,
     rademacher_enumerated,
     rademacher_lower,
     rademacher_lower_printed,
-    unrolled,
+    sum_powers,
 )
-from resolvent.analysis.generalisation_table import TABLE, scaling_curves, scaling_rows
-from resolvent.analysis.generalisation_tracker import NormTracker, SelectiveTensors
+from resolvent.analysis.generalisation.table import TABLE, scaling_curves, scaling_rows
+from resolvent.analysis.generalisation.tracker import NormTracker, SelectiveTensors
 from resolvent.attacks import Threat
-from resolvent.data.arrays import from_arrays
+from resolvent.data.readers.arrays import from_arrays
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.training import FitSettings, fit, pgd_at, standard
 from resolvent.training.run import inner_threat
@@ -29,7 +29,7 @@ from resolvent.training.run import inner_threat
 @pytest.mark.parametrize("m", range(1, 13))
 def test_theorem_4_1_against_enumeration(m: int) -> None:
     for s_A in (0.0, 0.1, 0.7):
-        z = unrolled(s_A, 9)
+        z = sum_powers(s_A, 9)
         assert rademacher_lower(1.5, s_A, 9, m) == pytest.approx(rademacher_enumerated([z] * m, 1.5), rel=1e-12)
 
 
@@ -41,10 +41,10 @@ def test_mean_sign_by_the_known_values_and_in_the_limit() -> None:
 
 
 def test_unrolled_near_zero_and_beyond() -> None:
-    assert unrolled(0.0, 50) == 50.0
-    assert unrolled(1e-12, 50) == pytest.approx(50.0, rel=1e-9)
-    assert unrolled(1.0, 10) == 1023.0
-    assert unrolled(1.0, 5000) == math.inf
+    assert sum_powers(0.0, 50) == 50.0
+    assert sum_powers(1e-12, 50) == pytest.approx(50.0, rel=1e-9)
+    assert sum_powers(1.0, 10) == 1023.0
+    assert sum_powers(1.0, 5000) == math.inf
     assert rademacher_lower_printed(1.0, 0.0, 50, 100) == pytest.approx(50 * math.sqrt(2 / (100 * math.pi)))
 
 
@@ -57,7 +57,7 @@ def test_the_construction_on_the_layer(s_A: float) -> None:
             p.fill_(value)
         layer.p.fill_(UNIT_STEP_P)
     y, _ = layer(torch.ones(1, 20, 1, dtype=torch.float64))
-    assert float(y.detach()[0, -1, 0]) == pytest.approx(unrolled(s_A, 20), rel=1e-12)
+    assert float(y.detach()[0, -1, 0]) == pytest.approx(sum_powers(s_A, 20), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 from transfer_cases import F64
 
 from resolvent.analysis import exponential_growth, kreiss_constant, power_growth
-from resolvent.analysis.schur import Schur
-from resolvent.analysis.sigma_min import sigma_min
+from resolvent.analysis.matrices.schur import Schur
+from resolvent.analysis.matrices.sigma_min import sigma_min
 from resolvent.ssm import hippo
 
 SLOPE = torch.tensor([[-1.0, 20.0], [0.0, -2.0]], dtype=F64)

@@ -22,8 +22,8 @@ from resolvent.analysis import (
     step_response,
     time_constants,
 )
-from resolvent.analysis.gramian import controllability_factor, observability_factor
-from resolvent.analysis.truncation import real_form
+from resolvent.analysis.systems.gramian import controllability_factor, observability_factor
+from resolvent.analysis.systems.truncation import real_form
 from resolvent.ssm import Dense, Diagonal, System, hippo
 
 

@@ -13,9 +13,9 @@ import torch
 from transfer_cases import C128, F64, closed, dense, legs, one_pole, response, unit
 
 from resolvent.analysis import frequency_response, hinf_norm
-from resolvent.analysis.boundary import Axis, Circle, phases
-from resolvent.analysis.exact import circle_gap, one_minus
-from resolvent.analysis.peak import bounds
+from resolvent.analysis.matrices.boundary import Axis, Circle, phases
+from resolvent.analysis.matrices.exact import circle_gap, one_minus
+from resolvent.analysis.matrices.peak import bounds
 from resolvent.ssm import Dense, Diagonal, System, hippo
 
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.analysis.interval import Box, convolved, plain_radius, response, system_box, system_radius
-from resolvent.analysis.interval_certify import LinfSettings, certify_linf, linf_radius
-from resolvent.analysis.interval_pointwise import CURVES, lines, value_range
-from resolvent.analysis.interval_stages import Affine, Memory, Pointwise, Pool, Recurrence, Skip, boxes, pulled, run
+from resolvent.analysis.certificates.interval import Box, convolve, plain_radius, response, system_box, system_radius
+from resolvent.analysis.certificates.interval_certify import LinfSettings, certify_linf, linf_radius
+from resolvent.analysis.certificates.interval_pointwise import CURVES, lines, value_range
+from resolvent.analysis.certificates.interval_stages import Affine, Memory, Pointwise, Skip, boxes, pull_back, run
+from resolvent.analysis.certificates.interval_time import Pool, Recurrence
 from resolvent.layers import EMA, LRU, S4, S4D, S5
 from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
@@ -107,7 +108,7 @@ def test_convolutions_against_sums(reverse: bool) -> None:
                 want[:, s] += u[:, t] @ h[..., t - s]
             else:
                 want[:, t] += u[:, s] @ h[..., t - s].mT
-    assert_close(convolved(h, u, reverse), want)
+    assert_close(convolve(h, u, reverse), want)
 
 
 def test_length_one_and_delay() -> None:
@@ -266,7 +267,7 @@ def test_pulled_bounds_are_transposes() -> None:
     both = Recurrence(system, LAYERS["LRU"]().double().system())
     x, a = torch.randn(2, 9, 3, dtype=torch.float64), torch.randn(2, 5, 9, 3, dtype=torch.float64)
     for stage in (both, Recurrence(LAYERS["S4D"]().double().system()), Skip([both])):
-        back, offset = pulled([stage], a, Memory(Box(x, x)))
+        back, offset = pull_back([stage], a, Memory(Box(x, x)))
         assert_close((back * x[:, None]).sum((2, 3)) + offset, (a * run([stage], x)[:, None]).sum((2, 3)))
 
 

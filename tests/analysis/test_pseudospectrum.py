@@ -18,8 +18,8 @@ from resolvent.analysis import (
     pseudospectrum,
     resolvent_norm,
 )
-from resolvent.analysis.schur import Schur, solve, solve_adjoint
-from resolvent.analysis.sigma_min import by_svd, sigma_min
+from resolvent.analysis.matrices.schur import Schur, solve, solve_adjoint
+from resolvent.analysis.matrices.sigma_min import by_svd, sigma_min
 from resolvent.ssm import hippo
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.smoothing import SmoothingResult, SmoothingSettings, clopper_pearson, smooth
+from resolvent.analysis.certificates.smoothing import SmoothingResult, SmoothingSettings, clopper_pearson, smooth
 from resolvent.attacks.draws import Draws
 
 
@@ -131,3 +131,22 @@ def test_refuses_wrong_samples() -> None:
         smooth(
             Line(), torch.ones(2, 2), torch.zeros(2, dtype=torch.int64), settings(), draws=Draws.of(torch.ones(3, 2))
         )
+
+
+def test_padding_gets_no_noise_and_does_not_count() -> None:
+    """The vote on a padded sample is that on the short sequence, whatever stands in its padding."""
+
+    def f(x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        own = torch.ones(x.shape[:2]) if lengths is None else torch.arange(x.shape[1]) < lengths[:, None]
+        assert bool((x[~own.bool()] == 9.0).all())
+        z = (x[..., 0] * own).sum(1)
+        return torch.stack([z, -z], 1)
+
+    x, lengths = torch.full((3, 5, 1), 0.2), torch.tensor([2, 3, 5])
+    x[torch.arange(5) >= lengths[:, None]] = 9.0
+    settings = SmoothingSettings(0.3, n0=20, n=400)
+    found = smooth(f, x, torch.zeros(3, dtype=torch.int64), settings, lengths=lengths)
+    # the noise of z is normal with deviation 0.3 sqrt(length): the share of votes has a closed form
+    share = torch.special.ndtr(0.2 * lengths / (0.3 * lengths.sqrt()))
+    assert float((found.counts / 400 - share).abs().max()) < 0.08
+    assert bool(found.correct.all())

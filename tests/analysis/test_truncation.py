@@ -16,7 +16,7 @@ from resolvent.analysis import (
     hankel_singular_values,
     hinf_norm,
 )
-from resolvent.analysis.truncation import real_form
+from resolvent.analysis.systems.truncation import real_form
 from resolvent.ssm import Diagonal, System
 
 

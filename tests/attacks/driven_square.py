@@ -14,8 +14,9 @@ from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
 from resolvent.attacks import Draws
-from resolvent.attacks.square_deck import LEFT, LEFT_2, SIGNS, TOP, TOP_2, TURN, Deck
-from resolvent.attacks.square_step import _SIDE, _TILT
+from resolvent.attacks.square.deck import Deck
+from resolvent.attacks.square.step import _SIDE, _TILT
+from resolvent.ops.ascent.square_columns import LEFT, LEFT_2, SIGNS, TOP, TOP_2, TURN
 
 WIDTH = SIGNS + 1  # numbers of one query on an image of one channel
 

@@ -11,8 +11,8 @@ import torch
 from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, targeted_dlr
-from resolvent.attacks.evaluate import EvaluationSettings, evaluate
-from resolvent.attacks.square import Square
+from resolvent.attacks.autoattack.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.square.attack import Square
 
 
 def main(folder: str, out: str) -> None:

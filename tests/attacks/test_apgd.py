@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import APGD, Draws, Threat, Victim, cross_entropy, dlr, targeted_dlr
-from resolvent.attacks.apgd import _rounds, _stages, _wrong_classes
-from resolvent.attacks.apgd_rule import halving, sparsity
+from resolvent.attacks.apgd.attack import _rounds, _stages, _wrong_classes
+from resolvent.attacks.apgd.rule import halving, sparsity
 from resolvent.attacks.rows import prepare
 
 PARITY = {"linf": ("Linf", 0.05), "l2": ("L2", 0.5), "l1": ("L1", 4.0)}

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Threat
-from resolvent.attacks.apgd_move import move, torch_move
+from resolvent.attacks.apgd.move import move, torch_move
 
-compiled = pytest.importorskip("resolvent.attacks.apgd_move_numba", reason="numba comes with the cpu extra")
+compiled = pytest.importorskip("resolvent.ops.ascent.apgd_numba", reason="numba comes with the cpu extra")
 SHAPES = [(7, 3, 11), (1, 1), (4, 225), (3, 5, 5, 2)]
 EPS = {"linf": 0.07, "l2": 0.4}
 

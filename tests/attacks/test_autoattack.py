@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, PGD, AttackResult, Threat, targeted_dlr
-from resolvent.attacks import presets as home
-from resolvent.attacks.autoattack import AutoAttackResult, autoattack
-from resolvent.attacks.square import Square
+from resolvent.attacks.autoattack import presets as home
+from resolvent.attacks.autoattack.attack import AutoAttackResult, autoattack
+from resolvent.attacks.square.attack import Square
 
 QUICK = (APGD(steps=6), APGD(targeted_dlr, steps=6, targets=3), Square(n_queries=30))
 
@@ -143,7 +143,7 @@ def test_eps_and_masks_per_sample() -> None:
 
 
 def test_joined_parts_equal_the_whole() -> None:
-    from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
+    from resolvent.attacks.autoattack.evaluate import Evaluation, EvaluationSettings, evaluate
 
     model, x, y = case()
     model, x = model.double(), x.double()
@@ -257,7 +257,7 @@ def test_bad_input_is_told_before_any_work(given: dict[str, Any], error: type[Ex
         (lambda: Threat("linf", -0.1), ValueError),
         (lambda: Threat("linf", "8/255"), TypeError),  # type: ignore[arg-type]
         (lambda: Threat("linf", float("nan")), ValueError),
-        (lambda: Threat("inf", 0.1), ValueError),  # type: ignore[arg-type]
+        (lambda: Threat("l3", 0.1), ValueError),  # type: ignore[arg-type]
         (lambda: Threat("linf", 0.1, bounds=(1.0, 0.0)), ValueError),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_bad_threat_cannot_be_made(make: Any, error: type[Exception]) -> None:
 )
 def test_presets_list_what_their_papers_list(name: str, stages: list[str]) -> None:
     for norm in ("linf", "l2", "l1"):
-        assert [attack.name for attack in home.chosen(name, norm)] == stages  # type: ignore[arg-type]
+        assert [attack.name for attack in home.choose_attacks(name, Threat(norm, 0.1))] == stages
 
 
 def test_published_budgets() -> None:
@@ -314,7 +314,7 @@ def test_every_preset_runs_as_it_is(preset: str, norm: Any) -> None:
     model, x, y = case(6, wrong=1)
     threat = Threat(norm, {"linf": 0.02, "l2": 0.05, "l1": 0.15}[norm], bounds=(0.0, 1.0))
     result = autoattack(model, x, y, threat, preset)
-    assert result.stages[1:] == tuple(attack.name for attack in home.chosen(preset, norm))
+    assert result.stages[1:] == tuple(attack.name for attack in home.choose_attacks(preset, threat))
     assert threat.check(x).contains(result.x_adv, x).all()
     assert 0 < result.accuracy <= autoattack(model, x, y, threat, QUICK).accuracy
     assert {flag.kind for flag in result.flags} <= {"borderline"}

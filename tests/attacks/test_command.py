@@ -162,7 +162,7 @@ def test_a_file_that_is_none_is_named(name: str, tmp_path: Path, capsys: pytest.
     (tmp_path / name).write_text("nothing of the kind")
     assert cli.main(["attack", STRANGER, "--data", str(tmp_path / name)]) == 2
     error = capsys.readouterr().err
-    assert f"{name} cannot be read" in error
+    assert f"{name}: expected an archive of plain arrays" in error
     assert "pickle" not in error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from resolvent.attacks.draws import Draws, _mix, _scramble, _signed
+from resolvent.attacks.draws import Draws, _mix, _scramble, _to_int64
 
 IDS = torch.tensor([3, 0, 12345678901, 7])
 
@@ -26,7 +26,7 @@ def test_the_hash_is_splitmix64() -> None:
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert splitmix64(1234567, 4) == known
     states = [(1234567 + (i + 1) * 0x9E3779B97F4A7C15) % 2**64 for i in range(4)]
-    mixed = _mix(torch.tensor([_signed(s) for s in states]))
+    mixed = _mix(torch.tensor([_to_int64(s) for s in states]))
     assert [int(m) % 2**64 for m in mixed] == known
     assert _scramble(1234567) == known[0]
 

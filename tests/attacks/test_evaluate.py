@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from victims import BOX, Recurrent, labelled, sequences
 
 from resolvent.attacks import PGD, Threat
-from resolvent.attacks.evaluate import EvaluationSettings, evaluate
-from resolvent.attacks.square import Square
+from resolvent.attacks.autoattack.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.square.attack import Square
 
 QUICK = (PGD(steps=4, stop=True), Square(n_queries=12))
 SMALL = EvaluationSettings(batch_size=5, probe=0)

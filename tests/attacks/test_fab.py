@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
-from resolvent.attacks.fab import FAB, fab
-from resolvent.attacks.fab_linear import Spots, nearest
+from resolvent.attacks.fab.attack import FAB, fab
+from resolvent.attacks.fab.linear import Spots, nearest
 
 NORMS = {"linf": 0.05, "l2": 0.3, "l1": 1.2}
 DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Threat
-from resolvent.attacks.fab_plane import level, level_sorted, plane_step
-from resolvent.attacks.fab_walk import Pace, Walk
+from resolvent.attacks.fab.plane import level, level_sorted, plane_step
+from resolvent.attacks.fab.walk import Pace, Walk
 
 NORMS = {"linf": torch.inf, "l2": 2, "l1": 1}
 Step = Callable[[str, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -24,7 +24,7 @@ Step = Callable[[str, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def compiled_step(norm: Any, w: Tensor, gap: Tensor, down: Tensor, up: Tensor) -> Tensor:
     """The step of a walker at 0 that neither overshoots nor looks at x: what the compiled code does row by row."""
-    code = pytest.importorskip("resolvent.attacks.fab_walk_numba", reason="numba comes with the cpu extra")
+    code = pytest.importorskip("resolvent.ops.ascent.fab_numba", reason="numba comes with the cpu extra")
     zero, one = torch.zeros_like(w), torch.ones_like(w[:, 0])
     box = -down[:, None], up[:, None]
     walk = Walk(zero, one, zero[:, None], Threat(norm, 1.0), None, *box, zero.clone(), one.clone(), one < 0)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat
-from resolvent.attacks.fab import FAB
-from resolvent.attacks.square import Square
+from resolvent.attacks.fab.attack import FAB
+from resolvent.attacks.square.attack import Square
 
 pytest.importorskip("pyautoattack", reason="the parity extra is not installed")
 

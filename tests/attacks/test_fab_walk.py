@@ -10,9 +10,9 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Threat
-from resolvent.attacks.fab_walk import Pace, Walk, torch_back, torch_stride
+from resolvent.attacks.fab.walk import Pace, Walk, torch_back, torch_stride
 
-compiled = pytest.importorskip("resolvent.attacks.fab_walk_numba", reason="numba comes with the cpu extra")
+compiled = pytest.importorskip("resolvent.ops.ascent.fab_numba", reason="numba comes with the cpu extra")
 SIZES = [(5, 3, 33), (1, 1, 1), (4, 1, 8), (3, 8, 225)]
 BOUNDS = ["none", "scalar", "feature", "sample"]
 PACE = Pace(alpha_max=0.3, eta=1.05, beta=0.7)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from victims import BOX, Recurrent, labelled, sequences
 
-from resolvent.attacks import PGD, Threat, flags
-from resolvent.attacks.autoattack import autoattack
-from resolvent.attacks.evaluate import EvaluationSettings, evaluate
-from resolvent.attacks.square import Square
+from resolvent.attacks import PGD, Threat
+from resolvent.attacks.autoattack import flags
+from resolvent.attacks.autoattack.attack import autoattack
+from resolvent.attacks.autoattack.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.square.attack import Square
 
 QUICK = (PGD(steps=5, stop=True), Square(n_queries=20))
 
@@ -152,13 +153,28 @@ def test_too_few_classes_for_dlr_are_told() -> None:
     ],
 )
 def test_square_against_white_box(table: dict[str, float], raised: bool) -> None:
-    assert (flags.square_wins(table) is not None) == raised
+    assert (flags.square_wins(table, 20_000) is not None) == raised
+
+
+@pytest.mark.parametrize(("broken", "n", "raised"), [(1, 64, False), (2, 64, False), (6, 64, True), (1, 128, False),
+                                                     (30, 128, True), (3, 1000, False), (12, 1000, True)])  # fmt: skip
+def test_a_few_samples_raise_no_flag(broken: int, n: int, raised: bool) -> None:
+    """Against the exact binomial: a flag is raised only where 0.2 points explain so many with less than 5 %."""
+    from scipy.stats import binom
+
+    share = broken / n
+    table = {"clean": 1.0, "apgd-ce": 0.5, "square": 0.5 - share}
+    found = (flags.square_wins(table, n), flags.transfer_wins(0.5 + share, 0.5, n), flags.borderline(broken, n))
+    assert [flag is not None for flag in found] == [raised] * 3
+    chance = binom.sf(broken - 1, n, flags.SQUARE_POINTS)  # of so many or more
+    assert not raised or chance < 0.05
 
 
 def test_larger_eps_needs_something_standing() -> None:
-    assert flags.larger_eps(0.0, 0.0, 8) is None
-    assert flags.larger_eps(0.5, 0.4, 8) is None
-    assert flags.larger_eps(0.5, 0.5, 8) is not None
+    assert flags.larger_eps(0.0, 0.0, 8, 64) is None
+    assert flags.larger_eps(0.5, 0.4, 8, 64) is None
+    assert flags.larger_eps(0.5, 0.5, 8, 64) is not None
+    assert flags.larger_eps(2 / 64, 2 / 64, 8, 64) is None  # two samples decide nothing
 
 
 def test_softmax_is_told_from_logits() -> None:
@@ -169,5 +185,5 @@ def test_softmax_is_told_from_logits() -> None:
 
 
 def test_transfer_by_a_hair_is_none() -> None:
-    assert flags.transfer_wins(0.501, 0.5) is None
-    assert flags.transfer_wins(0.51, 0.5) is not None
+    assert flags.transfer_wins(0.501, 0.5, 10_000) is None
+    assert flags.transfer_wins(0.51, 0.5, 10_000) is not None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import Draws, FourierNoise, FourierSettings, Site, disturbed, fourier_sweep, noises
-from resolvent.attacks.fourier import with_noise
+from resolvent.attacks.fourier.attack import with_noise
 from resolvent.layers import S4D
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
 from resolvent.models.config import RetrievalConfig, TokensConfig

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import APGD, FAB, FGSM, PGD, Draws, Square, Threat, autoattack, dlr, evaluate, targeted_dlr
-from resolvent.attacks.evaluate import EvaluationSettings
+from resolvent.attacks.autoattack.evaluate import EvaluationSettings
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
 
 LENGTHS = torch.tensor([12, 5, 9, 1, 12, 7, 3, 10])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.attacks import objective as ob
+from resolvent.attacks.objective import objective as ob
 
 
 def logits_and_labels(classes: int = 5) -> tuple[Tensor, Tensor, Tensor]:

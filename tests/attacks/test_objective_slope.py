@@ -10,10 +10,10 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Victim
-from resolvent.attacks import objective as ob
-from resolvent.attacks.gradient_probe import Fitted
-from resolvent.attacks.objective_slope import backward_start, slope_of, torch_aimed
-from resolvent.scan.dispatch import use
+from resolvent.attacks.objective import objective as ob
+from resolvent.attacks.objective.gradient_probe import Fitted
+from resolvent.attacks.objective.slope import backward_start, slope_of, torch_aimed
+from resolvent.runtime.dispatch import use
 
 PLAIN = {"cross_entropy": ob.cross_entropy, "margin": ob.margin, "dlr": ob.dlr}
 AIMED = {

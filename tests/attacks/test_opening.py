@@ -33,7 +33,8 @@ def test_inference_mode_hides_no_gradient(attack: Any) -> None:
     want = attack(f, x, y, Threat("l2", 0.3))
     with torch.inference_mode():
         got = attack(f, x, y, Threat("l2", 0.3))
-        own = attack(f, x.clone(), y.clone(), Threat("l2", torch.full((6,), 0.3)))  # tensors made here are another kind
+        radii = torch.full((6,), 0.3, dtype=torch.float64)  # of float32 it would be another number
+        own = attack(f, x.clone(), y.clone(), Threat("l2", radii))  # tensors made here are another kind
     assert bool(want.success.any())
     for found in (got, own):
         assert torch.equal(found.x_adv, want.x_adv)

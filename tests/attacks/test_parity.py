@@ -28,7 +28,7 @@ def test_the_kept_record_is_whole() -> None:
 def test_parity_over_seeds(tmp_path: Path) -> None:
     """About twenty minutes on one core, most of them for two random searches over several seeds."""
     pytest.importorskip("pyautoattack", reason="the parity extra is not installed")
-    command = [sys.executable, str(BENCHMARKS / "parity.py"), "--out", str(tmp_path / "parity.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.attacks.parity", "--out", str(tmp_path / "parity.json")]
+    done = subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(rows(tmp_path / "parity.json").values())

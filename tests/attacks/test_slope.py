@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from resolvent.attacks.model import Victim
-from resolvent.attacks.objective import cross_entropy
-from resolvent.attacks.slope import slope
+from resolvent.attacks.objective.gradient import slope
+from resolvent.attacks.objective.objective import cross_entropy
+from resolvent.attacks.victim import Victim
 
 
 class Careful(nn.Module):

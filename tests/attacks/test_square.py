@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
-from resolvent.attacks.square import Square, square
+from resolvent.attacks.square.attack import Square, square
 
 NORMS = {"linf": 0.2, "l2": 0.7, "l1": 2.0}
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import AttackResult, Draws, Threat, Victim, margin
-from resolvent.attacks.square import Square
-from resolvent.attacks.square_ahead import Ahead
-from resolvent.attacks.square_deck import _STREAM, Deck
-from resolvent.attacks.square_layout import layout_of
-from resolvent.attacks.square_step import step_for
-from resolvent.attacks.threat import Norm
+from resolvent.attacks.square.ahead import Ahead
+from resolvent.attacks.square.attack import Square
+from resolvent.attacks.square.deck import _STREAM, Deck
+from resolvent.attacks.square.layout import layout_of
+from resolvent.attacks.square.step import step_for
+from resolvent.attacks.threat.threat import Norm
 
 NORMS: dict[Norm, float] = {"linf": 0.12, "l2": 0.45, "l1": 1.2}
 SHAPES = [(2, 6, 6), (12, 3), (9,)]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Draws
-from resolvent.attacks.square import Square
-from resolvent.attacks.square_bump import bumps
-from resolvent.attacks.square_deck import Deck
-from resolvent.attacks.square_layout import Image, Layout, Sequence, layout_of
+from resolvent.attacks.square.attack import Square
+from resolvent.attacks.square.bump import bumps
+from resolvent.attacks.square.deck import Deck
+from resolvent.attacks.square.layout import Image, Layout, Sequence, layout_of
 
 CPU = torch.device("cpu")
 LAYOUTS = [

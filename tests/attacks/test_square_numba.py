@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import AttackResult, Threat
-from resolvent.attacks.square import Square
-from resolvent.attacks.square_layout import layout_of
-from resolvent.attacks.square_step import Bump, Corner, compiled, step_for
-from resolvent.attacks.threat import Norm
+from resolvent.attacks.square.attack import Square
+from resolvent.attacks.square.layout import layout_of
+from resolvent.attacks.square.step import Bump, Corner, find_compiled, step_for
+from resolvent.attacks.threat.threat import Norm
 from resolvent.scan import use
 
 pytest.importorskip("numba", reason="compiled steps need the extra numba")
@@ -33,7 +33,7 @@ def test_every_window_is_the_same(norm: Norm, shape: tuple[int, ...], dtype: tor
     threat = Threat(norm, EPS[norm], bounds=(0.0, 1.0)).check(x)
     step = step_for(x, threat, layout := layout_of(x))
     assert isinstance(step, Corner | Bump)
-    assert compiled(x) is not None
+    assert find_compiled(x) is not None
     assert layout.frame(layout.extent(0.3, 1))
     sample = torch.tensor([0, 0, 1, 3, 3, 3, 4])
     best = threat.project(x + 0.3 * (drawn(shape, dtype, 1) - 0.5), x).flatten(1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent.attacks.store import Store, digest, fingerprint, first_difference, plain
-from resolvent.disk import replace
+from resolvent.attacks.autoattack.store import Store, digest, first_difference, plain
+from resolvent.disk import fingerprint, replace
 
 CONFIG = {"attacks": [{"name": "pgd", "steps": 10}], "threat": {"eps": 0.1}, "seed": 0}
 
@@ -56,6 +56,46 @@ def test_a_truncated_piece_is_done_again(tmp_path: Path) -> None:
     assert store.load(1, "pgd", 0) is None
 
 
+def test_a_piece_in_the_place_of_another_is_done_again(tmp_path: Path) -> None:
+    store, other = Store(tmp_path / "a", CONFIG), Store(tmp_path / "b", CONFIG | {"seed": 1})
+    for batch in (0, 1):
+        store.save(1, "pgd", batch, {"x": torch.full((3,), float(batch))}, [])
+    other.save(1, "pgd", 2, {"x": torch.zeros(3)}, [])
+    first, second = sorted((tmp_path / "a").glob("*.safetensors"))
+    first.write_bytes(second.read_bytes())
+    assert store.load(1, "pgd", 0) is None
+    assert store.load(1, "pgd", 1) is not None
+    (tmp_path / "a" / "01-pgd-0002.safetensors").write_bytes((tmp_path / "b" / "01-pgd-0002.safetensors").read_bytes())
+    assert store.load(1, "pgd", 2) is None
+
+
+def test_notes_that_were_changed_are_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path, CONFIG)
+    store.save(1, "pgd", 0, {"x": torch.zeros(3)}, ["3 of 8"])
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes().replace(b"3 of 8", b"2 of 8"))
+    assert store.load(1, "pgd", 0) is None
+
+
+def test_pieces_of_an_older_version_count_unless_their_configuration_is_lost(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    store, held = Store(tmp_path, CONFIG), {"x": torch.arange(3.0)}
+    store.save(1, "pgd", 1, held, [])
+    known = fingerprint({"notes": ["a"], "x": digest(held["x"])})
+    old = tmp_path / "01-pgd-0000.safetensors"
+    save_file(held, old, metadata={"piece": json.dumps({"notes": ["a"], "sum": known})})
+    found = store.load(1, "pgd", 0)
+    assert found is not None
+    assert found[1] == ["a"]
+    (tmp_path / "config.json").write_text('{"hash": ')
+    with pytest.warns(UserWarning, match="it is written again"):
+        again = Store(tmp_path, CONFIG)
+    assert again.load(1, "pgd", 0) is None
+    assert again.load(1, "pgd", 1) is not None
+    assert (tmp_path / "config.json.damaged").read_text() == '{"hash": '
+
+
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     Store(tmp_path, CONFIG)
     (tmp_path / ".01-pgd-0000.safetensors.77.part").write_bytes(b"half")
@@ -81,7 +121,7 @@ def test_foreign_places_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file"):
         Store(tmp_path / "file", CONFIG)
-    (tmp_path / "config.json").write_text(json.dumps([1]))
+    (tmp_path / "config.json").write_text(json.dumps({"name": "of something else"}))
     with pytest.raises(ValueError, match="no configuration"):
         Store(tmp_path, CONFIG)
 

@@ -258,7 +258,7 @@ X = torch.rand(2, 3)
         (lambda: Threat("linf", "8/255"), TypeError, "'8/255'"),
         (lambda: Threat("linf", True), TypeError, "number"),
         (lambda: Threat("l0", 1.0), ValueError, "'l0'"),
-        (lambda: Threat("l2", torch.ones(2, 2)), ValueError, "one per sample"),
+        (lambda: Threat("l2", torch.ones(2, 9)).check(X), ValueError, "broadcast"),
         (lambda: Threat("l2", 1.0, 3.0), TypeError, "pair"),
         (lambda: Threat("l2", 1.0, (1.0, 0.0)), ValueError, "above"),
         (lambda: Threat("l2", 1.0, ("0", 1.0)), TypeError, "low"),

@@ -28,6 +28,8 @@ from resolvent.blocks import (
 from resolvent.layers.attention import Attention
 from resolvent.layers.contract import Layer
 from resolvent.layers.lru import LRU
+from resolvent.layers.rglru import RGLRU
+from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
 from resolvent.layers.s5 import S5
 from resolvent.layers.s6 import S6
@@ -52,10 +54,14 @@ CAUSAL: dict[str, Callable[[], Block]] = {
     "no-skip": lambda: Residual(S6(D, 4), mixer=Mixer(D, "mlp"), norm="scale", skip=False),
     "mamba": lambda: Mamba(D, 4),
     "mamba-ads": lambda: Mamba(D, 4, ads=AdS(2 * D, "tanh", shift=True)),
+    "mamba-rglru": lambda: Mamba(D, ssm=RGLRU(2 * D, heads=2)),
     "hawk": lambda: Hawk(D, inner=8, heads=2),
     "griffin": griffin,
     "h3": lambda: H3(D, 4),
     "h3-heads": lambda: H3(D, 4, head_dim=2),
+    "h3-s4": lambda: H3(D, 4, ssm=S4(D, 4)),
+    "h3-s5": lambda: H3(D, 4, head_dim=2, ssm=S5(D // 2, 4)),
+    "h3-lru": lambda: H3(D, 4, ssm=LRU(D, 4)),
     "mega": lambda: GatedAttention(D, z=4, hidden=8, d_state=4, max_length=6),
     "mega-chunk": lambda: GatedAttention(D, z=4, hidden=8, d_state=4, attention="laplace", chunk=5, prenorm=True),
     "stack": lambda: Stack([Residual(Mamba(D, 4)), Residual(Pointwise(D, MLP(D, 9)), norm="rms")]),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.blocks import Gate, LipschitzResidual, Sandwich, SandwichMLP, Spectral, StatePool
-from resolvent.blocks.lipschitz import SIGMAS, make_sigma
+from resolvent.blocks.certified.residual import SIGMAS, make_sigma
 from resolvent.layers import L2RU
 
 F64 = torch.float64

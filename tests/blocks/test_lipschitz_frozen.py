@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.blocks import Gate, LipschitzResidual, Sandwich, SandwichMLP, Spectral, StatePool
-from resolvent.blocks import gate as gate_module
-from resolvent.blocks import sandwich as sandwich_module
-from resolvent.blocks import spectral as spectral_module
-from resolvent.blocks import state_pool as pool_module
+from resolvent.blocks.certified import gate as gate_module
+from resolvent.blocks.certified import sandwich as sandwich_module
+from resolvent.blocks.certified import spectral as spectral_module
+from resolvent.blocks.certified import state_pool as pool_module
 from resolvent.layers import L2RU
 from resolvent.layers.contract import frozen
 from resolvent.models import build_model, presets
 
 # the module, and the function that makes its tables with how often one pass calls it
 CASES: dict[str, tuple[Callable[[], nn.Module], object, str, int]] = {
-    "spectral": (lambda: Spectral(5, 3, bias=True), spectral_module, "capped", 1),
+    "spectral": (lambda: Spectral(5, 3, bias=True), spectral_module, "cap_norm", 1),
     "sandwich": (lambda: Sandwich(5, 4), sandwich_module, "cayley_rows", 1),
     "mlp": (lambda: SandwichMLP(5, (7, 6), 3), sandwich_module, "cayley_rows", 3),
     "gate": (lambda: Gate(5, 4), gate_module, "norm_bound", 2),
@@ -96,8 +96,8 @@ def test_a_whole_certified_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(presets.l2ru_classifier(2, 4, d_model=3, hidden=8, memory=6)).eval()
     x = torch.randn(4, 9, 2)
     expected = model(x)
-    calls = [counting(monkeypatch, home, name) for home, name in
-             ((spectral_module, "capped"), (sandwich_module, "cayley_rows"), (pool_module, "cayley_rows"))]  # fmt: skip
+    homes = ((spectral_module, "cap_norm"), (sandwich_module, "cayley_rows"), (pool_module, "cayley_rows"))
+    calls = [counting(monkeypatch, home, name) for home, name in homes]
     with model.frozen():
         for _ in range(4):
             found = model(x)

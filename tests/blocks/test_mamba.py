@@ -10,6 +10,7 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.blocks import Mamba
+from resolvent.layers import RGLRU
 
 D, N = 16, 8
 
@@ -69,3 +70,22 @@ def test_inner_width_and_weights() -> None:
     assert mamba.conv.width == 2
     with pytest.raises(ValueError, match="expand"):
         Mamba(D, N, expand=0)
+
+
+def test_another_recurrence_in_the_place_of_s6() -> None:
+    """RG-LRU between the convolution and the gate, both written out; and the same step by step."""
+    block = Mamba(D, ssm=RGLRU(2 * D)).double()
+    x = torch.randn(2, 9, D, dtype=torch.float64)
+    h, z = block.in_proj(x).chunk(2, -1)
+    past = torch.nn.functional.pad(h, (0, 0, 3, 0))
+    conv = sum(past[:, j : j + 9] * block.conv.weight.reshape(2 * D, 4)[:, j] for j in range(4))
+    u = torch.nn.functional.silu(conv + block.conv.bias)
+    y, _ = RGLRU.forward(block.ssm, u)
+    assert_close(block(x)[0], block.out_proj(y * torch.nn.functional.silu(z)))
+    state, outputs = block.initial_state(2), []
+    for t in range(9):
+        out, state = block.step(x[:, t], state)
+        outputs.append(out)
+    assert_close(torch.stack(outputs, 1), block(x)[0])
+    with pytest.raises(ValueError, match="of 32 channels, got one of 16"):
+        Mamba(D, ssm=RGLRU(D))

@@ -7,10 +7,11 @@ import torch
 
 from helpers import assert_close
 from resolvent.analysis import hinf_norm
-from resolvent.blocks import LipschitzResidual, NormalisedLRU, parts_of
-from resolvent.blocks.normalised import lru_bound
+from resolvent.blocks import LipschitzResidual, NormalisedLRU
+from resolvent.blocks.certified.normalised import lru_bound
 from resolvent.layers import LRU
 from resolvent.layers.contract import frozen
+from resolvent.lowering.parts import parts_of
 from resolvent.models import build_model, load_model, presets, save_model, verify_certified
 from resolvent.models.certified import by_construction
 

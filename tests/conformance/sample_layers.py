@@ -41,6 +41,15 @@ class Leaky(Layer):
         h = self.scan(x, state)
         return self.g * h + x, at_lengths(h, lengths)
 
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        h, hs = state, []
+        for x_t, time in zip(x.unbind(1), dt.unbind(1), strict=True):
+            a = self.a() ** time[:, None]
+            h = a * h + (1 - a) * x_t
+            hs.append(h)
+        found = torch.stack(hs, 1)
+        return self.g * found + x, at_lengths(found, lengths)
+
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return self.g_back * self.scan(x, torch.zeros_like(x[:, 0]))
 
@@ -52,6 +61,20 @@ class Leaky(Layer):
         one = torch.ones(self.d_model, 1, 1, dtype=self.dtype)
         a = self.a()[:, None]
         return System(Diagonal(a), (1 - a)[..., None], self.g[:, None, None], one, dt=1.0)
+
+
+class ForgetsTime(Leaky):
+    """Each chunk of uneven steps starts from nothing."""
+
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._uneven(x, dt, torch.zeros_like(state), lengths)
+
+
+class OtherTime(Leaky):
+    """An even step lasts two."""
+
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return super()._uneven(x, 2 * dt, state, lengths)
 
 
 class Stranger(nn.Module):
@@ -226,6 +249,35 @@ class LosesHalf(Leaky):
 
     def forward(self, x: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         return super().forward((x + 300) - 300, state, lengths)
+
+
+class CastsBackward(Leaky):
+    """Rounds its gradients to a bit or two where `backward()` meets autocast."""
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, end = super()._sequence(x, state, lengths)
+        return _Casting.apply(y), end
+
+
+class _Casting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        g = gradients[0]
+        return torch.round(g) if torch.is_autocast_enabled("cpu") else g
+
+
+class CountsCalls(Leaky):
+    """Another layer at each call: what is computed again is not what was."""
+
+    calls = 0
+
+    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return super()._sequence(x * self.calls, state, lengths)
 
 
 class BreaksGraph(Leaky):

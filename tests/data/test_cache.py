@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resolvent.data.cache import Arrays, cached
+from resolvent.data.cache import Arrays, load_cached
 
 BUILT: list[int] = []
 
@@ -25,7 +25,7 @@ def _fresh() -> None:
 
 def test_built_once_and_mapped(own_folder: Path) -> None:
     for _ in range(3):
-        held = cached("some", build)
+        held = load_cached("some", build)
         assert isinstance(held["x"], np.memmap)
         assert np.array_equal(held["x"], np.arange(5000).reshape(50, 100))
         assert held["y"].dtype == np.uint8
@@ -33,8 +33,8 @@ def test_built_once_and_mapped(own_folder: Path) -> None:
 
 
 def test_a_change_in_memory_stays_there(own_folder: Path) -> None:
-    cached("some", build)["x"][:] = 0
-    assert cached("some", build)["x"][3, 7] == 307
+    load_cached("some", build)["x"][:] = 0
+    assert load_cached("some", build)["x"][3, 7] == 307
     assert len(BUILT) == 1
 
 
@@ -51,21 +51,21 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.npy", "y.npy", "index.json"])
 @pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
 def test_damage_is_noticed_and_repaired(own_folder: Path, name: str, harm) -> None:  # type: ignore[no-untyped-def]
-    cached("some", build)
+    load_cached("some", build)
     harm(own_folder / "cache" / "some" / name)
     if name == "index.json" and harm is Path.unlink:
-        held = cached("some", build)  # never finished: made without a word
+        held = load_cached("some", build)  # never finished: made without a word
     else:
         with pytest.warns(UserWarning, match=f"{name if harm is not Path.unlink else '.npy'}.* is damaged"):
-            held = cached("some", build)
+            held = load_cached("some", build)
     assert np.array_equal(held["x"], np.arange(5000).reshape(50, 100))
     assert len(BUILT) == 2
-    cached("some", build)
+    load_cached("some", build)
     assert len(BUILT) == 2
 
 
 def test_a_pickle_is_never_opened(own_folder: Path) -> None:
-    cached("some", build)
+    load_cached("some", build)
     folder = own_folder / "cache" / "some"
     with (folder / "x.npy").open("wb") as file:
         np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -74,23 +74,24 @@ def test_a_pickle_is_never_opened(own_folder: Path) -> None:
 
     data = (folder / "x.npy").read_bytes()
     index["x"] = {"size": len(data), "crc32": zlib.crc32(data)}  # an attacker can write the index, too
+    del index["digest"]
     (folder / "index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"pickle|object"):
-        cached("some", build)
+        load_cached("some", build)
 
 
 def test_an_index_cannot_point_elsewhere(own_folder: Path) -> None:
-    cached("some", build)
+    load_cached("some", build)
     (own_folder / "cache" / "some" / "index.json").write_text('{"../../x": {"size": 1, "crc32": 0}}')
     with pytest.warns(UserWarning, match="damaged"):
-        assert "x" in cached("some", build)
+        assert "x" in load_cached("some", build)
 
 
 def test_a_folder_that_cannot_be_written_costs_the_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("RESOLVENT_DATA", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="not cached.*RESOLVENT_DATA"):
-        assert cached("some", build)["x"].shape == (50, 100)
+        assert load_cached("some", build)["x"].shape == (50, 100)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
@@ -110,7 +111,7 @@ def test_a_kill_while_writing_leaves_nothing_that_counts(own_folder: Path, monke
 
     monkeypatch.setattr(home, "_save", stop)
     with pytest.raises(Killed):
-        cached("some", build)
+        load_cached("some", build)
     monkeypatch.setattr(home, "_save", real)
-    assert cached("some", build)["y"][7] == 7
+    assert load_cached("some", build)["y"][7] == 7
     assert len(BUILT) == 2

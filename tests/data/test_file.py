@@ -107,7 +107,8 @@ def test_rows_that_end_early_and_other_dividers(tmp_path: Path) -> None:
     task = from_file(write(tmp_path / "a.csv", text))
     assert task.class_names == ("7", "10")  # by value, not by letter
     assert rows_of(task) == [([1, 2, 3], 3, 0.0)] * 10 + [([4, 5], 2, 1.0)] * 10
-    assert task.bounds == (0.0, 5.0)  # the padding belongs to what an attack finds
+    assert task.bounds == (1.0, 5.0)  # of what was observed; the padding is set inside
+    assert float(task.train.x.min()) == 1.0
     assert "10 rows end in empty cells" in task.describe()
 
 
@@ -225,7 +226,7 @@ def test_ts(tmp_path: Path) -> None:
     assert rows_of(task) == [([1, 2, 3], 3, 0.0)] * 6 + [([7, 8], 2, 1.0)] * 6
     right = task.train.x[task.train.y == 1]
     assert (right[:, 1, 1] == 9).all()  # the value before the gap
-    assert (right[:, 2] == 0).all()  # padding
+    assert right[:, 2].unique(dim=0).tolist() == [[1.0, 4.0]]  # padding: what is nearest to 0 in each channel's range
 
 
 def test_ts_with_a_test_file(tmp_path: Path) -> None:
@@ -276,7 +277,11 @@ def test_missing_values() -> None:
     y = torch.arange(20) % 2
     with pytest.raises(ValueError, match=r"40 missing or infinite values \(50.0%\)"):
         from_arrays(x, y)
-    wanted = {"zero": [[0, 1, 0, 2], [3, 0, 0, 4]], "ffill": [[0, 1, 1, 2], [3, 3, 3, 4]]}
+    wanted = {
+        "zero": [[0, 1, 0, 2], [3, 0, 0, 4]],
+        "mean": [[2.5, 1, 2.5, 2], [3, 2.5, 2.5, 4]],
+        "ffill": [[2.5, 1, 1, 2], [3, 3, 3, 4]],  # the mean before the first value
+    }
     for rule, rows in wanted.items():
         task = from_arrays(x, y, missing=rule)
         for split in task.splits().values():

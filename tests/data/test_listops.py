@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from resolvent.data import load_task
-from resolvent.data.listops import generate, read_tsv
-from resolvent.data.listops_trees import OPERATORS, VOCABULARY, roots, tree_lengths, write_trees
+from resolvent.data.listops.task import generate, read_tsv
+from resolvent.data.listops.trees import OPERATORS, VOCABULARY, roots, tree_lengths, write_trees
 
 
 def parse(words: list[str], place: int = 0) -> tuple[object, int]:
@@ -96,7 +96,7 @@ def test_the_depth_is_ten() -> None:
 
 
 def test_a_tree_follows_from_its_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resolvent.data.listops as home
+    import resolvent.data.listops.task as home
 
     tokens, answers = generate(40, 20, 60, 60, seed=3)
     monkeypatch.setattr(home, "_CHUNK", 777)
@@ -121,7 +121,7 @@ def test_as_a_task(own_folder: Path) -> None:
 
 
 def test_trees_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resolvent.data.listops as home
+    import resolvent.data.listops.task as home
 
     monkeypatch.setattr(home, "_PATIENCE", 3)
     with pytest.raises(ValueError, match="found 10 distinct trees of 1 to 2 tokens, expected 11"):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resolvent.data import CropFlip, Loader, Split
-from resolvent.data.augment import hashed
-from resolvent.data.order import fold, mixed, shuffled
+from resolvent.data.augment import hash_index
+from resolvent.data.order import fold, mix_bits, shuffle
 
 
 def numbered(n: int, packed: int | None = None) -> Split:
@@ -25,7 +25,7 @@ def test_an_epoch_has_every_sample_once(n: int, batch: int, seed: int) -> None:
     for epoch in range(2):
         seen = [loader.at(epoch * len(loader) + i) for i in range(len(loader))]
         index = torch.cat([samples.index for samples in seen])
-        assert index.tolist() == shuffled(n, seed, epoch).tolist()
+        assert index.tolist() == shuffle(n, seed, epoch).tolist()
         assert {samples.epoch for samples in seen} == {epoch}
         for samples in seen:
             assert samples.x[:, 0, 0].long().equal(samples.index)
@@ -62,7 +62,7 @@ def test_a_split_that_does_not_fit_is_sent_ahead(monkeypatch: pytest.MonkeyPatch
     import resolvent.data.loader as home
 
     monkeypatch.setattr(home, "fits", lambda split, device: False)
-    monkeypatch.setattr(Loader, "_sent", lambda self, value: value)
+    monkeypatch.setattr(Loader, "_send", lambda self, value: value)
     loader = Loader(numbered(30), 8, 3, device="meta")
     assert not loader.resident
     want = Loader(numbered(30), 8, 3)
@@ -122,8 +122,8 @@ def test_choices_are_uniform_and_belong_to_the_sample() -> None:
 def test_the_hash_on_tensors_is_that_on_arrays() -> None:
     seed = fold(9)
     with np.errstate(over="ignore"):
-        want = mixed(mixed(np.arange(100, dtype=np.uint64)) + np.uint64(seed))
-    assert hashed(torch.arange(100), seed).numpy().view(np.uint64).tolist() == want.tolist()
+        want = mix_bits(mix_bits(np.arange(100, dtype=np.uint64)) + np.uint64(seed))
+    assert hash_index(torch.arange(100), seed).numpy().view(np.uint64).tolist() == want.tolist()
 
 
 def test_the_loader_varies_samples_by_epoch() -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resolvent.data import load_task
-from resolvent.data.pathfinder_render import lanczos, reduce, render
-from resolvent.data.pathfinder_shape import Grown, Shape, circle, shape32, shape128
-from resolvent.data.png import SIGNATURE, read_png
+from resolvent.data.pathfinder.png import SIGNATURE, read_png
+from resolvent.data.pathfinder.render import lanczos, reduce, render
+from resolvent.data.pathfinder.shape import Grown, Shape, circle, shape32, shape128
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def slow_snakes() -> Any:
     """The same functions in plain Python: compiling them takes longer than a few pictures."""
     kept = sys.modules.get("numba")
     sys.modules["numba"] = None  # type: ignore[assignment]
-    spec = importlib.util.find_spec("resolvent.data.snakes")
+    spec = importlib.util.find_spec("resolvent.data.pathfinder.snakes")
     assert spec is not None
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
@@ -110,7 +111,7 @@ def test_a_picture_follows_from_its_number_alone(slow_snakes: Any, easy: Grown) 
 @pytest.mark.slow
 def test_compiled_and_plain_agree(slow_snakes: Any) -> None:
     pytest.importorskip("numba", reason="the compiled path needs it")
-    from resolvent.data import snakes
+    from resolvent.data.pathfinder import snakes
 
     for shape, count in ((shape32(14), 6), (shape128(9), 3)):
         fast, slow = snakes.grow(shape, 7, 0, count), slow_snakes.grow(shape, 7, 0, count)
@@ -149,7 +150,7 @@ def test_lanczos_equals_another_program() -> None:
 
 
 def test_as_a_task(own_folder: Path, slow_snakes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "resolvent.data.snakes", slow_snakes)
+    monkeypatch.setitem(sys.modules, "resolvent.data.pathfinder.snakes", slow_snakes)
     task = load_task("pathfinder", segments=6, samples=(6, 2, 2))
     assert [len(split) for split in task.splits().values()] == [6, 2, 2]
     assert (task.length, task.channels, task.classes, task.bounds) == (1024, 1, 2, (0.0, 1.0))
@@ -157,6 +158,13 @@ def test_as_a_task(own_folder: Path, slow_snakes: Any, monkeypatch: pytest.Monke
     packed = load_task("pathfinder", segments=6, samples=(6, 2, 2), packed=True)
     assert packed.train.x.element_size() == 1
     assert packed.train.unpack().x.equal(task.train.x)
+    centred = [load_task("pathfinder", segments=6, samples=(6, 2, 2), packed=p, normalise=True) for p in (True, False)]
+    assert [own.bounds for own in centred] == [(-1.0, 1.0)] * 2
+    some = torch.tensor([4, 0])
+    for own in centred:
+        x = own.train.to("cpu").select(some).x
+        assert x.equal((task.train.x[some] - 0.5) / 0.5)  # what the published loader computes
+        assert own.train.to("cpu", torch.float64).select(some).x.equal(x.double())
     with pytest.raises(ValueError, match="6, 9 or 14, got 7"):
         load_task("pathfinder", segments=7)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from resolvent.data import data_folder, load_task
-from resolvent.data.cifar import CHECKSUMS, grey, read_cifar, sequences
-from resolvent.data.mnist import read_idx, read_mnist
-from resolvent.data.order import shuffled
+from resolvent.data.order import shuffle
+from resolvent.data.tasks.cifar import CHECKSUMS, grey, read_cifar, sequences
+from resolvent.data.tasks.mnist import read_idx, read_mnist
 
 Need = Callable[..., None]
 MNIST = "mnist/train-images-idx3-ubyte.gz"
@@ -37,7 +37,7 @@ def test_mnist_as_tasks(need: Need) -> None:
     assert (task.length, task.channels, task.classes, task.bounds) == (784, 1, 10, (0.0, 1.0))
     image = task.test.select(torch.tensor([0])).x[0, :, 0].reshape(28, 28)
     assert float(image[0].max()) == 0  # a dark frame: rows are rows
-    assert other.test.x[:20].equal(task.test.x[:20][:, torch.from_numpy(shuffled(784, 784))])
+    assert other.test.x[:20].equal(task.test.x[:20][:, torch.from_numpy(shuffle(784, 784))])
     assert len(load_task("mnist", validation=0.0, packed=True).validation) == 0
 
 

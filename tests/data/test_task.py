@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resolvent.data import Split, Task, from_arrays, load_task, task_names
-from resolvent.data.arrays import split_indices
-from resolvent.data.digits import read_digits
-from resolvent.data.order import fold, shuffled
+from resolvent.data.order import fold, shuffle
+from resolvent.data.readers.arrays import split_indices
+from resolvent.data.tasks.digits import read_digits
 
 COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # of the UCI test part, as its documentation lists them
 
@@ -69,8 +69,8 @@ def test_the_split_follows_the_seed() -> None:
 
 def test_the_shuffle_is_the_same_for_ever() -> None:
     """Written down once: another order would silently change every number that was ever reported."""
-    assert shuffled(8, 0).tolist() == [4, 5, 7, 6, 2, 3, 1, 0]
-    assert shuffled(10, 3).tolist() == sorted(range(10), key=lambda i: _hash(i, 3))
+    assert shuffle(8, 0).tolist() == [4, 5, 7, 6, 2, 3, 1, 0]
+    assert shuffle(10, 3).tolist() == sorted(range(10), key=lambda i: _hash(i, 3))
     assert fold(1, 2) != fold(2, 1)
 
 

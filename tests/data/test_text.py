@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resolvent.data.imdb import parse_reviews
-from resolvent.data.text import alphabet, encode_bytes, encode_characters
-from resolvent.data.wordpiece import SPECIAL, Pieces, encode_all, learn_pieces, split_words
+from resolvent.data.readers.text import alphabet, encode_bytes, encode_characters
+from resolvent.data.readers.wordpiece import SPECIAL, Pieces, encode_all, learn_pieces, split_words
+from resolvent.data.tasks import imdb as home
+from resolvent.data.tasks.imdb import imdb_words, parse_reviews
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,3 +107,22 @@ def test_reviews_split_at_the_first_tab_and_line_feeds_only() -> None:
     assert labels.dtype == np.uint8
     with pytest.raises(ValueError, match=r"r\.tsv, line 2: expected 0 or 1"):
         parse_reviews(b"1\tgood\n2\tbad\n", "r.tsv")
+
+
+def test_pieces_of_reviews_are_learnt_once_for_all_lengths(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"review {i} was écrit \u0085 well".encode() for i in range(20)]
+    labels = np.arange(20, dtype=np.uint8) % 2
+    calls: list[int] = []
+
+    def learn(texts: list[str], size: int) -> list[str]:
+        calls.append(size)
+        return learn_pieces(texts, 400)
+
+    monkeypatch.setattr(home, "read_reviews", lambda: {"train": (texts, labels), "test": (texts, labels)})
+    monkeypatch.setattr(home, "learn_pieces", learn)
+    short, long = imdb_words(length=5), imdb_words(length=9)
+    assert calls == [home.SIZE]
+    assert short.train.x[:, :4].equal(long.train.x[:, :4])  # the fifth of the short ones is the end mark
+    known = learn_pieces([text.decode() for text in texts], 400)
+    assert long.vocabulary == len(known)
+    assert (long.train.x[0] == known.index("ecrit")).any()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from resolvent.experiments import TaskChoice, run_cell, stages
+from resolvent.experiments import TaskChoice, run_cell
+from resolvent.experiments.stages import stages
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import small_cell
@@ -20,7 +21,7 @@ def test_equal_weights_are_attacked_once(tmp_path: Path, monkeypatch: pytest.Mon
     cell, whole, seen = small_cell(task=TaskChoice("digits", samples=32)), stages.evaluate_together, []
 
     def counted(*inputs: Any) -> Any:
-        seen.append(inputs[-1])
+        seen.append(inputs[-2])  # the folder
         return whole(*inputs)
 
     monkeypatch.setattr(stages, "evaluate_together", counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from resolvent.experiments import AttackPlan, RunError, run_cell
+from resolvent.experiments.how import How
 from resolvent.models import load_model
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -30,7 +32,7 @@ def quiet(line: str) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run_cell(CELL, folder, told=quiet)
+    run_cell(CELL, folder, told=quiet, how=How(points=True))
     return folder
 
 
@@ -42,7 +44,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 def timeless(folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((folder / "record.json").read_text())
-    return {key: value for key, value in record.items() if key != "times"}
+    return {key: value for key, value in record.items() if key not in ("times", "digest")}
 
 
 def unfinished(run: Path, *names: str) -> None:
@@ -144,13 +146,120 @@ def test_a_damaged_piece_of_an_attack_is_done_again(run: Path, whole: Path, dama
 
 
 @pytest.mark.parametrize("name", ["cell.json", "config.json"])
-def test_damaged_settings_are_refused_by_name(run: Path, name: str) -> None:
+def test_damaged_settings_are_written_again_and_training_is_kept(run: Path, whole: Path, name: str) -> None:
     unfinished(run)
     before = (run / "checkpoint" / "state.safetensors").read_bytes()
     garble(run / name)
-    with pytest.raises(ValueError, match=name):
+    with pytest.warns(UserWarning, match=rf"{name} is damaged .* it is written again"):
         run_cell(CELL, run, told=quiet)
     assert (run / "checkpoint" / "state.safetensors").read_bytes() == before
+    assert (run / name).read_bytes() == (whole / name).read_bytes()
+    assert timeless(run) == timeless(whole)
+
+
+@pytest.mark.parametrize("name", ["cell.json", "config.json"])
+def test_damaged_settings_do_not_let_another_run_in(run: Path, name: str) -> None:
+    other = replace(CELL, budget=replace(CELL.budget, lr=0.02))
+    garble(run / name)
+    if name == "config.json":  # and as if that cell had been written here
+        unfinished(run, "cell.json")
+    told: list[str] = []
+    if name == "cell.json":
+        with pytest.raises(RunError, match=r"budget\.lr was 0\.01 there and is 0\.02 now"):
+            run_cell(other, run, told=told.append)
+        return
+    record = run_cell(other, run, told=told.append)  # the state does not fit: it is set aside, and trained again
+    assert any("state.safetensors is damaged" in line for line in told)
+    first = (run / "damaged" / "metrics.jsonl").read_text().splitlines()[0]
+    assert record["training"]["rows"][0]["lr"] == pytest.approx(2 * json.loads(first)["lr"])
+
+
+# -- one bit that leaves good JSON -------------------------------------------------------------------------------------
+
+
+def nudge(path: Path, key: str) -> None:
+    """Another digit in the first number after `key`: one flipped bit, and JSON still."""
+    text = path.read_text()
+    at = next(i for i in range(text.index(f'"{key}"') + len(key) + 2, len(text)) if text[i].isdigit())
+    path.write_text(text[:at] + str(int(text[at]) ^ 1) + text[at + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("record.json", "accuracy"),
+        ("record.json", "validation_clean"),
+        ("summary.json", "test_clean"),
+        ("stage/attacks.json", "accuracy"),
+        ("attack/fast-linf-0.05-best/config.json", "eps"),
+        ("cell.json", "lr"),
+        ("config.json", "lr"),
+        ("checkpoint/sums.json", "checkpoint/best/model.safetensors"),
+        ("checkpoint/best/config.json", "d_model"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*damaged:UserWarning")
+def test_one_flipped_bit_is_not_believed(run: Path, whole: Path, name: str, key: str) -> None:
+    if name != "record.json":
+        unfinished(run, *([] if name.startswith("stage") else ["stage"]))
+    nudge(run / name, key)
+    assert (run / name).read_bytes() != (whole / name).read_bytes()
+    json.loads((run / name).read_text())
+    record = run_cell(CELL, run, told=quiet)
+    assert {k: v for k, v in record.items() if k != "times"} | {"digest": 0} == timeless(whole) | {"digest": 0}
+    assert timeless(run) == timeless(whole)
+    assert name == "record.json" or (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["preprocess.json", "checkpoint/best/preprocess.json"])
+def test_what_is_known_of_the_data_is_copied_again(run: Path, whole: Path, name: str) -> None:
+    """In a complete run too, which is otherwise only read."""
+    nudge(run / name, "length")
+    assert (run / name).read_bytes() != (whole / name).read_bytes()
+    run_cell(CELL, run, told=quiet)
+    assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_ledger_of_a_state_is_not_believed_either(run: Path, whole: Path) -> None:
+    """In the header of the file, beside the tensors whose sum it carries."""
+    unfinished(run, "stage", "summary.json", "checkpoint/sums.json", "checkpoint/last")
+    path = run / "checkpoint" / "state.safetensors"
+    raw = path.read_bytes()
+    at = raw.index(b"validation_clean") + len(b'validation_clean\\": 0.')
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("state.safetensors is damaged: the notes in its header" in line for line in told)
+    assert timeless(run) == timeless(whole)
+
+
+def test_a_sound_record_of_another_run_is_not_taken_for_this_one(run: Path, whole: Path, tmp_path: Path) -> None:
+    run_cell(replace(CELL, seed=1), tmp_path / "other", told=quiet)
+    shutil.copy(tmp_path / "other" / "record.json", run / "record.json")
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert any("the record of another run (seed differs)" in line for line in told)
+    assert timeless(run) == timeless(whole)
+
+
+def without_digests(run: Path) -> None:
+    """As an older version left it."""
+    for path in run.rglob("*.json"):
+        held = {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
+        if path.parent.name == "stage":
+            text = json.dumps(held["result"], sort_keys=True)
+            held = {"sha256": hashlib.sha256(text.encode()).hexdigest(), **held}
+        path.write_text(json.dumps(held, indent=1) + "\n")
+
+
+def test_files_of_an_older_version_still_count(run: Path, whole: Path) -> None:
+    without_digests(run)
+    assert {k: v for k, v in run_cell(CELL, run, told=quiet).items() if k != "times"} == timeless(whole)
+    unfinished(run)
+    told: list[str] = []
+    run_cell(CELL, run, told=told.append)
+    assert told == []  # nothing was done again
+    assert timeless(run) == timeless(whole)
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(run: Path, tmp_path: Path) -> None:
@@ -216,6 +325,7 @@ def test_a_cell_that_points_elsewhere_is_refused(run: Path, tag: str) -> None:
     from resolvent.experiments import Folder
 
     held = json.loads((run / "cell.json").read_text())
+    del held["digest"]
     (run / "cell.json").write_text(json.dumps(held | {"tags": [tag]}))
     with pytest.raises(ValueError, match="goes into a path"):
         Folder(run).cell()

@@ -12,13 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from resolvent.conformance.load import UsageError
+from resolvent.commands.run.forecast import foretell
 from resolvent.experiments import TaskChoice
 from resolvent.experiments import estimate as rough
-from resolvent.experiments.estimate import duration, estimate, extrapolated
+from resolvent.experiments.estimate import duration, estimate, extrapolate_step
 from resolvent.experiments.sweep import sweep
 from resolvent.experiments.tasks import glimpse, open_task
-from resolvent.perform import foretell
+from resolvent.usage.error import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import small_cell
@@ -43,7 +43,7 @@ class Work:
 def test_a_part_of_the_batch_tells_the_rest(rows: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rough, "MOMENT", 0.05)
     work = Work(0.002, 0.0005)
-    seconds, held = extrapolated(work, rows)
+    seconds, held = extrapolate_step(work, rows)
     assert work.rows <= most
     assert held == pytest.approx(800 * rows, rel=1e-6)
     assert seconds >= 0.9 * (0.002 + 0.0005 * rows)  # a busy machine sleeps longer

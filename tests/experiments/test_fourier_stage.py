@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from helpers import assert_close
+from resolvent.attacks import Draws
 from resolvent.experiments import Budget, Cell, FourierPlan, Goal, TaskChoice, run_cell
-from resolvent.experiments.fourier import own_worst, sites_of, step_of
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.recipes.ptd import noise_model
+from resolvent.experiments.stages.fourier import own_worst
+from resolvent.experiments.stages.sites import sites_of, step_of
 from resolvent.layers import LRU, S5
 from resolvent.models import (
     ChannelsConfig,
@@ -25,6 +28,7 @@ from resolvent.models import (
     load_model,
 )
 from resolvent.models.presets import robustness
+from resolvent.training import Batch
 
 
 def quiet(line: str) -> None:
@@ -90,6 +94,33 @@ def test_a_bidirectional_model_has_a_worst_frequency_too() -> None:
     assert found.frequency == pytest.approx((found.per_step or 0) / 0.1)
 
 
+def test_training_hears_the_tone_that_the_test_plays() -> None:
+    """The loss is that of a model whose layers were given the waves by hand, with other ones in another epoch."""
+    torch.manual_seed(0)
+    layer = S4DConfig(4, dt_min=0.01)
+    model = build_model(noise_model(layer, ChannelsConfig(1), ClassifierConfig(10, "last"), d_model=3, layers=1))
+    x, y = torch.rand(5, 20, 1), torch.arange(5)
+    batch = Batch(x, y, None, Draws(7, torch.arange(5)))
+    goal = Goal(tone=(0.4, 5.0))
+    loss = goal.objective((0.0, 1.0))(model, batch)
+    body = model.tower.body.blocks[0].layer
+    times = torch.arange(20.0).double()[:, None] * body.log_dt.detach().exp().double()
+    size = batch.draws.fold("tone").fold(0).uniform(0, 0, (1, 3), torch.float64)
+    wave = 0.4 * size * torch.cos(5.0 * times)  # one phase for all
+    forward = body.forward
+    body.forward = lambda u, *rest: forward(u + wave.float(), *rest)  # type: ignore[method-assign]
+    want = torch.nn.functional.cross_entropy(model(x), y)
+    assert_close(loss.value, want.detach())
+    del body.forward
+    other = goal.objective(None)(model, replace(batch, draws=Draws(8, torch.arange(5))))
+    assert not torch.equal(other.value, loss.value)
+    assert_close(Goal(tone=(0.0, 5.0)).objective(None)(model, batch).value, Goal().objective(None)(model, batch).value)
+    assert not body._forward_pre_hooks
+    for wrong in ({"tone": (1.0,)}, {"tone": (1.0, 2.0), "kind": "pgd-at", "eps": 0.1}):
+        with pytest.raises(ValueError, match="tone is"):
+            Goal(**wrong)
+
+
 def scores(record: dict[str, Any]) -> dict[float, float]:
     held = record["fourier"]["points"][:4]
     return {p["amplitude"]: p["score"] for p in held}
@@ -99,7 +130,7 @@ def scores(record: dict[str, Any]) -> dict[float, float]:
 @pytest.mark.parametrize("task", ["digits", "sinusoids"])
 def test_a_tone_at_the_spike_hurts_s4d_and_not_ptd(task: str, tmp_path: Path) -> None:
     """Half a minute each: training on two cores, no outside data."""
-    cells = cells_of("ptd-fourier", "small", task)
+    cells = [cell for name in ("s4d", "s4-ptd") for cell in cells_of("ptd-fourier", "small", f"{name},{task}")]
     s4d, ptd = (run_cell(cell, tmp_path / str(i), told=quiet) for i, cell in enumerate(cells))  # type: ignore[arg-type]
     lost = [record["fourier"]["clean"] - scores(record)[0.3] for record in (s4d, ptd)]
     if task == "digits":
@@ -110,9 +141,19 @@ def test_a_tone_at_the_spike_hurts_s4d_and_not_ptd(task: str, tmp_path: Path) ->
         assert lost[0] > 10 * abs(lost[1])  # of the squared error
 
 
+def test_ablation_and_noisy_training_have_their_cells() -> None:
+    sizes = cells_of("ptd-ablation", "small", "digits")
+    assert [cell.model.block.layer.perturbation for cell in sizes] == [0.01, 0.03, 0.1, 0.3, 0.5]  # type: ignore[union-attr]
+    assert sizes[0].address == "s4-ptd,digits,size=0.01"
+    noisy = cells_of("ptd-noisy", "full")
+    assert [cell.goal.tone for cell in noisy] == [(0.3, 325.426)] * 2  # type: ignore[union-attr]
+    s5 = cells_of("ptd-fourier", "full", "s5-ptd")[0]
+    assert (s5.model.block.layer.d_state, s5.model.block.layer.blocks) == (128, 4)  # type: ignore[union-attr]
+
+
 def test_the_full_recipe_is_the_published_experiment() -> None:
     cells = cells_of("ptd-fourier", "full")
-    assert [cell.address for cell in cells] == ["s4d,cifar10", "s4-ptd,cifar10"]
+    assert [cell.address for cell in cells] == ["s4d,cifar10", "s4-ptd,cifar10", "s5,cifar10", "s5-ptd,cifar10"]
     cell = cells[0]
     assert isinstance(cell, Cell)
     assert (cell.model.d_model, cell.model.layers, cell.model.prenorm, cell.model.dropout) == (128, 4, False, 0.1)

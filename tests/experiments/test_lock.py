@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from resolvent.experiments.lock import NAME, Lock, Taken
+from resolvent.experiments.store.lock import NAME, Lock, Taken
 
 HOLD = """
 import sys, time
-from resolvent.experiments.lock import Lock
+from resolvent.experiments.store.lock import Lock
 with Lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
@@ -92,3 +92,26 @@ def test_one_of_many_claimants_wins(tmp_path: Path) -> None:
     assert len(won) == 1
     assert won[0].held()
     won[0].__exit__(None, None, None)
+
+
+def test_a_claimant_killed_while_clearing_leaves_nothing(tmp_path: Path) -> None:
+    """Its claim on the clearing names a process that is gone: nobody waits for it, and it goes with the next claim."""
+
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = json.dumps({"pid": gone.pid, "host": socket.gethostname(), "token": "t"})
+    for names in ((".lock", ".lock.takeover"), (".lock.takeover",)):
+        for name in names:
+            (tmp_path / name).write_text(dead)
+        began = time.monotonic()
+        with Lock(tmp_path):
+            assert sorted(p.name for p in tmp_path.iterdir()) == [".lock"]
+        assert time.monotonic() - began < 5
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claimant_killed_while_claiming_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".lock.0123abcd.part").write_text('{"pid": 1')
+    with Lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == []

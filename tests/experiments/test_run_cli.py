@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from resolvent import cli, perform
-from resolvent.commands.run import Run
+from resolvent import cli
+from resolvent.commands.run.cells import of_worker
+from resolvent.commands.run.options import Run
+from resolvent.commands.run.train_options import DataOptions, TrainingOptions
+from resolvent.disk import write_json
 from resolvent.experiments import run_cell
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,15 +36,54 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("arguments", "told"),
     [
         (["quikstart"], "did you mean 'quickstart'"),
+        (["trian"], "did you mean 'train'"),
+        (["train", "--block", "mambo"], "did you mean 'mamba'"),
+        (["train", "--preset", "robustness-s4-cifar"], "did you mean 'robustness-s4-cifar10'"),
+        (["train", "--init", "pdt"], "did you mean 'ptd'"),
+        (["train", "--layer", "lru", "--init", "legs"], "take one of s4, s4d, dss, s5"),
+        (["train", "--layer", "l2ru", "--bidirectional"], "take one of s4, s4d"),
+        (["train", "--block", "mamba", "--layer", "s5"], "leave --layer s5 out"),
+        (["train", "--layer", "mamba", "--block", "mlp"], "leave --block mlp out"),
+        (["train", "--preset", "lru-stack"], "answers with real values, and digits asks for classes"),
+        (["train", "--preset", "lra-s4-text"], "reads tokens, and digits has real values"),
+        (["train", "--preset", "robustness-s4-mnist", "--init", "ptd"], "--init is part of the preset"),
+        (["train", "--block", "attention", "--ads", "relu"], "no state-space layer to scale"),
+        (["train", "--certified", "--ads", "relu"], "--ads has no place"),
+        (["train", "--layer", "l2ru", "--gamma", "-1"], "--gamma, the gain of each layer"),
+        (["train", "--beta", "3"], "--beta belongs to --objective trades"),
+        (["train", "--objective", "trades", "--eps", "0.1", "--beta", "nan"], "--beta must be a finite number"),
+        (["train", "--attack-steps", "3"], "--attack-steps belongs to"),
+        (["train", "--class-weights", "1,2"], "--class-weights must be balanced, none, or 10 positive numbers"),
+        (["train", "--class-weights", "balnced"], "--class-weights must be"),
+        (["train", "--name", "../up"], "--name goes into a path"),
+        (["quickstart", "--name", "mine"], "--name is for `resolvent run train`"),
+        (["train", "--lr", "-1"], "--lr must be a finite number above 0, got -1"),
+        (["train", "--lr", "nan"], "--lr must be a finite number"),
+        (["train", "--epochs", "0"], "--epochs must be a whole number from 1"),
+        (["train", "--batch-size", "0"], "--batch-size must be"),
+        (["train", "--width", "0"], "--width must be"),
+        (["train", "--width", "100000"], "--width must be"),
+        (["train", "--layers", "-1"], "--layers must be"),
+        (["train", "--seeds", "1" + 26 * "0"], "--seeds must be"),
+        (["train", "--seeds", "-1"], "--seeds must be"),
+        (["train", "--workers", "-3"], "--workers must be"),
+        (["train", "--evaluate-every", "0"], "--evaluate-every must be"),
+        (["train", "--device", "meta"], "--device 'meta' cannot be used"),
         (["quickstart", "--only", "s4,tradez"], "did you mean 'trades'"),
         (["quickstart", "--only", "s4,mamba"], "all at once"),
         (["train", "--layer", "s4x"], "did you mean 's4'"),
         (["train", "--data", "digitz"], "did you mean 'digits'"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz' is not there"),
         (["train", "--missing", "zero"], "--missing is for a file of your own"),
+        (["train", "--group", "who"], "--group is for a file of your own"),
         (["train", "--no-header"], "--no-header is for a file of your own"),
         (["train", "--eps", "8/0"], "--eps must be a number"),
         (["train", "--objective", "trades"], "trades needs eps"),
+        (["train", "--only", "s4"], "--only chooses among the cells of a recipe"),
+        (["train", "--size", "small"], "--size chooses among the cells of a recipe"),
+        (["quickstart", "--data", "nosuch", "--epochs", "-3"], "--data is an option of `resolvent run train`"),
+        (["quickstart", "--no-header"], "--no-header is an option of `resolvent run train`"),
+        (["quickstart", "--epochs", "20"], "--epochs is an option of `resolvent run train`"),
         (["quickstart", "--device", "nowhere"], "--device 'nowhere'"),
         (["quickstart", "--device", "nowhere", "--dry-run"], "--device 'nowhere'"),
     ],
@@ -65,10 +107,9 @@ def test_ones_own_table_is_described_and_its_options_reach_the_workers(
     for part in ("sequences of 3 steps, 1 channel -> 2 classes", "run, walk", "1 missing values filled by 'ffill'",
                  "scaled by 'minmax'", "train/my-file-1-s4d-standard/seed-0: ", "1 run, at most"):  # fmt: skip
         assert part in text, part
-    request = Run("train", data=str(path), label="kind", missing="flag", header=False, test="other.csv", eps="1/8")
-    again = cli.parse(perform.arguments(request))
-    names = [*perform.OF_DATA, *perform.OF_TRAINING, "header", "eps"]
-    assert [getattr(again, name) for name in names] == [getattr(request, name) for name in names]
+    source = DataOptions(str(path), "other.csv", "--kind", header=False, missing="flag", group="who")
+    request = Run("train", source=source, training=TrainingOptions(eps="1/8", lr=1e-5), report=False)
+    assert cli.parse(of_worker(request)) == request
 
 
 @pytest.mark.parametrize("place", ["file", "file/deep"])
@@ -103,7 +144,7 @@ def test_a_data_folder_that_cannot_be_written(
 def test_data_with_a_wrong_checksum(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resolvent.data.mnist import CHECKSUMS
+    from resolvent.data.tasks.mnist import CHECKSUMS
 
     monkeypatch.setenv("RESOLVENT_DATA", str(tmp_path))
     (tmp_path / "mnist").mkdir()
@@ -115,25 +156,13 @@ def test_data_with_a_wrong_checksum(
     assert (tmp_path / "mnist" / name).read_bytes() == b"not what it says"
 
 
-def test_settings_that_contradict_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The folder of one cell, called for with another learning rate."""
-    call = ("run", "train", "--epochs", "1", "--width", "8", "--layers", "1", "--layer", "lru", "--no-report")
-    place = ("--out", str(tmp_path / "runs"))
-    folder = tmp_path / "runs" / "train" / "digits-lru-standard" / "seed-0"
-    folder.mkdir(parents=True)
-    (folder / "cell.json").write_text(json.dumps({"class": "Cell", "recipe": "train"}))
-    error = said(capsys, *call, *place, "--lr", "0.5")
-    assert "holds a run of other settings" in error
-    assert "choose another folder" in error
-    assert [p.name for p in folder.iterdir()] == ["cell.json"]
-
-
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a file of one's own, three channels wide: no other task would fit."""
     place = tmp_path_factory.mktemp("own")
     x = torch.linspace(-1, 1, 40)[:, None, None] * torch.ones(40, 6, 3)
-    np.savez(place / "mine.npz", x=x.numpy(), y=(x[:, 0, 0] > 0).long().numpy())
+    names = np.array(["high", "low"])
+    np.savez(place / "mine.npz", x=x.numpy(), y=(x[:, 0, 0] > 0).long().numpy(), class_names=names)
     call = ["run", "train", "--data", str(place / "mine.npz"), "--layer", "lru", "--epochs", "1", "--width", "4"]
     assert cli.main([*call, "--layers", "1", "--out", str(place / "runs"), "--no-report"]) == 0
     return place / "runs" / "train" / "mine-lru-standard" / "seed-0"
@@ -166,12 +195,13 @@ def test_words_and_tables_are_data_for_an_attack(
 
 def test_data_of_a_run_that_is_gone(own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = shutil.copytree(own_run, tmp_path / "run")
-    text = (run / "cell.json").read_text()
-    (run / "cell.json").write_text(text.replace("mine.npz", "moved.npz"))
+    cell = json.loads((run / "cell.json").read_text().replace("mine.npz", "moved.npz"))
+    write_json(run / "cell.json", cell)
     for command in ("attack", "certify"):
         assert "name it with --data" in said(capsys, command, str(run))
     with (run / "cell.json").open("r+b") as file:
         file.truncate(2**34)  # takes no room on the disk, but would in memory
+    (run / "record.json").unlink()  # which tells the settings too
     for command in ("attack", "certify"):
         assert "17,179,869,184 bytes" in said(capsys, command, str(run))
 

@@ -18,10 +18,10 @@ pytest.importorskip("s3fs", reason="the extra `cloud` is not installed")
 pytest.importorskip("moto.server", reason="moto stands for S3 here; it is in the extra `dev`")
 
 from resolvent.experiments import RunError
-from resolvent.experiments.claim import CLAIMS, Claim, Watch
-from resolvent.experiments.lock import Taken
-from resolvent.experiments.objects import Objects
-from resolvent.experiments.store import PROGRESS, open_store
+from resolvent.experiments.store.claim import CLAIMS, Claim, Watch
+from resolvent.experiments.store.lock import Taken
+from resolvent.experiments.store.objects import Objects
+from resolvent.experiments.store.store import PROGRESS, open_store
 
 TRAIN = ("train", "--epochs", "2", "--width", "8", "--layers", "1", "--layer", "lru", "--seeds", "0", "1", "2")
 
@@ -86,7 +86,7 @@ def test_three_workers_one_of_them_killed(bucket: str, tmp_path: Path) -> None:
     assert not [name for name in objects.names() if CLAIMS in name or PROGRESS in name]
     for name in sorted(name for name in local if name.count("/") == 3 and name.endswith("record.json")):
         mine, shared = (json.loads(held) for held in ((tmp_path / "runs" / name).read_bytes(), objects.read(name)))
-        assert mine | {"times": 0} == shared | {"times": 0}
+        assert mine | {"times": 0, "digest": 0} == shared | {"times": 0, "digest": 0}
     report = [sys.executable, "-m", "resolvent", "report", bucket]
     done = subprocess.run(report, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from torch import nn
 from helpers import assert_close
 from resolvent.experiments import Cell, CertifyPlan, Goal, run_cell
 from resolvent.experiments.recipe import cells_of
-from resolvent.experiments.smoothed import SoftVote
+from resolvent.experiments.stages.smoothed import SoftVote
 
 
 def test_the_record_holds_the_smoothed_curve_below_the_attack(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from resolvent.experiments import RunError, Study, run_study
-from resolvent.experiments.lock import Lock, Taken
 from resolvent.experiments.recipe import cells_of, names
+from resolvent.experiments.store.lock import Lock, Taken
 from resolvent.experiments.studies import conditioning, perturbation, transfer
 from resolvent.experiments.studies.starts import NAMES, start
 from resolvent.experiments.sweep import sweep

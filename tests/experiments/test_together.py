@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from resolvent.attacks import PGD, Threat
-from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate, probed
-from resolvent.attacks.square import Square
-from resolvent.experiments.together import evaluate_together
+from resolvent.attacks.autoattack.evaluate import Evaluation, EvaluationSettings, add_probes, evaluate
+from resolvent.attacks.square.attack import Square
+from resolvent.experiments.stages.together import evaluate_together
 
 BOX = Threat("linf", 0.05, (0.0, 1.0))
 QUICK: Any = (PGD(steps=4), Square(n_queries=20))
@@ -49,7 +49,7 @@ def test_parts_add_up(kind: type[nn.Module], shards: int) -> None:
     whole = evaluate(model, (x, y), BOX, QUICK, settings=SETTINGS)
     own = [replace(SETTINGS, shard=(i, shards), probe=0) for i in range(shards)]
     parts = [evaluate(model, (x, y), BOX, QUICK, settings=settings) for settings in own]
-    joined = probed(Evaluation.joined(parts), model, (x, y), BOX, QUICK, settings=SETTINGS)
+    joined = add_probes(Evaluation.joined(parts), model, (x, y), BOX, QUICK, settings=SETTINGS)
     assert joined.flags == whole.flags
     assert bool(whole.flags) == (kind is Dull)
     assert joined.result.table == whole.result.table

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from resolvent.attacks import Threat
-from resolvent.training.ascent import plain_step
+from resolvent.training.step.ascent import plain_step
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
-from resolvent.training.ascent_triton import stepped
+from resolvent.ops.ascent.step_triton import step
 
 
 @pytest.mark.parametrize(("b", "shape"), [(1, (1, 1)), (5, (77, 3)), (256, (1024, 3)), (3, (65_537, 1))])
@@ -24,7 +24,7 @@ def test_the_same_bits(b: int, shape: tuple[int, ...]) -> None:
     threat = Threat("linf", torch.linspace(0.01, 0.3, b).cuda(), (-0.3, 0.7))
     region, size = threat.around(x), 0.25 * threat.radius(x)
     start = region.project(x + 0.01 * torch.randn_like(x))
-    found = stepped(start, grad, (losses, out), region, size)
+    found = step(start, grad, (losses, out), region, size)
     assert found is not None
     assert torch.equal(found, plain_step(start, grad, (losses, out), region, size))
     assert b < 4 or (torch.equal(found[:3], start[:3]) and not torch.equal(found[3], start[3]))

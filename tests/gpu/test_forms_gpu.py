@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import Draws, Threat
-from resolvent.blocks import column_attention, conv_silu, gating, skip_norm
+from resolvent.lowering.forms import StackForm
 from resolvent.models import build_model
 from resolvent.models.config import MambaConfig, MegaConfig, ModelConfig, ResidualConfig
-from resolvent.models.forms import StackForm
 from resolvent.models.layer_config import LRUConfig, S5Config
 from resolvent.models.presets import robustness
-from resolvent.scan import constant
-from resolvent.training import captured, pgd_at
-from resolvent.training.batch import Batch
-from resolvent.training.criterion import criterion
+from resolvent.ops.attention import column_attention
+from resolvent.ops.linear_scan import constant
+from resolvent.ops.pointwise import conv_silu, gating, skip_norm
+from resolvent.training import pgd_at
+from resolvent.training.step import cuda_graph
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BF16 = 2e-2
@@ -154,7 +156,7 @@ def test_the_recorded_step_is_the_step(name: str) -> None:
         for a, w in zip(got, want, strict=True):
             assert distance(a, w) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
         assert distance(step(before, batch)[2], want[2]) > 2 * BF16  # tables of older parameters would be noticed
-    assert sum(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values()) == 1
+    assert sum(isinstance(r, cuda_graph._Recording) for r in cuda_graph._recorded[model][1].values()) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.scan import dispatch, gated, use
-from resolvent.scan.gated import gated_scan
-from resolvent.scan.gated_inputs import Inputs
-from resolvent.scan.gated_reference import gated_reference
+from resolvent.ops.gated_scan import operation as gated
+from resolvent.ops.gated_scan.inputs import Inputs
+from resolvent.ops.gated_scan.operation import gated_scan
+from resolvent.ops.gated_scan.reference import gated_reference
+from resolvent.runtime import dispatch
+from resolvent.scan import use
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HALF, REAL = torch.bfloat16, torch.float32
@@ -20,7 +22,7 @@ HALF, REAL = torch.bfloat16, torch.float32
 def _never_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that failed would be replaced; here it must not be."""
     pytest.importorskip("triton", reason="needs triton, which comes with a CUDA build of torch")
-    from resolvent.scan import gated_triton
+    from resolvent.ops.gated_scan import triton as gated_triton
 
     monkeypatch.setattr(gated_triton, "tried", lambda key, run, other: run())
 

@@ -10,22 +10,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import assert_close
+from helpers import assert_close, filters
 from resolvent.attacks import Draws, Threat
-from resolvent.blocks import fused, fused_torch
-from resolvent.blocks.fused_torch import Weights
 from resolvent.layers import DSS, S4, S4D
-from resolvent.models import build_model, lowered
+from resolvent.lowering import lowered
+from resolvent.lowering.gpu import fused, fused_torch
+from resolvent.lowering.gpu.fused_torch import Weights
+from resolvent.lowering.responses import impulse_responses
+from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, S4Config, S4DConfig
 from resolvent.models.presets import robustness
-from resolvent.models.responses import impulse_responses
-from resolvent.ssm import toeplitz
-from resolvent.ssm.convolution import fft_conv
-from resolvent.training import captured, pgd_at, trades
-from resolvent.training.batch import Batch
-from resolvent.training.criterion import criterion
-from resolvent.training.inner import Inner
+from resolvent.ops.filter import toeplitz
+from resolvent.ops.filter.convolution import fft_conv
+from resolvent.training import pgd_at, trades
+from resolvent.training.step import cuda_graph
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion
+from resolvent.training.step.inner import Inner
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]
@@ -105,7 +107,7 @@ def test_a_sample_alone_and_in_a_batch(l: int) -> None:
 @pytest.mark.parametrize("kind", [S4, S4D, DSS])
 def test_filters_of_long_sequences(kind: Any, b: int, l: int, dtype: torch.dtype, tolerance: float) -> None:
     own = kind(20, 16).cuda()
-    (k,) = impulse_responses([own], l)
+    (k,) = impulse_responses(filters(own), l)
     x, g = (torch.randn(20, b, l, device="cuda").to(dtype) for _ in range(2))
     wide = x.double().requires_grad_()
     want = fft_conv(wide, k[:, None])
@@ -225,8 +227,8 @@ def test_the_recorded_step_is_the_step(make: Any, b: int, l: int, half: bool) ->
             assert distance(a, w) <= BF16  # a last bit turns the sign of a gradient near zero, and so a step
         old, new = (torch.cat([t.flatten() for t in found[2:]]) for found in (step(before, batch), want))
         assert distance(old, new) > 2 * BF16  # tables of older parameters would be noticed
-    recordings = captured._recorded[model][1].values()
-    assert sum(isinstance(r, captured._Recording) for r in recordings) == 1
+    recordings = cuda_graph._recorded[model][1].values()
+    assert sum(isinstance(r, cuda_graph._Recording) for r in recordings) == 1
 
 
 def test_a_step_that_cannot_be_recorded_runs_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,14 +236,14 @@ def test_a_step_that_cannot_be_recorded_runs_all_the_same(caplog: pytest.LogCapt
     model, inner = build_model(config()).cuda(), Inner(Threat("linf", 8 / 255, (0, 1)), 2)
     batch = Batch(torch.rand(4, 128, 3, device="cuda"), torch.arange(4).cuda(), None, Draws(0, torch.arange(4).cuda()))
 
-    def looks(f: captured.Passes, held: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
+    def looks(f: cuda_graph.Passes, held: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         output = f.learnt(held.x)
         assert output.sum().item() < 1e9  # nothing can be read while a step is recorded
         return output.square().mean(), output
 
     torch.manual_seed(0)
     with torch.autocast("cuda", torch.bfloat16):
-        assert [captured.recorded_step(model, batch, inner, looks) for _ in range(3)] == [None] * 3
+        assert [cuda_graph.recorded_step(model, batch, inner, looks) for _ in range(3)] == [None] * 3
     got = torch.rand(5, device="cuda")
     torch.manual_seed(0)
     assert torch.equal(got, torch.rand(5, device="cuda"))
@@ -256,4 +258,4 @@ def test_no_recording_for_other_norms() -> None:
             loss = objective(model, batch)
         loss.value.backward()
     assert torch.isfinite(loss.value)
-    assert model not in captured._recorded
+    assert model not in cuda_graph._recorded

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from resolvent.scan import dispatch, projected, use
+from resolvent.ops.projected_scan import operation as projected
+from resolvent.runtime import dispatch
+from resolvent.scan import use
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BF16 = 2e-2
@@ -24,7 +26,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches and few states too, and never the other path."""
     monkeypatch.setattr(projected, "FEWEST", 1)
     monkeypatch.setattr(projected, "STATES", (1, 128))
-    monkeypatch.setattr(projected, "unfused", None)
+    monkeypatch.setattr(projected, "run_unfused", None)
 
 
 def distance(got: Tensor, want: Tensor) -> float:

@@ -16,8 +16,9 @@ from resolvent.data import Loader, Split, from_arrays
 from resolvent.experiments.recipes.sequential import smnist
 from resolvent.models import build_model
 from resolvent.models.config import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
-from resolvent.training import FitSettings, captured, fit, standard
-from resolvent.training.batch import Batch
+from resolvent.training import FitSettings, fit, standard
+from resolvent.training.step import cuda_graph
+from resolvent.training.step.batch import Batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = {cell.tags[0]: cell.model.block.layer for cell in smnist("full")}  # type: ignore[union-attr]
@@ -54,7 +55,7 @@ def test_the_recorded_step_is_the_step(name: str) -> None:
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.05 * torch.randn_like(p))
-    assert sum(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values()) == 1
+    assert sum(isinstance(r, cuda_graph._Recording) for r in cuda_graph._recorded[model][1].values()) == 1
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -79,7 +80,7 @@ def test_fit_replays_and_learns() -> None:
         model, task, standard, FitSettings(epochs=6, batch_size=16, lr=4e-3, precision="bf16", choose="clean")
     )
     assert history.rows[-1]["train_loss"] < history.rows[0]["train_loss"]
-    assert any(isinstance(r, captured._Recording) for r in captured._recorded[model][1].values())
+    assert any(isinstance(r, cuda_graph._Recording) for r in cuda_graph._recorded[model][1].values())
 
 
 def test_out_of_memory_names_a_batch_that_fits() -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.scan import dispatch, linear_scan, selective_scan, use
-from resolvent.scan.linear_kernels import BACKWARD, FORWARD, HALF_FORWARD
-from resolvent.scan.selective_run import BACKWARD_CANDIDATES, FORWARD_CANDIDATES
+from resolvent.ops.linear_scan.kernels import BACKWARD, FORWARD, HALF_FORWARD
+from resolvent.ops.selective_scan.kernels import BACKWARD_CANDIDATES, FORWARD_CANDIDATES
+from resolvent.runtime import dispatch
+from resolvent.scan import linear_scan, selective_scan, use
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

@@ -50,6 +50,43 @@ def test_s4d_is_the_dense_perturbed_legs(n: int, skip: bool) -> None:
         assert_close(y[0, :, c : c + 1], want)
 
 
+@pytest.mark.parametrize("size", [0.01, 0.1, 0.5])
+def test_s4d_and_s5_take_the_size_of_the_perturbation(size: float) -> None:
+    """Against a perturbation along P P^T that is scaled by bisection, and its dense system."""
+    n, (A, B) = 16, hippo("legs", 16)
+    P = torch.sqrt(torch.arange(n) + 0.5)
+    assert torch.linalg.eigvals(A + torch.outer(P, P)).real.diff().abs().max() < 1e-9  # normal: P is LegS's own
+    low, high = 0.0, 2.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        grown = middle * torch.linalg.matrix_norm(torch.outer(P, P), 2) / torch.linalg.matrix_norm(A, 2)
+        low, high = (middle, high) if grown < size else (low, middle)
+    perturbed = A + low * torch.outer(P, P)
+    for layer in (S4D(1, n, init="ptd", perturbation=size), S5(1, n, init="ptd", perturbation=size)):
+        if isinstance(layer, S4D):
+            assert layer.frequency is not None
+            lam = torch.complex(-layer.log_decay.exp(), layer.frequency)[0]
+        else:
+            lam = torch.view_as_complex(layer.lam)
+        want = torch.linalg.eigvals(perturbed)
+        near = (want[:, None] - both(lam.detach())).abs().min(0).values
+        assert float(near.max()) < 1e-6  # one that kappa = 120 allows
+    layer = S4D(1, n, init="ptd", perturbation=size, skip=False)
+    C_0 = (both(torch.view_as_complex(layer.C)) @ legs_ptd(n, size).V_inv).real
+    u = torch.randn(60, 1)
+    want = dense_output(perturbed, B[:, None], C_0, torch.zeros(1, 1), layer.log_dt[0].exp(), u)
+    assert_close(layer(u[None])[0][0], want)
+
+
+def test_a_perturbation_that_makes_no_sense_is_refused() -> None:
+    for kind in (S4D, S5):
+        with pytest.raises(ValueError, match='set init="ptd"'):
+            kind(2, 16, perturbation=0.1)
+        for size in (0.0, -0.1, float("inf"), "much"):
+            with pytest.raises(ValueError, match=r"above 0, such as 0\.1"):
+                kind(2, 16, init="ptd", perturbation=size)
+
+
 @pytest.mark.parametrize("n", [2, 8])
 def test_dss_is_the_dense_perturbed_legs(n: int) -> None:
     layer, result = DSS(1, n, init="ptd", separate_dt=False), legs_ptd(2 * n)

@@ -19,11 +19,14 @@ from agreement import (
     undecayed,
 )
 from gain_oracle import control_matrices, exceeds, hinf, response
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from helpers import assert_close
-from resolvent.layers.l2ru import FORMS, L2RU
-from resolvent.layers.l2ru_forms import Matrices
-from resolvent.layers.l2ru_run import halving, loop, sequence
+from resolvent.layers.l2ru.forms import Matrices
+from resolvent.layers.l2ru.layer import FORMS, L2RU
+from resolvent.layers.l2ru.run import loop, sequence, states
+from resolvent.ops.dense_scan.operation import halving
 from resolvent.ssm import System, bounded_real
 
 F64 = torch.float64
@@ -205,6 +208,44 @@ def test_contract(form: str) -> None:
     check_transforms(layer, x)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_vmap_over_parameters_is_a_loop(form: str) -> None:
+    """An ensemble by stacked parameters: values, a stream's step and slopes, padded sequences among them."""
+    ensemble = [jittered(L2RU(4, form=form, trainable_gamma=True)) for _ in range(3)]
+    stacked, _ = stack_module_state(ensemble)  # type: ignore[arg-type]
+    own = [dict(each.named_parameters()) for each in ensemble]
+    x, lengths, base = inputs(ensemble[0], 2, 7), torch.tensor([7, 3]), ensemble[0]
+    state = base.step(x[:, 0])[1].detach()
+
+    def whole(p: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(base, p, (x,), {"lengths": lengths})[0]
+
+    def loss(p: dict[str, Tensor], x: Tensor) -> Tensor:
+        return whole(p, x).square().sum()
+
+    assert_close(vmap(whole, (0, None))(stacked, x), torch.stack([whole(p, x) for p in own]))
+    apart = torch.stack([x, 2 * x, -x])
+    assert_close(vmap(whole)(stacked, apart), torch.stack([whole(p, each) for p, each in zip(own, apart, strict=True)]))
+    found = vmap(grad(loss), (0, None))(stacked, x)
+    want = [grad(loss)(p, x) for p in own]
+    for name in own[0]:
+        assert_close(found[name], torch.stack([each[name] for each in want]), gradient=True)
+    ahead = vmap(lambda p: step_of(base, p, x[:, 1], state))(stacked)
+    assert_close(ahead, torch.stack([step_of(base, p, x[:, 1], state) for p in own]))
+
+
+def step_of(layer: L2RU, p: dict[str, Tensor], x_t: Tensor, state: Tensor) -> Tensor:
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self) -> Tensor:
+            return self.layer.step(x_t, state)[0]
+
+    return functional_call(Step(), {f"layer.{name}": value for name, value in p.items()}, ())
+
+
 def test_optimiser_groups() -> None:
     dynamics = {"free.turning.nu_log", "free.turning.theta_log"}
     assert undecayed(L2RU(3, 4, trainable_gamma=True)) == {"log_gamma", *dynamics}
@@ -221,7 +262,8 @@ def test_halving_is_the_loop(l: int) -> None:
     leaves = [*K, torch.randn(1, l, 3, dtype=F64), torch.randn(1, 5, dtype=F64)]
     leaves = [t.requires_grad_() for t in leaves]
     K = Matrices(*leaves[:4])
-    y, x = sequence(K, leaves[4], leaves[5])
+    y = sequence(K, leaves[4], leaves[5], None)[0]
+    x = states(K, leaves[4], leaves[5])
     want, end = loop(K, leaves[4], leaves[5])
     assert_close((y, x[:, -1]), (want, end))
     weight = torch.randn_like(y)
@@ -250,3 +292,28 @@ def test_bad_settings_are_refused(settings: dict, message: str) -> None:
 def test_gamma_must_be_a_number() -> None:
     with pytest.raises(TypeError, match="gamma"):
         L2RU(4, gamma="2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "d"), [(5, 3), (2, 4), (1, 1)])
+def test_a_given_system_enters_with_a_proof_of_its_gain(n: int, d: int) -> None:
+    torch.manual_seed(0)
+    A, B, C, D = (torch.randn(shape, dtype=torch.float64) for shape in ((n, n), (n, d), (d, n), (d, d)))
+    A = 0.8 * A / torch.linalg.matrix_norm(A, 2)
+    turns = torch.exp(2j * torch.pi * torch.linspace(0, 1, 400, dtype=torch.float64))
+    eye = torch.eye(n, dtype=torch.complex128)
+    gain = max(_at(A, B, C, D, z * eye) for z in turns)
+    layer = L2RU.from_system(A, B, C, D, None, 1.05 * gain)
+    assert layer.certificate().holds
+    u, x, want = torch.randn(2, 20, d, dtype=torch.float64), torch.zeros(2, n, dtype=torch.float64), []
+    for u_t in u.unbind(1):
+        want.append(x @ C.mT + u_t @ D.mT)
+        x = x @ A.mT + u_t @ B.mT
+    assert_close(layer(u)[0], torch.stack(want, 1))
+    with pytest.raises(ValueError, match="raise gamma"):
+        L2RU.from_system(A, B, C, D, None, 0.9 * gain)
+    with pytest.raises(ValueError, match="rows of zeros"):
+        L2RU.from_system(A, B, C[:0], D, None, gain)
+
+
+def _at(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, D: torch.Tensor, z: torch.Tensor) -> float:
+    return float(torch.linalg.matrix_norm((C + 0j) @ torch.linalg.solve(z - A, B + 0j) + D, 2))

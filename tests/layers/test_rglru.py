@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from helpers import assert_close
 from resolvent.layers.rglru import RGLRU
-from resolvent.scan.gated_reference import clipped_sqrt
+from resolvent.ops.gated_scan.reference import clipped_sqrt
 
 F64 = torch.float64
 LAYERS = [pytest.param({"d_model": 3}, id="one head"), pytest.param({"d_model": 6, "heads": 3}, id="three heads")]

@@ -12,7 +12,7 @@ from resolvent.layers.shortconv import ShortConv
 F64 = torch.float64
 
 
-@pytest.mark.parametrize(("width", "bias"), [(1, False), (2, True), (4, True), (7, False)])
+@pytest.mark.parametrize(("width", "bias"), [(1, False), (2, True), (4, True), (7, False), (33, True)])
 @pytest.mark.parametrize("l", [1, 3, 20])
 def test_equals_conv1d(width: int, bias: bool, l: int) -> None:
     layer = agreement.jittered(ShortConv(5, width, bias))
@@ -33,7 +33,7 @@ def test_equals_conv1d(width: int, bias: bool, l: int) -> None:
         assert_close(mine[2], theirs[2])
 
 
-@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("width", [1, 4, 20])
 def test_streams_from_any_cut(width: int) -> None:
     layer = agreement.jittered(ShortConv(3, width))
     for l in (1, 2, 13):

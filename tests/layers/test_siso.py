@@ -18,7 +18,7 @@ from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
 from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
-from resolvent.ssm import blocked
+from resolvent.ops.blocked import operation as blocked
 
 CASES: dict[str, Callable[..., Layer]] = {
     "S4D-legs": lambda **k: S4D(3, 8, **k),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +36,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("config", [CONFIG, *OTHERS.values()], ids=["residual", *OTHERS])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_there_and_back(config: ModelConfig, dtype: torch.dtype, tmp_path: Path) -> None:
     model = build_model(config).to(dtype).eval()
     x = torch.randint(0, 5, (2, 2, 7)) if config.input == TokensConfig(5) else torch.randn(2, 7, 1, dtype=dtype)
@@ -75,14 +74,11 @@ def test_a_changed_copy_of_the_settings_is_refused_and_an_illegible_one_is_not_n
 
 def test_a_save_that_is_killed_between_its_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(build_model(CONFIG), tmp_path)
-    write = checkpoint.replace
 
-    def killed(path: Path, make: Callable[[Path], object]) -> None:
-        if path.name == checkpoint.SETTINGS:
-            raise KeyboardInterrupt
-        write(path, make)
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "replace", killed)
+    monkeypatch.setattr(checkpoint, "write_json", killed)
     other = replace(CONFIG, block=ResidualConfig(S5Config(8)))
     with pytest.raises(KeyboardInterrupt):
         save_model(build_model(other), tmp_path)

@@ -185,9 +185,28 @@ def test_lra_counts_of_mega(task: Task) -> None:
     assert counted(presets.lra("mega", task)) == want
 
 
+TRANSFORMER_ROWS = {  # layers, d, mlp: the arena's base configurations
+    "listops": (6, 512, 2048), "text": (4, 256, 1024), "retrieval": (4, 128, 512),
+    "image": (1, 32, 64), "pathfinder": (1, 128, 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TRANSFORMER_ROWS)
+def test_lra_counts_of_the_transformer(task: Task) -> None:
+    layers, d, mlp = TRANSFORMER_ROWS[task]
+    block = 4 * d * d + d + linear(d, mlp) + linear(mlp, d) + 2 * 2 * d  # q, k, v, o with one bias; two norms
+    assert counted(presets.lra("transformer", task)) == lra_rest(task, d) + layers * block + 2 * d
+
+
+def test_the_arenas_transformer_is_not_made_for_path_x() -> None:
+    with pytest.raises(ValueError, match="not run on 'pathx'"):
+        presets.lra("transformer", "pathx")
+    assert presets.lra_training("transformer", "listops").lr == pytest.approx(0.05 * 1000**-0.5)
+
+
 @pytest.mark.parametrize("family", get_args(Family))
 def test_lra_settings_that_papers_state(family: Family) -> None:
-    for task in get_args(Task):
+    for task in (task for task in get_args(Task) if (family, task) != ("transformer", "pathx")):
         config, training = presets.lra(family, task), presets.lra_training(family, task)
         assert isinstance(config.input, TokensConfig) == (task in LRA_IN)
         assert (training.epochs is None) == (family == "mega")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from resolvent.report.generalisation import gap_findings
+from resolvent.report.figures.generalisation import gap_findings
 from resolvent.report.run_page import certificate
 
 pytest.importorskip("matplotlib")

@@ -13,7 +13,7 @@ import pytest
 
 from resolvent.report.run_page import NAMES, write_report
 from resolvent.report.runs import read_runs
-from resolvent.report.table import table
+from resolvent.report.tables.table import table
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
 pytest.importorskip("jinja2", reason="jinja2 is in the report extra")
@@ -52,12 +52,14 @@ def test_means_deviations_and_published_values(tmp_path: Path) -> None:
         run(tmp_path, ("s4", "cifar10", "pgd-at"), seed, clean)
     cells = read_runs([tmp_path]).recipes()["qi2024-table1"]
     (row,) = table("qi2024-table1", cells).rows
-    value = row.values["clean", "best"]
+    value, attacked = row.value("clean", "best"), row.value("autoattack", "best")
+    assert value is not None
+    assert attacked is not None
     assert value.mean == pytest.approx(65.0)
     assert value.deviation == pytest.approx(2**0.5)
-    assert (value.published, row.values["autoattack", "best"].published) == (64.67, 30.90)
+    assert (value.published, attacked.published) == (64.67, 30.90)
     assert value.gap == pytest.approx(0.33)
-    assert ("autoattack", "last") not in row.values
+    assert row.value("autoattack", "last") is None
 
 
 def test_the_page_is_whole_and_says_what_the_files_say(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_the_page_is_whole_and_says_what_the_files_say(tmp_path: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!#)[^"]+"', text), "the page asks for something from outside"
     assert "<script" not in text
     markdown = (tmp_path / "out" / NAMES["markdown"]).read_text()
-    assert "65.0 (published 64.67, +0.3)" in markdown
+    assert "65.0 ± 50.0 (published 64.67, +0.3)" in markdown  # of the one test sample
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / NAMES["csv"]).read_text())))
     wanted = {"clean_best", "clean_last", "pgd10_best", "pgd10_last", "autoattack_best"}
     assert {line["what"] for line in lines} == wanted
@@ -168,3 +170,55 @@ def test_a_damaged_study_is_a_problem_not_a_crash(tmp_path: Path) -> None:
     (tmp_path / "bad" / "record.json").write_text(json.dumps(held))
     text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
     assert "1 thing to look at first" in text
+
+
+def test_one_odd_record_does_not_end_the_report(tmp_path: Path) -> None:
+    """It has what every page relies on, and lacks what a table asks for."""
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    odd = run(tmp_path, ("s5", "cifar10", "pgd-at"), 0)
+    held = json.loads((odd / "record.json").read_text())
+    del held["task"]
+    (odd / "record.json").write_text(json.dumps(held))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "1 thing to look at first" in text
+    assert "record.json: cannot be shown (KeyError" in text
+    assert "s4 cifar10 pgd-at" in text
+
+
+def test_a_record_whose_digest_fails_is_left_out_and_named(tmp_path: Path) -> None:
+    from resolvent.disk import seal
+
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    bad = run(tmp_path, ("s5", "cifar10", "pgd-at"), 0)
+    text = json.dumps(seal(json.loads((bad / "record.json").read_text())))
+    (bad / "record.json").write_text(text.replace('"epoch": 1', '"epoch": 3'))
+    assert (bad / "record.json").read_text() != text
+    told = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "its digest is not that of its content" in told
+    assert "s5 cifar10 pgd-at" not in told.split("<h2>Accuracy</h2>")[1]
+
+
+def test_a_record_beside_the_settings_of_another_run_is_left_out(tmp_path: Path) -> None:
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    bad = run(tmp_path, ("s5", "cifar10", "pgd-at"), 0)
+    (bad / "cell.json").write_text(json.dumps({"recipe": "qi2024-table1", "tags": ["dss", "cifar10", "pgd-at"]}))
+    text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "it is the record of another run: tags is not that of cell.json" in text
+
+
+def test_forged_names_are_neither_html_nor_formulas(tmp_path: Path) -> None:
+    names = ("=HYPERLINK(\"http://x\")", "@SUM(1)", "<img src=x>", "[a](javascript:b)", "a|b")
+    for name in names:
+        run(tmp_path, (name, "cifar10", "pgd-at"), 0, failed="<b>bold</b>")
+        run(tmp_path, (name, "cifar10", "pgd-at"), 1)
+    study(tmp_path / "study", "<script>alert(1)</script>")
+    write_report([tmp_path], tmp_path / "out")
+    page = (tmp_path / "out" / NAMES["markdown"]).read_text(encoding="utf-8")
+    assert not re.search(r"<(img|b|script)", page)
+    assert "](javascript" not in page
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) == 1
+    with (tmp_path / "out" / NAMES["csv"]).open(encoding="utf-8") as file:
+        cells = [cell for line in csv.reader(file) for cell in line]
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
+    assert "'=HYPERLINK(\"http://x\"),cifar10,pgd-at" in cells

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from resolvent.report.chart import chart_figure
-from resolvent.report.process import process_findings
+from resolvent.report.figures.chart import chart_figure
+from resolvent.report.figures.process import process_findings
 from resolvent.report.run_page import NAMES, write_report
-from resolvent.report.table import tables
-from resolvent.report.terminal import show
+from resolvent.report.tables.table import tables
+from resolvent.report.tables.terminal import show
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
 pytest.importorskip("jinja2", reason="jinja2 is in the report extra")
@@ -125,8 +125,8 @@ def test_classes_and_numbers_do_not_share_a_table() -> None:
         (False, ["s4,digits,standard"]),
         (True, ["s5,digits,standard"]),
     ]
-    assert both[0].rows[0].values["clean", "best"].mean == pytest.approx(60.0)
-    assert both[1].rows[0].values["clean", "best"].mean == pytest.approx(0.6)
+    assert both[0].rows[0].value("clean", "best").mean == pytest.approx(60.0)
+    assert both[1].rows[0].value("clean", "best").mean == pytest.approx(0.6)
 
 
 def printed(records: list[Any], width: int, terminal: bool) -> list[str]:
@@ -145,19 +145,19 @@ def test_a_narrow_terminal_splits_the_table_and_cuts_nothing(width: int) -> None
     assert "…" not in text
     for word in ("clean", "PGD-10", "AutoAttack"):
         assert word in text
-    assert text.count("s4+relu digits trades") == (2 if width == 80 else 6)
+    assert text.count("s4+relu digits trades") == (4 if width == 80 else 6)  # each head with its size and samples
     if width == 80:
         assert max(len(line.rstrip()) for line in lines[1:]) <= width
 
 
 def test_a_log_has_one_line_a_run() -> None:
     lines = printed([record("s4", "trades"), record("mega", "trades")], 30, terminal=False)
-    assert len(lines) == 1 + 2 + 2  # what is measured, two lines of heads, two runs
+    assert len(lines) == 1 + 3 + 2  # what is measured, three lines of heads, two runs
     assert "\x1b" not in "".join(lines)
 
 
 def test_what_breaks_a_bound_is_told_once() -> None:
-    from resolvent.report.run_page import reasons, unbounded
+    from resolvent.report.run_page import list_unbounded, reasons
 
     norm, gate = "divides by the deviation: unbounded", "a product has no constant"
     text = f"a.0 (norm): {norm}; a.0.ads (gate): {gate}; a.1 (norm): {norm}; a.2 (norm): {norm}"
@@ -166,7 +166,7 @@ def test_what_breaks_a_bound_is_told_once() -> None:
     assert reasons("no finite bound") == ["no finite bound"]
     runs: list[tuple[str, dict[str, Any]]] = [("s4", {"gain": None, "reason": text}), ("l2ru", {"gain": 1.0}),
                                               ("dss", {"gain": None, "reason": text})]  # fmt: skip
-    assert unbounded(runs) == [("s4, dss", told)]
+    assert list_unbounded(runs) == [("s4, dss", told)]
 
 
 def test_figures_that_share_a_title_do_not_share_ids(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import torch
 
 from resolvent.ssm.contraction import (
     below,
-    capped,
+    cap_norm,
     cayley,
     cayley_rows,
     defect_factor,
-    held,
+    hold_norm,
     norm_bound,
     rounding_margin,
     spectral_norm,
@@ -48,8 +48,8 @@ def test_norm_bound_has_second_derivatives_where_singular_values_tie() -> None:
 
 def test_capped_leaves_small_matrices_alone() -> None:
     W = 0.5 * torch.eye(3, dtype=F64)
-    assert torch.equal(capped(W), W)
-    assert largest(capped(1e3 * torch.randn(4, 6, dtype=F64), 2.5)) <= 2.5
+    assert torch.equal(cap_norm(W), W)
+    assert largest(cap_norm(1e3 * torch.randn(4, 6, dtype=F64), 2.5)) <= 2.5
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -57,7 +57,7 @@ def test_capped_leaves_small_matrices_alone() -> None:
 def test_contraction_and_its_defect(shape: tuple[int, int], scale: float) -> None:
     """K^T K + (L^-1)(L^-T) = I, and K is strictly below one."""
     torch.manual_seed(1)
-    X = held(scale * torch.randn(shape, dtype=F64))
+    X = hold_norm(scale * torch.randn(shape, dtype=F64))
     L = defect_factor(X)
     K, defect = below(L, X.mT).mT, below(L, torch.eye(shape[1], dtype=F64))
     assert (K.mT @ K + defect @ defect.mT - torch.eye(shape[1], dtype=F64)).abs().max() < 1e-9

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.ssm.block_tables import DiagonalBank
+from resolvent.ops.blocked.tables import DiagonalBank
 from resolvent.ssm.impulse import impulse
 
 

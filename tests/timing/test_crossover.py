@@ -1,4 +1,4 @@
-"""benchmarks/crossover.py without a GPU: the long table on tiny shapes, what it refuses, and where ways cross."""
+"""benchmarks/cpu/crossover.py without a GPU: the long table on tiny shapes, what it refuses, and where ways cross."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("crossover")
-    sys.path.remove(str(BENCHMARKS))
+    sys.path.insert(0, str(ROOT))
+    yield importlib.import_module("benchmarks.cpu.crossover")
+    sys.path.remove(str(ROOT))
 
 
 @pytest.fixture

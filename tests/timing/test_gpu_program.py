@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py without a GPU: the program from end to end on tiny shapes, and what it refuses."""
+"""benchmarks/gpu without a GPU: the program from end to end on tiny shapes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ import torch
 
 from resolvent.scan import linear_scan
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 Run = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def parts() -> Any:
-    """The program's modules; their folder is on the path as long as these tests run."""
-    sys.path.insert(0, str(BENCHMARKS))
-    names = {"gpu": "gpu", "case": "gpu_case", "peers": "gpu_peers", "scans": "gpu_scans", "step": "gpu_step"}
-    names["check"] = "gpu_step_check"
-    yield SimpleNamespace(**{part: importlib.import_module(name) for part, name in names.items()})
-    sys.path.remove(str(BENCHMARKS))
+    """The program's modules; their package is on the path as long as these tests run."""
+    sys.path.insert(0, str(ROOT))
+    names = {"gpu": "__main__", "check": "step_check"} | {name: name for name in ("case", "peers", "scans", "step")}
+    yield SimpleNamespace(**{part: importlib.import_module(f"benchmarks.gpu.{name}") for part, name in names.items()})
+    sys.path.remove(str(ROOT))
     gc.unfreeze()  # what the program froze
 
 
@@ -137,7 +136,7 @@ def test_a_peer_that_differs_or_fails_is_a_line(parts: Any) -> None:
     timed = [name for others in (forward, backward) for name, other in others.items() if "ms" in other]
     assert timed == ["half a gradient"]  # its forward pass, which says so
     assert forward["half a gradient"]["wrong"] == "gradients"
-    assert "x, its gradients differ)" in importlib.import_module("gpu_table").line(rows[0])
+    assert "x, its gradients differ)" in importlib.import_module("benchmarks.gpu.table").line(rows[0])
 
 
 FULL = {f"{name}, full size" for name in ("logits", "x", "x, frozen")}
@@ -267,7 +266,7 @@ def test_eager_is_the_same_model(parts: Any, kind: str) -> None:
 
 
 def test_floors_are_those_of_the_docs(parts: Any) -> None:
-    """ms at the ceilings of an H200: bytes, products and exponentials as docs/gpu.md and docs/gpu_step.md count."""
+    """ms at the ceilings of an H200: bytes, products and exponentials as docs/gpu.md and its notes count."""
     h200 = parts.case.Ceilings(4.27e12, 780e12, 3.8e12)
     floor = lambda timing: h200.floor(timing.costs)  # noqa: E731
     real, pair = (parts.scans.linear((8, 16384, 1536), t, CPU) for t in (torch.float32, torch.complex64))

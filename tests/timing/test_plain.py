@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from resolvent import layers
-from resolvent.timing.command import NAMES
+from resolvent.commands.bench.execute import NAMES
 from resolvent.timing.plain import plain
 
 
@@ -29,11 +29,11 @@ def test_equals_the_layer(name: str, length: int) -> None:
 
 
 def test_conjugate_pairs_are_kept_by_half() -> None:
-    from resolvent.timing.plain import halved
+    from resolvent.timing.plain import take_half
 
-    half = halved(layers.S5(4, 8).system())
+    half = take_half(layers.S5(4, 8).system())
     assert (half.lam.shape, half.scale) == ((4,), 2)
-    real = halved(layers.EMA(4, 8).system())
+    real = take_half(layers.EMA(4, 8).system())
     assert (real.lam.shape, real.scale) == ((4, 8), 1)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import Threat
-from resolvent.training.ascent import plain_step, stepped
+from resolvent.training.step.ascent import plain_step, step_signs
 
 BAD = (math.nan, math.inf, -math.inf)
 
@@ -48,4 +48,4 @@ def compare(step: object, b: int, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("b", "shape"), [(5, (7, 3)), (1, (1, 1)), (4, (11,))])
 def test_a_step_is_what_it_says(b: int, shape: tuple[int, ...]) -> None:
     compare(plain_step, b, shape)
-    compare(stepped, b, shape)
+    compare(step_signs, b, shape)

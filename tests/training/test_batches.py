@@ -12,9 +12,9 @@ from resolvent.models import build_model
 from resolvent.models.config import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig
 from resolvent.training import FitSettings, fit, pgd_at
-from resolvent.training.batch import Batches
 from resolvent.training.measure import measure
 from resolvent.training.settings import Probe
+from resolvent.training.step.batch import Batches
 
 
 def test_a_batch_made_ahead_is_the_batch_of_its_step() -> None:

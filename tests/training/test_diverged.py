@@ -12,7 +12,7 @@ from small_models import Small, small_task
 from torch import Tensor, nn
 
 from resolvent.training import Diverged, FitSettings, Loss, fit, standard
-from resolvent.training.guard import Guard
+from resolvent.training.step.guard import Guard
 
 QUICK = FitSettings(epochs=3, batch_size=16, lr=0.02)
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, capacity
 from resolvent.attacks.capacity import TooMany
-from resolvent.training import Batch, FitSettings, Loss, captured, fit, pgd_at, standard
+from resolvent.training import Batch, FitSettings, Loss, fit, pgd_at, standard
+from resolvent.training.step import cuda_graph
 
 
 @pytest.fixture
@@ -82,9 +83,9 @@ def test_what_is_kept_for_speed_goes_first(peak: list[int], monkeypatch: pytest.
 
 
 def test_a_recording_is_given_up_for_good(caplog: pytest.LogCaptureFixture) -> None:
-    recording, model = object.__new__(captured._Recording), Small()
-    captured._recorded[model] = ((), {"this": recording, "seen": None})
-    assert captured._given_up()
-    assert captured._recorded[model][1] == {"this": False, "seen": None}
+    recording, model = object.__new__(cuda_graph._Recording), Small()
+    cuda_graph._recorded[model] = ((), {"this": recording, "seen": None})
+    assert cuda_graph._given_up()
+    assert cuda_graph._recorded[model][1] == {"this": False, "seen": None}
     assert "a smaller batch_size keeps it" in caplog.text
-    assert not captured._given_up()
+    assert not cuda_graph._given_up()

@@ -12,8 +12,8 @@ from torch import nn
 import resolvent as rv
 from resolvent.models import ModelConfig, ResidualConfig, S4Config, build_model, optim_groups
 from resolvent.training import FitSettings, parameter_groups
-from resolvent.training.batch import Batches
 from resolvent.training.optimiser import make_optimiser, rate, set_rate
+from resolvent.training.step.batch import Batches
 
 
 def sequence_model() -> nn.Module:

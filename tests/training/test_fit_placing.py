@@ -11,8 +11,8 @@ from small_models import Small, small_task
 import resolvent.data.loader as loader
 from resolvent.attacks import Threat
 from resolvent.training import FitSettings, fit, pgd_at
-from resolvent.training import batch as batches
 from resolvent.training import run as home
+from resolvent.training.step import batch as batches
 
 BATCH = 16
 
@@ -37,7 +37,7 @@ def test_training_from_afar(monkeypatch: pytest.MonkeyPatch, track_test: bool) -
     for module in (loader, home):
         monkeypatch.setattr(module, "fits", lambda split, device: False)
     for module in (loader, batches):
-        monkeypatch.setattr(module, "sent", counted)
+        monkeypatch.setattr(module, "send_to", counted)
     assert history(track_test) == near
     assert len(sizes) > 3 * 2 * len(small_task().train) // BATCH  # x, y and index of every batch
     assert max(sizes) <= BATCH
@@ -53,6 +53,5 @@ def test_only_what_is_used_often_is_moved(monkeypatch: pytest.MonkeyPatch, track
         return True
 
     monkeypatch.setattr(home, "fits", asking)
-    home.placed(task, torch.zeros(1), track_test)
+    home.place_task(task, torch.zeros(1), track_test)
     assert seen == ["train", "validation", *(["test"] if track_test else [])]
-

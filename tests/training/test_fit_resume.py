@@ -32,6 +32,7 @@ from resolvent.models import (
 )
 from resolvent.training import Batch, FitSettings, History, Loss, fit, trades
 from resolvent.training import state as files
+from resolvent.training.step.average import Average
 
 SETTINGS = FitSettings(epochs=3, batch_size=16, lr=0.02, save_every=2)  # 3 steps an epoch, dropout on
 ROBUST = trades(Threat("linf", 0.1, (0.0, 1.0)), steps=2)
@@ -155,8 +156,8 @@ def test_the_optimiser_comes_back_whole(tmp_path: Path) -> None:
     model(torch.rand(2, 5, 2)).sum().backward()
     a.step()
     folder = files.RunFolder(tmp_path, {})
-    folder.store(model, a, files.Ledger(3, [0.1, 1e-17, 2.0], [{"epoch": 1, "x": 0.1 + 0.2}]))
-    ledger = folder.restore(model, b)
+    folder.store(model, a, Average(FitSettings()), files.Ledger(3, [0.1, 1e-17, 2.0], [{"epoch": 1, "x": 0.1 + 0.2}]))
+    ledger = folder.restore(model, b, Average(FitSettings()))
     assert ledger == files.Ledger(3, [0.1, 1e-17, 2.0], [{"epoch": 1, "x": 0.1 + 0.2}])
     for p in model.parameters():
         assert a.state[p].keys() == b.state[p].keys()

@@ -1,17 +1,20 @@
 """Attacks on any callable from x (b, ...) to logits: what the attacker may do, how he searches, and what was found."""
 
-from resolvent.attacks.apgd import APGD, apgd
-from resolvent.attacks.autoattack import AutoAttackResult, autoattack
+from resolvent.attacks.apgd.attack import APGD, apgd
+from resolvent.attacks.autoattack.attack import AutoAttackResult, autoattack
+from resolvent.attacks.autoattack.curve import Curve
+from resolvent.attacks.autoattack.evaluate import EvaluationSettings, evaluate
+from resolvent.attacks.autoattack.evaluation import Evaluation
+from resolvent.attacks.autoattack.flags import Flag
+from resolvent.attacks.corruptions.evaluate import CorruptionReport, CorruptionSettings, evaluate_corruptions
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.evaluate import Evaluation, EvaluationSettings, evaluate
-from resolvent.attacks.fab import FAB, fab
+from resolvent.attacks.fab.attack import FAB, fab
 from resolvent.attacks.fgsm import FGSM, fgsm
-from resolvent.attacks.flags import Flag
-from resolvent.attacks.fourier import FourierPoint, FourierSettings, FourierSweep, fourier_sweep
-from resolvent.attacks.fourier_noise import FourierNoise, noises
-from resolvent.attacks.fourier_site import Site, disturbed
-from resolvent.attacks.model import Victim
-from resolvent.attacks.objective import (
+from resolvent.attacks.fourier.attack import FourierPoint, FourierSettings, FourierSweep, fourier_sweep
+from resolvent.attacks.fourier.noise import FourierNoise, noises
+from resolvent.attacks.fourier.site import Site, disturbed
+from resolvent.attacks.hop_skip_jump.attack import HopSkipJump, answers_as_logits, hop_skip_jump
+from resolvent.attacks.objective.objective import (
     cross_entropy,
     dlr,
     kl,
@@ -22,9 +25,15 @@ from resolvent.attacks.objective import (
     targeted_margin,
 )
 from resolvent.attacks.pgd import PGD, ascend, pgd
+from resolvent.attacks.regression.evaluate import RegressionEvaluation, RegressionSettings, evaluate_regression
 from resolvent.attacks.result import Attack, AttackResult
-from resolvent.attacks.square import Square, square
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.segment_search import SegmentSearch
+from resolvent.attacks.sparse_steps import SparseSteps, sparse_steps
+from resolvent.attacks.square.attack import Square, square
+from resolvent.attacks.substitution.attack import Substitution, SubstitutionResult, substitute
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.universal import Universal, UniversalSettings, universal
+from resolvent.attacks.victim import Victim
 
 __all__ = [
     "APGD",
@@ -34,6 +43,9 @@ __all__ = [
     "Attack",
     "AttackResult",
     "AutoAttackResult",
+    "CorruptionReport",
+    "CorruptionSettings",
+    "Curve",
     "Draws",
     "Evaluation",
     "EvaluationSettings",
@@ -42,10 +54,20 @@ __all__ = [
     "FourierPoint",
     "FourierSettings",
     "FourierSweep",
+    "HopSkipJump",
+    "RegressionEvaluation",
+    "RegressionSettings",
+    "SegmentSearch",
     "Site",
+    "SparseSteps",
     "Square",
+    "Substitution",
+    "SubstitutionResult",
     "Threat",
+    "Universal",
+    "UniversalSettings",
     "Victim",
+    "answers_as_logits",
     "apgd",
     "ascend",
     "autoattack",
@@ -53,16 +75,26 @@ __all__ = [
     "disturbed",
     "dlr",
     "evaluate",
+    "evaluate_corruptions",
+    "evaluate_regression",
     "fab",
     "fgsm",
     "fourier_sweep",
+    "hop_skip_jump",
     "kl",
     "margin",
     "noises",
     "pgd",
+    "sparse_steps",
     "square",
     "squared_deviation",
+    "substitute",
     "targeted_cross_entropy",
     "targeted_dlr",
     "targeted_margin",
+    "universal",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

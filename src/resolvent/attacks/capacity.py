@@ -76,16 +76,16 @@ def _largest(count: int, run: Callable[[int], T]) -> int:
         few = count
         while few > 1:
             few //= 2
-            used = _used(partial(run, few))
+            used = _measure_memory(partial(run, few))
             if used is not None:
                 most = min(int((MARGIN * _room() - STREAMS) * few / max(used, 1)), count - 1)
-                return most if most > few and _used(partial(run, most)) is not None else few
+                return most if most > few and _measure_memory(partial(run, most)) is not None else few
         return 0
     finally:
         _measuring[0] = False
 
 
-def _used(work: Callable[[], object]) -> int | None:
+def _measure_memory(work: Callable[[], object]) -> int | None:
     """The most bytes in use while it ran beyond those in use before; None where it ran out of memory, too."""
     let_go()
     before = torch.cuda.memory_allocated()

@@ -36,7 +36,7 @@ class Draws:
             raise TypeError(f"Draws: index must be an int64 tensor (b,) of sample ids, got {got}; use torch.arange(b).")
         self.seed = seed
         self.index = index
-        self._key = _mix(index * _signed(_GOLDEN) + _signed(_scramble(seed)))  # (b,)
+        self._key = _mix(index * _to_int64(_GOLDEN) + _to_int64(_scramble(seed)))  # (b,)
 
     @classmethod
     def of(cls, x: Tensor, seed: int = 0, first: int = 0) -> Draws:
@@ -49,9 +49,9 @@ class Draws:
     def fold(self, key: int | str | Tensor) -> Draws:
         """Independent numbers for the same samples; a tensor (b,) folds in another key for each."""
         if isinstance(key, Tensor):
-            return self._with(self.index, _mix(self._key ^ _mix(key.to(torch.int64) + _signed(_FIRST))))
+            return self._with(self.index, _mix(self._key ^ _mix(key.to(torch.int64) + _to_int64(_FIRST))))
         number = zlib.crc32(key.encode()) + (1 << 40) if isinstance(key, str) else key
-        return self._with(self.index, _mix(self._key ^ _signed(_scramble(number + _FIRST))))
+        return self._with(self.index, _mix(self._key ^ _to_int64(_scramble(number + _FIRST))))
 
     def select(self, index: Tensor) -> Draws:
         """The numbers of a subset: row numbers or a bool mask of this batch."""
@@ -63,8 +63,8 @@ class Draws:
     def bits(self, stream: int, counter: int, shape: Sequence[int] = ()) -> Tensor:
         """64 random bits each, as int64: (b, *shape)."""
         count = math.prod(shape)
-        key = _mix(self._key ^ _signed(_scramble(_scramble(stream) + counter)))  # (b,)
-        place = torch.arange(1, count + 1, device=key.device) * _signed(_GOLDEN)  # (count,)
+        key = _mix(self._key ^ _to_int64(_scramble(_scramble(stream) + counter)))  # (b,)
+        place = torch.arange(1, count + 1, device=key.device) * _to_int64(_GOLDEN)  # (count,)
         return _mix(key[:, None] + place).view(len(self), *shape)
 
     def uniform(
@@ -100,7 +100,7 @@ class Draws:
         return made
 
 
-def _signed(word: int) -> int:
+def _to_int64(word: int) -> int:
     """The int64 with the same bits."""
     word %= _WORD
     return word - _WORD if word >= _WORD // 2 else word
@@ -112,8 +112,8 @@ def _shift(z: Tensor, by: int) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shift(z, 27)) * _signed(_SECOND)
+    z = (z ^ _shift(z, 30)) * _to_int64(_FIRST)
+    z = (z ^ _shift(z, 27)) * _to_int64(_SECOND)
     return z ^ _shift(z, 31)
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.gradient_probe import Fitted, Probe
-from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.objective.gradient_probe import Fitted, Probe
+from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.threat.threat import Threat
 
 
 @dataclass(frozen=True)
 class FGSM(Opened):
     """x' = project(x + eps * steepest(gradient at x)); draws nothing."""
 
+    shapes: ClassVar[bool] = True
     objective: Objective = cross_entropy
     passes: int = 1
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.model import Victim
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, check_logits, is_label, prepare, usable
 from resolvent.attacks.strongest import Strongest
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import Victim
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,14 @@ class Opening:
 
 
 class Opened(ABC):
-    """Settings that attack when they are called; a concrete attack has fields, a name and `run`."""
+    """Settings that attack when they are called; a concrete attack has fields, a name and `run`.
+
+    `shapes`: it moves by the threat's own directions and projections, so that it takes any shape over time.
+    `aims`: it takes a target.
+    """
+
+    shapes: ClassVar[bool] = False
+    aims: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -70,16 +78,27 @@ class Opened(ABC):
         clean_logits: Tensor | None = None,
         labels: tuple[Tensor, ...] | None = None,
         lengths: Tensor | None = None,
+        target: Tensor | int | None = None,
     ) -> AttackResult:
         """Attack f at x (b, ...) with labels y (b,).
 
         clean_logits  outputs at x, if they are known
         labels        replaces (y,) behind the outputs in the objective, e.g. (clean_logits,) for `kl`
         lengths       (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is left alone
+        target        a class, or one for each sample: success is that answer and no other
         """
         # A look at the model asks for the gradients that it needs; in inference mode it would silently get none.
         with torch.inference_mode(False), torch.no_grad():
             victim, rows = prepare(f, x, y, threat, draws, lengths)
             rows = rows if labels is None else rows.against(*map(usable, labels))
+            if rows.threat.shaped and not self.shapes:
+                raise ValueError(
+                    f"{self.name} searches whole balls and knows no budget of time steps or band of frequencies; use "
+                    "PGD, APGD or SparseSteps."
+                )
+            if target is not None:
+                if not self.aims or labels is not None:
+                    raise ValueError(f"{self.name} takes no target here; use PGD(...)(f, x, y, threat, target=...).")
+                rows = rows.aimed(target)
             with victim.attacked():
                 return self.run(Opening(victim, rows, clean_logits))

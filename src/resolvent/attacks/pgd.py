@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.gradient_probe import Fitted, Probe, finite
-from resolvent.attacks.model import Victim
-from resolvent.attacks.objective import Objective, cross_entropy
+from resolvent.attacks.objective.gradient_probe import Fitted, Probe, finite
+from resolvent.attacks.objective.objective import (
+    Objective,
+    cross_entropy,
+    margin,
+    targeted_cross_entropy,
+    targeted_margin,
+)
 from resolvent.attacks.opening import Opened, Opening
-from resolvent.attacks.region import Region
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive
 from resolvent.attacks.strongest import Strongest
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import Victim
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,12 @@ class PGD(Opened):
                   the strongest of them over restarts
     stop          drop a sample as soon as it is misclassified
     passes        gradients averaged per step (expectation over transformations)
+
+    `PGD(steps=40)(f, x, y, threat, target=3)` looks for class 3 and calls nothing else a success.
     """
 
+    shapes: ClassVar[bool] = True
+    aims: ClassVar[bool] = True
     steps: int = 10
     step_size: float | None = None
     restarts: int = 1
@@ -56,7 +66,7 @@ class PGD(Opened):
 
     def run(self, opening: Opening) -> AttackResult:
         rows = opening.rows
-        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
+        found, objective = Strongest(rows), Fitted(aim_objective(self.objective, rows), rows.y, rows.target)
         for restart in range(self.restarts if self.steps else 1):
             at = opening.everyone[~found.wrong] if self.stop else opening.everyone
             if at.numel():
@@ -66,9 +76,15 @@ class PGD(Opened):
 
 
 def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`."""
-    labels = settings.pop("labels", None)
-    return PGD(**settings)(f, x, y, threat, draws=draws, labels=labels)
+    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`, `lengths` and `target`."""
+    given = {name: settings.pop(name) for name in ("labels", "lengths", "target") if name in settings}
+    return PGD(**settings)(f, x, y, threat, draws=draws, **given)
+
+
+def aim_objective(objective: Objective, rows: Rows) -> Objective:
+    """Cross-entropy and the margin turn towards the target, where there is one; others are taken as they are."""
+    turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin}
+    return objective if rows.target is None else turned.get(objective, objective)
 
 
 def ascend(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.threat.threat import Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,6 @@ class Attack(Protocol):
     def name(self) -> str: ...
 
     def __call__(
-        self,
-        f: Any,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        *,
-        draws: Draws | None = None,
-        clean_logits: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> AttackResult: ...
+        self, f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None,
+        clean_logits: Tensor | None = None, lengths: Tensor | None = None,
+    ) -> AttackResult: ...  # fmt: skip

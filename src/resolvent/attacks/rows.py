@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.model import Victim
-from resolvent.attacks.threat import Threat
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import Victim
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -26,6 +26,7 @@ class Rows:
     threat: Threat
     draws: Draws
     lengths: Tensor | None = None  # (b,) of padded sequences, which the model takes beside x
+    target: Tensor | None = None  # (b,) the class that the attacker wants; None: any but y
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -35,9 +36,23 @@ class Rows:
 
     def select(self, index: Tensor) -> Rows:
         labels = tuple(label[index] for label in self.labels)
-        lengths = None if self.lengths is None else self.lengths[index]
+        lengths, target = (None if v is None else v[index] for v in (self.lengths, self.target))
         threat, draws = self.threat.select(index), self.draws.select(index)
-        return Rows(self.x[index], self.y[index], labels, threat, draws, lengths)
+        return Rows(self.x[index], self.y[index], labels, threat, draws, lengths, target)
+
+    def aimed(self, target: Any) -> Rows:
+        """The same with a class (a number, or one for each sample) that alone counts as success."""
+        aim = torch.as_tensor(target, device=self.y.device)
+        if aim.is_floating_point() or aim.dtype == torch.bool or aim.shape not in ((), self.y.shape):
+            raise ValueError(
+                f"attack: target must be a class number or ({len(self)},) of them, got {aim.dtype} {tuple(aim.shape)}."
+            )
+        if not is_label(self.y):
+            raise TypeError(f"attack: a target goes with class labels, got y of {self.y.dtype}.")
+        aim = aim.long().expand(len(self))
+        if bool((aim == self.y).any()):
+            raise ValueError("attack: the target of a sample must be another class than its own; leave those out.")
+        return replace(self, target=aim, labels=(self.y, aim))
 
 
 def prepare(
@@ -50,7 +65,7 @@ def prepare(
 ) -> tuple[Victim, Rows]:
     """Check what the caller gave, in float32 at least."""
     x, y = usable(x), usable(y)
-    threat = fitted(threat, x, lengths)
+    threat = fit_threat(threat, x, lengths)
     if not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"attack: y must be a tensor with one entry per sample ({x.shape[0]}), got {got}.")
@@ -65,7 +80,7 @@ def prepare(
     return Victim.of(f), Rows(x, y, (y,), threat, draws, lengths)
 
 
-def fitted(threat: Threat, x: Tensor, lengths: Tensor | None) -> Threat:
+def fit_threat(threat: Threat, x: Tensor, lengths: Tensor | None) -> Threat:
     """The threat fitted to x; with lengths (b,) it leaves padding alone."""
     if lengths is None:
         return threat.check(x)
@@ -91,7 +106,7 @@ def is_label(y: Tensor) -> bool:
     return not y.is_floating_point()
 
 
-def check_logits(logits: Tensor, y: Tensor) -> None:
+def check_logits(logits: Tensor, y: Tensor, target: Tensor | None = None) -> None:
     if not is_label(y):
         return
     if logits.dim() != 2 or logits.shape[1] < 2:
@@ -101,3 +116,5 @@ def check_logits(logits: Tensor, y: Tensor) -> None:
             f"attack: labels must lie in 0 .. {logits.shape[1] - 1} (the model has {logits.shape[1]} outputs), "
             f"got {int(y.min())} .. {int(y.max())}."
         )
+    if target is not None and target.numel() and (int(target.min()) < 0 or int(target.max()) >= logits.shape[1]):
+        raise ValueError(f"attack: targets must lie in 0 .. {logits.shape[1] - 1}, got {target.unique().tolist()}.")

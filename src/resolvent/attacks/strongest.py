@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.attacks.objective import margin
+from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, is_label
 
@@ -35,7 +35,8 @@ class Strongest:
         `latest` takes the point whatever came before.
         """
         y, sound = self.rows.y[at], loss > -torch.inf
-        wrong, gap = judge(logits, y, loss)
+        target = self.rows.target
+        wrong, gap = judge(logits, y, loss) if target is None else judge_aim(logits, target[at])
         wrong &= sound
         better = self._better(at, wrong, loss)
         take = sound if latest else better
@@ -77,3 +78,8 @@ def judge(logits: Tensor, y: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
     if not is_label(y):
         return torch.zeros(y.shape[0], dtype=torch.bool, device=y.device), -loss
     return logits.argmax(1) != y, margin(logits, y)
+
+
+def judge_aim(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """(the target wins, by how much)."""
+    return logits.argmax(1) == target, -margin(logits, target)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from resolvent.layers import border
+from resolvent.layers import checks
 from resolvent.layers.contract import Layer, State
 
 
@@ -30,8 +30,8 @@ class Block(Layer, ABC):
 
     def initial_state(self, batch: int) -> State:
         if self.bidirectional:
-            raise ValueError(border.no_streaming(self, "initial_state"))
-        border.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
+            raise ValueError(checks.no_streaming(self, "initial_state"))
+        checks.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
         return {name: layer.initial_state(batch) for name, layer in self.layers().items()}
 
     def optim_groups(self) -> list[dict[str, Any]]:
@@ -55,10 +55,10 @@ def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]
 
 def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
     """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain."""
-    return merged((group for _, layer in outermost(module) for group in layer.optim_groups()), module)
+    return merge_groups((group for _, layer in outermost(module) for group in layer.optim_groups()), module)
 
 
-def merged(offered: Iterable[dict[str, Any]], module: nn.Module) -> list[dict[str, Any]]:
+def merge_groups(offered: Iterable[dict[str, Any]], module: nn.Module) -> list[dict[str, Any]]:
     """Groups with equal overrides as one, a parameter in the first that names it; the module's others are plain."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
     seen: set[int] = set()
@@ -75,9 +75,4 @@ def any_bidirectional(*layers: Layer) -> bool:
     return any(layer.bidirectional for layer in layers)
 
 
-def hooked(layer: nn.Module) -> bool:
-    """Whether somebody watches this layer's forward: then no fused path may go around it."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
-
-
-__all__ = ["Block", "Layer", "State", "any_bidirectional", "hooked", "merged_groups", "outermost"]
+__all__ = ["Block", "Layer", "State", "any_bidirectional", "merged_groups", "outermost"]

@@ -5,7 +5,8 @@
     s  = ssm(k' v^T)                               per head, every entry of the outer product through the same S4D
     y  = W_o (q^T s)                               summed over the key axis
 
-With head_dim 1 the outer products are elementwise: y = W_o (q * ssm(k' * v)). There is no other non-linearity.
+With head_dim 1 the outer products are elementwise: y = W_o (q * ssm(k' * v)). There is no other non-linearity. Other
+layers may stand in S4D's place: S4, and S5 or LRU, which mix the heads.
 """
 
 from __future__ import annotations
@@ -16,16 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.block import Block, State
-from resolvent.layers.border import check_positive
-from resolvent.layers.contract import Spec
+from resolvent.blocks.inner import check_inner
+from resolvent.layers.checks import check_positive
+from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.s4d import S4D
 from resolvent.layers.shortconv import ShortConv
 
 
 class H3(Block):
-    """d_state taps and states; d_model / head_dim heads; `ads` scales the sum over keys before W_o."""
+    """d_state taps and states; d_model / head_dim heads; `ads` scales the sum over keys before W_o.
 
-    def __init__(self, d_model: int, d_state: int = 64, *, head_dim: int = 1, ads: nn.Module | None = None) -> None:
+    ssm   a causal layer on the heads in place of S4D(heads, d_state)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        *,
+        head_dim: int = 1,
+        ads: nn.Module | None = None,
+        ssm: Layer | None = None,
+    ) -> None:
         super().__init__(d_model)
         check_positive("H3", d_state=d_state, head_dim=head_dim)
         if d_model % head_dim:
@@ -36,12 +49,16 @@ class H3(Block):
         self.value = nn.Linear(d_model, d_model)
         self.shift = ShortConv(d_model, d_state, bias=False)
         self.shift_D = nn.Parameter(torch.randn(d_model))
-        self.ssm = S4D(d_model // head_dim, d_state)
+        heads = d_model // head_dim
+        self.ssm: Layer = S4D(heads, d_state) if ssm is None else check_inner("H3", ssm, heads)
+        if not isinstance(self.ssm.state_spec(1), Spec):
+            raise ValueError(f"H3: expected an ssm with one tensor as its state, got {type(self.ssm).__name__}.")
         self.ads = ads or nn.Identity()
         self.out = nn.Linear(d_model, d_model)
 
     def state_spec(self, batch: int) -> dict[str, Any]:
-        one = self.ssm.state_spec(batch)  # (b, h, n) for each entry of the outer product
+        one = self.ssm.state_spec(batch)  # (b, ...) for each entry of the outer product
+        assert isinstance(one, Spec)
         inner = Spec((batch, self.head_dim**2, *one.shape[1:]), one.dtype)
         return {"shift": self.shift.state_spec(batch), "ssm": inner}
 

@@ -43,12 +43,12 @@ class Hawk(Block):
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         h, conv = self.conv(self.enter(x), state.get("conv"), lengths)
         r, rglru = self.rglru(h, state.get("rglru"), lengths)
-        return self._gated(x, r), {"conv": conv, "rglru": rglru}
+        return self._gate(x, r), {"conv": conv, "rglru": rglru}
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         h, conv = self.conv._step(self.enter(x_t), state["conv"])
         r, rglru = self.rglru._step(h, state["rglru"])
-        return self._gated(x_t, r), {"conv": conv, "rglru": rglru}
+        return self._gate(x_t, r), {"conv": conv, "rglru": rglru}
 
-    def _gated(self, x: Tensor, r: Tensor) -> Tensor:
+    def _gate(self, x: Tensor, r: Tensor) -> Tensor:
         return self.leave(F.gelu(self.gate(x), approximate="tanh") * self.ads(r))

@@ -1,4 +1,7 @@
-"""The Mamba block (Gu and Dao 2023, section 3.4): short convolution and S6 on one branch, a gate on the other."""
+"""The Mamba block (Gu and Dao 2023, section 3.4): short convolution and S6 on one branch, a gate on the other.
+
+Another layer, RG-LRU say, may stand in S6's place.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +10,62 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.blocks.block import Block, State, hooked
-from resolvent.layers.border import check_positive
+from resolvent.blocks.block import Block, State
+from resolvent.blocks.inner import check_inner
+from resolvent.layers.checks import check_positive
+from resolvent.layers.contract import Layer
 from resolvent.layers.s6 import S6
 from resolvent.layers.shortconv import ShortConv
+from resolvent.layers.untouched import is_untouched
 
 
 class Mamba(Block):
     """(x', z) = W_in x;   y = S6(silu(conv(x')));   out = W_out (y * silu(z)).
 
-    The inner width is expand * d_model, the rank of dt ceil(d_model / 16). `ads` (a module on the inner width) scales y
-    before the gate.
+    The inner width is expand * d_model; `dt_rank` "auto" is ceil(d_model / 16). `bias` gives W_in and W_out biases,
+    `conv_bias` the convolution. `ads` (a module on the inner width) scales y before the gate; `ssm` is a causal layer
+    of that width in place of S6.
     """
 
     def __init__(
-        self, d_model: int, d_state: int = 16, *, expand: int = 2, width: int = 4, ads: nn.Module | None = None
+        self,
+        d_model: int,
+        d_state: int = 16,
+        *,
+        expand: int = 2,
+        width: int = 4,
+        dt_rank: int | str = "auto",
+        bias: bool = False,
+        conv_bias: bool = True,
+        ads: nn.Module | None = None,
+        ssm: Layer | None = None,
     ) -> None:
         super().__init__(d_model)
         check_positive("Mamba", expand=expand)
         inner = expand * d_model
-        self.in_proj = nn.Linear(d_model, 2 * inner, bias=False)
-        self.conv = ShortConv(inner, width)
-        self.ssm = S6(inner, d_state, dt_rank=math.ceil(d_model / 16))
+        self.in_proj = nn.Linear(d_model, 2 * inner, bias=bias)
+        self.conv = ShortConv(inner, width, conv_bias)
+        rank = math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank
+        self.ssm: Layer = S6(inner, d_state, dt_rank=rank) if ssm is None else check_inner("Mamba", ssm, inner)
         self.ads = ads
-        self.out_proj = nn.Linear(inner, d_model, bias=False)
+        self.out_proj = nn.Linear(inner, d_model, bias=bias)
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         h, z = self.in_proj(x).chunk(2, -1)  # (b, l, e)
         h, conv = self.conv(h, state.get("conv"), lengths)
         h = F.silu(h)
-        if self.ads is None and not hooked(self.ssm):
+        if self.ads is None and isinstance(self.ssm, S6) and is_untouched(self.ssm, S6):
             y, ssm = self.ssm.gated(h, z, state.get("ssm"), lengths)
         else:
             y, ssm = self.ssm(h, state.get("ssm"), lengths)
-            y = self._gated(y, z)
+            y = self._gate(y, z)
         return self.out_proj(y), {"conv": conv, "ssm": ssm}
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         h, z = self.in_proj(x_t).chunk(2, -1)  # (b, e)
         h, conv = self.conv._step(h, state["conv"])
         y, ssm = self.ssm._step(F.silu(h), state["ssm"])
-        return self.out_proj(self._gated(y, z)), {"conv": conv, "ssm": ssm}
+        return self.out_proj(self._gate(y, z)), {"conv": conv, "ssm": ssm}
 
-    def _gated(self, y: Tensor, z: Tensor) -> Tensor:
+    def _gate(self, y: Tensor, z: Tensor) -> Tensor:
         return (y if self.ads is None else self.ads(y)) * F.silu(z)

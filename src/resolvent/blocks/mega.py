@@ -22,10 +22,11 @@ from resolvent.blocks.block import Block, State
 from resolvent.blocks.norm import NormKind, make_norm
 from resolvent.blocks.projection import Projection
 from resolvent.layers.attend import Cache, Reach, attend, attend_cached, cache_spec
-from resolvent.layers.border import check_choice, check_positive
+from resolvent.layers.checks import check_choice, check_positive
 from resolvent.layers.contract import map_spec
 from resolvent.layers.ema import EMA
 from resolvent.layers.position import RelativeBias
+from resolvent.runtime.transforms import without_autocast
 
 
 class GatedAttention(Block):
@@ -35,6 +36,7 @@ class GatedAttention(Block):
                     average still crosses their borders
     max_length      distances with a bias of their own when there is no chunk; farther ones share the last
     bidirectional   moving averages in both directions and attention to both sides; no streaming then
+    unmasked        attention to both sides with a moving average that runs forward alone; no streaming either
     ads             adaptive scaling (a module on d_model) of the moving average, before its silu
     """
 
@@ -49,17 +51,20 @@ class GatedAttention(Block):
         chunk: int | None = None,
         max_length: int = 1024,
         bidirectional: bool = False,
+        unmasked: bool = False,
         norm: NormKind = "layer",
+        norm_eps: float | None = None,
         prenorm: bool = False,
         dropout: float = 0.0,
         ads: nn.Module | None = None,
     ) -> None:
-        super().__init__(d_model, bidirectional=bidirectional)
+        sees_both = bidirectional or unmasked
+        super().__init__(d_model, bidirectional=sees_both)
         check_positive("GatedAttention", z=z, hidden=hidden, max_length=max_length)
         check_choice("GatedAttention", "attention", attention, ("softmax", "laplace"))
         self.z, self.hidden, self.attention, self.prenorm = z, hidden, attention, prenorm
-        self.reach = Reach("full" if chunk is None else "chunked", chunk, causal=not bidirectional)
-        self.norm = make_norm(norm, d_model)
+        self.reach = Reach("full" if chunk is None else "chunked", chunk, causal=not sees_both)
+        self.norm = make_norm(norm, d_model, norm_eps)
         self.ema = EMA(d_model, d_state, bidirectional=bidirectional)
         self.ads = ads or nn.Identity()
         self.dropout = nn.Dropout(dropout)
@@ -68,7 +73,7 @@ class GatedAttention(Block):
         self.leave = Projection(hidden, d_model, std=0.02)  # U_h
         self.gamma = nn.Parameter(torch.randn(2, z) * 0.02)
         self.beta = nn.Parameter(torch.zeros(2, z))
-        self.bias = RelativeBias(chunk or max_length, causal=not bidirectional)
+        self.bias = RelativeBias(chunk or max_length, causal=not sees_both)
 
     def state_spec(self, batch: int) -> dict[str, Any]:
         cache = cache_spec(self.reach, batch, 1, (self.z, self.hidden), self.dtype)
@@ -102,7 +107,7 @@ class GatedAttention(Block):
         return y, cache
 
     def _attend(self, z: Tensor, v: Tensor, cache: Cache | None, lengths: Tensor | None) -> tuple[Tensor, Cache]:
-        with torch.autocast(z.device.type, enabled=False):
+        with without_autocast(z.device.type):
             z, v = z.to(self.dtype), v.to(self.dtype)
             q, k = (z[..., None, :] * self.gamma + self.beta).unbind(-2)  # (b, l, z)
             start = self._no_cache(z.shape[0]) if cache is None else cache

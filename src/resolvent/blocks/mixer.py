@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.activation import Activation, activation
-from resolvent.layers.border import check_choice, check_positive
+from resolvent.layers.checks import check_choice, check_positive
 
 MixerKind = Literal["none", "linear", "glu", "full_glu", "half_glu1", "half_glu2", "gelu", "mlp"]
 KINDS: tuple[MixerKind, ...] = ("none", "linear", "glu", "full_glu", "half_glu1", "half_glu2", "gelu", "mlp")
@@ -59,9 +59,9 @@ class Mixer(nn.Module):
         if self.linear is None:  # the scaffold's own dropout follows at once
             return g
         g = self.dropout(g)
-        return self.final(self._mapped(y, g, self.linear(g)))
+        return self.final(self._map(y, g, self.linear(g)))
 
-    def _mapped(self, y: Tensor, g: Tensor, w: Tensor) -> Tensor:
+    def _map(self, y: Tensor, g: Tensor, w: Tensor) -> Tensor:
         if self.kind == "glu":
             value, gate = w.chunk(2, -1)
             return value * torch.sigmoid(gate)

@@ -9,15 +9,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.layers.border import check_choice, padding_mask
+from resolvent.layers.checks import check_choice, padding_mask
 
 NormKind = Literal["layer", "batch", "rms", "scale", "none"]
 
 
-def make_norm(kind: NormKind, d_model: int) -> nn.Module:
+def make_norm(kind: NormKind, d_model: int, eps: float | None = None) -> nn.Module:
+    """`eps`, added to the mean square or variance; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch"."""
     table = {"layer": LayerNorm, "batch": BatchNorm, "rms": RMSNorm, "scale": ScaleNorm, "none": NoNorm}
     check_choice("make_norm", "kind", kind, tuple(table))
-    return table[kind](d_model)
+    return table[kind](d_model) if eps is None or kind == "none" else table[kind](d_model, eps)
 
 
 class NoNorm(nn.Module):
@@ -83,7 +84,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         if not self.training:
-            return self._normalised(x, self.running_mean, self.running_var)
+            return self._normalise(x, self.running_mean, self.running_var)
         if x.dim() == 2:
             raise ValueError(
                 "BatchNorm: a step in training mode has no statistics of its sequence; call eval() before streaming, "
@@ -91,9 +92,9 @@ class BatchNorm(nn.Module):
             )
         mean, var, count = shared_statistics(*self._statistics(x, lengths))
         self._remember(mean.detach(), var.detach(), count)
-        return self._normalised(x, mean, var)
+        return self._normalise(x, mean, var)
 
-    def _normalised(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         scale = self.weight * torch.rsqrt(var + self.eps)  # (d,)
         return x * scale + (self.bias - mean * scale)
 

@@ -22,12 +22,13 @@ class Residual(Block):
         mixer: nn.Module | None = None,
         ads: nn.Module | None = None,
         norm: NormKind = "layer",
+        norm_eps: float | None = None,
         prenorm: bool = True,
         dropout: float = 0.0,
         skip: bool = True,
     ) -> None:
         super().__init__(layer.d_model, bidirectional=layer.bidirectional)
-        self.norm = make_norm(norm, layer.d_model)
+        self.norm = make_norm(norm, layer.d_model, norm_eps)
         self.layer = layer
         self.ads = ads or nn.Identity()
         self.mixer = mixer or nn.Identity()

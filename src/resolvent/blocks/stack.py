@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.block import Block, Layer, State, any_bidirectional
@@ -11,6 +15,8 @@ from resolvent.blocks.block import Block, Layer, State, any_bidirectional
 
 class Stack(Block):
     """y = block_r(... block_1(x)). Bidirectional as soon as one of the blocks is."""
+
+    quick = True  # it may go around its modules: a whole model, which has forms of its own, says no
 
     def __init__(self, blocks: Sequence[Layer]) -> None:
         if not blocks:
@@ -20,6 +26,14 @@ class Stack(Block):
             raise ValueError(f"Stack: every block must have the same width, got {widths}.")
         super().__init__(widths[0], bidirectional=any_bidirectional(*blocks))
         self.blocks = nn.ModuleList(blocks)
+
+    def forward(
+        self, x: Tensor, state: State = None, lengths: Tensor | None = None, **more: Any
+    ) -> tuple[Tensor, State]:
+        """As of any layer; short whole sequences in one layout, `lowering.stack_form`, where the blocks are ours."""
+        whole = state is None and lengths is None and not more
+        found = _quick_form()(self, x) if self.quick and whole and not torch.compiler.is_compiling() else None
+        return super().forward(x, state, lengths, **more) if found is None else found
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         end = {}
@@ -33,3 +47,10 @@ class Stack(Block):
             assert isinstance(block, Layer)
             x_t, end[f"blocks.{i}"] = block._step(x_t, state[f"blocks.{i}"])
         return x_t, end
+
+
+@cache
+def _quick_form() -> Callable[[Stack, Any], tuple[Tensor, State] | None]:
+    """It reads blocks, and stands above them."""
+    found: Callable[[Stack, Any], tuple[Tensor, State] | None] = import_module("resolvent.lowering.stack_form").serve
+    return found

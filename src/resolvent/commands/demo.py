@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Demo:
-    """Train, attack, certify and look into five models on the embedded digits, and write one page of evidence.
+    """Train, attack, certify and look into seven models on the embedded digits, and write one page of evidence.
 
     It is `resolvent run quickstart` with a folder of its own: a stopped one goes on when called again.
 
@@ -19,7 +19,7 @@ class Demo:
     """The folder for the runs and report.html."""
 
     def execute(self) -> int:
-        from resolvent import perform
-        from resolvent.commands.run import Run
+        from resolvent.commands.run import cells as run_cells
+        from resolvent.commands.run.options import Run
 
-        return perform.run(Run("quickstart", out=str(self.out), workers=2), page=self.out)
+        return run_cells.run(Run("quickstart", out=str(self.out), workers=2), page=self.out)

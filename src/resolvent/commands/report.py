@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,36 @@ class Report:
     """From a URL, fetch at most so many MiB of settings and records."""
 
     def execute(self) -> int:
-        from resolvent import perform
+        from resolvent.usage.error import UsageError
 
-        perform.report(list(self.runs), self.out, self.title, self.fetch_limit)
+        if self.fetch_limit < 1:
+            raise UsageError(f"--fetch-limit is in MiB and at least 1, got {self.fetch_limit}")
+        place = write_page(self.runs, self.out or self.runs[0], self.title, self.fetch_limit * MIB)
+        print(f"The report is at {place}")
         return 0
+
+
+def write_page(folders: tuple[str, ...], target: str, title: str | None = None, most: int = 1024 * MIB) -> str:
+    """The page about all runs below `folders`, written to `target`, and where it is. Each is a folder or a URL."""
+    from resolvent.commands.trouble import told_as_usage
+    from resolvent.experiments.store.objects import Objects, is_url
+    from resolvent.report import write_report
+    from resolvent.usage.destination import require_writable
+
+    with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
+        place = Path(scratch) / "page" if is_url(target) else Path(target)
+        require_writable(place / "report.html", "--out")
+        with told_as_usage(target):
+            found = {_local(folder, Path(scratch) / str(i), most): folder for i, folder in enumerate(folders)}
+            page = write_report(list(found), place, title, shown={p: f for p, f in found.items() if is_url(f)})
+            if is_url(target):
+                for made in place.iterdir():
+                    Objects(target).send(made, made.name)
+    return f"{target}/{page.name}" if is_url(target) else str(page.resolve())
+
+
+def _local(folder: str, scratch: Path, most: int) -> Path:
+    from resolvent.experiments.store.fetch import fetch_runs
+    from resolvent.experiments.store.objects import is_url
+
+    return fetch_runs(folder, scratch, most) if is_url(folder) else Path(folder)

@@ -6,3 +6,7 @@ from resolvent.conformance.runner import Settings, check
 from resolvent.conformance.subject import Traits
 
 __all__ = ["Report", "Result", "Settings", "Traits", "check", "check_layers"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
-from resolvent.conformance.load import UsageError, suggestion
+from resolvent import layers
 from resolvent.conformance.properties import PROPERTIES, Property
 from resolvent.conformance.result import Report
 from resolvent.conformance.runner import Listener, Settings, measure
 from resolvent.conformance.subject import Subject, Traits
-
-HOMES = {
-    "S4": "s4",
-    "S4D": "s4d",
-    "DSS": "dss",
-    "S5": "s5",
-    "LRU": "lru",
-    "L2RU": "l2ru",
-    "EMA": "ema",
-    "S6": "s6",
-    "ScalarS6": "scalar_s6",
-    "RGLRU": "rglru",
-    "Attention": "attention",
-    "ShortConv": "shortconv",
-}
+from resolvent.usage.error import UsageError
+from resolvent.usage.load import suggestion
 
 
 @dataclass(frozen=True)
@@ -43,7 +29,7 @@ class Case:
     length: int = 131
 
     def subject(self, how: Settings) -> Subject:
-        traits = self.traits
+        traits = replace(self.traits, open_lengths=True)
         if self.settings.get("bidirectional"):
             one_way = {**self.settings, "bidirectional": False}
             traits = replace(traits, streams=False, unidirectional=_builder(self.layer, one_way))
@@ -87,6 +73,7 @@ CASES: tuple[Case, ...] = (
     Case("L2RU", "diagonal", {"d_model": 5, "d_state": 7}, STABLE, ({"gamma": 0.0}, {"gamma": -1.0}, {"form": "l2n"})),
     Case("L2RU", "contraction", {"d_model": 3, "d_state": 4, "gamma": 0.5, "form": "contraction"}, STABLE),
     Case("L2RU", "complete, learned gain", COMPLETE, STABLE, ({"d_state": 7}, {"r_max": 0.9})),
+    Case("L2RU", "dense", {"d_model": 3, "d_state": 5, "gamma": 0.8, "form": "dense"}, STABLE, ({"r_max": 0.9},)),
     Case("EMA", "n = 4", {"d_model": 5, "d_state": 4}, STABLE, ({"d_state": 0}, {"d_model": 2.5})),
     Case("EMA", "n = 1", {"d_model": 3, "d_state": 1}, STABLE),
     Case("EMA", "both directions", {"d_model": 3, "d_state": 4, "bidirectional": True}),
@@ -110,12 +97,12 @@ CASES: tuple[Case, ...] = (
 
 
 def layer_names() -> list[str]:
-    return list(HOMES)
+    return list(dict.fromkeys(case.layer for case in CASES))
 
 
 def layer_class(name: str) -> type[nn.Module]:
     """The class of a layer, imported when it is asked for."""
-    return getattr(importlib.import_module(f"resolvent.layers.{HOMES[name]}"), name)
+    return getattr(layers, name)
 
 
 def select(name: str | None) -> list[Case]:

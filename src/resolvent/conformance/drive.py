@@ -23,7 +23,7 @@ def stepwise(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, An
     return torch.stack(outputs, 1), state
 
 
-def chunked(layer: nn.Module, x: Tensor, cuts: list[int], state: Any = None) -> tuple[Tensor, Any]:
+def run_chunked(layer: nn.Module, x: Tensor, cuts: list[int], state: Any = None) -> tuple[Tensor, Any]:
     """In pieces of the given sizes, the state handed on."""
     outputs = []
     for piece in x.split(cuts, dim=1):

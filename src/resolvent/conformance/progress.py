@@ -40,11 +40,11 @@ def _lines(console: Console, totals: Mapping[str, int]) -> Listener:
         if len(results) == totals[result.layer]:
             finished.append(result.layer)
             order = f"{len(finished)}/{len(totals)}"
-            console.print(f"{order} {_told(results)}", soft_wrap=True, highlight=False, markup=False)
+            console.print(f"{order} {_format_results(results)}", soft_wrap=True, highlight=False, markup=False)
 
     return listener
 
 
-def _told(results: list[Result]) -> str:
+def _format_results(results: list[Result]) -> str:
     held, failed = (sum(r.status == status for r in results) for status in ("pass", "fail"))
     return f"{results[0].layer}: {held} hold, {failed} fail, {sum(r.seconds for r in results):.1f} s"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from resolvent.disk import write_json
 
 Status = Literal["pass", "fail", "n/a"]
 
@@ -78,10 +79,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write the report as JSON; the file appears whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(path, self.to_json(), finite=True)
 
 
 def _plain(result: Result) -> dict[str, Any]:

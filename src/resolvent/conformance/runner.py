@@ -34,7 +34,7 @@ class Settings:
             "dtype": str(self.dtype).removeprefix("torch."),
             "seed": self.seed,
             "mode": "full" if self.full else "fast",
-            "device": _called(torch.device(self.device)),
+            "device": _name_device(torch.device(self.device)),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "platform": f"{platform.system()} {platform.machine()}",
@@ -89,7 +89,7 @@ def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
             warnings.simplefilter("ignore")
             found = prop.measure(subject)
     except Exception as crash:
-        found = Finding(float("inf"), 0.0, _told(crash))
+        found = Finding(float("inf"), 0.0, _shorten(crash))
     blank = Result(layer, case, prop.name, "n/a", seconds=round(time.perf_counter() - start, 3))
     if isinstance(found, Skip):
         return replace(blank, note=found.reason)
@@ -108,12 +108,12 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _called(device: torch.device) -> str:
+def _name_device(device: torch.device) -> str:
     """The GPU by its name, others by their kind."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _told(crash: BaseException) -> str:
+def _shorten(crash: BaseException) -> str:
     """The first lines of a crash, short enough for a table's footnote."""
     text = " ".join(str(crash).split())
     told = f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__

@@ -22,6 +22,7 @@ class Traits:
     grows         its state grows with the sequence (a cache), so endless streaming is not offered
     additive      when bidirectional: y = (causal part) + (part that looks ahead)
     unidirectional  builds the same layer without its second direction
+    open_lengths  what is traced of it does not depend on the length: one graph for many, exports with an open length
     refuses       settings that the constructor must refuse
     """
 
@@ -30,6 +31,7 @@ class Traits:
     grows: bool = False
     additive: bool = True
     unidirectional: Callable[[], nn.Module] | None = None
+    open_lengths: bool = False
     refuses: tuple[Callable[[], Any], ...] = ()
 
 
@@ -84,6 +86,6 @@ class Subject:
         return torch.complex(real, imaginary).to(t.dtype) if t.is_complex() else real.to(t.dtype)
 
 
-def widened(layer: nn.Module) -> nn.Module:
+def widen(layer: nn.Module) -> nn.Module:
     """The same numbers in float64."""
     return copy.deepcopy(layer).double()

@@ -9,24 +9,20 @@
 Data sets lie in the folder that the environment variable RESOLVENT_DATA names, by default ~/.cache/resolvent.
 """
 
-from resolvent.data.arrays import from_arrays
 from resolvent.data.augment import CropFlip
-from resolvent.data.file import from_file
 from resolvent.data.folder import data_folder
 from resolvent.data.load import load_task, task_names, task_summaries
 from resolvent.data.loader import Loader, Samples
+from resolvent.data.readers.arrays import from_arrays
+from resolvent.data.readers.dataset import from_dataset
+from resolvent.data.readers.file import from_file
 from resolvent.data.task import Split, Task
 
 __all__ = [
-    "CropFlip",
-    "Loader",
-    "Samples",
-    "Split",
-    "Task",
-    "data_folder",
-    "from_arrays",
-    "from_file",
-    "load_task",
-    "task_names",
-    "task_summaries",
-]
+    "CropFlip", "Loader", "Samples", "Split", "Task", "data_folder", "from_arrays", "from_dataset", "from_file",
+    "load_task", "task_names", "task_summaries",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

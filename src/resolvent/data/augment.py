@@ -43,7 +43,7 @@ class CropFlip:
 
     def choices(self, index: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Top and left edge of the cut, 0 to 2 pad, and whether it is mirrored: (b,) each."""
-        bits = hashed(index, seed)
+        bits = hash_index(index, seed)
         places = 2 * self.pad + 1
         top = (bits & 0xFFFFF) * places >> 20
         left = (bits >> 20 & 0xFFFFF) * places >> 20
@@ -62,7 +62,7 @@ class CropFlip:
         return image.reshape(b, self.side**2, c)
 
 
-def hashed(index: Tensor, seed: int) -> Tensor:
+def hash_index(index: Tensor, seed: int) -> Tensor:
     """64 bits for each number of `index` (int64): `order.mixed` of index and seed, on the device of the index."""
     return _mix(_mix(index) + (seed - 2**64 if seed >= 2**63 else seed))
 

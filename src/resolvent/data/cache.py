@@ -6,7 +6,6 @@ folder/cache/NAME/index.json     written last: size and CRC-32 of every file; wi
 
 from __future__ import annotations
 
-import json
 import warnings
 import zlib
 from collections.abc import Callable
@@ -15,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from resolvent.data.folder import data_folder, make_folder
-from resolvent.disk import replace
+from resolvent.disk import read_json, replace, write_json
 
 Arrays = dict[str, np.ndarray]
 INDEX = "index.json"
 _BLOCK = 1 << 22
 
 
-def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
+def load_cached(name: str, build: Callable[[], Arrays]) -> Arrays:
     """The arrays of that name, mapped copy-on-write: no change to them reaches the disk.
 
     `name` must tell everything that the content depends on. A data folder that cannot be written costs the cache, not
@@ -38,7 +37,7 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
     except OSError as wrong:
         warnings.warn(f"data: {name} is not cached and will be made again next time: {wrong}", stacklevel=2)
         return {name: np.array(array) for name, array in built.items()}  # writable, as mapped ones are
-    return _mapped(folder, built)
+    return _map_arrays(folder, built)
 
 
 def _load(folder: Path) -> Arrays | None:
@@ -49,13 +48,13 @@ def _load(folder: Path) -> Arrays | None:
     if wrong:
         warnings.warn(f"data: {folder / wrong} is damaged and is made again.", stacklevel=3)
         return None
-    return _mapped(folder, json.loads((folder / INDEX).read_text(encoding="utf-8")))
+    return _map_arrays(folder, read_json(folder / INDEX))
 
 
 def _damage(folder: Path) -> str | None:
     """The first file that differs from the index, the index itself included."""
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / INDEX)
         expected = {str(name): (int(entry["size"]), int(entry["crc32"])) for name, entry in index.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return INDEX
@@ -66,7 +65,7 @@ def _damage(folder: Path) -> str | None:
     return None
 
 
-def _mapped(folder: Path, names: dict[str, object] | Arrays) -> Arrays:
+def _map_arrays(folder: Path, names: dict[str, object] | Arrays) -> Arrays:
     return {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in names}
 
 
@@ -77,8 +76,7 @@ def _store(folder: Path, arrays: Arrays) -> None:
         path = folder / f"{name}.npy"
         replace(path, lambda part, array=array: _save(part, array))  # type: ignore[misc]
         index[name] = {"size": path.stat().st_size, "crc32": _crc(path)}
-    text = json.dumps(index, indent=1) + "\n"
-    replace(folder / INDEX, lambda part: part.write_text(text, encoding="utf-8"))
+    write_json(folder / INDEX, index)
 
 
 def _save(part: Path, array: np.ndarray) -> None:

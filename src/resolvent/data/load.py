@@ -7,16 +7,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from resolvent.data.aan import aan
-from resolvent.data.cifar import cifar10, cifar10_grey
-from resolvent.data.digits import digits
-from resolvent.data.imdb import imdb, imdb_words
-from resolvent.data.listops import listops
-from resolvent.data.majority import majority
-from resolvent.data.mnist import mnist, permuted_mnist
-from resolvent.data.pathfinder import pathfinder, pathx
-from resolvent.data.sinusoids import sinusoids
+from resolvent.data.listops.task import listops
+from resolvent.data.pathfinder.task import pathfinder, pathx
 from resolvent.data.task import Task
+from resolvent.data.tasks.aan import aan
+from resolvent.data.tasks.cifar import cifar10, cifar10_grey
+from resolvent.data.tasks.digits import digits
+from resolvent.data.tasks.imdb import imdb, imdb_words
+from resolvent.data.tasks.majority import majority
+from resolvent.data.tasks.mnist import mnist, permuted_mnist
+from resolvent.data.tasks.sinusoids import sinusoids
 
 _TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,

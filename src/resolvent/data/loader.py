@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.augment import CropFlip
-from resolvent.data.order import fold, shuffled
+from resolvent.data.order import fold, shuffle
 from resolvent.data.task import Split
 
 SHARE = 0.4  # of the device's free memory that a split may take
@@ -63,13 +63,13 @@ class Loader:
     def at(self, step: int) -> Samples:
         """Any step, in any order; the next one is prepared meanwhile where the split is elsewhere."""
         if self.resident:
-            return self._gathered(*self._index(step))
+            return self._gather(*self._index(step))
         if self._ahead is not None and self._ahead[0] == step:
             samples = self._ahead[1].result()
         else:
-            samples = self._gathered(*self._index(step))
+            samples = self._gather(*self._index(step))
         self._worker = self._worker or ThreadPoolExecutor(1, "resolvent-loader")
-        self._ahead = (step + 1, self._worker.submit(self._gathered, *self._index(step + 1)))
+        self._ahead = (step + 1, self._worker.submit(self._gather, *self._index(step + 1)))
         return samples
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Samples]:
@@ -82,24 +82,24 @@ class Loader:
     def _index(self, step: int) -> tuple[Tensor, int]:
         epoch, place = divmod(step, len(self))
         if epoch != self._epoch:
-            order = torch.from_numpy(shuffled(len(self.split), self.seed, epoch))
+            order = torch.from_numpy(shuffle(len(self.split), self.seed, epoch))
             self._epoch, self._order = epoch, order.to(self.split.x.device)
         return self._order[place * self.batch_size : (place + 1) * self.batch_size], epoch
 
-    def _gathered(self, index: Tensor, epoch: int) -> Samples:
+    def _gather(self, index: Tensor, epoch: int) -> Samples:
         part = self.split.gather(index)
-        x, y, index = (self._sent(value) for value in (part.x, part.y, index))
+        x, y, index = (self._send(value) for value in (part.x, part.y, index))
         x = replace(part, x=x).unpack().x
         if self.augment is not None:
             x = self.augment(x, index, fold(self.seed, epoch))
-        lengths = None if part.lengths is None else self._sent(part.lengths)
+        lengths = None if part.lengths is None else self._send(part.lengths)
         return Samples(x, y, lengths, index, epoch)
 
-    def _sent(self, value: Tensor) -> Tensor:
-        return value if self.resident else sent(value, self.device)
+    def _send(self, value: Tensor) -> Tensor:
+        return value if self.resident else send_to(value, self.device)
 
 
-def sent(value: Tensor, device: torch.device) -> Tensor:
+def send_to(value: Tensor, device: torch.device) -> Tensor:
     """A few samples on the device, through pinned memory where that is quicker."""
     if value.device == device:
         return value

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from resolvent.data.augment import CropFlip
 from resolvent.data.describe import describe
-
-Bounds = tuple[float, float]
+from resolvent.data.preparation.preprocess import Bounds, Preprocess
+from resolvent.data.readers.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,15 @@ class Split:
 
     `lengths` (n,) says how many steps of each sequence count; None: all of them. Pairs of documents have x (n, 2, l)
     and lengths (n, 2). With `packed`, x holds whole numbers in few bytes, as they lie on the disk, and `select` unpacks
-    what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed.
+    what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed, or 2 k / packed - 1 where
+    they are `centred`.
     """
 
     x: Tensor
     y: Tensor
     lengths: Tensor | None = None
     packed: int | None = None  # 0: tokens
+    centred: bool = False  # of packed levels: -1 to 1 in place of 0 to 1
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -38,25 +40,26 @@ class Split:
     def gather(self, index: Tensor) -> Split:
         """The same as they are stored: less to move."""
         lengths = None if self.lengths is None else self.lengths[index]
-        return Split(self.x[index], self.y[index], lengths, self.packed)
+        return replace(self, x=self.x[index], y=self.y[index], lengths=lengths)
 
     def unpack(self) -> Split:
         """The same samples as a model reads them."""
-        return self if self.packed is None else replace(self, x=self._unpacked(self.x), packed=None)
+        return self if self.packed is None else replace(self, x=self._unpack(self.x), packed=None, centred=False)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Split:
         """On another device; real inputs and targets also in another dtype, tokens and classes as they are."""
         lengths = None if self.lengths is None else self.lengths.to(device)
         x = self.unpack().x if self.packed and dtype not in (None, torch.float32) else self.x
-        packed = self.packed if x is self.x else None
-        return Split(_moved(x, device, dtype), _moved(self.y, device, dtype), lengths, packed)
+        whole = self if x is self.x else replace(self, packed=None, centred=False)
+        return replace(whole, x=_move(x, device, dtype), y=_move(self.y, device, dtype), lengths=lengths)
 
-    def _unpacked(self, x: Tensor) -> Tensor:
+    def _unpack(self, x: Tensor) -> Tensor:
         if self.packed is None:
             return x
         if not self.packed:
             return x.long()
-        return x.float().div_(torch.full((), self.packed, dtype=torch.float32, device=x.device))  # a GPU would multiply
+        x = x.float().div_(torch.full((), self.packed, dtype=torch.float32, device=x.device))  # a GPU would multiply
+        return x.sub_(0.5).mul_(2.0) if self.centred else x
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Task:
     pair      a sample is two documents: x (n, 2, l)
     augment   how training samples are varied anew in every epoch
     notes     what was done to the data on the way here
+    tokeniser    how text became tokens, where the task is made of text
+    preprocess   how raw values became those of the splits, for new data to come the same way; None: they are raw
+    horizon      y holds the next so many steps of what x is the past of; None: no forecast
     """
 
     name: str
@@ -85,6 +91,9 @@ class Task:
     pair: bool = False
     augment: CropFlip | None = None
     notes: tuple[str, ...] = ()
+    tokeniser: Tokeniser | None = None
+    preprocess: Preprocess | None = None
+    horizon: int | None = None
 
     def __post_init__(self) -> None:
         if (self.channels is None) == (self.vocabulary is None):
@@ -94,6 +103,9 @@ class Task:
             )
         for name, split in self.splits().items():
             _check_split(self, name, split)
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def splits(self) -> dict[str, Split]:
         return {"train": self.train, "validation": self.validation, "test": self.test}
@@ -114,7 +126,7 @@ class Task:
         return replace(self, train=train, validation=validation, test=test)
 
 
-def _moved(value: Tensor, device: torch.device | str, dtype: torch.dtype | None) -> Tensor:
+def _move(value: Tensor, device: torch.device | str, dtype: torch.dtype | None) -> Tensor:
     return value.to(device, dtype if value.is_floating_point() else None)
 
 
@@ -162,7 +174,7 @@ def _check_bounds(where: str, split: Split, bounds: Bounds) -> None:
     if not split.x.numel():
         return
     low, high = bounds
-    first, last = (float(v) / (split.packed or 1) for v in split.x.aminmax())
+    first, last = split._unpack(torch.stack(split.x.aminmax())).tolist()
     if not (low <= first and last <= high):
         raise ValueError(
             f"{where}: expected inputs within [{low}, {high}], got {first:.4g} to {last:.4g}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` make the file. An error of the system (a full disk) names `path`, whoever told it, and leaves it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(part)
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -23,7 +25,8 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
             raise
         raise OSError(number, os.strerror(number), str(path)) from wrong
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the first trouble is the one to tell
+            part.unlink(missing_ok=True)
 
 
 def _system_error(wrong: Exception) -> int | None:

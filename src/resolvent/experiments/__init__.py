@@ -4,10 +4,10 @@
 """
 
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, FourierPlan, TaskChoice
-from resolvent.experiments.folder import Folder, RunError
-from resolvent.experiments.goal import Goal
-from resolvent.experiments.lock import Lock, Taken
+from resolvent.experiments.objective_settings import Goal
 from resolvent.experiments.run import run_cell
+from resolvent.experiments.store.folder import Folder, RunError
+from resolvent.experiments.store.lock import Lock, Taken
 from resolvent.experiments.study import Study, run_study
 
 __all__ = [

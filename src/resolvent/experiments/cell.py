@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from resolvent.attacks.presets import check_preset
-from resolvent.experiments.goal import Goal, NormName
+from resolvent.attacks.autoattack.presets import check_preset
+from resolvent.experiments.objective_settings import Goal, NormName
 from resolvent.models import ModelConfig
 from resolvent.models.settings import Settings, from_dict, to_dict
-from resolvent.training import FitSettings
+from resolvent.training.settings import Budget
 
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*")  # what goes into a path
 Value = str | int | float | bool | None | tuple[int, ...] | tuple[float, ...]
 Kept = Literal["best", "last", "best_by_test"]
 
@@ -30,35 +31,8 @@ class TaskChoice(Settings):
 
 
 @dataclass(frozen=True)
-class Budget(Settings):
-    """How long and how a model is trained: the part of `FitSettings` that does not name an attack."""
-
-    epochs: int = 30
-    batch_size: int = 256
-    lr: float = 1e-3
-    weight_decay: float = 2e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    schedule: Literal["cosine", "constant", "plateau"] = "cosine"
-    warmup: float = 0.0
-    clip: float | None = None
-    groups: bool = True
-    ssm_lr: float | None = None
-    precision: Literal["float32", "bf16"] = "float32"
-    evaluate_every: int = 1
-    save_every: int | None = None
-    track_test: bool = False
-    track_seen: int = 0
-    choose: Literal["robust", "clean"] = "robust"
-    optimiser: Literal["adamw", "adam"] = "adamw"
-
-    def settings(self, seed: int) -> FitSettings:
-        own = {name: value for name, value in to_dict(self).items() if name != "class"}
-        return FitSettings(**own | {"betas": self.betas, "seed": seed})
-
-
-@dataclass(frozen=True)
 class AttackPlan(Settings):
-    """One evaluation of the trained model; `on` says which of its checkpoints."""
+    """One evaluation of the trained model; `on` says which of its checkpoints. For channels and bounds see `Goal`."""
 
     preset: str = "fast"
     norm: NormName = "linf"
@@ -67,6 +41,9 @@ class AttackPlan(Settings):
     on: tuple[Kept, ...] = ("best",)
     batch_size: int = 256
     probe: int = 64
+    channels: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,13 +52,14 @@ class AttackPlan(Settings):
     @property
     def name(self) -> str:
         """The folder of its results."""
-        return f"{self.preset}-{self.norm}-{self.eps:.6g}"
+        return f"{self.preset}-{self.norm}-{self.eps:.6g}{'-by-channel' if self.channels else ''}"
 
 
 @dataclass(frozen=True)
 class CertifyPlan(Settings):
     """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, and below an attack.
 
+    radii       in the units of the data; none given: five that spread over the radii which were certified
     smoothing   also certify the model smoothed by normal noise of this deviation; `copies` noisy samples count each
     """
 
@@ -119,8 +97,34 @@ class FourierPlan(Settings):
     batch_size: int = 256
 
 
+class Addressed(Settings):
+    """What a recipe lists: its tags address it, and say where its results are."""
+
+    recipe: str
+    tags: tuple[str, ...]
+    seed: int
+    untagged: ClassVar[str] = "run"
+
+    @property
+    def address(self) -> str:
+        """`s4,digits,trades`."""
+        return ",".join(self.tags)
+
+    @property
+    def place(self) -> str:
+        """Where it is kept below the folder of results."""
+        return f"{self.recipe}/{'-'.join(self.tags) or self.untagged}/seed-{self.seed}"
+
+    def seeded(self, seed: int) -> Self:
+        return replace(self, seed=seed)  # type: ignore[type-var]  # a dataclass, as every subclass is
+
+    def to_dict(self) -> dict[str, Any]:
+        made: dict[str, Any] = to_dict(self)
+        return made
+
+
 @dataclass(frozen=True)
-class Cell(Settings):
+class Cell(Addressed):
     """One run of a recipe. `tags` address it: `resolvent run RECIPE --only s4,cifar10,trades`."""
 
     recipe: str
@@ -136,27 +140,11 @@ class Cell(Settings):
     seed: int = 0
     fourier: FourierPlan | None = None
     bound: BoundPlan | None = None
+    corrupt: int | None = None  # test samples that are corrupted after training; None: no corruptions
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_tags("Cell", self.recipe, *self.tags)
-
-    @property
-    def address(self) -> str:
-        """`s4,digits,trades`."""
-        return ",".join(self.tags)
-
-    @property
-    def place(self) -> str:
-        """Where it is kept below the folder of results."""
-        return f"{self.recipe}/{'-'.join(self.tags) or 'run'}/seed-{self.seed}"
-
-    def seeded(self, seed: int) -> Cell:
-        return replace(self, seed=seed)
-
-    def to_dict(self) -> dict[str, Any]:
-        made: dict[str, Any] = to_dict(self)
-        return made
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Cell:
@@ -166,7 +154,7 @@ class Cell(Settings):
 
 def check_tags(where: str, *tags: str) -> None:
     for tag in tags:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*", tag):
+        if not TAG.fullmatch(tag):
             raise ValueError(
                 f"{where}: a recipe's or tag's name goes into a path: letters, digits and _+.=- only, got {tag!r}."
             )

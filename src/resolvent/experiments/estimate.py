@@ -13,7 +13,7 @@ import torch
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.tasks import glimpse
 from resolvent.models import build_model, count_parameters
-from resolvent.training.batch import Batches
+from resolvent.training.step.batch import Batches
 
 # Gradients a sample that survives everything costs: AutoAttack's own budgets, with forward passes counted as a third.
 GRADIENTS = {"standard": 3700, "qi2024": 2100, "plus": 7000, "rand": 4200, "fast": 120}
@@ -49,7 +49,7 @@ def estimate(cell: Cell, device: str = "cpu") -> Estimate:
     split = task.train.select(torch.arange(min(len(task.train), cell.budget.batch_size))).to(device)
     batch = Batches(split, len(split), cell.seed).at(0)
     objective = cell.goal.objective(task.bounds)
-    seconds, held = extrapolated(lambda rows: objective(model, batch.part(slice(rows))).value, len(split))
+    seconds, held = extrapolate_step(lambda rows: objective(model, batch.part(slice(rows))).value, len(split))
     per_epoch = -(-n_train // cell.budget.batch_size)
     steps = per_epoch * cell.budget.epochs
     passes = 1 if cell.goal.kind == "standard" else cell.goal.steps + 2
@@ -59,7 +59,7 @@ def estimate(cell: Cell, device: str = "cpu") -> Estimate:
     return Estimate(count, steps, steps * seconds * 1.15, asked * gradient, held + 16 * count)
 
 
-def extrapolated(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
+def extrapolate_step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
     """Seconds and saved bytes of a step of so many rows: measured with more and more of them until one takes a moment,
     then drawn out along the line through the last two."""
     taken = min(2, rows)
@@ -80,13 +80,13 @@ def _line(points: Sequence[tuple[int, float]], at: int) -> float:
 
 def _step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
     """Seconds and saved bytes of a forward and a backward pass, the quickest of a few: others may be busy here too."""
-    tried = [_measured(lambda: loss(rows))]
+    tried = [_measure(lambda: loss(rows))]
     while len(tried) < 3 and sum(seconds for seconds, _ in tried) < MOMENT:
-        tried.append(_measured(lambda: loss(rows)))
+        tried.append(_measure(lambda: loss(rows)))
     return min(seconds for seconds, _ in tried), tried[0][1]
 
 
-def _measured(loss: Callable[[], torch.Tensor]) -> tuple[float, int]:
+def _measure(loss: Callable[[], torch.Tensor]) -> tuple[float, int]:
     scale = _Scale()
     with torch.autograd.graph.saved_tensors_hooks(scale.weigh, lambda box: box.tensor):
         started = time.perf_counter()

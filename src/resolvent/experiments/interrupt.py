@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch.distributed as dist
 
-from resolvent.experiments.folder import RunError
+from resolvent.experiments.store.folder import RunError
 
 
 @contextmanager

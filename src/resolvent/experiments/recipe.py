@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from resolvent.experiments import recipes
-from resolvent.experiments.folder import RunError
 from resolvent.experiments.recipes.size import Size
+from resolvent.experiments.store.folder import RunError
 from resolvent.experiments.study import Job
 
 Recipe = Callable[[Size], Sequence[Job]]
@@ -26,6 +27,7 @@ def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int
     """
     known = [each.replace("_", "-") for each in _own()]
     if name not in known:
+        known.append("train")
         raise RunError(f"run: there is no recipe {name!r}{_nearest(name, known)} known: {', '.join(known)}.")
     make: Recipe = getattr(recipes, name.replace("-", "_"))
     cells = select(make(size), only)
@@ -33,6 +35,15 @@ def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int
         return cells
     asked = {job.place: job for job in (cell.seeded(seed) for cell in cells for seed in seeds)}
     return list(asked.values())
+
+
+def size_of(name: str, tags: Sequence[str]) -> Size | None:
+    """The size at which a recipe has a cell of these tags, the full one first."""
+    if name.replace("-", "_") not in _own():
+        return None
+    make: Recipe = getattr(recipes, name.replace("-", "_"))
+    sizes: tuple[Size, ...] = get_args(Size)
+    return next((size for size in sizes if any(cell.tags == tuple(tags) for cell in make(size))), None)
 
 
 def select(cells: Sequence[Job], only: str) -> list[Job]:

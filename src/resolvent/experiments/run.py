@@ -10,51 +10,55 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from resolvent.data import Task
+from resolvent.data.preparation.keep import preprocess_of
 from resolvent.experiments.cell import Cell
-from resolvent.experiments.entry import entered
-from resolvent.experiments.folder import RECORD, Folder, RunError
-from resolvent.experiments.generalised import norms_watch
+from resolvent.experiments.how import How, never
 from resolvent.experiments.provenance import provenance
-from resolvent.experiments.stages import SHARED, STAGES, Stage
+from resolvent.experiments.stages.generalised import norms_watch
+from resolvent.experiments.stages.stages import SHARED, STAGES, Stage
+from resolvent.experiments.store.entry import enter_folder
+from resolvent.experiments.store.folder import RECORD, Folder
+from resolvent.experiments.store.prepared import keep_preprocess
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.work import Told, Work
 from resolvent.models import build_model, count_parameters, save_model
-from resolvent.training import Diverged, fit
-from resolvent.training.crew import crew
+from resolvent.training import Diverged, FitSettings, fit
+from resolvent.training.process_group import crew
 from resolvent.training.state import DamagedState
 
 FORMAT = 1
 log = logging.getLogger("resolvent.experiments")
 
 
-def run_cell(cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info) -> dict[str, Any]:
-    """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed"."""
+def run_cell(
+    cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info, how: How | None = None
+) -> dict[str, Any]:
+    """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed".
+
+    `how` takes the place of `device`; where its time is spent `Paused` is raised, and the same call goes on from there.
+    """
     folder, team = Folder(path), crew()
-    with entered(folder, cell, team):
+    way = how or How(device)
+    with enter_folder(folder, cell, team):
         done = team.gather(_found(folder, told) if team.first else None)[0]
         if done is not None:
             return done
-        work = Work(cell, folder, open_task(cell.task), torch.device(device), told if team.first else _silent)
+        heard = told if team.first else _silent
+        work = Work(cell, folder, open_task(cell.task), torch.device(way.device), heard, way)
         return _complete(work)
 
 
 def _found(folder: Folder, told: Told) -> dict[str, Any] | None:
     """The record of a complete run whose weights are sound; a damaged record is set aside and made again."""
-    try:
-        done = folder.record()
-    except RunError as wrong:
-        told(f"{wrong} It is set aside and made again.")
-        _set_aside(folder.path, (RECORD,))
-        return None
+    done = folder.sound_record(told)
     return done if done is None or not folder.damaged() else None
 
 
@@ -64,11 +68,12 @@ def _silent(line: str) -> None:
 
 def _complete(work: Work) -> dict[str, Any]:
     cell, times = work.cell, {}
+    keep_preprocess(work)
     record: dict[str, Any] = {"format": FORMAT, "cell": cell.to_dict(), "versions": provenance(work.device)}
     record["task"] = facts(work.task)
     started = time.perf_counter()
     try:
-        record["training"] = _trained(work)
+        record["training"] = _train(work)
     except Diverged as stop:
         work.told(f"{cell.address}: {stop}")
         record["failed"] = str(stop)
@@ -77,22 +82,25 @@ def _complete(work: Work) -> dict[str, Any]:
         if not wanted(cell):
             continue
         started = time.perf_counter()
-        record[name] = _staged(work, name, stage)
+        record[name] = _run_stage(work, name, stage)
         times[name] = round(time.perf_counter() - started, 3)
     record["times"] = times | {"rows": [row.pop("seconds", None) for row in record.get("training", {}).get("rows", [])]}
     if crew().first:
         work.folder.write(RECORD, record)
+        if not work.how.points:
+            work.folder.drop_pieces()
     crew().wait()
     return record
 
 
-def _staged(work: Work, name: str, stage: Stage) -> dict[str, Any]:
+def _run_stage(work: Work, name: str, stage: Stage) -> dict[str, Any]:
     """The result of a stage; all processes share the attacks, the rest is done by the first alone."""
     team = crew()
     team.wait()
     found = work.folder.stage(name)
     team.wait()
     if found is None and (team.first or name in SHARED):
+        work.how.check_time(f"training is done; {name} and what follows are left")
         work.told(f"{work.cell.address}: {name}")
         found = stage(work)
         if team.first:
@@ -101,7 +109,7 @@ def _staged(work: Work, name: str, stage: Stage) -> dict[str, Any]:
     return found if found is not None else work.folder.stage(name) or {}
 
 
-def _trained(work: Work) -> dict[str, Any]:
+def _train(work: Work) -> dict[str, Any]:
     """Train, or read what training left; a damaged state or checkpoint is set aside by name and made again."""
     team = crew()
     damaged = team.gather(work.folder.damaged() if team.first else [])[0]
@@ -117,7 +125,7 @@ def _trained(work: Work) -> dict[str, Any]:
 def _anew(work: Work, why: str) -> None:
     work.told(f"{work.cell.address}: {why}")
     if crew().first:
-        _set_aside(work.folder.path)
+        work.folder.set_aside(TRAINED)
     crew().wait()
 
 
@@ -125,11 +133,12 @@ def _fit(work: Work) -> dict[str, Any]:
     cell, bounds = work.cell, work.task.bounds
     torch.manual_seed(cell.seed)
     model = build_model(cell.model).to(work.device)
-    goal, settings = cell.goal, cell.budget.settings(cell.seed)
-    probe = goal.probe(bounds) if work.task.vocabulary is None else None
-    settings = type(settings)(**{**vars(settings), "probe": probe})
-    watch = norms_watch(cell)
-    history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, save=save_model, watch=watch)
+    goal = cell.goal
+    settings = FitSettings.of(cell.budget, cell.seed, goal.probe(bounds) if work.task.vocabulary is None else None)
+    watch, late = norms_watch(cell), None if work.how.late is never else work.how.late
+    save = partial(save_model, preprocess=preprocess_of(work.task))
+    own: dict[str, Any] = {"save": save, "watch": watch, "late": late}
+    history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, **own)
     if crew().first:
         work.folder.seal()
     crew().wait()
@@ -147,17 +156,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-TRAINED = ("checkpoint", "summary.json", "metrics.jsonl", "stage", "attack", RECORD)
-
-
-def _set_aside(path: Path, names: Sequence[str] = TRAINED) -> None:
-    """Damaged work is kept under another name: it may hold what somebody needs."""
-    aside = path / "damaged"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for name in names:
-        if (path / name).exists():
-            shutil.move(path / name, aside / name)
+TRAINED = ("checkpoint", "config.json", "summary.json", "metrics.jsonl", "stage", "attack", RECORD)
 
 
 def facts(task: Task) -> dict[str, Any]:
@@ -168,6 +167,7 @@ def facts(task: Task) -> dict[str, Any]:
         "channels": task.channels,
         "vocabulary": task.vocabulary,
         "classes": task.classes,
+        "class_names": list(task.class_names),
         "bounds": None if task.bounds is None else list(task.bounds),
         "samples": {name: len(split) for name, split in task.splits().items()},
         "licence": task.licence,

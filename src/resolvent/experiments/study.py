@@ -12,20 +12,20 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from resolvent.experiments import studies
-from resolvent.experiments.cell import Cell, check_tags
-from resolvent.experiments.entry import entered
-from resolvent.experiments.folder import RECORD, Folder
+from resolvent.experiments.cell import Addressed, Cell, check_tags
 from resolvent.experiments.provenance import provenance
+from resolvent.experiments.store.entry import enter_folder
+from resolvent.experiments.store.folder import RECORD, Folder
 from resolvent.experiments.work import Told
-from resolvent.models.settings import Settings, nearest, to_dict
-from resolvent.training.crew import crew
+from resolvent.models.settings import nearest
+from resolvent.training.process_group import crew
 
 FORMAT = 1
 Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
@@ -33,7 +33,7 @@ log = logging.getLogger("resolvent.experiments")
 
 
 @dataclass(frozen=True)
-class Study(Settings):
+class Study(Addressed):
     """`function` is a function below `experiments.studies`; `settings` are its keyword arguments."""
 
     recipe: str
@@ -41,6 +41,7 @@ class Study(Settings):
     function: str
     settings: tuple[tuple[str, Setting], ...] = ()
     seed: int = 0
+    untagged: ClassVar[str] = "study"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,23 +50,6 @@ class Study(Settings):
         for name, _ in self.settings:
             if name not in known:
                 raise ValueError(f"Study: {self.function} takes {', '.join(known)}; {nearest(name, known)}")
-
-    @property
-    def address(self) -> str:
-        return ",".join(self.tags)
-
-    @property
-    def place(self) -> str:
-        """Where it is kept below the folder of results."""
-        return f"{self.recipe}/{'-'.join(self.tags) or 'study'}/seed-{self.seed}"
-
-    def seeded(self, seed: int) -> Study:
-        """The same: nothing in a study is left to chance but what its settings say."""
-        return replace(self, seed=seed)
-
-    def to_dict(self) -> dict[str, Any]:
-        made: dict[str, Any] = to_dict(self)
-        return made
 
     def find(self) -> Callable[..., dict[str, Any]]:
         """The function itself: only those of the package of studies are looked at."""
@@ -86,8 +70,8 @@ Job = Cell | Study
 def run_study(study: Study, path: str | Path, *, told: Told = log.info) -> dict[str, Any]:
     """Run it unless its record is there. Of several processes that torchrun started the first does the work."""
     folder, team = Folder(path), crew()
-    with entered(folder, study, team):
-        if team.first and folder.record() is None:
+    with enter_folder(folder, study, team):
+        if team.first and folder.sound_record(told) is None:
             told(f"{study.address}: {study.function}")
             folder.write(RECORD, _record(study))
         team.wait()

@@ -8,17 +8,21 @@ what changes no number.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resolvent.experiments.lock import Taken
+from resolvent.experiments.how import How
 from resolvent.experiments.run import run_cell
-from resolvent.experiments.store import Store, open_store
+from resolvent.experiments.store.lock import Taken
+from resolvent.experiments.store.store import Store, open_store
 from resolvent.experiments.study import Job, Study, run_study
 from resolvent.experiments.work import Told
+from resolvent.training import Paused
 
 WAIT = 2.0  # seconds between looks at cells that others hold
+SHOWN = 8  # places that are named
+Ended = Callable[[str], None]
 
 
 def sweep(
@@ -28,12 +32,18 @@ def sweep(
     device: str = "cpu",
     told: Told = print,
     wait: bool = True,
+    how: How | None = None,
+    ended: Ended | None = None,
 ) -> list[dict[str, Any]]:
     """Run every cell that nobody else runs; with `wait`, stay until the others' are done too (or their owners dead).
 
     Returns the records of all complete cells, in the order of the cells. A cell whose data are not on this machine does
     not keep the others from running; the error about it comes at the end.
+
+    how     takes the place of `device`; when its time is spent `Paused` is raised, with what is left
+    ended   is called with the place of every cell that this call has run to its end
     """
+    way = how or How(device)
     store = open_store(root) if isinstance(root, str | Path) else root
     places = {cell.place: cell for cell in cells}
     numbers = {place: f"[{i}/{len(places)}]" for i, place in enumerate(places, 1)}
@@ -42,10 +52,17 @@ def sweep(
         before = len(open_cells)
         for place, cell in list(open_cells.items()):
             try:
-                if place not in taken and store.record(place) is None:
+                done = store.complete(place)
+                if not done and way.late():
+                    raise Paused("")
+                if place not in taken and not done:
                     told(f"{numbers[place]} {cell.address}, seed {cell.seed}")
                 with store.working(place, told) as path:
-                    _run(cell, path, device, told)
+                    _run(cell, path, way, told)
+                if ended is not None and not done:
+                    ended(place)
+            except Paused as stop:
+                raise Paused(_left(list(places), store, f"{cell.address}, seed {cell.seed}", str(stop))) from None
             except Taken as other:
                 if place not in taken:  # once; it is looked at again and again
                     told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
@@ -68,8 +85,16 @@ def sweep(
     return [record for record in found if record is not None]
 
 
-def _run(job: Job, path: Path, device: str, told: Told) -> None:
+def _left(places: Sequence[str], store: Store, name: str, why: str) -> str:
+    """What a call whose time is spent leaves to do."""
+    left = [place for place in places if not store.complete(place)]
+    some = ", ".join(left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
+    stopped = f"{name}: {why}. " if why else ""
+    return f"{stopped}{len(places) - len(left)} of {len(places)} runs are done; left: {some}"
+
+
+def _run(job: Job, path: Path, how: How, told: Told) -> None:
     if isinstance(job, Study):
         run_study(job, path, told=told)
     else:
-        run_cell(job, path, device=device, told=told)
+        run_cell(job, path, told=told, how=how)

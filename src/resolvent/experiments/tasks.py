@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from resolvent.data import Task, load_task
 from resolvent.data.load import task_options
-from resolvent.data.official import counts
+from resolvent.data.tasks.official import counts
 from resolvent.experiments.cell import TaskChoice
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from resolvent.data import Task
 from resolvent.experiments.cell import Cell
-from resolvent.experiments.folder import Folder, RunError
+from resolvent.experiments.how import How
+from resolvent.experiments.store.folder import Folder, RunError
 from resolvent.models import Model, TwoTower, load_model
 
 Told = Callable[[str], None]  # takes a line for the user
@@ -22,6 +23,7 @@ class Work:
     task: Task
     device: torch.device
     told: Told
+    how: How = field(default_factory=How)
 
     def trained(self, kept: str = "best") -> Model | TwoTower:
         """The model of a checkpoint, in evaluation mode."""

@@ -7,16 +7,10 @@ from resolvent.init.ptd_result import PTD
 from resolvent.init.ptd_search import Search
 
 __all__ = [
-    "PTD",
-    "CodeObjective",
-    "PaperObjective",
-    "Search",
-    "SteadyObjective",
-    "closed_form",
-    "diagonalise",
-    "ptd",
-    "random_perturbation",
-    "ring",
-    "spectra",
-    "timestep",
-]
+    "PTD", "CodeObjective", "PaperObjective", "Search", "SteadyObjective", "closed_form", "diagonalise", "ptd",
+    "random_perturbation", "ring", "spectra", "timestep",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,7 +24,7 @@ from torch import Tensor
 from resolvent.init import ptd_store
 from resolvent.init.ptd_frame import frame_of
 from resolvent.init.ptd_objective import Objective, SteadyObjective
-from resolvent.init.ptd_result import PTD, measured
+from resolvent.init.ptd_result import PTD, measure_ptd
 from resolvent.init.ptd_search import Found, Search, search
 from resolvent.init.ptd_start import gaussian, towards_skew
 from resolvent.ssm.hippo import hippo
@@ -64,14 +64,14 @@ def ptd(
         how = how or Search()
         how = replace(how, pairs=not complex_E) if isinstance(matrix, str) else how
         A, B = _system(matrix, n, B)
-        return _searched(A, B, objective, how, complex_E)
+        return _search_perturbation(A, B, objective, how, complex_E)
 
 
 def diagonalise(matrix: Tensor | str, E: Tensor, n: int | None = None, *, B: Tensor | None = None) -> PTD:
     """A + E diagonalised for an E that is given, with the same measurements. Nothing is searched for."""
     with torch.device("cpu"):
         A, B = _system(matrix, n, B)
-        E = _checked(E, len(A))
+        E = _check(E, len(A))
         frame = frame_of(A + E)
         lam, V = frame.spectrum(frame.factors(frame.start()))
         if float(torch.linalg.cond(V)) > SINGULAR:
@@ -79,7 +79,7 @@ def diagonalise(matrix: Tensor | str, E: Tensor, n: int | None = None, *, B: Ten
                 f"diagonalise: A + E has no usable basis of eigenvectors (kappa = {float(torch.linalg.cond(V)):.1e}): "
                 "it is defective or nearly so; use a larger E, or ptd(A) to look for one."
             )
-        return _judged(A, measured(A, V, lam, B, E))
+        return _judge(A, measure_ptd(A, V, lam, B, E))
 
 
 def closed_form(matrix: Tensor | str, n: int | None = None, *, share: float = 0.1, B: Tensor | None = None) -> PTD:
@@ -107,13 +107,13 @@ def random_perturbation(
         return diagonalise(A, gaussian(A, size, seed), B=B)
 
 
-def _searched(A: Tensor, B: Tensor | None, objective: Objective, how: Search, complex_E: bool) -> PTD:
+def _search_perturbation(A: Tensor, B: Tensor | None, objective: Objective, how: Search, complex_E: bool) -> PTD:
     begun = time.process_time()
     found = search(A.to(torch.complex128) if complex_E else A, B, objective, how)
-    result = measured(A, found.V, found.lam, B)
+    result = measure_ptd(A, found.V, found.lam, B)
     seconds = time.process_time() - begun
     told = replace(result, objective=objective, value=found.value, converged=found.settled, message=_story(found))
-    return _judged(A, replace(told, rounds=found.rounds, seconds=seconds))
+    return _judge(A, replace(told, rounds=found.rounds, seconds=seconds))
 
 
 def _story(found: Found) -> str:
@@ -129,7 +129,7 @@ def _story(found: Found) -> str:
     )
 
 
-def _judged(A: Tensor, result: PTD) -> PTD:
+def _judge(A: Tensor, result: PTD) -> PTD:
     """Add what a user must know: instability, a basis without digits, a lost symmetry."""
     notes, bad = [result.message], False
     if result.max_real >= 0 and float(torch.linalg.eigvals(A).real.max()) < 0:
@@ -152,7 +152,7 @@ def _system(matrix: Tensor | str, n: int | None, B: Tensor | None) -> tuple[Tens
     if isinstance(matrix, str):
         A, own_B = hippo(matrix, _size(n))
         return A, _columns(A, own_B if B is None else B)
-    A = _checked(matrix, n)
+    A = _check(matrix, n)
     return A, _columns(A, B)
 
 
@@ -162,7 +162,7 @@ def _size(n: int | None) -> int:
     return n
 
 
-def _checked(matrix: Tensor, n: int | None) -> Tensor:
+def _check(matrix: Tensor, n: int | None) -> Tensor:
     """A square finite matrix in float64 or complex128 on the CPU."""
     if not isinstance(matrix, Tensor):
         raise TypeError(

@@ -64,11 +64,11 @@ class PTD:
         return self.lam[:k], self.V[:, :k], self.V_inv[:k]
 
 
-def measured(A: Tensor, V: Tensor, lam: Tensor, B: Tensor | None = None, E: Tensor | None = None) -> PTD:
+def measure_ptd(A: Tensor, V: Tensor, lam: Tensor, B: Tensor | None = None, E: Tensor | None = None) -> PTD:
     """A + E = V diag(lam) V^-1 with its numbers; E is computed from V and lam where it is not given."""
     V_inv = torch.linalg.inv(V)
     product = (V * lam) @ V_inv
-    closed = not A.is_complex() and _closed(lam)
+    closed = not A.is_complex() and _is_closed(lam)
     if E is None:
         E = product.real - A if closed else product - A
     scale = float(torch.linalg.matrix_norm(A, 2)) or 1.0
@@ -86,17 +86,17 @@ def measured(A: Tensor, V: Tensor, lam: Tensor, B: Tensor | None = None, E: Tens
         distance_at=None if peak is None else peak.frequency,
         converged=True,
         message="the perturbation was given; nothing was searched for.",
-        conjugate_closed=closed or (A.is_complex() and _closed(lam)),
+        conjugate_closed=closed or (A.is_complex() and _is_closed(lam)),
         B=B,
     )
 
 
 def _distance(A: Tensor, V: Tensor, lam: Tensor, V_inv: Tensor, B: Tensor) -> Peak:
     perturbed = EigenResponse(V, lam, V_inv @ B.to(V.dtype))
-    return response_distance(perturbed, dense_response(A, B), both_signs=A.is_complex() or not _closed(lam))
+    return response_distance(perturbed, dense_response(A, B), both_signs=A.is_complex() or not _is_closed(lam))
 
 
-def _closed(lam: Tensor) -> bool:
+def _is_closed(lam: Tensor) -> bool:
     """Whether the conjugates of lam are lam again, up to rounding."""
     size = float(lam.abs().max())
     gap = (lam[:, None] - lam.conj()).abs().min(0).values

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.init.ptd_objective import SteadyObjective
-from resolvent.init.ptd_result import PTD, measured
+from resolvent.init.ptd_result import PTD, measure_ptd
 from resolvent.ssm.hippo import hippo
 
 PATH = Path(__file__).with_name("ptd.npz")
@@ -38,7 +38,7 @@ def _read(n: int) -> PTD:
         V, lam, numbers = (torch.from_numpy(file[f"{part}_{n}"]) for part in ("V", "lam", "numbers"))
     A, B = hippo("legs", n)
     distance, at, value, rounds, seconds = numbers.tolist()
-    result = measured(A, _both(V), _both(lam))
+    result = measure_ptd(A, _both(V), _both(lam))
     return replace(
         result,
         distance=distance,

@@ -17,7 +17,8 @@ from resolvent.init import ptd_store
 from resolvent.init.ptd_method import closed_form
 from resolvent.init.ptd_method import ptd as perturb_then_diagonalise
 from resolvent.init.ptd_result import PTD
-from resolvent.ssm.hippo import dplr
+from resolvent.init.ptd_start import towards_skew
+from resolvent.ssm.hippo import dplr, hippo
 
 
 def lin(d_state: int) -> tuple[Tensor, Tensor]:
@@ -47,22 +48,33 @@ def real(d_state: int) -> tuple[Tensor, Tensor]:
     return -(n + 1), torch.ones_like(n)
 
 
-def ptd(d_state: int) -> tuple[Tensor, Tensor]:
+def ptd(d_state: int, size: float | None = None) -> tuple[Tensor, Tensor]:
     """Half of the spectrum of LegS + E, and B = V^-1 B_hippo: with C = C_0 V the model is (A + E, B_hippo, C_0)."""
-    result = legs_ptd(d_state)
+    result = legs_ptd(d_state, size)
     lam, _, V_inv = result.half()
     assert result.B is not None
     return lam, (V_inv @ result.B.to(V_inv.dtype))[:, 0]
 
 
-def legs_ptd(n: int) -> PTD:
-    """PTD of LegS for a layer, at once for any size: the shipped result, else the closed form (kappa < 20)."""
-    return perturb_then_diagonalise("legs", n) if ptd_store.holds("legs", n) else _closed_form(n).copy()
+def legs_ptd(n: int, size: float | None = None) -> PTD:
+    """PTD of LegS for a layer, at once for any number of states.
+
+    size   ||E|| / ||A||, of a perturbation E = t P P^T; None: the shipped result, else that with t = 0.1 (kappa < 20)
+    """
+    if size is None and ptd_store.holds("legs", n):
+        return perturb_then_diagonalise("legs", n)
+    return _closed_form(n, size).copy()
 
 
-@functools.lru_cache(8)
-def _closed_form(n: int) -> PTD:
-    return closed_form("legs", n)
+@functools.lru_cache(32)
+def _closed_form(n: int, size: float | None) -> PTD:
+    return closed_form("legs", n) if size is None else closed_form("legs", n, share=share_of(n, size))
+
+
+def share_of(n: int, size: float) -> float:
+    """The t for which E = t P P^T has the relative size ||E|| / ||A|| of LegS; 1.27 times it for a large n."""
+    A = hippo("legs", n)[0]
+    return size * float(torch.linalg.matrix_norm(A, 2) / torch.linalg.matrix_norm(towards_skew(A), 2))
 
 
 SPECTRA: dict[str, Callable[[int], tuple[Tensor, Tensor]]] = {

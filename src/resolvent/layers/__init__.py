@@ -4,7 +4,7 @@ from resolvent.layers.attention import Attention
 from resolvent.layers.contract import Layer, Spec, State, frozen
 from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
-from resolvent.layers.l2ru import L2RU
+from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
 from resolvent.layers.rglru import RGLRU
 from resolvent.layers.s4 import S4
@@ -15,20 +15,10 @@ from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.layers.shortconv import ShortConv
 
 __all__ = [
-    "DSS",
-    "EMA",
-    "L2RU",
-    "LRU",
-    "RGLRU",
-    "S4",
-    "S4D",
-    "S5",
-    "S6",
-    "Attention",
-    "Layer",
-    "ScalarS6",
-    "ShortConv",
-    "Spec",
-    "State",
-    "frozen",
-]
+    "DSS", "EMA", "L2RU", "LRU", "RGLRU", "S4", "S4D", "S5", "S6", "Attention", "Layer", "ScalarS6", "ShortConv",
+    "Spec", "State", "frozen",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

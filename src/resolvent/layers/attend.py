@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from resolvent.layers import border
+from resolvent.layers import checks
 from resolvent.layers.contract import Spec
+from resolvent.runtime.transforms import traced
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
 BLOCK = 128  # queries taken at once where the reach is short
@@ -35,11 +36,11 @@ class Reach:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        border.check_choice("Reach", "kind", self.kind, ("full", "chunked", "local"))
+        checks.check_choice("Reach", "kind", self.kind, ("full", "chunked", "local"))
         if self.kind != "full":
             if self.size is None:
                 raise ValueError(f"Reach: kind={self.kind!r} needs a size, the number of positions in reach; got None.")
-            border.check_positive("Reach", size=self.size)
+            checks.check_positive("Reach", size=self.size)
 
     @property
     def span(self) -> int | None:
@@ -82,9 +83,9 @@ def attend(
     fused        use torch's fused kernel. It has no second derivative and no forward mode, so None takes it only where
                  no derivative is being recorded; True takes it always; False never. Softmax only.
     """
-    border.check_choice("attend", "activation", activation, ("softmax", "laplace"))
+    checks.check_choice("attend", "activation", activation, ("softmax", "laplace"))
     if fused is None:
-        fused = activation == "softmax" and not _derived([t for t in (q, k, v, bias) if t is not None])
+        fused = activation == "softmax" and not _needs_derivative([t for t in (q, k, v, bias) if t is not None])
     if not fused:
         return attend_reference(q, k, v, mask, bias, activation)
     if activation != "softmax":
@@ -112,7 +113,7 @@ def attend_reference(
     return (weights.reshape(b, g, h // g * i, j) @ v).reshape(b, h, i, v.shape[-1])
 
 
-def _derived(tensors: list[Tensor]) -> bool:
+def _needs_derivative(tensors: list[Tensor]) -> bool:
     """Whether a derivative may be asked of these: by autograd, in forward mode, or by a transform of torch.func."""
     if any(t.requires_grad for t in tensors) or forward_ad._current_level >= 0:
         return True
@@ -154,8 +155,8 @@ def attend_cached(
     end = None if reach.causal or lengths is None else cache["seen"] + lengths
     out = []
     for first, last in _blocks(l, reach):
-        low = 0 if reach.span is None else max(0, s + first - reach.span)
-        high = s + last if reach.causal else s + l if reach.span is None else min(s + l, s + last + reach.span)
+        low = 0 if reach.span is None or first == 0 else max(0, s + first - reach.span)
+        high = s + l if last is l else s + last if reach.causal else min(s + l, s + last + (reach.span or 0))
         mask = reach.visible(at[:, s + first : s + last], at[:, low:high], end)[:, None]  # (b, 1, i, j)
         parts = q[:, :, first:last], k[:, :, low:high], v[:, :, low:high], mask
         out.append(attend(*parts) if score is None else score(*parts, _distance((first + s, last + s), (low, high), q)))
@@ -163,8 +164,13 @@ def attend_cached(
 
 
 def _blocks(l: int, reach: Reach) -> list[tuple[int, int]]:
-    """Ranges of queries: one range for a full reach, otherwise long enough that the overlap costs at most twice."""
-    block = l if reach.span is None else max(BLOCK, reach.span + 1)
+    """Ranges of queries: one range for a full reach, otherwise long enough that the overlap costs at most twice.
+
+    In a traced pass one range: how many there are must not depend on a length that is left open.
+    """
+    if reach.span is None or traced():
+        return [(0, l)]
+    block = max(BLOCK, reach.span + 1)
     return [(first, min(first + block, l)) for first in range(0, l, block)]
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.layers import border
+from resolvent.layers import checks
 from resolvent.layers.attend import Cache, Reach, attend, attend_cached, cache_spec
-from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.layers.contract import Layer, Spec, group_parameters
 from resolvent.layers.position import RelativeBias, rotate
 
 
@@ -50,8 +50,8 @@ class Attention(Layer):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         groups, width = _check_heads(d_model, heads, kv_heads, head_dim)
-        border.check_choice("Attention", "position", position, ("rotary", "half-rotary", "relative", "none"))
-        border.check_choice("Attention", "activation", activation, ("softmax", "laplace"))
+        checks.check_choice("Attention", "position", position, ("rotary", "half-rotary", "relative", "none"))
+        checks.check_choice("Attention", "activation", activation, ("softmax", "laplace"))
         if fused and activation == "laplace":
             raise ValueError("Attention: Laplace attention has no fused kernel; leave fused at None.")
         self.heads, self.kv_heads, self.head_dim = heads, groups, width
@@ -96,19 +96,19 @@ class Attention(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """b_o and the relative bias take no weight decay."""
-        return grouped(self, {name: {"weight_decay": 0.0} for name in ("b_o", "relative.table")})
+        return group_parameters(self, {name: {"weight_decay": 0.0} for name in ("b_o", "relative.table")})
 
 
 def _check_heads(d_model: int, heads: int, kv_heads: int | None, head_dim: int | None) -> tuple[int, int]:
-    border.check_positive("Attention", heads=heads)
+    checks.check_positive("Attention", heads=heads)
     groups = heads if kv_heads is None else kv_heads
-    border.check_positive("Attention", kv_heads=groups)
+    checks.check_positive("Attention", kv_heads=groups)
     if heads % groups:
         raise ValueError(f"Attention: kv_heads must divide heads, got {groups} for {heads} heads.")
     if head_dim is None and d_model % heads:
         raise ValueError(f"Attention: heads must divide d_model ({d_model}), got {heads}; or give head_dim.")
     width = d_model // heads if head_dim is None else head_dim
-    border.check_positive("Attention", head_dim=width)
+    checks.check_positive("Attention", head_dim=width)
     return groups, width
 
 

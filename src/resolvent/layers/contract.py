@@ -2,6 +2,7 @@
 
     y, state = layer(x, state=None, lengths=None)     x (b, l, d) -> y (b, l, d)
     y_t, state = layer.step(x_t, state)               x_t (b, d)  -> y_t (b, d)
+    y, state = layer(x, dt=dt)                        steps that last dt (b, l) of the layer's own: uneven sampling
 
 Whole sequence = any chunking = step by step. A concrete layer writes `state_spec`, `_sequence` and `_step`; checking,
 half precision, padding, both directions and freezing are done here, once. `resolvent check` proves the rest.
@@ -11,8 +12,9 @@ Shape letters: b batch, l length, d channels (d_model), n states (d_state).
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import border, lane
+from resolvent.layers import checks
+from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
-from resolvent.scan.step import Step
+from resolvent.ops.blocked.operation import plain
+from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.step.operation import Step
+from resolvent.runtime.transforms import traced, without_autocast
 
 State = Any  # a tensor, or a tuple or dict of tensors; what it holds is told by `Layer.state_spec`
 HALF = (torch.bfloat16, torch.float16)
@@ -39,9 +45,11 @@ class Spec:
 class Layer(Freezable, ABC):
     """One sequence layer (b, l, d) -> (b, l, d). Concrete layers are final: compose, do not subclass them."""
 
+    starts_from_none = False  # whether `_sequence` takes None for the zero state in a traced pass
+
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
         super().__init__()
-        border.check_positive(type(self).__name__, d_model=d_model)
+        checks.check_positive(type(self).__name__, d_model=d_model)
         self.d_model = d_model
         self.bidirectional = bidirectional
         self.check_finite = check_finite
@@ -69,6 +77,10 @@ class Layer(Freezable, ABC):
         """What a bidirectional layer adds for the other direction; x comes reversed, the caller turns y back."""
         raise ValueError(f"{type(self).__name__} has no second direction; build it with bidirectional=False.")
 
+    def _uneven(self, x: Tensor, dt: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """`_sequence` where step k lasts dt[:, k] (b, l) of the layer's own steps."""
+        raise ValueError(checks.no_time(self))
+
     def _stepper(self) -> Step | None:
         """`_step` for plain values (u, h) -> (y, h'), with all tables prepared; kept in `frozen()`. Optional.
 
@@ -78,7 +90,7 @@ class Layer(Freezable, ABC):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """Parameter groups as data for torch.optim: groups with an `lr` or `weight_decay` override the optimiser's."""
-        return grouped(self, {})
+        return group_parameters(self, {})
 
     # -- what users call -------------------------------------------------------------------------------------------
 
@@ -102,24 +114,44 @@ class Layer(Freezable, ABC):
     def initial_state(self, batch: int) -> State:
         """The zero state for `batch` sequences, on the layer's device."""
         if self.bidirectional:
-            raise ValueError(border.no_streaming(self, "initial_state"))
-        border.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
+            raise ValueError(checks.no_streaming(self, "initial_state"))
+        checks.check_positive(f"{type(self).__name__}.initial_state", batch=batch)
         device = self.anchor.device
         return map_spec(
             self.state_spec(batch), lambda s: torch.zeros([n or 0 for n in s.shape], dtype=s.dtype, device=device)
         )
 
-    def forward(self, x: Tensor, state: State = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
-        """The whole sequence. Returns y in x's dtype and the state after each sequence's last step."""
-        border.check_sequence(self, x, lengths)
+    def forward(
+        self,
+        x: Tensor,
+        state: State = None,
+        lengths: Tensor | None = None,
+        *,
+        dt: Tensor | None = None,
+        rate: float | None = None,
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """The whole sequence. Returns y in x's dtype and the state after each sequence's last step.
+
+        dt    (b, l), positive: how long the input of each step holds, in units of the step that the layer was trained
+              with; for layers in continuous time (S4D, S5, S6)
+        rate  the same for a stream that is sampled `rate` times as often: dt = 1 / rate throughout
+        start bool, broadcasts to (b, l): the first steps of documents packed in a row (`packed_starts`). Each runs as
+              if alone; the state is that of the document that a row ends in
+        """
+        checks.check_sequence(self, x, lengths)
+        if start is not None:
+            return self._packed(x, start, state, lengths, dt, rate)
+        if dt is not None or rate is not None:
+            return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
         if self.bidirectional and state is not None:
-            raise ValueError(border.no_streaming(self, "state"))
+            raise ValueError(checks.no_streaming(self, "state"))
         if state is not None:
-            border.check_state(self, state, x.shape[0])
+            checks.check_state(self, state, x.shape[0])
         if x.shape[1] == 0:
             empty = None if self.bidirectional else self.initial_state(x.shape[0]) if state is None else state
             return x.clone(), empty
-        mask = border.padding_mask(x, lengths)  # (b, l, 1) or None
+        mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
             x_in = x.to(self.dtype)
             if mask is not None:
@@ -127,25 +159,65 @@ class Layer(Freezable, ABC):
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
-                start = self.initial_state(x.shape[0]) if state is None else state
+                start = self._start(x) if state is None else state
                 y, end = self._sequence(x_in, start, lengths)
+                y = self._isolate_nonfinite(y, x_in, start, lengths)
             if mask is not None:
                 y = y.masked_fill(mask, 0)
         return y.to(x.dtype), end
 
-    def step(self, x_t: Tensor, state: State = None) -> tuple[Tensor, State]:
-        """One time step: x_t (b, d). `state` is what the last call returned; None starts from zero."""
+    def _at_times(self, x: Tensor, dt: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        if type(self)._uneven is Layer._uneven:
+            raise ValueError(checks.no_time(self))
+        if self.bidirectional:
+            raise ValueError(checks.no_streaming(self, "dt"))
+        start = self.initial_state(x.shape[0]) if state is None else state
+        checks.check_state(self, start, x.shape[0])
+        if x.shape[1] == 0:
+            return x.clone(), start
+        mask = checks.padding_mask(x, lengths)
+        with self._precision(x.device.type):
+            x_in, steps = x.to(self.dtype), dt.to(self.dtype)
+            if mask is not None:
+                x_in, steps = x_in.masked_fill(mask, 0), steps.masked_fill(mask[..., 0], 1.0)
+            y, end = self._uneven(x_in, steps, start, lengths)
+            if mask is not None:
+                y = y.masked_fill(mask, 0)
+        return y.to(x.dtype), end
+
+    def _packed(self, x: Tensor, start: Tensor, *others: Any) -> tuple[Tensor, State]:
+        """Documents of packed rows, each in a row of its own, and back."""
+        if any(other is not None for other in others):
+            raise ValueError(
+                f"{type(self).__name__}: packed documents (start) begin anew and fill their rows; leave state, "
+                "lengths, dt and rate out, and mark padding as a document."
+            )
+        if x.shape[1] == 0:
+            return self.forward(x)
+        packed = documents_of(type(self).__name__, x, start)
+        y, end = self.forward(packed.x, None, packed.lengths)
+        return packed.joined(y), map_state(end, lambda t: t[packed.ends])
+
+    def step(self, x_t: Tensor, state: State = None, *, dt: Tensor | None = None) -> tuple[Tensor, State]:
+        """One time step: x_t (b, d). `state` is what the last call returned; None starts from zero.
+
+        dt  (b,): how long this step lasts, as in `forward`
+        """
+        if dt is not None:
+            checks.check_step(self, x_t)
+            y, end = self(x_t[:, None], state, dt=torch.as_tensor(dt, device=x_t.device).reshape(-1, 1))
+            return y[:, 0], end
         taken = lane.take(self, x_t, state)
         if taken is not None:
             return taken
         if self.bidirectional:
-            raise ValueError(border.no_streaming(self, "step"))
-        border.check_step(self, x_t)
+            raise ValueError(checks.no_streaming(self, "step"))
+        checks.check_step(self, x_t)
         if state is None:
             state = self.initial_state(x_t.shape[0])
         else:
-            border.check_state(self, state, x_t.shape[0])
-        if torch.is_autocast_enabled(x_t.device.type):
+            checks.check_state(self, state, x_t.shape[0])
+        if not x_t.is_meta and torch.is_autocast_enabled(x_t.device.type):
             with self._precision(x_t.device.type):
                 y_t, state = self._step(x_t.to(self.dtype), state)
         elif x_t.dtype == self.dtype:  # no casts where none is needed: a step is so short that they show
@@ -153,6 +225,36 @@ class Layer(Freezable, ABC):
         else:
             y_t, state = self._step(x_t.to(self.dtype), state)
         return y_t.to(x_t.dtype), state
+
+    def states(self, x: Tensor, at: int | Sequence[int] | None = None, state: State = None) -> Tensor:
+        """The states in between: after step t of x (b, l, d) for each t of `at` (None: after every step).
+
+        (b, steps, ...), or (b, ...) for a single number; -1 is the last step. What stepping through x gives, for layers
+        whose state is one tensor.
+        """
+        if not isinstance(self.state_spec(1), Spec):
+            raise TypeError(
+                f"{type(self).__name__}.states: the state is no single tensor; layer(x[:, : t + 1]) returns that after "
+                "step t."
+            )
+        checks.check_sequence(self, x, None)
+        l, many = x.shape[1], at if isinstance(at, Sequence) else range(x.shape[1]) if at is None else [at]
+        if any(isinstance(t, bool) or not isinstance(t, int) or not -l <= t < l for t in many):
+            raise ValueError(f"{type(self).__name__}.states: steps must lie in {-l} .. {l - 1}, got at={at!r}.")
+        wanted, found, done = [t % l for t in many], {}, 0
+        for t in sorted(set(wanted)):
+            state = self(x[:, done : t + 1], state)[1]
+            found[t], done = state, t + 1
+        if isinstance(at, int):
+            return found[wanted[0]]
+        return torch.stack([found[t] for t in wanted], 1) if wanted else self.initial_state(x.shape[0])[:, None][:, :0]
+
+    def extra_repr(self) -> str:
+        """The arguments that it was made with, where they are not the defaults; sizes always."""
+        given = inspect.signature(type(self).__init__).parameters.values()
+        own = {p.name: p.default for p in given if p.name in self.__dict__ or p.name == "d_model"}
+        shown = {name: getattr(self, name) for name, default in own.items() if _tells(name, self, default)}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @contextmanager
     def frozen(self) -> Iterator[Layer]:
@@ -162,20 +264,42 @@ class Layer(Freezable, ABC):
 
     # -- shared machinery ------------------------------------------------------------------------------------------
 
+    def _start(self, x: Tensor) -> State:
+        """The zero state for x; None in a traced pass of a layer that takes this: no complex zeros are traced."""
+        return None if self.starts_from_none and traced(x) else self.initial_state(x.shape[0])
+
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
         """Recurrences run in the layer's own dtype, outside of autocast; a block, which may be half, inside."""
-        return torch.autocast(device_type, enabled=False)
+        return without_autocast(device_type)
+
+    def _isolate_nonfinite(self, y: Tensor, x: Tensor, start: State, lengths: Tensor | None) -> Tensor:
+        """y, before the first step that is NaN or infinite, as if nothing came after: products over whole blocks take
+        all steps times 0 or not, and 0 times NaN is NaN. On a CPU; a GPU would have to wait for the look."""
+        if x.device.type != "cpu" or traced(x) or not plain() or bool(torch.isfinite(x.detach().sum())):
+            return y
+        odd = (~torch.isfinite(x.detach())).any(-1).cumsum(1) > 0  # (b, l), from the first such step on
+        if not bool(odd.any()):  # the sum alone was too large
+            return y
+        before, _ = self._sequence(x.masked_fill(odd[..., None], 0), start, lengths)
+        return torch.where(odd[..., None], y, before)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        start = map_spec(
+        y, _ = self._sequence(x, self._rest(x), lengths)
+        return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
+
+    def _rest(self, x: Tensor) -> State:
+        """As `_start`, for a layer of both directions, which has no `initial_state`."""
+        if self.starts_from_none and traced(x):
+            return None
+        return map_spec(
             self.state_spec(x.shape[0]),
             lambda s: torch.zeros([n or 0 for n in s.shape], dtype=s.dtype, device=x.device),
         )
-        y, _ = self._sequence(x, start, lengths)
-        return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
 
     def known_spec(self, batch: int) -> Any:
         """`state_spec(batch)`, made once for each batch size and dtype."""
+        if not isinstance(batch, int) or torch.compiler.is_compiling():  # a size that is not known yet
+            return self.state_spec(batch)
         key = (batch, self.dtype)
         if key not in self._specs:
             if len(self._specs) > 64:  # a stream of ever new batch sizes must not fill the memory
@@ -188,7 +312,12 @@ class Layer(Freezable, ABC):
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
 
 
-def grouped(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _tells(name: str, layer: nn.Module, default: Any) -> bool:
+    value = getattr(layer, name)
+    return isinstance(value, int | float | str) and (name in ("d_model", "d_state") or value != default)
+
+
+def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Split parameters into groups: `special` maps a name to its overrides; the rest form one plain group."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
     for name, parameter in layer.named_parameters():
@@ -220,6 +349,15 @@ def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
     if isinstance(spec, dict):
         return {name: map_spec(part, make) for name, part in spec.items()}
     return tuple(map_spec(part, make) for part in spec)
+
+
+def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `change` to every tensor of a state; None stays."""
+    if state is None or isinstance(state, Tensor):
+        return None if state is None else change(state)
+    if isinstance(state, dict):
+        return {name: map_state(part, change) for name, part in state.items()}
+    return tuple(map_state(part, change) for part in state)
 
 
 def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd, ptd
-from resolvent.layers import border, siso
-from resolvent.layers.contract import Layer, Spec, State, grouped
-from resolvent.scan.step import Step
-from resolvent.ssm.block_tables import DiagonalBank, inside, wide
+from resolvent.layers import checks, siso
+from resolvent.layers.contract import Layer, Spec, State, group_parameters
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.pairs import Number, complex_of, exp, joined, where
+from resolvent.ops.step.operation import Step
+from resolvent.runtime.transforms import recorded, traced
 from resolvent.ssm.discretise import expm1_over
 from resolvent.ssm.hippo import dplr
 from resolvent.ssm.system import System, conjugate_closed
@@ -47,6 +49,8 @@ class DSS(Layer):
     lr             learning rate of dt, lam and W in `optim_groups`; None leaves the optimiser's
     """
 
+    starts_from_none = True
+
     def __init__(
         self,
         d_model: int,
@@ -63,11 +67,11 @@ class DSS(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("DSS", d_state=d_state)
-        border.check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
+        checks.check_positive("DSS", d_state=d_state)
+        checks.check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
         timestep.check_range("DSS", dt_min, dt_max)
         _check_length(kernel, length)
-        border.check_choice("DSS", "init", init, ("legs", "ptd"))
+        checks.check_choice("DSS", "init", init, ("legs", "ptd"))
         self.d_state, self.kernel, self.length, self.lr = d_state, kernel, length, lr
         self.init = init
         lam = dplr("legs", 2 * d_state)[0] if init == "legs" else legs_ptd(2 * d_state).half()[0]  # (n,)
@@ -85,38 +89,43 @@ class DSS(Layer):
     def system(self) -> System:
         """The discrete systems of all channels as a bank (d,); for "softmax" that of the declared length."""
         siso.check_one_direction(self)
-        bank = self._bank(self._declared("system()"))
+        bank = self._bank(self._require_length("system()"))
         gain = torch.ones_like(bank.lam) if bank.gain is None else bank.gain
         lam, B, C = (t.to(self.complex_dtype) for t in (bank.lam, gain[..., None], bank.weight[:, None] / 2))
         return conjugate_closed(lam, B, C, self.D[:, None, None], timestep.positive(self.log_dt[:, 0]))
 
     def optim_groups(self) -> list[dict[str, Any]]:
         names = ("log_dt", "decay", "frequency", "W", "W_back")
-        return grouped(self, siso.optim_overrides(names, self.lr))
+        return group_parameters(self, siso.optim_overrides(names, self.lr))
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         if self.kernel == "exp":
             return siso.sequence(self, lambda: self._bank(0), x, state, lengths)
-        h, position = state
+        h, position = (None, x.new_zeros(x.shape[0], dtype=torch.int64)) if state is None else state
         steps = torch.full_like(position, x.shape[1]) if lengths is None else lengths.to(position.dtype)
         self._check_position(position, steps)
         if self.length is None and lengths is not None:
-            y, h = self._ragged(x, lengths, back=False), torch.zeros_like(h)  # h cannot be used: no length is declared
+            y = self._run_ragged(x, lengths, back=False)
+            h = x.new_zeros(x.shape[0], self.d_model, self.d_state, dtype=self.complex_dtype)  # without use: no length
         else:
             L = self.length or x.shape[1]
-            y, h = siso.sequence(self, lambda: self._bank(L), x, h, lengths, key=f"of {L}")
+            y, h = siso.sequence(self, lambda: self._bank(L), x, h, lengths, key=self._key(L))
         return y, (h, position + steps)
+
+    def _key(self, L: int) -> str:
+        """What tables are kept under; none are kept for a length that is not known yet."""
+        return "of any" if isinstance(L, torch.SymInt) or torch.compiler.is_compiling() else f"of {L}"
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.kernel == "softmax" and self.length is None and lengths is not None:
-            return self._ragged(x, lengths, back=True)
+            return self._run_ragged(x, lengths, back=True)
         L = self.length or x.shape[1]
-        key = f"of {L}" if self.kernel == "softmax" else ""
+        key = self._key(L) if self.kernel == "softmax" else ""
         return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=key)
 
-    def _ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
+    def _run_ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
         """Each sequence with the kernel of its own length: one set of tables per sequence."""
 
         def one(x: Tensor, L: Tensor) -> Tensor:
@@ -125,7 +134,7 @@ class DSS(Layer):
         return torch.vmap(one)(x, lengths.to(x.device))
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        L = self._declared("step")
+        L = self._require_length("step")
         if self.kernel == "exp":
             return siso.step(self, lambda: self._bank(L), x_t, state)
         h, position = state
@@ -149,18 +158,18 @@ class DSS(Layer):
         dt = timestep.positive(wide(self.log_dt))  # (d, 2) or (d, 1)
         decay = wide(self.decay)
         re = -timestep.positive(decay) if self.kernel == "exp" else decay
-        lam = torch.complex(re, wide(self.frequency))  # (n,)
+        lam = joined(re, wide(self.frequency))  # (n,)
         growth, angle = dt[:, :1] * re, dt[:, -1:] * lam.imag  # (d, n)
-        W = siso.as_complex(wide(self.W_back if back and self.W_back is not None else self.W))
+        W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
         if self.kernel == "exp":
-            z = torch.complex(growth, angle)
-            return DiagonalBank(inside(torch.exp(z), self.dtype), W * expm1_over(z) * z / lam, D)
-        z = torch.complex(growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype)), angle)
+            z = joined(growth, angle)
+            return DiagonalBank(inside(exp(z), self.dtype), W * expm1_over(z) * z / lam, D)
+        z = joined(_held(growth, L), angle)
         total, gain = _softmax_sum(z, L)
-        return DiagonalBank(torch.exp(z), W * _reciprocal(lam * total), D, gain)
+        return DiagonalBank(exp(z), W * _reciprocal(total * lam), D, gain)
 
-    def _declared(self, what: str) -> int:
+    def _require_length(self, what: str) -> int:
         if self.kernel == "softmax" and self.length is None:
             raise ValueError(
                 f"DSS: a softmax kernel depends on the whole length, so {what!r} needs it beforehand; build the layer "
@@ -169,10 +178,10 @@ class DSS(Layer):
         return self.length or 0
 
     def _check_position(self, position: Tensor, steps: Tensor) -> None:
-        if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(position):
+        if recorded(position) or torch._C._functorch.is_functorch_wrapped_tensor(position):
             return  # values cannot be read while tracing
         if self.length is None and int(position.max()) > 0:
-            self._declared("state")
+            self._require_length("state")
         end = int((position + steps).max())
         if self.length is not None and end > self.length:
             raise ValueError(
@@ -181,27 +190,34 @@ class DSS(Layer):
             )
 
 
-def _softmax_sum(z: Tensor, L: int | Tensor) -> tuple[Tensor, Tensor]:
+def _held(growth: Tensor, L: int | Tensor) -> Tensor:
+    """At most LARGEST_GROWTH over the length."""
+    if traced(growth) and not isinstance(L, Tensor):
+        return growth.clamp(max=LARGEST_GROWTH / L)
+    return growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype))
+
+
+def _softmax_sum(z: Number, L: int | Tensor) -> tuple[Number, Number]:
     """sum_{r<L} e^{r z} / m and the gain 1 / m, m = max_r |e^{r z}| up to a phase: 1, or e^{(L-1) z} where it grows.
 
     The shift by the largest term keeps both finite: a growing state is fed in small and reaches order one at the end.
     """
     grows = z.real > 0
-    w = torch.where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} read from its largest term
-    total = L * expm1_over(L * w) / expm1_over(w)
-    gain = torch.where(grows, torch.exp((1 - L) * torch.where(grows, z, 0)), 1)
+    w = where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} read from its largest term
+    total = expm1_over(w.mul(L)).mul(L) / expm1_over(w)
+    gain = where(grows, exp(where(grows, z, 0).mul(1 - L)), 1)
     return total, gain
 
 
-def _reciprocal(x: Tensor) -> Tensor:
+def _reciprocal(x: Number) -> Number:
     """conj(x) / (|x|^2 + 1e-7): 1/x where x is not small, and finite everywhere."""
-    return x.conj() / (x.real**2 + x.imag**2 + REGULARISER)
+    return x.conj().div(x.real**2 + x.imag**2 + REGULARISER)
 
 
 def _check_length(kernel: str, length: int | None) -> None:
     if length is None:
         return
-    border.check_positive("DSS", length=length)
+    checks.check_positive("DSS", length=length)
     if kernel == "exp":
         raise ValueError(
             f'DSS: length={length} has no meaning for kernel="exp", whose kernels are prefixes; leave it out.'

@@ -16,10 +16,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import border, siso
+from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
-from resolvent.scan.step import Step
-from resolvent.ssm.block_tables import DiagonalBank, inside, wide
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.step.operation import Step
 from resolvent.ssm.system import Diagonal, System
 
 GATE_STD = 0.2
@@ -37,6 +37,8 @@ class EMA(Layer):
                    residual omega u_t is added once
     """
 
+    starts_from_none = True
+
     def __init__(
         self,
         d_model: int,
@@ -47,7 +49,7 @@ class EMA(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("EMA", d_state=d_state)
+        checks.check_positive("EMA", d_state=d_state)
         self.d_state, self.silu = d_state, silu
         shape = (2, d_model, d_state) if bidirectional else (1, d_model, d_state)  # directions first
         sign = torch.ones(d_state)
@@ -68,24 +70,24 @@ class EMA(Layer):
         C = self.eta[0] / math.sqrt(self.d_state)
         return System(Diagonal(q), B[..., None], C[:, None], self.omega[:, None, None], 1.0)
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         y, end = siso.sequence(self, self._bank, x, state, lengths)
-        return (y if self.bidirectional else self._activated(y)), end
+        return (y if self.bidirectional else self._activate(y)), end
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return siso.backward_sequence(self, self._bank_back, x, delay=False)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self._activated(super()._both_directions(x, lengths))
+        return self._activate(super()._both_directions(x, lengths))
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         y_t, state = siso.step(self, self._bank, x_t, state)
-        return self._activated(y_t), state
+        return self._activate(y_t), state
 
     def _stepper(self) -> Step | None:
         return None if self.silu else siso.stepper(self, self._bank)
 
-    def _activated(self, y: Tensor) -> Tensor:
+    def _activate(self, y: Tensor) -> Tensor:
         return nn.functional.silu(y) if self.silu else y
 
     def _recurrence(self, direction: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from resolvent.runtime.transforms import as_traced, recorded
+
+_ABSENT = object()
+
 
 class Freezable(nn.Module):
     """Abstract. A module that gets its tables from `cached` takes part in `frozen()`."""
@@ -27,19 +31,24 @@ class Freezable(nn.Module):
 
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
-        if self._tables is None:
+        tables = self._tables  # once: another thread may leave the context meanwhile
+        if tables is None:
             return compute()
-        if key not in self._tables:
+        found = tables.get(key, _ABSENT)
+        if found is _ABSENT and recorded(*self._parameters.values()):  # what a tracer makes is no value to keep
+            return compute()
+        if found is _ABSENT:
             with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it
-                self._tables[key] = compute()
-        return self._tables[key]
+                found = tables[key] = compute()
+        return found
 
     def _derive_all(self) -> None:
         """Fill the tables that `frozen()` keeps ahead of the first call. Optional: they fill themselves on use."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        if self._tables is not None:
-            self._tables.clear()  # they were made for the old dtype and device
+        tables = self._tables
+        if tables is not None:
+            tables.clear()  # they were made for the old dtype and device
         super()._apply(fn, recurse)
         return self
 
@@ -67,6 +76,18 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
         yield module
     finally:
         _release(held, parameters)
+
+
+@contextmanager
+def constant_tables(module: nn.Module, *inputs: Any) -> Iterator[nn.Module]:
+    """`frozen`, with the tables in the form that a traced pass takes: `torch.export` inside then finds constants.
+
+    `inputs` are those that the export is given; one pass over them makes the tables.
+    """
+    with frozen(module):
+        with torch.no_grad(), as_traced():
+            module(*inputs)
+        yield module
 
 
 _freezing = threading.Lock()

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init.ring import check_ring, normaliser, ring
-from resolvent.layers import border, mimo
-from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
-from resolvent.scan.step import Step, mimo_step
+from resolvent.layers import checks, mimo
+from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.ops.pairs import Number, complex_of, exp, joined
+from resolvent.ops.step.operation import Step, mimo_step
+from resolvent.runtime.transforms import traced
 from resolvent.ssm.system import System, conjugate_closed
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
@@ -37,6 +39,8 @@ class LRU(Layer):
                       published recipe is half of a base rate of 1e-3.
     """
 
+    starts_from_none = True
+
     def __init__(
         self,
         d_model: int,
@@ -50,7 +54,7 @@ class LRU(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("LRU", d_state=d_state)
+        checks.check_positive("LRU", d_state=d_state)
         check_ring("LRU", r_min, r_max, max_phase)
         self.d_state = d_state
         self.lr = lr
@@ -64,19 +68,19 @@ class LRU(Layer):
             self.C_back = nn.Parameter(torch.randn(d_model, d_state, 2) / math.sqrt(d_state))
         self.D = nn.Parameter(torch.randn(d_model))  # (d,)
 
-    def discrete(self) -> tuple[Tensor, Tensor]:
+    def discrete(self) -> tuple[Number, Number]:
         """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
         nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log, self.gamma_log))
-        lam = mimo.inside_disc(torch.exp(torch.complex(-nu, theta)))
-        return lam, gamma[:, None] * torch.view_as_complex(self.B)
+        lam = mimo.inside_disc(exp(joined(-nu, theta)))
+        return lam, complex_of(self.B).mul(gamma[:, None])
 
     def tables(self) -> mimo.Tables:
-        return self.cached("tables", self._tables_now)
+        return self.cached("traced tables" if traced(self.D) else "tables", self._tables_now)
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
         if self.bidirectional:
-            raise ValueError(border.no_streaming(self, "system()"))
+            raise ValueError(checks.no_streaming(self, "system()"))
         lam, B_bar = self.discrete()
         return conjugate_closed(lam, B_bar, torch.view_as_complex(self.C) / 2, torch.diag(self.D), 1.0)
 
@@ -86,18 +90,17 @@ class LRU(Layer):
     def optim_groups(self) -> list[dict[str, Any]]:
         """nu, theta, gamma and B without weight decay, at their own learning rate; the rest plain."""
         own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
-        return grouped(self, dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B"), own))
+        return group_parameters(self, dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B"), own))
 
     def _tables_now(self) -> mimo.Tables:
         lam, B_bar = self.discrete()
-        return mimo.Tables(lam, mimo.input_table(B_bar), mimo.output_table(self.C), self.D)
+        return mimo.tables(lam, B_bar, mimo.output_table(self.C), self.D)
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back))
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        y, h = mimo.sequence(self.tables(), x, state)
-        return y, at_lengths(h, lengths).clone()  # a view would keep all l states alive
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return mimo.sequence(self.tables(), x, state, lengths)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return mimo.step(self.tables(), x_t, state)

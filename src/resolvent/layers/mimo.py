@@ -13,14 +13,17 @@ Shape letters: b batch, l length, d channels, p complex states.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
+from resolvent.layers.contract import at_lengths
+from resolvent.ops.dense_scan.linear import linear
+from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.pairs import Number, Pair, stacked
+from resolvent.ops.step.operation import is_unwatched, mimo_step
 from resolvent.scan import linear_scan
-from resolvent.scan.step import mimo_step, unwatched
 
 ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
 
@@ -28,16 +31,22 @@ ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
 class Tables(NamedTuple):
     """What the recurrence needs, made from parameters alone."""
 
-    lam_bar: Tensor  # (p,) complex
+    lam_bar: Tensor  # (p,) complex; where the pass is traced (p, 2)
     W_in: Tensor  # (2p, d)
     W_out: Tensor  # (d, 2p)
     D: Tensor  # (d,)
 
 
-def input_table(B_bar: Tensor) -> Tensor:
+def tables(lam_bar: Number, B_bar: Number, W_out: Tensor, D: Tensor) -> Tables:
+    """From lam_bar (p,), B_bar (p, d), W_out (d, 2p) and D (d,)."""
+    own = stacked(lam_bar) if isinstance(lam_bar, Pair) else lam_bar
+    return Tables(own, input_table(B_bar), W_out, D)
+
+
+def input_table(B_bar: Number) -> Tensor:
     """W_in of a complex B_bar (p, d)."""
     p, d = B_bar.shape
-    return torch.view_as_real(B_bar).transpose(1, 2).reshape(2 * p, d)
+    return stacked(B_bar).transpose(1, 2).reshape(2 * p, d)
 
 
 def output_table(C: Tensor, scale: float = 1.0) -> Tensor:
@@ -45,14 +54,14 @@ def output_table(C: Tensor, scale: float = 1.0) -> Tensor:
     return torch.stack([scale * C[..., 0], -scale * C[..., 1]], -1).flatten(1)
 
 
-def inside_disc(lam: Tensor) -> Tensor:
+def inside_disc(lam: Number) -> Any:
     """lam with its modulus held below 1 in floating point too.
 
     exp(-x) of a small x > 0 is exactly 1 in float32, and cos, sin and their products round upwards: the modulus is
     therefore held at 1 - 8 eps, a memory of a million steps in float32. Values inside are returned unchanged.
     """
     largest = 1.0 - ROUNDING_STEPS * torch.finfo(lam.real.dtype).eps
-    return lam * (largest / lam.abs().clamp_min(largest))
+    return lam.mul(largest / lam.abs().clamp_min(largest))
 
 
 def drive(tables: Tables, u: Tensor) -> Tensor:
@@ -66,10 +75,19 @@ def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
     return torch.addcmul(linear(torch.view_as_real(h).flatten(-2), tables.W_out), u, tables.D)
 
 
-def sequence(tables: Tables, u: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """The causal pass: u (b, l, d), h0 (b, p) -> y (b, l, d) and every state h (b, l, p)."""
-    h = linear_scan(tables.lam_bar, drive(tables, u), h0)
-    return read(tables, h, u), h
+def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The causal pass: u (b, l, d), h0 (b, p) -> y (b, l, d) and the state at each sequence's end (b, p)."""
+    if tables.lam_bar.is_complex():
+        h = linear_scan(tables.lam_bar, drive(tables, u), h0)
+        return read(tables, h, u), at_lengths(h, lengths).clone()  # a view would keep all l states alive
+    start = None if h0 is None else torch.view_as_real(h0).flatten(-2)
+    pairs = pair_scan(tables.lam_bar, linear(u, tables.W_in), start)  # (b, l, 2p)
+    y = torch.addcmul(linear(pairs, tables.W_out), u, tables.D)
+    return y, _formed(at_lengths(pairs, lengths)).clone()
+
+
+def _formed(reals: Tensor) -> Tensor:
+    return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2)))
 
 
 def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
@@ -77,6 +95,10 @@ def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
 
     u must be zero where it is padding: the backward scan then is still at rest when it meets the last valid step.
     """
+    if not tables.lam_bar.is_complex():
+        v = linear(u, tables.W_in)  # (b, l, 2p)
+        y = torch.addcmul(linear(pair_scan(tables.lam_bar, v), tables.W_out), u, tables.D)
+        return y + linear(pair_scan(tables.lam_bar, v, reverse=True), W_back)
     Bu = drive(tables, u)  # (b, l, p)
     y = read(tables, linear_scan(tables.lam_bar, Bu), u)
     h_back = linear_scan(tables.lam_bar, Bu, reverse=True)
@@ -85,7 +107,9 @@ def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
 
 def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """One step: u_t (b, d), h (b, p) -> y_t (b, d) and the next h."""
-    if unwatched(u_t, h, *tables):
+    if not tables.lam_bar.is_complex():
+        tables = tables._replace(lam_bar=torch.view_as_complex(tables.lam_bar))
+    if is_unwatched(u_t, h, *tables):
         return mimo_step(*tables)(u_t, h)
     h = torch.addcmul(drive(tables, u_t), tables.lam_bar, h)
     return read(tables, h, u_t), h

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import border
+from resolvent.layers import checks
 
 
 def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Tensor:
@@ -31,7 +31,7 @@ class RelativeBias(nn.Module):
 
     def __init__(self, size: int, heads: int = 1, *, causal: bool = True) -> None:
         super().__init__()
-        border.check_positive("RelativeBias", size=size, heads=heads)
+        checks.check_positive("RelativeBias", size=size, heads=heads)
         self.size, self.causal = size, causal
         self.table = nn.Parameter(torch.randn(heads, size if causal else 2 * size - 1) * 0.02)  # (h, distances)
 

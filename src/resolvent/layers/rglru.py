@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.layers import border
-from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
-from resolvent.scan.gated import gated_scan
-from resolvent.scan.gated_reference import gates
+from resolvent.layers import checks
+from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
+from resolvent.ops.gated_scan.operation import gated_scan
+from resolvent.ops.gated_scan.reference import gates
 from resolvent.ssm.system import Diagonal, System
 
 
@@ -47,8 +47,8 @@ class RGLRU(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("RGLRU", heads=heads)
-        border.check_choice("RGLRU", "convention", convention, ("code", "paper"))
+        checks.check_positive("RGLRU", heads=heads)
+        checks.check_choice("RGLRU", "convention", convention, ("code", "paper"))
         _check_settings(d_model, heads, c, radius)
         self.heads, self.c = heads, c
         block = d_model // heads
@@ -67,34 +67,34 @@ class RGLRU(Layer):
     def _sequence(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        h = gated_scan(*self._driven(x), state["h"], first=~state["started"])  # (b, l, d)
-        return h, self._started(at_lengths(h, lengths))
+        h = gated_scan(*self._drive(x), state["h"], first=~state["started"])  # (b, l, d)
+        return h, self._start_state(at_lengths(h, lengths))
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        return gated_scan(*self.other._driven(x), first=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
+        return gated_scan(*self.other._drive(x), first=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])
         h = torch.addcmul(gain * x_t, a, state["h"])  # (b, d)
-        return h, self._started(h)
+        return h, self._start_state(h)
 
-    def _started(self, h: Tensor) -> dict[str, Tensor]:
+    def _start_state(self, h: Tensor) -> dict[str, Tensor]:
         return {"h": h, "started": torch.ones(h.shape[0], dtype=torch.bool, device=h.device)}
 
     def _gates(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """a_t and sqrt(1 - a_t^2) i_t, both (..., d); `start` (..., 1) marks the first step of a document."""
-        p, q, _, rate = self._driven(x)
+        p, q, _, rate = self._drive(x)
         return gates(p, q, rate, start)
 
-    def _driven(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _drive(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What `gated_scan` takes: both gates before their sigmoid, x, and log a at r = 1."""
         rate: Tensor = self.cached("rate", lambda: -self.c * F.softplus(self.L))  # (d,)
         return _blockwise(x, self.W_a, self.b_a), _blockwise(x, self.W_x, self.b_x), x, rate
 
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
-        border.check_sequence(self, x, None)
+        checks.check_sequence(self, x, None)
         if self.bidirectional:
             raise ValueError("RGLRU: a bidirectional layer has no causal system; build it with bidirectional=False.")
         x = x.to(self.dtype)
@@ -105,7 +105,9 @@ class RGLRU(Layer):
     def optim_groups(self) -> list[dict[str, Any]]:
         """L and the biases take no weight decay: pulling L to zero would pull every radius to one half."""
         kept = ("L", "b_a", "b_x")
-        return grouped(self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")})
+        return group_parameters(
+            self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")}
+        )
 
 
 def _blockwise(x: Tensor, W: Tensor, bias: Tensor) -> Tensor:

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
-from resolvent.layers import border, siso
-from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.layers import checks, siso
+from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.ops.blocked.tables import DenseBank, reals, wide
+from resolvent.ops.pairs import Number, complex_of, interleaved, joined, tensor_of
 from resolvent.ssm import half_dplr
-from resolvent.ssm.block_tables import DenseBank, reals, wide
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR
 from resolvent.ssm.hippo import NAMES, dplr
@@ -45,6 +46,8 @@ class S4(Layer):
     lr              learning rate of A, B and dt in `optim_groups`; None leaves the optimiser's
     """
 
+    starts_from_none = True
+
     def __init__(
         self,
         d_model: int,
@@ -61,9 +64,9 @@ class S4(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_even("S4", d_state)
-        border.check_choice("S4", "init", init, NAMES)
-        border.check_choice("S4", "discretisation", discretisation, ("bilinear", "zoh"))
+        checks.check_even("S4", d_state)
+        checks.check_choice("S4", "init", init, NAMES)
+        checks.check_choice("S4", "discretisation", discretisation, ("bilinear", "zoh"))
         timestep.check_range("S4", dt_min, dt_max)
         _check_sharing(d_model, n_ssm)
         self.d_state, self.n, self.lr = d_state, d_state // 2, lr
@@ -71,7 +74,7 @@ class S4(Layer):
         lam, P, B, _ = dplr(init, d_state)  # (n,), (n, r), (n,)
         self.log_decay = siso.pairs(torch.log((-lam.real).clamp(min=LEAST_DECAY)).repeat(n_ssm, 1))  # (n_ssm, n)
         self.frequency = siso.pairs(lam.imag.repeat(n_ssm, 1))  # (n_ssm, n)
-        self.P = siso.pairs(_widened(P, rank).repeat(n_ssm, 1, 1))  # (n_ssm, n, rank, 2)
+        self.P = siso.pairs(_widen(P, rank).repeat(n_ssm, 1, 1))  # (n_ssm, n, rank, 2)
         self.B = siso.pairs(B.repeat(n_ssm, 1))  # (n_ssm, n, 2)
         self.log_dt = nn.Parameter(timestep.log_uniform((d_model,), dt_min, dt_max))  # (d,)
         self.C = siso.pairs(siso.complex_normal(d_model, self.n))  # (d, n, 2)
@@ -89,17 +92,18 @@ class S4(Layer):
             bank = self._bank()
             A, B, C = (t.to(self.dtype) for t in (bank.A, bank.B[..., None], bank.C[:, None]))
             return System(Dense(A), B, C, D, dt)
-        half, C = self._half(), siso.as_complex(wide(self.C))[:, None]
+        half, C = self._half(), complex_of(wide(self.C))[:, None]
         lam, P, Q, B = (
-            _closed(t).to(self.complex_dtype) for t in (half.lam_bar[..., None], half.U, half.Q, half.B_bar[..., None])
+            _close_conjugates(t).to(self.complex_dtype)
+            for t in (half.lam_bar[..., None], half.U, half.Q, half.B_bar[..., None])
         )
         both = torch.cat([C, C.conj()], -1).to(self.complex_dtype)
         return System(DPLR(lam[..., 0], P, Q), B, both, D.to(self.complex_dtype), dt)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        return grouped(self, siso.optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
+        return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._bank, x, state, lengths)
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -117,17 +121,18 @@ class S4(Layer):
     def _dense_step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         A, B, C = self.cached("step", lambda: [t.to(self.dtype) for t in self._real_tables()])
         x = torch.einsum("dij,bdj->bdi", A, reals(state)) + B * x_t[..., None]
-        return torch.addcmul((x * C).sum(-1), self.D, x_t), siso.as_complex(x.unflatten(-1, (-1, 2)))
+        return torch.addcmul((x * C).sum(-1), self.D, x_t), siso.formed(x)
 
     def _step_tables(self) -> tuple[Tensor, ...]:
         half = self._half()
-        row = 2 * reals(half.Q.movedim(-1, 0).contiguous())  # (r, d, 2n): 2 Re(Q^* x)
-        C = reals(2 * siso.as_complex(wide(self.C)).conj())
+        lam, U, Q, B = (tensor_of(t) for t in (half.lam_bar, half.U, half.Q, half.B_bar))
+        row = 2 * reals(Q.movedim(-1, 0).contiguous())  # (r, d, 2n): 2 Re(Q^* x)
+        C = interleaved(complex_of(wide(self.C)).conj() * 2)
         return (
-            half.lam_bar.to(self.complex_dtype),
-            half.U.movedim(-1, 0).to(self.complex_dtype).contiguous(),  # (r, d, n)
+            lam.to(self.complex_dtype),
+            U.movedim(-1, 0).to(self.complex_dtype).contiguous(),  # (r, d, n)
             row.to(self.dtype),
-            half.B_bar.to(self.complex_dtype),
+            B.to(self.complex_dtype),
             C.to(self.dtype),
         )
 
@@ -135,17 +140,17 @@ class S4(Layer):
         bank = self._bank()
         return bank.A, bank.B, bank.C
 
-    def _continuous(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _continuous(self) -> tuple[Number, Number, Number, Tensor]:
         """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
         decay, frequency = timestep.positive(wide(self.log_decay)), wide(self.frequency)
-        lam, P, B = torch.complex(-decay, frequency), siso.as_complex(wide(self.P)), siso.as_complex(wide(self.B))
+        lam, P, B = joined(-decay, frequency), complex_of(wide(self.P)), complex_of(wide(self.B))
         lam, P, B = (t.repeat_interleave(self.d_model // self.n_ssm, 0) for t in (lam, P, B))
         return lam, P, B, timestep.positive(wide(self.log_dt))
 
     def _half(self) -> HalfDPLR:
         lam, P, B, dt = self._continuous()
         half = half_dplr.bilinear(lam, P, B, dt)
-        return half_dplr.contracted(half, lam, P, dt, 8 * torch.finfo(self.dtype).eps)
+        return half_dplr.contract(half, lam, P, dt, 8 * torch.finfo(self.dtype).eps)
 
     def _bank(self) -> DenseBank:
         return self._dense_bank(self.C, wide(self.D))
@@ -155,24 +160,25 @@ class S4(Layer):
         return self._dense_bank(self.C_back, None)
 
     def _dense_bank(self, C: Tensor, D: Tensor | None) -> DenseBank:
-        row = reals(2 * siso.as_complex(wide(C)).conj())  # (d, 2n)
+        row = interleaved(complex_of(wide(C)).conj() * 2)  # (d, 2n)
         if self.discretisation == "bilinear":
             half = self._half()
-            return DenseBank(half.dense(), reals(half.B_bar), row, D)
+            return DenseBank(half.dense(), interleaved(half.B_bar), row, D)
         lam, P, B, dt = self._continuous()
         A = half_dplr.real_matrix(lam, P, P)
-        held = discretise(System(Dense(A), reals(B)[..., None], row[:, None], torch.zeros_like(row[:, :1, None])), dt)
+        zero = torch.zeros_like(row[:, :1, None])
+        held = discretise(System(Dense(A), interleaved(B)[..., None], row[:, None], zero), dt)
         return DenseBank(held.A.dense(), held.B[..., 0], row, D)
 
 
-def _closed(half: Tensor) -> Tensor:
+def _close_conjugates(half: Tensor) -> Tensor:
     """Both members of each conjugate pair, from (d, n, r) to (d, 2n, r)."""
     return torch.cat([half, half.conj()], 1)
 
 
-def _widened(P: Tensor, rank: int) -> Tensor:
+def _widen(P: Tensor, rank: int) -> Tensor:
     """P (n, r) with small random columns added up to `rank`."""
-    border.check_positive("S4", rank=rank)
+    checks.check_positive("S4", rank=rank)
     n, own = P.shape
     if rank < own:
         raise ValueError(f"S4: this HiPPO matrix has a low-rank part of rank {own}, got rank={rank}; use rank={own}.")
@@ -180,6 +186,6 @@ def _widened(P: Tensor, rank: int) -> Tensor:
 
 
 def _check_sharing(d_model: int, n_ssm: int) -> None:
-    border.check_positive("S4", n_ssm=n_ssm)
+    checks.check_positive("S4", n_ssm=n_ssm)
     if d_model % n_ssm:
         raise ValueError(f"S4: expected n_ssm to divide d_model={d_model}, got {n_ssm}; use 1 or {d_model}.")

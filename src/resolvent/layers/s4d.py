@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
-from resolvent.init.spectra import SPECTRA, legs_ptd
-from resolvent.layers import border, siso
-from resolvent.layers.contract import Layer, Spec, grouped
-from resolvent.scan.step import Step
-from resolvent.ssm.block_tables import DiagonalBank, inside, wide
-from resolvent.ssm.discretise import diagonal_step
+from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
+from resolvent.layers import checks, siso
+from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.pairs import Number, complex_of, joined, tensor_of
+from resolvent.ops.step.operation import Step
+from resolvent.scan import linear_scan
+from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
 
 
@@ -37,6 +39,7 @@ class S4D(Layer):
     d_state         states of the full system of one channel (both members of each conjugate pair counted)
     init            first spectrum: "legs", "lin", "inv", "ptd" (perturbed LegS; optimised for d_state = 2, 4, ..., 128
                     and in closed form for others), or "real", which keeps real states and reads y = C x + D u
+    perturbation    of init="ptd": ||E|| / ||A||, say 0.01 to 0.5, of E in closed form; None: the optimised one
     skip            False leaves out D u
     discretisation  "zoh" or "bilinear"
     dt_min, dt_max  range of the log-uniform first time steps, one per channel
@@ -44,6 +47,8 @@ class S4D(Layer):
                     u_t enters through the forward direction alone
     lr              learning rate of lam, B and dt in `optim_groups`; None leaves the optimiser's
     """
+
+    starts_from_none = True
 
     def __init__(
         self,
@@ -56,16 +61,20 @@ class S4D(Layer):
         dt_max: float = timestep.DT_MAX,
         bidirectional: bool = False,
         skip: bool = True,
+        perturbation: float | None = None,
         lr: float | None = 1e-3,
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_choice("S4D", "init", init, tuple(SPECTRA))
-        border.check_choice("S4D", "discretisation", discretisation, ("zoh", "bilinear"))
-        (border.check_positive if init == "real" else border.check_even)("S4D", d_state=d_state)
+        checks.check_choice("S4D", "init", init, tuple(SPECTRA))
+        checks.check_choice("S4D", "discretisation", discretisation, ("zoh", "bilinear"))
+        (checks.check_positive if init == "real" else checks.check_even)("S4D", d_state=d_state)
         timestep.check_range("S4D", dt_min, dt_max)
+        checks.check_perturbation("S4D", init, perturbation)
         self.d_state, self.init, self.discretisation, self.lr = d_state, init, discretisation, lr
-        lam, B = (t.expand(d_model, -1) for t in SPECTRA[init](d_state))  # (d, n)
+        self.perturbation = perturbation
+        spectrum = SPECTRA[init](d_state) if perturbation is None else ptd(d_state, perturbation)
+        lam, B = (t.expand(d_model, -1) for t in spectrum)  # (d, n)
         self.n = lam.shape[-1]
         self.log_decay = siso.pairs(torch.log(-lam.real))  # (d, n), log(-Re lam)
         self.frequency = siso.pairs(lam.imag) if lam.is_complex() else None  # (d, n), Im lam
@@ -90,11 +99,36 @@ class S4D(Layer):
             return System(Diagonal(lam_bar), B_bar, C, D, step)
         return conjugate_closed(lam_bar, B_bar, C, D, step)
 
-    def optim_groups(self) -> list[dict[str, Any]]:
-        return grouped(self, siso.optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
+    @torch.no_grad()
+    def set_modes(self, lam_bar: Tensor, B: Tensor, C: Tensor) -> None:
+        """Take over discrete systems y = 2 Re(C x): lam_bar (d, n), B (d, n, 1), C (d, 1, n); dt and D stay."""
+        assert self.frequency is not None
+        lam, gain = undo_step(lam_bar, torch.exp(self.log_dt.double())[:, None], self.discretisation)
+        self.log_decay.copy_(torch.log((-lam.real).clamp_min(1e-12)))
+        self.frequency.copy_(lam.imag)
+        self.B.copy_(torch.view_as_real((1 / gain).resolve_conj()))  # so that B_bar is 1
+        self.C.copy_(torch.view_as_real((C[:, 0] * B[..., 0]).resolve_conj()))
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def optim_groups(self) -> list[dict[str, Any]]:
+        return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
+
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._bank, x, state, lengths)
+
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state stays per unit of input of an even step."""
+        lam, own = self._continuous()
+        lam, B = tensor_of(lam), tensor_of(self._complex(self.B))
+        _, gain = diagonal_step(lam, own, self.discretisation)
+        lam_bar, gain_k = diagonal_step(lam, own * wide(dt)[:, None, :, None].transpose(1, 2), self.discretisation)
+        a, scale = (t.transpose(1, 2) for t in (inside(lam_bar, self.dtype), gain_k / gain))  # (b, d, l, n)
+        kind = self.dtype if self.frequency is None else self.complex_dtype
+        u = scale * wide(x).transpose(1, 2)[..., None]  # (b, d, l, n)
+        h = linear_scan(a.to(kind), u.to(kind), state)
+        weight = tensor_of(self._weight(self.C, tensor_of(gain) * B)).to(kind)  # (d, n)
+        y = (h * weight[:, None]).sum(-1).real.transpose(1, 2)  # (b, l, d)
+        y = y if self.D is None else torch.addcmul(y, self.D, x)
+        return y, at_lengths(h.transpose(1, 2), lengths).clone()
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return siso.backward_sequence(self, self._bank_back, x, delay=True)
@@ -105,14 +139,17 @@ class S4D(Layer):
     def _stepper(self) -> Step | None:
         return siso.stepper(self, self._bank)
 
-    def _discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _discrete(self) -> tuple[Number, Number, Tensor]:
         """lam_bar (d, n), B_bar (d, n) and dt (d, 1)."""
-        dt = timestep.positive(wide(self.log_dt))[:, None]
-        lam = -timestep.positive(wide(self.log_decay))
-        if self.frequency is not None:
-            lam = torch.complex(lam, wide(self.frequency))
+        lam, dt = self._continuous()
         lam_bar, gain = diagonal_step(lam, dt, self.discretisation)
         return inside(lam_bar, self.dtype), gain * self._complex(self.B), dt
+
+    def _continuous(self) -> tuple[Number, Tensor]:
+        """lam (d, n) and dt (d, 1)."""
+        lam = -timestep.positive(wide(self.log_decay))
+        lam = lam if self.frequency is None else joined(lam, wide(self.frequency))
+        return lam, timestep.positive(wide(self.log_dt))[:, None]
 
     def _bank(self) -> DiagonalBank:
         lam_bar, B_bar, _ = self._discrete()
@@ -122,16 +159,16 @@ class S4D(Layer):
         lam_bar, B_bar, _ = self._discrete()
         return DiagonalBank(lam_bar, self._weight(self.C_back, B_bar))
 
-    def _weight(self, C: Tensor | None, B_bar: Tensor) -> Tensor:
+    def _weight(self, C: Tensor | None, B_bar: Number) -> Number:
         """What reads y from the state per unit of input."""
         assert C is not None
         return self._complex(C) * B_bar * (1 if self.frequency is None else 2)
 
-    def _complex(self, p: Tensor) -> Tensor:
-        return wide(p) if self.frequency is None else siso.as_complex(wide(p))
+    def _complex(self, p: Tensor) -> Number:
+        return wide(p) if self.frequency is None else complex_of(wide(p))
 
     def _read_out(self) -> nn.Parameter:
         if self.init == "ptd":
-            return siso.in_basis(legs_ptd(self.d_state).half()[1], self.d_model)
+            return siso.in_basis(legs_ptd(self.d_state, self.perturbation).half()[1], self.d_model)
         shape = (self.d_model, self.n)
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))

@@ -17,17 +17,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd
-from resolvent.layers import border, mimo
-from resolvent.layers.contract import Layer, Spec, at_lengths, grouped
-from resolvent.scan.step import Step, mimo_step
-from resolvent.ssm.discretise import diagonal_step
+from resolvent.layers import checks, mimo
+from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
+from resolvent.ops.pairs import Number, complex_of, joined, tensor_of
+from resolvent.ops.step.operation import Step, mimo_step
+from resolvent.runtime.transforms import traced
+from resolvent.scan import linear_scan
+from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.hippo import dplr, nplr
 from resolvent.ssm.system import System, conjugate_closed
 
 LARGEST_REAL = -1e-4  # what `clip` holds Re(lam) at, as published
+SHORT_STEP = 1e-3  # of a system that is taken over: so short that `clip` leaves slow states alone
 TRUNCATED_STD = 0.8796256610342398  # standard deviation of a normal truncated at two standard deviations
 
 
@@ -41,11 +46,14 @@ class S5(Layer):
     discretisation  "zoh" or "bilinear"
     init            "legs": each block is LegS's normal part; "ptd": LegS with a small perturbation, optimised for block
                     sizes 2, 4, ..., 128 and in closed form for others
+    perturbation    of init="ptd": ||E|| / ||A||, say 0.01 to 0.5, of E in closed form; None: the optimised one
     c_init          "lecun": C_0 V; "complex_normal": unit complex normal entries, without V
     dt_min, dt_max  range of the log-uniform first time steps, one per state
     clip            hold Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False leaves lam free
     lr              learning rate of lam, B and log_step in `optim_groups`; None leaves the optimiser's
     """
+
+    starts_from_none = True
 
     def __init__(
         self,
@@ -61,18 +69,21 @@ class S5(Layer):
         dt_min: float = timestep.DT_MIN,
         dt_max: float = timestep.DT_MAX,
         clip: bool = True,
+        perturbation: float | None = None,
         lr: float | None = 1e-3,
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         _check_blocks(d_state, blocks, conjugate)
-        border.check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
-        border.check_choice("S5", "init", init, ("legs", "ptd"))
-        border.check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
+        checks.check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
+        checks.check_choice("S5", "init", init, ("legs", "ptd"))
+        checks.check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
         timestep.check_range("S5", dt_min, dt_max)
         self.d_state, self.conjugate, self.clip, self.lr = d_state, conjugate, clip, lr
         self.discretisation = discretisation
-        lam, V, V_inv = _block_spectrum(init, d_state // blocks, conjugate)  # (k,), (d_state / blocks, k), transposed
+        checks.check_perturbation("S5", init, perturbation)
+        size = d_state // blocks
+        lam, V, V_inv = _block_spectrum(init, size, conjugate, perturbation)  # (k,), (size, k), (k, size)
         p = blocks * lam.shape[0]
         self.lam = nn.Parameter(_pairs(lam.repeat(blocks)))  # (p, 2)
         self.log_step = nn.Parameter(timestep.log_uniform((p,), dt_min, dt_max))  # (p,)
@@ -87,24 +98,37 @@ class S5(Layer):
         """The factor of the read-out: 2 where the conjugate half stands for both."""
         return 2.0 if self.conjugate else 1.0
 
-    def discrete(self) -> tuple[Tensor, Tensor]:
+    def discrete(self) -> tuple[Number, Number]:
         """lam_bar (p,) and B_bar (p, d)."""
+        lam_bar, gain = self._held(timestep.positive(self.log_step))
+        return lam_bar, gain[:, None] * complex_of(self.B)
+
+    def _held(self, step: Tensor) -> tuple[Number, Number]:
+        """lam_bar and the gain of the input for steps (..., p)."""
         re, im = self.lam.unbind(-1)
-        lam = torch.complex(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
-        lam_bar, gain = diagonal_step(lam, timestep.positive(self.log_step), self.discretisation)
-        lam_bar = mimo.inside_disc(lam_bar) if self.clip else lam_bar
-        return lam_bar, gain[:, None] * torch.view_as_complex(self.B)
+        lam = joined(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
+        lam_bar, gain = diagonal_step(lam, step, self.discretisation)
+        return mimo.inside_disc(lam_bar) if self.clip else lam_bar, gain
 
     def tables(self) -> mimo.Tables:
-        return self.cached("tables", self._tables_now)
+        return self.cached("traced tables" if traced(self.D) else "tables", self._tables_now)
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
         if self.bidirectional:
-            raise ValueError(border.no_streaming(self, "system()"))
+            raise ValueError(checks.no_streaming(self, "system()"))
         lam_bar, B_bar = self.discrete()
         C = torch.view_as_complex(self.C) * (self.scale / 2)
         return conjugate_closed(lam_bar, B_bar, C, torch.diag(self.D), 1.0)
+
+    @torch.no_grad()
+    def set_modes(self, lam_bar: Tensor, B: Tensor, C: Tensor) -> None:
+        """Take over a discrete system y = 2 Re(C x): lam_bar (p,), B (p, d), C (d, p); D stays."""
+        step = torch.full_like(lam_bar.real, SHORT_STEP)
+        lam, gain = undo_step(lam_bar, step, self.discretisation)
+        self.log_step.fill_(math.log(SHORT_STEP))
+        for parameter, value in ((self.lam, lam), (self.B, B / gain[:, None]), (self.C, C)):
+            parameter.copy_(torch.view_as_real(value.resolve_conj()))
 
     def state_spec(self, batch: int) -> Spec:
         return Spec((batch, self.log_step.shape[0]), self.complex_dtype)
@@ -112,18 +136,25 @@ class S5(Layer):
     def optim_groups(self) -> list[dict[str, Any]]:
         """lam, B and log_step without weight decay, at their own learning rate; the rest plain."""
         own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
-        return grouped(self, dict.fromkeys(("lam", "B", "log_step"), own))
+        return group_parameters(self, dict.fromkeys(("lam", "B", "log_step"), own))
 
     def _tables_now(self) -> mimo.Tables:
         lam_bar, B_bar = self.discrete()
-        return mimo.Tables(lam_bar, mimo.input_table(B_bar), mimo.output_table(self.C, self.scale), self.D)
+        return mimo.tables(lam_bar, B_bar, mimo.output_table(self.C, self.scale), self.D)
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        y, h = mimo.sequence(self.tables(), x, state)
-        return y, at_lengths(h, lengths).clone()  # a view would keep all l states alive
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return mimo.sequence(self.tables(), x, state, lengths)
+
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        held = self._held(timestep.positive(self.log_step) * dt[..., None])
+        lam_bar, gain = tensor_of(held[0]), tensor_of(held[1])  # (b, l, p)
+        driven = linear(x, mimo.input_table(torch.view_as_complex(self.B)))  # (b, l, 2p)
+        h = linear_scan(lam_bar, gain * torch.view_as_complex(driven.unflatten(-1, (-1, 2))), state)
+        y = linear(torch.view_as_real(h).flatten(-2), mimo.output_table(self.C, self.scale))
+        return torch.addcmul(y, self.D, x), at_lengths(h, lengths).clone()
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return mimo.step(self.tables(), x_t, state)
@@ -137,7 +168,7 @@ class S5(Layer):
 
 
 def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
-    border.check_positive("S5", d_state=d_state, blocks=blocks)
+    checks.check_positive("S5", d_state=d_state, blocks=blocks)
     if d_state % blocks:
         nearest = math.gcd(d_state, blocks)
         raise ValueError(f"S5: expected blocks to divide d_state={d_state}, got {blocks}; use for example {nearest}.")
@@ -148,13 +179,15 @@ def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
         )
 
 
-def _block_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _block_spectrum(
+    init: str, size: int, conjugate: bool, perturbation: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (k,), eigenvectors (size, k) and rows of their inverse (k, size) of one block, on the default device.
 
     k = size / 2 where conjugate halves are kept.
     """
     if init == "ptd":
-        found = legs_ptd(size)
+        found = legs_ptd(size, perturbation)
         lam, V, V_inv = found.half() if conjugate else (found.lam, found.V, found.V_inv)
     else:
         lam, V = _normal_spectrum(init, size, conjugate)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.layers import border
-from resolvent.layers.contract import Layer, Spec, State, grouped
+from resolvent.layers import checks
+from resolvent.layers.contract import Layer, Spec, State, group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
-from resolvent.scan import selective_scan, step
-from resolvent.scan.step import Step, unwatched
+from resolvent.ops.selective_scan import selective_scan
+from resolvent.ops.step import operation as step
+from resolvent.ops.step.operation import Step, is_unwatched
+from resolvent.runtime.transforms import without_autocast
 from resolvent.ssm.system import System
 
 
@@ -53,7 +55,7 @@ class S6(Layer):
         rank = math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank
         if isinstance(rank, str):
             raise ValueError(f"S6: dt_rank must be 'auto' or a whole number, got {dt_rank!r}.")
-        border.check_positive("S6", d_state=d_state, dt_rank=rank)
+        checks.check_positive("S6", d_state=d_state, dt_rank=rank)
         _check_steps(dt_min, dt_max, dt_floor)
         self.d_state, self.dt_rank = d_state, rank
         self.x_proj = nn.Parameter(_uniform(rank + 2 * d_state, d_model))  # (r + 2n, d)
@@ -70,7 +72,7 @@ class S6(Layer):
 
     def gated(self, x: Tensor, z: Tensor, state: State = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """forward(x, state, lengths) with the output multiplied by silu(z): x, z (b, l, d) -> y (b, l, d)."""
-        border.check_sequence(self, x, lengths)
+        checks.check_sequence(self, x, lengths)
         if not isinstance(z, Tensor) or z.shape != x.shape:
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise ValueError(f"S6.gated: expected a gate z of x's shape {tuple(x.shape)}, got {got}.")
@@ -79,9 +81,9 @@ class S6(Layer):
             return y * F.silu(z.to(y.dtype)), end
         if state is None:
             state = self.initial_state(x.shape[0])
-        border.check_state(self, state, x.shape[0])
-        mask = border.padding_mask(x, lengths)  # (b, l, 1) or None
-        with torch.autocast(x.device.type, enabled=False):
+        checks.check_state(self, state, x.shape[0])
+        mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
+        with without_autocast(x.device.type):
             u, gate = (t.to(self.dtype) if mask is None else t.to(self.dtype).masked_fill(mask, 0) for t in (x, z))
             y, end = self._scan(u, gate, state, lengths)  # a gate of 0 also silences the padding: silu(0) = 0
         return y.to(x.dtype), end
@@ -93,12 +95,16 @@ class S6(Layer):
         assert self.other is not None
         return self.other._scan(x, None, None, lengths)[0]
 
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        own, B, C = self._select(x)
+        return selective_scan(x, hold_padding(own * dt[..., None], lengths), self._A(), B, C, self.D, None, state)
+
     def _scan(self, x: Tensor, z: Tensor | None, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         dt, B, C = self._select(x)
         return selective_scan(x, hold_padding(dt, lengths), self._A(), B, C, self.D, z, state)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        if unwatched(x_t, state, *self.parameters()):
+        if is_unwatched(x_t, state, *self.parameters()):
             return self._stepper()(x_t, state)
         dt, B, C = self._select(x_t)
         y_t, state = selective_step(x_t, dt, self._A(), B, C, state)
@@ -120,7 +126,7 @@ class S6(Layer):
 
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
-        border.check_sequence(self, x, None)
+        checks.check_sequence(self, x, None)
         if self.bidirectional:
             raise ValueError("S6: a bidirectional layer has no causal system; build it with bidirectional=False.")
         dt, B, C = self._select(x.to(self.dtype))
@@ -129,7 +135,9 @@ class S6(Layer):
     def optim_groups(self) -> list[dict[str, Any]]:
         """A_log, D and dt_bias take no weight decay (Mamba's rule for A_log and D, and the usual one for a bias)."""
         kept = ("A_log", "D", "dt_bias")
-        return grouped(self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")})
+        return group_parameters(
+            self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")}
+        )
 
 
 def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Tensor:
@@ -141,7 +149,7 @@ def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Te
 
 def _initial_A_log(A: str | Tensor, d: int, n: int) -> Tensor:
     if isinstance(A, str):
-        border.check_choice("S6", "A", A, ("s4d-real",))
+        checks.check_choice("S6", "A", A, ("s4d-real",))
         A = -torch.arange(1, n + 1, dtype=torch.float64)
     if A.shape not in ((n,), (d, n)) or not bool((A < 0).all()):
         raise ValueError(f"S6: A must be negative numbers of shape ({n},) or ({d}, {n}), got shape {tuple(A.shape)}.")

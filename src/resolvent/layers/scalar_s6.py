@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.layers import border
-from resolvent.layers.contract import Layer, Spec, grouped
+from resolvent.layers import checks
+from resolvent.layers.contract import Layer, Spec, group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
-from resolvent.scan import selective_scan
+from resolvent.ops.selective_scan import selective_scan
 from resolvent.ssm.system import System
 
 
@@ -42,7 +42,7 @@ class ScalarS6(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("ScalarS6", d_state=d_state)
+        checks.check_positive("ScalarS6", d_state=d_state)
         self.d_state = d_state
         self.W_B = nn.Parameter(torch.randn(d_state, d_model))  # (n, d)
         self.W_C = nn.Parameter(torch.randn(d_state, d_model))  # (n, d)
@@ -76,7 +76,7 @@ class ScalarS6(Layer):
 
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
-        border.check_sequence(self, x, None)
+        checks.check_sequence(self, x, None)
         if self.bidirectional:
             raise ValueError("ScalarS6: a bidirectional layer has no causal system; build it with bidirectional=False.")
         x = x.to(self.dtype)
@@ -85,7 +85,7 @@ class ScalarS6(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """One plain group: the study decays every parameter alike (Adam, L2 of 1e-5)."""
-        return grouped(self, {})
+        return group_parameters(self, {})
 
 
 def _initial_A(d: int, n: int, abscissa: float) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import border
+from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec
+from resolvent.ops.filter.taps import causal_taps
 from resolvent.ssm.system import Dense, System
 
 
@@ -32,7 +33,7 @@ class ShortConv(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        border.check_positive("ShortConv", width=width)
+        checks.check_positive("ShortConv", width=width)
         if std is not None and not std > 0:
             raise ValueError(f"ShortConv: std must be positive, got {std}; leave it None for Conv1d's uniform taps.")
         self.width = width
@@ -83,21 +84,6 @@ class ShortConv(Layer):
             self.weight.new_zeros(d, 1, 1),
             dt=1.0,
         )
-
-
-def causal_taps(seen: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Taps weight (d, w) over seen (b, w - 1 + l, d), which starts with the history: y (b, l, d).
-
-    Shifted multiply-adds keep the channels last: on a par with conv1d forward at length, faster backward, and every
-    order of derivative is again of this form.
-    """
-    width = weight.shape[1]
-    length = seen.shape[1] - width + 1
-    first = seen[:, :length] * weight[:, 0]
-    y = first if bias is None else first + bias
-    for j in range(1, width):
-        y = torch.addcmul(y, seen[:, j : j + length], weight[:, j])
-    return y
 
 
 def _taps(d: int, width: int, std: float | None) -> Tensor:

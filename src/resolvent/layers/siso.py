@@ -12,52 +12,75 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
-from resolvent.scan.step import Step, bank_step, unwatched
-from resolvent.ssm import blocked
-from resolvent.ssm.block_tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
+from resolvent.ops.blocked import operation as blocked
+from resolvent.ops.blocked import traced as blocked_traced
+from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
+from resolvent.ops.pairs import interleaved, parts, tensor_of
+from resolvent.ops.step.operation import Step, bank_step, is_unwatched
+from resolvent.runtime.transforms import traced
 
 Bank = DiagonalBank | DenseBank
 
 
 def sequence(
-    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor, lengths: Tensor | None = None, key: str = ""
+    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor | None, lengths: Tensor | None = None, key: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """The causal pass over x (b, l, d) from the state h (b, d, n): y (b, l, d) and the state at each sequence's end.
+    """The causal pass over x (b, l, d) from the state h (b, d, n), None being zero: y (b, l, d) and the state at each
+    sequence's end.
 
     `key` names the bank where a layer has more than one.
     """
-    T = blocked.block_length(x.shape[1])
-    blocks = layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype))
-    y, end = blocked.run(blocks, x, reals(h), lengths)
-    # a value of its own: the compiler takes no complex view of a real tensor as an input
-    return y, as_complex(end.unflatten(-1, (-1, 2))).clone() if h.is_complex() else end
+    blocks, run = _blocks(layer, bank, x, False, key)
+    if h is None:  # only where the pass is traced
+        y, end = run(blocks, x, None, lengths)
+        return y, formed(end) if blocks.carry.whole.dim() == 3 else end
+    y, end = run(blocks, x, reals(h), lengths)
+    return y, formed(end) if h.is_complex() else end
+
+
+def formed(end: Tensor) -> Tensor:
+    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
+    real tensor as an input."""
+    return torch.view_as_complex(end.contiguous().unflatten(-1, (-1, 2))).clone()
 
 
 def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
-    T = blocked.block_length(x.shape[1])
-    blocks = layer.cached(f"backward blocks {T} {key}", lambda: tables(bank(), T, layer.dtype, delay))
-    return _from_zero(blocks, x)
+    return _from_zero(*_blocks(layer, bank, x, delay, f"backward {key}"), x)
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
     """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
-    return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), x)
+    if traced(x):
+        return _from_zero(tables(bank, blocked_traced.block_length(x.shape[1]), dtype, delay), blocked_traced.run, x)
+    return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), blocked.run, x)
 
 
-def _from_zero(blocks: blocked.Blocks, x: Tensor) -> Tensor:
-    return blocked.run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], blocks.M_in.shape[-1]))[0]
+def _blocks(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
+    """The tables for x, kept in `frozen()`, and what runs them."""
+    if traced(x):
+        T = blocked_traced.block_length(x.shape[1])
+        return layer.cached(f"traced {T} {key}", lambda: tables(bank(), T, layer.dtype, delay)), blocked_traced.run
+    T = blocked.block_length(x.shape[1])
+    return layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype, delay)), blocked.run
+
+
+def _from_zero(blocks: blocked.Blocks, run: Any, x: Tensor) -> Tensor:
+    y: Tensor = run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], blocks.M_in.shape[-1]))[0]
+    return y
 
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:
-    make: Any = diagonal_blocks if isinstance(bank, DiagonalBank) else dense_blocks
+    if isinstance(bank, DenseBank):
+        return dense_blocks(bank, T, dtype, delay)
+    make = blocked_traced.diagonal_blocks if traced(bank.D, *parts(bank.lam)[:1]) else diagonal_blocks
     return make(bank, T, dtype, delay)
 
 
 def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """h = lam h + gain u, y = Re(weight h) + D u for x_t (b, d) and h (b, d, n)."""
     lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
-    if gain is None and unwatched(x_t, h, lam, row):
+    if gain is None and is_unwatched(x_t, h, lam, row):
         return bank_step(lam, row, D)(x_t, h)
     drive = x_t[..., None] if gain is None else gain * x_t[..., None]
     h = lam * h + drive
@@ -72,19 +95,14 @@ def stepper(layer: Layer, bank: Callable[[], DiagonalBank]) -> Step | None:
 
 
 def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    D, gain = (None if t is None else narrow(t, dtype) for t in (bank.D, bank.gain))
-    return narrow(bank.lam, dtype), narrow(reals(bank.weight.conj()), dtype), D, gain
+    D, gain = (None if t is None else narrow(tensor_of(t), dtype) for t in (bank.D, bank.gain))
+    return narrow(tensor_of(bank.lam), dtype), narrow(interleaved(bank.weight.conj()), dtype), D, gain
 
 
 def pairs(z: Tensor) -> nn.Parameter:
     """A parameter from z: complex ones as real pairs (..., 2), in torch's default dtype and on its default device."""
     z = torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
     return nn.Parameter(z.to(torch.get_default_device(), torch.get_default_dtype()).contiguous())
-
-
-def as_complex(p: Tensor) -> Tensor:
-    """Real pairs (..., 2) as a complex tensor (...)."""
-    return torch.view_as_complex(p.contiguous())
 
 
 def complex_normal(*shape: int) -> Tensor:

@@ -1,18 +1,20 @@
 """Whole models: settings, `build_model`, presets of published ones, and checkpoints."""
 
-from resolvent.models import presets
+from resolvent.models import layer_config, presets
 from resolvent.models.build import build_model, make_block, make_layer
 from resolvent.models.certified import verify_certified
 from resolvent.models.checkpoint import load_config, load_into, load_model, save_model
 from resolvent.models.components import components_of
 from resolvent.models.config import (
     AdSConfig,
+    AttentionConfig,
     CertifiedConfig,
     ChannelsConfig,
     ClassifierConfig,
     GriffinConfig,
     H3Config,
     HawkConfig,
+    LanguageConfig,
     LipschitzConfig,
     MambaConfig,
     MegaConfig,
@@ -22,55 +24,40 @@ from resolvent.models.config import (
     RetrievalConfig,
     TokensConfig,
 )
-from resolvent.models.layer_config import (
-    DSSConfig,
-    EMAConfig,
-    L2RUConfig,
-    LRUConfig,
-    NormalisedLRUConfig,
-    RGLRUConfig,
-    S4Config,
-    S4DConfig,
-    S5Config,
-    S6Config,
-    ScalarS6Config,
-)
+from resolvent.models.foreign.weights import import_weights
+from resolvent.models.layer_config import *  # noqa: F403  # its __all__: the settings of every layer
 from resolvent.models.model import Model, TwoTower, count_parameters, optim_groups
 from resolvent.models.presets.recipe import TrainConfig
+from resolvent.models.shipped import Card, card, folder_of, pretrained, pretrained_names
 
 __all__ = [
     "AdSConfig",
+    "AttentionConfig",
+    "Card",
     "CertifiedConfig",
     "ChannelsConfig",
     "ClassifierConfig",
-    "DSSConfig",
-    "EMAConfig",
     "GriffinConfig",
     "H3Config",
     "HawkConfig",
-    "L2RUConfig",
-    "LRUConfig",
+    "LanguageConfig",
     "LipschitzConfig",
     "MambaConfig",
     "MegaConfig",
     "Model",
     "ModelConfig",
-    "NormalisedLRUConfig",
-    "RGLRUConfig",
     "RegressionConfig",
     "ResidualConfig",
     "RetrievalConfig",
-    "S4Config",
-    "S4DConfig",
-    "S5Config",
-    "S6Config",
-    "ScalarS6Config",
     "TokensConfig",
     "TrainConfig",
     "TwoTower",
     "build_model",
+    "card",
     "components_of",
     "count_parameters",
+    "folder_of",
+    "import_weights",
     "load_config",
     "load_into",
     "load_model",
@@ -78,6 +65,13 @@ __all__ = [
     "make_layer",
     "optim_groups",
     "presets",
+    "pretrained",
+    "pretrained_names",
     "save_model",
     "verify_certified",
 ]
+__all__ += layer_config.__all__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

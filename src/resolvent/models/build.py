@@ -1,17 +1,19 @@
-"""From a ModelConfig to a model. A new layer is one row in LAYERS, a new scaffold one case in `make_block`."""
+"""From a ModelConfig to a model. A new scaffold is one case in `make_block`; layers stand in `layer_config`."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from resolvent.blocks.ads import AdS
 from resolvent.blocks.block import Layer
+from resolvent.blocks.certified.residual import LipschitzResidual
+from resolvent.blocks.embedding import ScaledEmbedding, TokenLogits
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
-from resolvent.blocks.lipschitz import LipschitzResidual
+from resolvent.blocks.head import Match, Readout
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -19,36 +21,12 @@ from resolvent.blocks.norm import make_norm
 from resolvent.blocks.pointwise import Pointwise
 from resolvent.blocks.residual import Residual
 from resolvent.blocks.stack import Stack
+from resolvent.blocks.tower import Tower
 from resolvent.layers.attention import Attention
-from resolvent.layers.dss import DSS
-from resolvent.layers.ema import EMA
-from resolvent.layers.l2ru import L2RU
-from resolvent.layers.lru import LRU
-from resolvent.layers.rglru import RGLRU
-from resolvent.layers.s4 import S4
-from resolvent.layers.s4d import S4D
-from resolvent.layers.s5 import S5
-from resolvent.layers.s6 import S6
-from resolvent.layers.scalar_s6 import ScalarS6
 from resolvent.models import config as c
 from resolvent.models import layer_config as lc
 from resolvent.models.certified import certified_model, make_bounded
-from resolvent.models.head import Match, Readout
 from resolvent.models.model import Model, TwoTower
-from resolvent.models.tower import Tower
-
-LAYERS: dict[type, type[Layer]] = {
-    lc.S4Config: S4,
-    lc.S4DConfig: S4D,
-    lc.DSSConfig: DSS,
-    lc.S5Config: S5,
-    lc.LRUConfig: LRU,
-    lc.L2RUConfig: L2RU,
-    lc.EMAConfig: EMA,
-    lc.S6Config: S6,
-    lc.ScalarS6Config: ScalarS6,
-    lc.RGLRUConfig: RGLRU,
-}
 
 
 def build_model(config: c.ModelConfig) -> Model | TwoTower:
@@ -63,6 +41,8 @@ def build_model(config: c.ModelConfig) -> Model | TwoTower:
         return TwoTower(config, tower, head.pooling, Match(d, head.classes, head.hidden or d))
     if isinstance(head, c.RegressionConfig):
         return Model(config, tower, Readout(d, head.outputs, head.pooling, bias=head.bias))
+    if isinstance(head, c.LanguageConfig):
+        return Model(config, tower, _language_head(config, tower, head))
     if head.pooling == "state":
         raise ValueError(
             'build_model: pooling="state" belongs to certified models; set certified=CertifiedConfig(...).'
@@ -71,20 +51,27 @@ def build_model(config: c.ModelConfig) -> Model | TwoTower:
     return Model(config, tower, readout)
 
 
+def _language_head(config: c.ModelConfig, tower: Tower, head: c.LanguageConfig) -> Readout:
+    if not isinstance(config.input, c.TokensConfig):
+        raise ValueError("build_model: LanguageConfig answers with tokens and needs TokensConfig as its input.")
+    vocab, d, entry = config.input.vocab, config.d_model, cast(nn.Embedding, tower.entry)
+    return Readout(d, vocab, "none", out=TokenLogits(d, vocab, entry if head.tied else None, head.soft_cap))
+
+
 def make_tower(config: c.ModelConfig) -> Tower:
     blocks = [block for i in range(config.layers) for block in make_block(config, i)]
     return Tower(
         _entry(config),
         Stack(blocks),
-        input_norm=make_norm(config.input_norm, config.d_model),
-        final_norm=make_norm(config.norm if config.final_norm else "none", config.d_model),
+        input_norm=make_norm(config.input_norm, config.d_model, config.norm_eps),
+        final_norm=make_norm(config.norm if config.final_norm else "none", config.d_model, config.norm_eps),
         dropout=config.dropout,
     )
 
 
 def make_layer(d_model: int, config: lc.LayerConfig) -> Layer:
     """The layer that the settings describe: their fields are its keyword arguments."""
-    make: Any = LAYERS[type(config)]
+    make: Any = lc.LAYERS[type(config)]
     return make(d_model, **{f.name: getattr(config, f.name) for f in fields(config)})
 
 
@@ -97,33 +84,62 @@ def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
         case c.LipschitzConfig():
             return [LipschitzResidual(make_bounded(d, block.layer), block.sigma)]
         case c.MambaConfig():
-            ads = _ads(config, block.expand * d)
-            return [_residual(config, Mamba(d, block.d_state, expand=block.expand, width=block.width, ads=ads))]
+            settings = {f.name: getattr(block, f.name) for f in fields(block) if f.name != "layer"}
+            inner = block.expand * d
+            mamba = Mamba(d, **settings, ads=_ads(config, inner), ssm=_inside(inner, block.layer))
+            return [_residual(config, mamba)]
         case c.MegaConfig():
             return [_mega(config, block), _feed(config, MLP(d, block.ffn, act="silu"))]
         case c.H3Config():
-            h3 = H3(d, block.d_state, head_dim=block.head_dim, ads=_ads(config, d))
+            ssm = _inside(d // block.head_dim, block.layer)
+            h3 = H3(d, block.d_state, head_dim=block.head_dim, ads=_ads(config, d), ssm=ssm)
             return [_residual(config, h3), _feed(config, MLP(d, block.expand * d))]
+        case c.AttentionConfig():
+            return [_residual(config, _attention(config, block)), _feed(config, MLP(d, block.expand * d))]
         case _:
             return [_residual(config, _temporal(config, block, index)), _feed(config, GatedMLP(d, block.expand))]
+
+
+def _inside(channels: int, config: lc.LayerConfig | None) -> Layer | None:
+    return None if config is None else make_layer(channels, config)
 
 
 def _temporal(config: c.ModelConfig, block: c.HawkConfig | c.GriffinConfig, index: int) -> Layer:
     d = config.d_model
     if isinstance(block, c.GriffinConfig) and index % 3 == 2:
         return Attention(
-            d, heads=block.attention_heads, kv_heads=1, kind="local", size=block.window, position="half-rotary"
+            d,
+            heads=block.attention_heads,
+            kv_heads=block.kv_heads,
+            kind="local",
+            size=block.window,
+            position="half-rotary",
         )
     ads = _ads(config, block.inner or d)
     return Hawk(d, inner=block.inner, heads=block.heads, width=block.width, ads=ads)
 
 
+def _attention(config: c.ModelConfig, block: c.AttentionConfig) -> Attention:
+    if config.ads is not None:
+        raise ValueError("build_model: attention has no state-space layer to scale; leave ads out.")
+    kind = "full" if block.window is None else "local"
+    return Attention(
+        config.d_model, heads=block.heads, kind=kind, size=block.window, bidirectional=block.bidirectional
+    )
+
+
 def _mega(config: c.ModelConfig, block: c.MegaConfig) -> Layer:
-    names = ("z", "hidden", "d_state", "attention", "chunk", "max_length", "bidirectional")
+    names = ("z", "hidden", "d_state", "attention", "chunk", "max_length", "bidirectional", "unmasked")
     same = {name: getattr(block, name) for name in names}
     ads = _ads(config, config.d_model)
     return GatedAttention(
-        config.d_model, **same, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout, ads=ads
+        config.d_model,
+        **same,
+        norm=config.norm,
+        norm_eps=config.norm_eps,
+        prenorm=config.prenorm,
+        dropout=config.dropout,
+        ads=ads,
     )
 
 
@@ -132,7 +148,14 @@ def _residual(
 ) -> Residual:
     skip = config.block.skip if isinstance(config.block, c.ResidualConfig) else True
     return Residual(
-        layer, mixer=mixer, ads=ads, norm=config.norm, prenorm=config.prenorm, dropout=config.dropout, skip=skip
+        layer,
+        mixer=mixer,
+        ads=ads,
+        norm=config.norm,
+        norm_eps=config.norm_eps,
+        prenorm=config.prenorm,
+        dropout=config.dropout,
+        skip=skip,
     )
 
 
@@ -158,9 +181,11 @@ def _ads(config: c.ModelConfig, width: int) -> AdS | None:
 def _entry(config: c.ModelConfig) -> nn.Embedding | nn.Linear:
     if isinstance(config.input, c.ChannelsConfig):
         return nn.Linear(config.input.channels, config.d_model, bias=config.input.bias)
-    embedding = nn.Embedding(config.input.vocab, config.d_model)
-    nn.init.normal_(embedding.weight, std=config.input.std)
+    tokens, d = config.input, config.d_model
+    scaled = tokens.scale != 1.0
+    embedding = ScaledEmbedding(tokens.vocab, d, tokens.scale) if scaled else nn.Embedding(tokens.vocab, d)
+    nn.init.normal_(embedding.weight, std=tokens.std)
     return embedding
 
 
-__all__ = ["LAYERS", "build_model", "make_block", "make_layer", "make_tower"]
+__all__ = ["build_model", "make_block", "make_layer", "make_tower"]

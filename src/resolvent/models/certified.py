@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from torch import nn
-
-from resolvent.blocks.lipschitz import LipschitzResidual
+from resolvent.blocks.certified.head import LipschitzReadout
+from resolvent.blocks.certified.normalised import NormalisedLRU
+from resolvent.blocks.certified.residual import LipschitzResidual
+from resolvent.blocks.certified.spectral import Spectral
 from resolvent.blocks.norm import make_norm
-from resolvent.blocks.normalised import NormalisedLRU
-from resolvent.blocks.spectral import Spectral
 from resolvent.blocks.stack import Stack
-from resolvent.layers.l2ru import L2RU
+from resolvent.blocks.tower import Tower
+from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
+from resolvent.lowering.describe import describe
+from resolvent.lowering.program import Recurrence, walk
 from resolvent.models import config as c
-from resolvent.models.certified_head import LipschitzReadout
 from resolvent.models.model import Model
-from resolvent.models.tower import Tower
 from resolvent.ssm.part import Part
 
 
@@ -32,7 +32,7 @@ def certified_model(config: c.ModelConfig) -> Model:
     assert how is not None
     assert isinstance(block, c.LipschitzConfig)
     assert isinstance(config.input, c.ChannelsConfig)
-    assert not isinstance(head, c.RetrievalConfig)
+    assert isinstance(head, c.ClassifierConfig | c.RegressionConfig)
     d, bias = config.d_model, how.kind == "lipschitz"
     blocks = [LipschitzResidual(make_bounded(d, block.layer), block.sigma, bias=bias) for _ in range(config.layers)]
     none = make_norm("none", d)
@@ -68,10 +68,10 @@ def verify_certified(model: Model) -> float:
             raise ValueError(
                 f"verify_certified: {name} holds NaN or infinity, so nothing is certified; load other weights."
             )
-    for name, layer in model.named_modules():
-        if not _proven(layer):
+    for node in walk(describe(model).chain):
+        if isinstance(node, Recurrence) and not _is_proven(node):
             raise ValueError(
-                f"verify_certified: the certificate of {name} does not hold for these weights; do not use them."
+                f"verify_certified: the certificate of {node.name} does not hold for these weights; do not use them."
             )
     bound = by_construction(model.gain_parts())
     if not bound <= how.gain:
@@ -81,10 +81,11 @@ def verify_certified(model: Model) -> float:
     return bound
 
 
-def _proven(layer: nn.Module) -> bool:
-    if isinstance(layer, NormalisedLRU):
-        return layer.gain() <= float(layer.gamma.detach())
-    return not isinstance(layer, L2RU) or layer.certificate().holds
+def _is_proven(node: Recurrence) -> bool:
+    layer = node.module
+    if node.kind == "normalised_lru":
+        return bool(layer.gain() <= float(layer.gamma.detach()))
+    return node.kind != "l2ru" or bool(layer.certificate().holds)
 
 
 def by_construction(parts: Iterable[Part]) -> float:
@@ -121,6 +122,8 @@ def _refusals(config: c.ModelConfig) -> Iterator[str]:
         yield "tokens as input: they have no distance in L2; use ChannelsConfig (for example on embeddings)."
     if isinstance(head, c.RetrievalConfig):
         yield "a retrieval head: it multiplies two documents; use a ClassifierConfig or RegressionConfig."
+    elif isinstance(head, c.LanguageConfig):
+        yield "a language head: it answers with tokens; use a ClassifierConfig or RegressionConfig."
     elif how.kind == "gain":
         yield from _bias_refusals(config.input, head)
     if isinstance(head, c.ClassifierConfig) and head.std is not None:

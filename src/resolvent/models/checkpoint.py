@@ -1,57 +1,81 @@
 """Models on disk: one safetensors file that also carries the settings (no pickle), and a copy of these as JSON.
 
     folder/model.safetensors    the weights; their header holds the settings, so that the two cannot come apart, and a
-                                checksum, so that damage is seen
+                                digest over both, so that damage is seen
     folder/config.json          the same settings for people and other programs
+    folder/preprocess.json      how raw values become what the model reads, where that was given
 
-Both are written beside their place and moved there, so a killed writer leaves the old file or the new one.
+All are written beside their place and moved there, so a killed writer leaves the old file or the new one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from resolvent.disk import replace
+from resolvent.disk import DIGEST, Damaged, read_json, read_sealed, seal, write_json
+from resolvent.disk.tensors import read_tensors, write_tensors
 from resolvent.models.build import build_model
 from resolvent.models.certified import verify_certified
 from resolvent.models.config import ModelConfig
 from resolvent.models.model import Model, TwoTower
-from resolvent.models.settings import first_difference, from_dict, to_dict
+from resolvent.models.settings import Settings, first_difference, from_dict, to_dict
 
 WEIGHTS = "model.safetensors"
 SETTINGS = "config.json"
+PREPROCESS = "preprocess.json"
 
 
-def save_model(model: Model | TwoTower, folder: str | Path) -> Path:
-    """Write weights and settings; returns the folder."""
-    from safetensors.torch import save_file
-
+def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings | None = None) -> Path:
+    """Write weights and settings; returns the folder. With `task.preprocess` it predicts from raw data: `rv.load`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings = to_dict(model.config)
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    header = {"config": json.dumps(settings | {"sha256": _sum(weights)}, indent=2)}  # one entry: several have no order
-    copy, text = folder / SETTINGS, json.dumps(settings, indent=2) + "\n"
-    if copy.is_file() and copy.read_bytes() != text.encode():
+    copy = folder / SETTINGS
+    if copy.is_file() and not _same(copy, settings):
         copy.unlink()  # of another model: killed after the next line, it would contradict the weights
-    replace(folder / WEIGHTS, lambda path: save_file(weights, path, metadata=header))
-    replace(copy, lambda path: path.write_text(text))
+    if preprocess is not None:
+        write_json(folder / PREPROCESS, to_dict(preprocess), finite=True)
+    write_tensors(folder / WEIGHTS, weights, "config", settings, indent=2)
+    write_json(copy, settings, indent=2)
     return folder
+
+
+def restore_settings(folder: str | Path) -> None:
+    """Write the copy of the settings again where it no longer says what it said; the weights carry them."""
+    copy = Path(folder) / SETTINGS
+    try:
+        read_json(copy)
+    except (OSError, Damaged):
+        write_json(copy, _sealed_settings(Path(folder))[0], indent=2)
+
+
+def sound(folder: str | Path) -> bool:
+    """Whether the weights there are those that were saved, by their own digest."""
+    try:
+        _sealed_settings(Path(folder))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _same(copy: Path, settings: dict[str, Any]) -> bool:
+    try:
+        return read_sealed(copy) == seal(settings)
+    except (OSError, Damaged):
+        return False
 
 
 def load_model(folder: str | Path) -> Model | TwoTower:
     """Build the saved model and fill it; in the dtype that it was saved in."""
     settings, weights = _read(Path(folder))
     model = build_model(from_dict(settings, ModelConfig))
-    wide = {t.dtype for t in weights.values() if t.is_floating_point()}
-    if wide == {torch.float64}:
-        model.double()
+    for name, held in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights and weights[name].is_floating_point():
+            held.data = held.data.to(weights[name].dtype)  # one by one: some stay wider in a model of bfloat16
     _fill(model, weights)
     return model
 
@@ -59,7 +83,7 @@ def load_model(folder: str | Path) -> Model | TwoTower:
 def load_into(model: Model | TwoTower, folder: str | Path) -> None:
     """Fill an existing model; a checkpoint of another configuration is refused and nothing is changed."""
     settings, weights = _read(Path(folder))
-    found = first_difference(to_dict(model.config), settings)
+    found = first_difference(to_dict(model.config), to_dict(from_dict(settings, ModelConfig)))
     if found:
         path, mine, saved = found
         raise ValueError(
@@ -104,60 +128,51 @@ def _verify(model: Model, before: dict[str, Tensor]) -> None:
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
+    settings, weights = _sealed_settings(folder)
+    _check_agreement(folder / SETTINGS, settings)
+    _require_sizes(folder / WEIGHTS, settings, weights)
+    return settings, weights
 
+
+def _sealed_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(f"checkpoint: expected {path}; save one with save_model(model, {str(folder)!r}).")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as wrong:
-        raise ValueError(f"checkpoint: {path} cannot be read ({wrong}); it is damaged, or no such file.") from wrong
-    if "config" not in metadata:
+        weights, settings = read_tensors(path, "config")
+    except Damaged as wrong:
+        raise ValueError(f"checkpoint: {wrong}; take a copy of it, or train again.") from wrong
+    if settings is None:
         raise ValueError(f"checkpoint: {path} carries no settings; it was not written by save_model.")
-    settings = _settings(path, metadata["config"])
-    if settings.pop("sha256", found := _sum(weights)) != found:
-        raise ValueError(f"checkpoint: {path} is damaged: its weights are not those that were saved.")
-    _agreed(folder / SETTINGS, settings)
     return settings, weights
 
 
-def _agreed(copy: Path, settings: dict[str, Any]) -> None:
+def _require_sizes(path: Path, settings: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """Settings that ask for a far larger model than the weights are of are refused before it is built."""
+    dims = {n for tensor in weights.values() for n in tensor.shape}
+    layers, width = settings.get("layers", 1), settings.get("d_model")
+    if isinstance(layers, int) and layers > max(1, len(weights)):
+        told = f"layers is {layers:,} for {len(weights):,} tensors"
+    elif isinstance(width, int) and dims and width > max(dims):
+        told = f"d_model is {width:,}, and no tensor is longer than {max(dims):,}"
+    else:
+        return
+    raise ValueError(f"checkpoint: the settings in {path} are not those of its weights: {told}; it is forged.")
+
+
+def _check_agreement(copy: Path, settings: dict[str, Any]) -> None:
     """Whoever changed the copy expects another model than the weights are of; without a legible one nothing is lost."""
     try:
-        told = json.loads(copy.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        told = {name: value for name, value in read_sealed(copy).items() if name != DIGEST}
+    except (OSError, Damaged):
         return
-    found = first_difference(told, settings) if isinstance(told, dict) else None
+    found = first_difference(told, settings)
     if found:
         path, said, saved = found
         raise ValueError(
             f"checkpoint: {copy} contradicts the weights beside it: {path} is {_short(said)} there and was "
             f"{_short(saved)} when they were saved; set it back, or remove that file."
         )
-
-
-def _settings(path: Path, text: str) -> dict[str, Any]:
-    try:
-        held = json.loads(text)
-    except ValueError as wrong:
-        raise ValueError(f"checkpoint: the settings in {path} are damaged ({wrong}).") from wrong
-    if not isinstance(held, dict):
-        raise ValueError(f"checkpoint: the settings in {path} should be a JSON object, got {type(held).__name__}.")
-    return held
-
-
-def _sum(weights: dict[str, Tensor]) -> str:
-    """Over names, types, shapes and values; `training.state` computes the same."""
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu()
-        found.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        if tensor.numel():
-            found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def _short(value: Any) -> str:

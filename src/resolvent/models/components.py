@@ -15,45 +15,47 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from resolvent.blocks.ads import AdS
-from resolvent.blocks.h3 import H3
-from resolvent.blocks.hawk import Hawk
-from resolvent.blocks.mamba import Mamba
-from resolvent.blocks.mega import GatedAttention
-from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
-from resolvent.layers.attention import Attention
-from resolvent.models.build import LAYERS
+from resolvent.lowering import program as p
+from resolvent.lowering.describe import outline
+from resolvent.lowering.program import Node, walk
 
 LABELS = ("ssm", "ads", "attention", "linear")
 Part = str | tuple[str, str]
 
-_SSM = tuple(LAYERS.values())
-_OUT: dict[type[nn.Module], str] = {Mamba: "out_proj", H3: "out", Hawk: "leave"}
-
 
 def components_of(model: nn.Module) -> dict[str, list[Part]]:
     """Label -> module names, or (from, to) pairs, in the order of the model; a component that it lacks is left out."""
-    found = [hit for name, module in model.named_modules() for hit in _hits(name, module)]
+    found = [hit for node in walk(outline(model)) for hit in _hits(node)]
     if not found:
         raise ValueError(
             f"components_of: {type(model).__name__} holds no layer or block of this library; name its components "
             "yourself, as {label: [module names]}."
         )
     sorted_ = {label: [part for hit, part in found if hit == label] for label in LABELS}
-    return {label: parts for label, parts in sorted_.items() if parts}
+    return {label: list(dict.fromkeys(parts)) for label, parts in sorted_.items() if parts}
 
 
-def _hits(name: str, module: nn.Module) -> Iterator[tuple[str, Part]]:
-    prefix = f"{name}." if name else ""
-    if isinstance(module, _SSM):
-        yield "ssm", name
-    elif isinstance(module, AdS):
-        yield "ads", name
-    elif isinstance(module, Attention):
-        yield "attention", name
-    elif isinstance(module, GatedAttention):
-        yield "attention", (f"{prefix}base", f"{prefix}leave")
-    elif isinstance(module, MLP | GatedMLP) or (isinstance(module, Mixer) and module.linear is not None):
-        yield "linear", name
-    elif type(module) in _OUT:
-        yield "linear", prefix + _OUT[type(module)]
+def _hits(node: Node) -> Iterator[tuple[str, Part]]:
+    match node:
+        case p.Filter(kind="s4" | "s4d" | "dss" | "ema"):
+            yield "ssm", node.name
+        case p.Recurrence(kind="normalised_lru"):
+            yield "ssm", f"{node.name}.layer"
+        case p.Recurrence() if node.kind != "gru":
+            yield "ssm", node.name
+        case p.Scale(adaptive=True):
+            yield "ads", node.name
+        case p.Attention():
+            yield "attention", node.name
+        case p.GatedAttention():
+            yield "attention", (node.base.name, node.leave.name)
+        case p.Mix():
+            yield "linear", node.name
+        case p.KeyedFilter():
+            yield "linear", node.out.name
+        case p.Scale(then=(p.Linear() as out,)) if _is_temporal(node):
+            yield "linear", out.name
+
+
+def _is_temporal(node: p.Scale) -> bool:
+    return any(isinstance(inner, p.Filter | p.Recurrence) for inner in walk((*node.of, *node.by)))

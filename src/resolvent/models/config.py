@@ -7,7 +7,7 @@ from typing import Literal
 
 from resolvent.blocks.activation import Activation
 from resolvent.blocks.ads import AdSKind
-from resolvent.blocks.lipschitz import Sigma
+from resolvent.blocks.certified.residual import Sigma
 from resolvent.blocks.mixer import MixerKind
 from resolvent.blocks.norm import NormKind
 from resolvent.models.layer_config import L2RUConfig, LayerConfig, NormalisedLRUConfig, S4DConfig
@@ -26,10 +26,14 @@ class ChannelsConfig(Settings):
 
 @dataclass(frozen=True)
 class TokensConfig(Settings):
-    """Integer input (b, l) below `vocab`, entered by an embedding that starts normal with deviation `std`."""
+    """Integer input (b, l) below `vocab`, entered by an embedding that starts normal with deviation `std`.
+
+    What enters is `scale` times the row of a token (Griffin's language models: sqrt(d_model)).
+    """
 
     vocab: int
     std: float = 1.0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,16 +58,26 @@ class ResidualConfig(Settings):
 
 @dataclass(frozen=True)
 class MambaConfig(Settings):
+    """`dt_rank` "auto": ceil(d_model / 16); `bias` of the maps in and out, `conv_bias` of the convolution.
+
+    `layer` None: S6 of d_state states, as published; else a layer that stands in its place.
+    """
+
     d_state: int = 16
     expand: int = 2
     width: int = 4
+    dt_rank: int | Literal["auto"] = "auto"
+    bias: bool = False
+    conv_bias: bool = True
+    layer: LayerConfig | None = None
 
 
 @dataclass(frozen=True)
 class MegaConfig(Settings):
     """z: query and key width; hidden: value width; ffn: width of the feed-forward part; chunk None: no chunking.
 
-    `max_length` is how many positions the relative bias knows when there is no chunk.
+    `max_length` is how many positions the relative bias knows when there is no chunk. `unmasked`: attention sees both
+    sides while the moving average runs forward alone.
     """
 
     z: int = 64
@@ -74,6 +88,7 @@ class MegaConfig(Settings):
     chunk: int | None = None
     max_length: int = 1024
     bidirectional: bool = False
+    unmasked: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,13 +111,27 @@ class GriffinConfig(Settings):
     expand: int = 3
     attention_heads: int = 4
     window: int = 1024
+    kv_heads: int = 1
 
 
 @dataclass(frozen=True)
 class H3Config(Settings):
+    """`layer` None: S4D of d_state states, as published; else a layer on the heads in its place."""
+
     d_state: int = 64
     head_dim: int = 1
     expand: int = 4
+    layer: LayerConfig | None = None
+
+
+@dataclass(frozen=True)
+class AttentionConfig(Settings):
+    """Softmax attention with rotary positions and an MLP, each in its own residual part; `window` None: all steps."""
+
+    heads: int = 4
+    window: int | None = None
+    expand: int = 4
+    bidirectional: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +142,16 @@ class LipschitzConfig(Settings):
     sigma: Sigma = "sandwich"
 
 
-BlockConfig = ResidualConfig | MambaConfig | MegaConfig | HawkConfig | GriffinConfig | H3Config | LipschitzConfig
+BlockConfig = (
+    ResidualConfig
+    | MambaConfig
+    | MegaConfig
+    | HawkConfig
+    | GriffinConfig
+    | H3Config
+    | AttentionConfig
+    | LipschitzConfig
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +176,17 @@ class RegressionConfig(Settings):
     outputs: int = 1
     pooling: Literal["mean", "last", "max", "none"] = "none"
     bias: bool = True
+
+
+@dataclass(frozen=True)
+class LanguageConfig(Settings):
+    """Logits of the next token at every step (b, l, vocab), by the embedding's own table where `tied`.
+
+    soft_cap   None, or c: logits become c tanh(logits / c)
+    """
+
+    tied: bool = True
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True)
@@ -169,12 +218,15 @@ class CertifiedConfig(Settings):
 
 
 InputConfig = ChannelsConfig | TokensConfig
-HeadConfig = ClassifierConfig | RegressionConfig | RetrievalConfig
+HeadConfig = ClassifierConfig | RegressionConfig | RetrievalConfig | LanguageConfig
 
 
 @dataclass(frozen=True)
 class ModelConfig(Settings):
-    """input -> [input_norm] -> dropout -> `layers` blocks -> [final norm of the blocks' kind] -> head."""
+    """input -> [input_norm] -> dropout -> `layers` blocks -> [final norm of the blocks' kind] -> head.
+
+    norm_eps   of all norms; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch"
+    """
 
     input: InputConfig = field(default_factory=ChannelsConfig)
     block: BlockConfig = field(default_factory=ResidualConfig)
@@ -182,6 +234,7 @@ class ModelConfig(Settings):
     d_model: int = 128
     layers: int = 4
     norm: NormKind = "layer"
+    norm_eps: float | None = None
     prenorm: bool = True
     input_norm: NormKind = "none"
     final_norm: bool = False
@@ -195,5 +248,7 @@ class ModelConfig(Settings):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"ModelConfig: {name} must be a whole number of at least 1, got {value!r}.")
+        if self.norm_eps is not None and not 0 <= self.norm_eps < float("inf"):
+            raise ValueError(f"ModelConfig: norm_eps must be None, or finite and not negative; got {self.norm_eps}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"ModelConfig: dropout must lie in [0, 1), got {self.dropout}.")

@@ -1,4 +1,8 @@
-"""One settings dataclass for each kind of sequence layer; field names are the layer's own keyword arguments."""
+"""One settings dataclass for each kind of sequence layer; field names are the layer's own keyword arguments.
+
+A new layer is its dataclass, its name in `__all__`, and its rows in `LayerConfig` and `LAYERS`: `build_model`,
+`--layer` and saved files then know it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from resolvent.blocks.gru import GRU
+from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Layer, ScalarS6, ShortConv
 from resolvent.models.settings import Settings
+
+__all__ = [
+    "DSSConfig", "EMAConfig", "GRUConfig", "L2RUConfig", "LRUConfig", "NormalisedLRUConfig", "RGLRUConfig", "S4Config",
+    "S4DConfig", "S5Config", "S6Config", "ScalarS6Config", "ShortConvConfig",
+]  # fmt: skip
 
 Discretisation = Literal["zoh", "bilinear"]
 
@@ -16,6 +27,7 @@ class S4Config(Settings):
     d_state: int = 64
     init: Literal["legs", "lagt", "fout"] = "legs"
     n_ssm: int = 1
+    rank: int = 1
     dt_min: float = 1e-3
     dt_max: float = 1e-1
     discretisation: Discretisation = "bilinear"
@@ -31,6 +43,7 @@ class S4DConfig(Settings):
     discretisation: Discretisation = "zoh"
     bidirectional: bool = False
     skip: bool = True
+    perturbation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,7 @@ class S5Config(Settings):
     clip: bool = True
     bidirectional: bool = False
     init: Literal["legs", "ptd"] = "legs"
+    perturbation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,7 @@ class L2RUConfig(Settings):
     d_state: int | None = None
     gamma: float = 1.0
     trainable_gamma: bool = False
-    form: Literal["complete", "contraction", "diagonal"] = "diagonal"
+    form: Literal["complete", "contraction", "diagonal", "dense"] = "diagonal"
     r_min: float | None = None
     r_max: float | None = None
     max_phase: float | None = None
@@ -101,7 +115,10 @@ class EMAConfig(Settings):
 
 @dataclass(frozen=True)
 class S6Config(Settings):
+    """`dt_rank` "auto": ceil(d_model / 16)."""
+
     d_state: int = 16
+    dt_rank: int | Literal["auto"] = "auto"
     dt_min: float = 1e-3
     dt_max: float = 0.1
     bidirectional: bool = False
@@ -122,6 +139,22 @@ class RGLRUConfig(Settings):
     bidirectional: bool = False
 
 
+@dataclass(frozen=True)
+class ShortConvConfig(Settings):
+    """Each channel convolved by itself, `width` taps; with a mixer that mixes channels a small CNN."""
+
+    width: int = 4
+    bias: bool = True
+    bidirectional: bool = False
+
+
+@dataclass(frozen=True)
+class GRUConfig(Settings):
+    """`width` > 1: a causal convolution of so many taps before the unit, as Mamba and Hawk have one."""
+
+    width: int = 1
+
+
 LayerConfig = (
     S4Config
     | S4DConfig
@@ -133,4 +166,20 @@ LayerConfig = (
     | S6Config
     | ScalarS6Config
     | RGLRUConfig
+    | ShortConvConfig
+    | GRUConfig
 )
+LAYERS: dict[type, type[Layer]] = {
+    S4Config: S4,
+    S4DConfig: S4D,
+    DSSConfig: DSS,
+    S5Config: S5,
+    LRUConfig: LRU,
+    L2RUConfig: L2RU,
+    EMAConfig: EMA,
+    S6Config: S6,
+    ScalarS6Config: ScalarS6,
+    RGLRUConfig: RGLRU,
+    ShortConvConfig: ShortConv,
+    GRUConfig: GRU,
+}

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.block import merged_groups
+from resolvent.blocks.certified.head import LipschitzReadout
+from resolvent.blocks.head import Match, Readout
+from resolvent.blocks.pool import PoolKind, pool
+from resolvent.blocks.tower import Tower
 from resolvent.layers.contract import frozen
-from resolvent.models.certified_head import LipschitzReadout
+from resolvent.lowering import describe
+from resolvent.lowering.describer import rule
+from resolvent.lowering.forms import Form, serving
+from resolvent.lowering.parts import parts_of
 from resolvent.models.config import ModelConfig
-from resolvent.models.forms import Form, serving
-from resolvent.models.head import Match, Readout
-from resolvent.models.parts import model_parts, two_tower_parts
-from resolvent.models.pool import PoolKind, pool
-from resolvent.models.tower import Tower
+from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ssm.part import Part
 
 
@@ -30,7 +33,22 @@ class Model(nn.Module):
         self.tower = tower
         self.head = head
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None, start: Tensor | None = None) -> Tensor:
+        """Logits or values of whole sequences.
+
+        x        (b, l, c) real channels, in the dtype of the model's parameters, or (b, l) integer tokens
+        lengths  (b,) whole numbers: how many steps of each sequence count; None: all of them. What stands beyond is
+                 padding and changes nothing
+        start    bool, broadcasts to (b, l), in place of lengths: the first steps of documents packed in a row
+                 (`packed_starts`), each read as if alone; padding is marked as one more
+        returns  (b, outputs), of packed rows (documents, outputs), row after row; (b, l, outputs) for a head without
+                 pooling, 0 at the padding
+
+        A batch that is cut into chunks goes through `stream`, single steps through `step`. Call the model itself,
+        `model(x, lengths)`, so that hooks are heard.
+        """
+        if start is not None:
+            return self._packed(x, lengths, start)
         quick = serving(self, x, lengths)
         if quick is None:
             return self.from_embedding(self.embed(x), lengths)
@@ -38,6 +56,14 @@ class Model(nn.Module):
         lowered, dtype = quick
         with torch.autocast(x.device.type, enabled=False):
             return lowered(x, lowered.kept_tables(x.shape[1], dtype))
+
+    def _packed(self, x: Tensor, lengths: Tensor | None, start: Tensor) -> Tensor:
+        self.tower.check(x)
+        if lengths is not None:
+            raise ValueError("Model: packed documents (start) fill their rows; leave lengths out and mark the padding.")
+        packed = documents_of("Model", x, start)
+        y = self.forward(packed.x, packed.lengths)
+        return packed.joined(y) if self.head.pooling == "none" else y
 
     def lowered(self, x: Tensor) -> tuple[Form, torch.dtype] | None:
         """The model as a function of x and of tables, and their dtype, where `forward` runs x in that form."""
@@ -56,7 +82,7 @@ class Model(nn.Module):
         At step t it is what `forward` gives for the sequence cut after t.
         """
         e = self.embed(x)
-        state = self._started(state, x.shape[0])
+        state = self._start(state, x.shape[0])
         if x.shape[1] == 0:
             return self.head.out(self.head.hidden(e)), state
         features, body = self.tower.features(e, state["body"])
@@ -65,12 +91,12 @@ class Model(nn.Module):
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs)."""
-        state = self._started(state, x_t.shape[0])
+        state = self._start(state, x_t.shape[0])
         features, body = self.tower.step(x_t, state["body"])
         y, head = self.head.stream(features[:, None], state["head"])
         return y[:, 0], {"body": body, "head": head}
 
-    def _started(self, state: Any, batch: int) -> Any:
+    def _start(self, state: Any, batch: int) -> Any:
         if state is None:
             return self.initial_state(batch)
         if not isinstance(state, dict) or state.keys() != {"body", "head"}:
@@ -79,20 +105,23 @@ class Model(nn.Module):
 
     def initial_state(self, batch: int) -> Any:
         body = self.tower.body.initial_state(batch)
-        return {"body": body, "head": self.head.initial_state(batch, like=next(self.head.parameters()))}
+        return {"body": body, "head": self.head.initial_state(batch, like=next(self.parameters()))}
 
     def gain_parts(self, length: int | None = None) -> list[Part]:
         """The model as a chain of components with their Lipschitz constants, or the reason why they have none.
 
         Constants hold in evaluation mode. `length`, the shortest sequence in question, sharpens mean pooling.
         """
-        return model_parts(self.tower, self.head, length)
+        return parts_of(self, "", length)
 
     @contextmanager
     def frozen(self) -> Iterator[Model]:
         """Tables once, input gradients only: see `layers.contract.frozen`."""
         with frozen(self):
             yield self
+
+
+rule(Model)(describe.model)
 
 
 class TwoTower(nn.Module):
@@ -124,12 +153,15 @@ class TwoTower(nn.Module):
 
     def gain_parts(self, length: int | None = None) -> list[Part]:
         """As `Model.gain_parts`; the comparison of two documents multiplies features, so the chain has no bound."""
-        return two_tower_parts(self.tower, self.pooling, self.head, length)
+        return parts_of(self, "", length)
 
     @contextmanager
     def frozen(self) -> Iterator[TwoTower]:
         with frozen(self):
             yield self
+
+
+rule(TwoTower, reads=("pooling",))(describe.two_tower)
 
 
 def optim_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -22,6 +22,11 @@ class Settings:
                 check_name(kind.__name__, name, value, choices)
 
 
+def choices_of(kind: Any, name: str) -> tuple[Any, ...]:
+    """What a field typed Literal[...] may be."""
+    return _choices(_hints(kind)[name])
+
+
 def nearest(got: Any, choices: Iterable[Any]) -> str:
     """`got 'bach'; did you mean 'batch'?`"""
     close = difflib.get_close_matches(str(got), [str(c) for c in choices], n=1, cutoff=0.5)
@@ -32,7 +37,7 @@ def check_name(where: str, name: str, value: Any, choices: Iterable[Any]) -> Non
     """A name typed by a user: one of `choices`, or an error with the nearest one."""
     known = tuple(choices)
     if value not in known:
-        raise ValueError(f"{where}: {name} must be one of {_listed(known)}; {nearest(value, known)}")
+        raise ValueError(f"{where}: {name} must be one of {_join_names(known)}; {nearest(value, known)}")
 
 
 def to_dict(settings: Any) -> Any:
@@ -75,11 +80,13 @@ def _check_fields(kind: type, values: dict[str, Any]) -> None:
     known = [f.name for f in fields(kind)]
     for name in values:
         if name not in known:
-            raise ValueError(f"{kind.__name__}: a field must be one of {_listed(known)}; {nearest(name, known)}")
+            raise ValueError(f"{kind.__name__}: a field must be one of {_join_names(known)}; {nearest(name, known)}")
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if name not in values]
     if missing:
-        raise ValueError(f"{kind.__name__}: the fields {_listed(missing)} have no default and are missing; add them.")
+        raise ValueError(
+            f"{kind.__name__}: the fields {_join_names(missing)} have no default and are missing; add them."
+        )
 
 
 @functools.cache
@@ -105,5 +112,5 @@ def _other_type_fits(hint: Any, value: Any) -> bool:
     return isinstance(value, plain) and not isinstance(value, str)
 
 
-def _listed(names: Iterable[Any]) -> str:
+def _join_names(names: Iterable[Any]) -> str:
     return ", ".join(repr(name) for name in names)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent.disk import write_json, write_text
 from resolvent.report.page import require_packages
-from resolvent.report.record import Spectrum, write_whole
+from resolvent.report.record import Spectrum
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ NAMES = {"json": "analysis.json", "html": "analysis.html"}
 
 
 def write_numbers(record: Analysis, path: Path) -> None:
-    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_json(path, record, finite=True)
 
 
 def write_analysis(record: Analysis, folder: Path) -> Path:
@@ -28,14 +28,14 @@ def write_analysis(record: Analysis, folder: Path) -> Path:
     require_packages()
     write_numbers(record, folder / NAMES["json"])
     page = folder / NAMES["html"]
-    write_whole(page, render(record))
+    write_text(page, render(record))
     return page
 
 
 def write_figures(record: Analysis, folder: Path) -> list[Path]:
     """Every figure of the page as SVG and PDF."""
     require_packages()
-    from resolvent.report.print_figure import save_figure
+    from resolvent.report.figures.print_figure import save_figure
 
     named = [(f"{k + 1:02d}-{_slug(title)}", figure) for k, (title, _, figure) in enumerate(figures(record))]
     return [path for name, figure in named for path in save_figure(figure, folder, name)]
@@ -45,7 +45,7 @@ def render(record: Analysis) -> str:
     """The page as text."""
     from markupsafe import Markup
 
-    from resolvent.report.figure import svg
+    from resolvent.report.figures.figure import svg
     from resolvent.report.template import template
 
     drawn = [
@@ -60,10 +60,10 @@ def render(record: Analysis) -> str:
 
 def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
     """(title, caption, figure) in the order of the page."""
-    from resolvent.report.chart import chart_figure
-    from resolvent.report.figure import spectrum_figure
-    from resolvent.report.pseudospectrum import pseudospectrum_figure
-    from resolvent.report.run_figure import attribution_figure
+    from resolvent.report.figures.chart import chart_figure
+    from resolvent.report.figures.figure import spectrum_figure
+    from resolvent.report.figures.pseudospectrum import pseudospectrum_figure
+    from resolvent.report.figures.run_figure import attribution_figure
     from resolvent.report.run_page import attribution_rows
 
     for held in record["spectra"]:

@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from resolvent.report.record import Record, write_whole
+from resolvent.disk import write_json, write_text
+from resolvent.report.record import Record
 
 PACKAGES = ("matplotlib", "jinja2")
 
@@ -28,9 +29,9 @@ def require_packages() -> None:
 def write_page(record: Record, folder: Path) -> Path:
     """Write report.html, and record.json with the numbers behind it; returns the page's path."""
     require_packages()
-    write_whole(folder / "record.json", record.to_json())
+    write_json(folder / "record.json", record.to_dict(), finite=True)
     page = folder / "report.html"
-    write_whole(page, render(record))
+    write_text(page, render(record))
     return page
 
 
@@ -38,7 +39,7 @@ def render(record: Record) -> str:
     """The page as text."""
     from markupsafe import Markup
 
-    from resolvent.report.figure import panel_svg, spectrum_svg
+    from resolvent.report.figures.figure import panel_svg, spectrum_svg
     from resolvent.report.template import template
 
     page = template("page.html")

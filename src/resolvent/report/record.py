@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 
@@ -48,13 +46,5 @@ class Record:
     spectra: list[Spectrum]
     panels: list[Panel]
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

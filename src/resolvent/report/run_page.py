@@ -6,13 +6,24 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from resolvent.report.fourier import fourier_findings
-from resolvent.report.generalisation import gap_findings
+from resolvent.disk import write_text
+from resolvent.report.claim import claims
+from resolvent.report.escape import markdown_text
+from resolvent.report.evidence import evidence_of
+from resolvent.report.figures.corruption import corruption_findings, robustness_figures
+from resolvent.report.figures.fourier import fourier_findings
+from resolvent.report.figures.generalisation import gap_findings
+from resolvent.report.figures.process import WAYS, process_findings, short_names, way_of
+from resolvent.report.odd import without_odd
 from resolvent.report.page import require_packages
-from resolvent.report.process import WAYS, process_findings, short_names, way_of
-from resolvent.report.record import Spectrum, write_whole
+from resolvent.report.record import Spectrum
 from resolvent.report.runs import Record, Runs, read_runs
-from resolvent.report.table import KINDS, Table, tables
+from resolvent.report.tables.answers import answer_findings, class_names
+from resolvent.report.tables.arena import arena_averages
+from resolvent.report.tables.table import LEGEND, Table, count, tables
+from resolvent.report.tables.tile import tiles
+from resolvent.report.verdict import Verdict, judge
+from resolvent.report.verdict_page import verdict_table
 
 NAMES = {"html": "report.html", "markdown": "report.md", "csv": "report.csv"}
 CURVES = 8  # runs in one robustness figure
@@ -25,13 +36,32 @@ def write_report(
     """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin."""
     require_packages()
     runs = read_runs(folders, shown)
+    try:
+        texts = _texts(runs, title)
+    except Exception as wrong:  # whatever a forged or odd record makes of it: the others are worth a page
+        texts = _texts(without_odd(runs, _texts, wrong), title)
+    for name, text in texts.items():
+        write_text(out / name, text)
+    return out / NAMES["html"]
+
+
+def _texts(runs: Runs, title: str | None = None) -> dict[str, str]:
+    """The content of every file, by its name; the page last."""
     found = [t for recipe, cells in runs.recipes().items() for t in tables(recipe, cells)]
-    told = markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{r['study']['text']}\n" for n, r in runs.studies())
-    write_whole(out / NAMES["markdown"], told)
-    write_whole(out / NAMES["csv"], "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(found)))
-    page = out / NAMES["html"]
-    write_whole(page, render(runs, found, title))
-    return page
+    found += arena_averages(found)
+    told = [(markdown_text(n), markdown_text(str(r["study"]["text"]))) for n, r in runs.studies()]
+    judged = verdicts(runs)
+    claimed = f"## What the papers claim\n\n{verdict_table(judged)}\n" if judged else ""
+    return {
+        NAMES["markdown"]: claimed + markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{t}\n" for n, t in told),
+        NAMES["csv"]: "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(found)),
+        NAMES["html"]: render(runs, found, title),
+    }
+
+
+def verdicts(runs: Runs) -> list[Verdict]:
+    """Of the papers' claims those on which these runs have something to say."""
+    return [verdict for verdict in judge(claims(), evidence_of(runs)) if verdict.outcome != "not run"]
 
 
 def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
@@ -45,28 +75,40 @@ def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
         first.setdefault(",".join(record["cell"]["tags"]), record)
     return template("runs.html").render(
         title=title or _title(runs),
-        counts={"runs": len(trained), "cells": sum(len(t.rows) for t in found)},
+        counts={"runs": len(trained), "cells": len({(r["cell"]["recipe"], *r["cell"]["tags"]) for r in trained})},
+        verdicts=verdicts(runs),
         studies=studies(runs, first),
         problems=problems(runs),
         tiles=tiles(good),
-        attacked=sorted({a["samples"] for r in good for a in r.get("attacks", {}).values() if "samples" in a}),
         tables=[t for t in found if not t.errors],
         errors=[t for t in found if t.errors],
-        kinds=KINDS,
+        legend=LEGEND,
+        count=count,
+        missed=any(a.get("pgd10", {}).get("missed") for r in good for a in r.get("attacks", {}).values()),
+        answers=answer_findings([(name.replace(",", " "), record) for name, record in first.items()])[:SHOWN],
         published=any(t.published for t in found),
         tasks=list({r["task"]["name"]: r["task"] for r in trained}.values()),
         versions=sorted({_version(r) for r in runs.records.values()}),
         names=NAMES,
+        side_by_side=draw_side_by_side(first),
         **beside(good),
         **figures(first),
     )
+
+
+def draw_side_by_side(first: dict[str, Record]) -> list[tuple[str, Any]]:
+    """Corruptions beside attacks and certificates, one figure a task."""
+    from markupsafe import Markup
+
+    named = [(name.replace(",", " "), record) for name, record in first.items()]
+    return [(title, Markup(drawn)) for title, drawn in robustness_figures(named)]
 
 
 def beside(good: list[Record]) -> dict[str, Any]:
     """Runs of a recipe in common frames: training epoch by epoch, and what components do to the attack."""
     from markupsafe import Markup
 
-    from resolvent.report.contribution import contribution_figures
+    from resolvent.report.figures.contribution import contribution_figures
 
     recipes: dict[str, dict[str, Record]] = {}
     for record in good:  # one seed of every cell, the lowest
@@ -74,22 +116,23 @@ def beside(good: list[Record]) -> dict[str, Any]:
     named = {recipe: list(cells.items()) for recipe, cells in recipes.items()}
     found = [held for recipe, cells in named.items() for held in process_findings(recipe, cells)]
     bars = [(n, Markup(s)) for recipe, cells in named.items() for n, s in contribution_figures(recipe, cells)]
-    return {"processes": [held | {"drawn": drawn(held["charts"])} for held in found], "contributions": bars}
+    return {"processes": [held | {"drawn": draw_charts(held["charts"])} for held in found], "contributions": bars}
 
 
 def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:
     """Analyses, scores under Fourier noise, generalisation over lengths: name, text, table, charts that are drawn."""
     named = [(name.replace(",", " "), record) for name, record in first.items()]
     noise = [("Fourier noise", held) for held in fourier_findings(named)]
+    noise += [("Corrupted data", held) for held in corruption_findings(named)]
     found = [(name, record["study"]) for name, record in runs.studies()] + noise
     found += [(recipe, held) for recipe, cells in runs.recipes().items() for held in gap_findings(cells)]
-    return [held | {"name": name, "drawn": drawn(held["charts"])} for name, held in found]
+    return [held | {"name": name, "drawn": draw_charts(held["charts"])} for name, held in found]
 
 
-def drawn(charts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def draw_charts(charts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from markupsafe import Markup
 
-    from resolvent.report.chart import chart_svg, wide
+    from resolvent.report.figures.chart import chart_svg, wide
 
     return [
         {"title": c["title"], "caption": c["caption"], "wide": wide(c), "svg": Markup(chart_svg(c))} for c in charts
@@ -105,22 +148,22 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
     """Everything that is drawn, as (name, svg) pairs."""
     from markupsafe import Markup
 
-    from resolvent.report import run_figure as draw
-    from resolvent.report.figure import spectrum_svg
+    from resolvent.report.figures import run_figure as draw
+    from resolvent.report.figures.figure import spectrum_svg
 
     named = [(name.replace(",", " "), record) for name, record in first.items()]
     curved = [(name, record) for name, record in named if len(draw.curve(record)) > 1]
     groups = robustness_groups(curved)
     inside = [(f"{name}, {each['name']}", each) for name, r in named for each in _layers(r)]
     return {
-        "robustness": [(name, Markup(draw.robustness_svg(group))) for name, group in groups],
+        "robustness": [(n, Markup(draw.robustness_svg(group)), draw.curve_terms(group)) for n, group in groups],
         "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
         "certificates": [c for name, r in named if "certificate" in r and (c := certificate(name, r))["svg"]][:SHOWN],
-        "unbounded": unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
+        "unbounded": list_unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
         "attribution": [each for name, r in alone(named) for each in bars(name, r)][:SHOWN],
         "spectra": [(n, Markup(spectrum_svg(Spectrum(**e["spectrum"])))) for n, e in inside if "spectrum" in e][:SHOWN],
         "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
-        "examples": [example(name, e) for name, r in named for e in _examples(r)[:1]][:SHOWN],
+        "examples": [example(name, e, r) for name, r in named for e in _examples(r)[:1]][:SHOWN],
     }
 
 
@@ -153,33 +196,11 @@ def flag_text(flag: dict[str, Any]) -> str:
     return f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}"
 
 
-def tiles(good: list[Record]) -> list[dict[str, str]]:
-    """The best clean accuracy, the best under attack, the best certified."""
-    found = []
-    right = [r for r in good if r["task"].get("classes", 0) is not None]  # a regression has no accuracy
-    clean = [r["training"]["summary"]["best"].get("test_clean") for r in right]
-    known = [v for v in clean if v is not None]
-    if known:
-        found.append({"name": "best clean accuracy", "value": f"{100 * max(known):.1f} %"})
-    attacked = [a["accuracy"] for r in good for a in list(r.get("attacks", {}).values())[:1]]
-    if attacked:
-        found.append({"name": "best accuracy under AutoAttack", "value": f"{100 * max(attacked):.1f} %"})
-    points = [(p["radius"], p["certified"]) for r in good for p in (r.get("certificate", {}).get("curve") or [])]
-    if points and max(c for _, c in points) > 0:
-        radius = max(r for r, c in points if c >= 0.5) if any(c >= 0.5 for _, c in points) else None
-        told = "largest L2 radius with half of the answers certified"
-        found.append({"name": told, "value": f"{radius:g}" if radius else "0"})
-    parameters = [r["training"]["parameters"] for r in good]
-    if parameters:
-        found.append({"name": "parameters of the smallest model", "value": f"{min(parameters):,}"})
-    return found
-
-
 def certificate(name: str, record: Record) -> dict[str, Any]:
     """A curve where there is a bound, or one of the smoothed model; the component that breaks a bound by name."""
     from markupsafe import Markup
 
-    from resolvent.report.run_figure import certificate_svg
+    from resolvent.report.figures.run_figure import certificate_svg
 
     held, smooth = record["certificate"], record["certificate"].get("smoothing")
     caption = f"gain {held['gain']:.4g}" if held.get("gain") is not None else held.get("reason", "no finite bound")
@@ -193,7 +214,7 @@ def certificate(name: str, record: Record) -> dict[str, Any]:
     return {"name": name, "svg": Markup(certificate_svg(record, points)) if points else "", "caption": caption}
 
 
-def unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[str]]]:
+def list_unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[str]]]:
     """Runs without a finite bound with what breaks it, once for all that share the reasons."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name, certificate in held:
@@ -220,7 +241,7 @@ def bars(name: str, record: Record) -> list[tuple[str, Any]]:
     """One figure for each distance that attribution measured."""
     from markupsafe import Markup
 
-    from resolvent.report.run_figure import attribution_svg
+    from resolvent.report.figures.run_figure import attribution_svg
 
     held = [(what, attribution_rows(record["attribution"], what)) for what in ("mse", "kl")]
     return [(f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))) for what, rows in held if rows]
@@ -239,17 +260,18 @@ def attribution_rows(held: dict[str, Any], what: str) -> list[tuple[str, float, 
     return [(name, train, test) for name, train, test in rows if train is not None and test is not None]
 
 
-def example(name: str, held: dict[str, Any]) -> dict[str, Any]:
+def example(name: str, held: dict[str, Any], record: Record) -> dict[str, Any]:
     from markupsafe import Markup
 
-    from resolvent.report.run_figure import example_svg, image_svg
+    from resolvent.report.figures.sample import example_svg, image_svg
 
+    classes = class_names(record, record["task"].get("classes") or 0)
     before, after = (image_svg(held, key) for key in ("clean", "attacked"))
     return {
         "name": name,
         "index": held["index"],
-        "clean": held["clean_prediction"],
-        "moved": held["prediction"],
+        "clean": _class(classes, held["clean_prediction"]),
+        "moved": _class(classes, held["prediction"]),
         "broken_by": held["broken_by"],
         "svg": Markup(example_svg(held)),
         "before": Markup(before) if before else "",
@@ -257,14 +279,18 @@ def example(name: str, held: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _class(names: list[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)
+
+
 def markdown(made: list[Table], found: list[dict[str, str]]) -> str:
     """The tables, flags and failures first."""
     lines = ["# Report", ""]
     if found:
-        told = [f"- {p['where']}: {p['what']}" if p["where"] else f"- {p['what']}" for p in found]
-        lines += ["## Flags and failures", "", *told, ""]
+        told = [f"{p['where']}: {p['what']}" if p["where"] else str(p["what"]) for p in found]
+        lines += ["## Flags and failures", "", *(f"- {markdown_text(line)}" for line in told), ""]
     for t in made:
-        lines += [f"## {t.recipe}", "", f"{t.unit}, mean ± deviation over seeds.", "", t.markdown(), ""]
+        lines += [f"## {markdown_text(t.title)}", "", f"{t.unit}; {LEGEND}", "", t.markdown(), ""]
     return "\n".join(lines)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from resolvent.disk import Damaged, read_json
+
 Record = dict[str, Any]
-LARGEST = 64 * 2**20  # bytes: no record of ours is near it
+CORRUPTION = "corruptions.json"  # what `resolvent corrupt` leaves beside a run
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,40 @@ def _read(folder: Path, runs: Runs) -> None:
     if not path.is_file():
         runs.problems.append(f"{folder}: not complete; the command that started it goes on with it")
         return
-    if path.stat().st_size > LARGEST:
-        runs.problems.append(f"{path}: {path.stat().st_size:,} bytes are no record of ours; left out")
-        return
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         check(record)
-    except (ValueError, KeyError, TypeError, RecursionError) as wrong:  # a bad line of JSON is a ValueError too
-        runs.problems.append(f"{path}: cannot be read ({wrong}); remove it, and the same command makes it again")
+        _check_place(folder, record)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as wrong:
+        told = f"{type(wrong).__name__} {wrong}" if isinstance(wrong, KeyError | AttributeError) else wrong
+        runs.problems.append(f"{path}: cannot be read ({told}); left out: the command that made the run makes it again")
         return
-    runs.records[folder] = record
+    runs.records[folder] = record | _corruptions(folder, record, runs)
+
+
+def _corruptions(folder: Path, record: Record, runs: Runs) -> Record:
+    """What was found by `resolvent corrupt` after the run; the run's own stage where there is no such file."""
+    path = folder / CORRUPTION
+    if not path.is_file() or "failed" in record:
+        return {}
+    try:
+        held = read_json(path)
+        float(held["mean_error"]), float(held["clean"]), {n: list(map(float, row)) for n, row in held["errors"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as wrong:
+        runs.problems.append(f"{path}: cannot be read ({wrong}); left out: run `resolvent corrupt {folder}` again")
+        return {}
+    return {"corruptions": held}
+
+
+def _check_place(folder: Path, record: Record) -> None:
+    """A record beside the settings of another run is a wrong one."""
+    try:
+        cell = read_json(folder / "cell.json")
+    except (Damaged, OSError):
+        return
+    other = [name for name, value in cell.items() if name in record["cell"] and record["cell"][name] != value]
+    if other:
+        raise ValueError(f"it is the record of another run: {other[0]} is not that of cell.json")
 
 
 def check(record: Record) -> None:

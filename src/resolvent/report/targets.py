@@ -19,11 +19,12 @@ class Target:
 
 def target(recipe: str, tags: tuple[str, ...]) -> Target | None:
     """The published row of a cell, if there is one."""
-    return _all().get((recipe, tags))
+    return targets().get((recipe, tags))
 
 
 @functools.cache
-def _all() -> dict[tuple[str, tuple[str, ...]], Target]:
+def targets() -> dict[tuple[str, tuple[str, ...]], Target]:
+    """Every published row, by recipe and tags."""
     text = files("resolvent.report").joinpath("targets.toml").read_text(encoding="utf-8")
     return {(row.pop("recipe"), tuple(row.pop("tags"))): Target(row.pop("source"), row) for row in _rows(text)}
 

@@ -43,7 +43,7 @@ def norm_bound(W: Tensor) -> Tensor:
     return unit * torch.exp(log / 2 ** (SQUARINGS + 1))
 
 
-def capped(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
+def cap_norm(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
     """W scaled down to a norm of at most `largest`; unchanged when `norm_bound` is below it already."""
     return W * (largest / torch.clamp(norm_bound(W), min=largest))
 
@@ -62,7 +62,7 @@ def below(L: Tensor, X: Tensor) -> Tensor:
 
 def cayley(S: Tensor) -> Tensor:
     """The orthogonal (I - S)(I + S)^-1 of the skew part S - S^T of any square matrix."""
-    S = held(S, 10 * LARGEST)
+    S = hold_norm(S, 10 * LARGEST)
     skew = S - S.mT
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
     return torch.linalg.solve_ex(eye + skew, eye - skew)[0]
@@ -70,14 +70,14 @@ def cayley(S: Tensor) -> Tensor:
 
 def cayley_rows(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """A (n, n) and B (n, m) with A A^T + B B^T = I from free U (n, n) and V (m, n): Wang and Manchester 2023, eq. 9."""
-    U, V = held(U, 10 * LARGEST), held(V)
+    U, V = hold_norm(U, 10 * LARGEST), hold_norm(V)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
     Z = U - U.mT + V.mT @ V
     inverse = torch.linalg.inv_ex(eye + Z)[0]
     return (inverse @ (eye - Z)).mT, -2 * (V @ inverse).mT
 
 
-def held(W: Tensor, largest: float = LARGEST) -> Tensor:
+def hold_norm(W: Tensor, largest: float = LARGEST) -> Tensor:
     """W with its Frobenius norm held at `largest`, so that what is factorised stays exact to well below float32."""
     return W * (largest / torch.linalg.matrix_norm(W, keepdim=True).clamp_min(largest))
 

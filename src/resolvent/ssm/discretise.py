@@ -17,7 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ssm.blocked import by_graph_only, gradients_by_graph, plain
+from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph, plain
+from resolvent.ops.library import one_by_one
+from resolvent.ops.pairs import Number, Pair, complex_of, exp, reciprocal, stacked
+from resolvent.runtime.transforms import outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
 METHODS = ("zoh", "bilinear", "euler")
@@ -45,27 +48,39 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
     return replace(system, A=A, B=B.expand(*bank, *B.shape[-2:]), C=C, D=D, dt=dt)
 
 
-def diagonal_step(lam: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor, Tensor]:
+def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, Any]:
     """lam_bar and gain with x_k = lam_bar x_{k-1} + gain B u_k, elementwise; dt broadcasts against lam (..., n).
 
     The form that layers use: no checks, and dt may differ between the states of one system, as in S5.
     """
-    z = dt * lam
+    z = lam.mul(dt)
     if method == "zoh":
-        return torch.exp(z), dt * expm1_over(z)
+        return exp(z), expm1_over(z).mul(dt)
     if method == "bilinear":
-        inverse = 1 / (1 - z / 2)
-        return (1 + z / 2) * inverse, dt * inverse
+        inverse = reciprocal(-z / 2 + 1)
+        return (z / 2 + 1) * inverse, inverse.mul(dt)
     if method == "euler":
-        return torch.exp(z), dt * torch.ones_like(z)
+        return exp(z), dt * torch.ones_like(z.real)
     raise ValueError(_unknown(method))
 
 
-def expm1_over(z: Tensor) -> Tensor:
+def undo_step(lam_bar: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor, Tensor]:
+    """lam and gain with diagonal_step(lam, dt) = (lam_bar, gain): the system in continuous time behind a discrete one.
+
+    lam_bar is complex and not 0; of the many lam that step to it the one of lowest frequency.
+    """
+    z = 2 * (lam_bar - 1) / (lam_bar + 1) if method == "bilinear" else torch.log(lam_bar)
+    lam = z / dt
+    return lam, diagonal_step(lam, dt + torch.zeros_like(lam.real), method)[1]
+
+
+def expm1_over(z: Number) -> Any:
     """(e^z - 1) / z, with the value 1 at z = 0; real or complex, accurate and twice differentiable everywhere.
 
     Near zero the quotient loses its derivatives to cancellation, so a series takes over there.
     """
+    if isinstance(z, Pair):
+        return complex_of(_pair_expm1_over(stacked(z)))
     if not plain() or not (z.requires_grad and torch.is_grad_enabled()):
         return _expm1_over(z)
     found: Tensor = _Expm1Over.apply(z)
@@ -90,13 +105,52 @@ class _Expm1Over(torch.autograd.Function):
         return f
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, *gradients: Tensor) -> Tensor | None:
         z, f = ctx.saved_tensors
         if by_graph_only(*gradients):
             return gradients_by_graph(lambda t: (_expm1_over(t),), (z,), gradients, (True,))[0]
-        small = z.abs() < RADIUS
-        far = (1 + (z - 1) * f) / torch.where(small, torch.ones_like(z), z)
-        return gradients[0] * torch.where(small, _series_slope(torch.where(small, z, 0)), far).conj()
+        return gradients[0] * _slope(z, f).conj()
+
+
+def _slope(z: Tensor, f: Tensor) -> Tensor:
+    small = z.abs() < RADIUS
+    far = (1 + (z - 1) * f) / torch.where(small, torch.ones_like(z), z)
+    return torch.where(small, _series_slope(torch.where(small, z, 0)), far)
+
+
+@torch.library.custom_op("resolvent::expm1_over", mutates_args=())
+def _pair_expm1_over(z: Tensor) -> Tensor:
+    """For real pairs (..., 2)."""
+    return torch.view_as_real(_expm1_over(torch.view_as_complex(z.contiguous())))
+
+
+@torch.library.custom_op("resolvent::expm1_over_backward", mutates_args=())
+def _pair_backward(g: Tensor, z: Tensor, f: Tensor) -> Tensor:
+    g, z, f = (torch.view_as_complex(t.contiguous()) for t in (g, z, f))
+    return torch.view_as_real((g * _slope(z, f).conj()).resolve_conj())
+
+
+_pair_expm1_over.register_fake(lambda z: torch.empty_like(z, memory_format=torch.contiguous_format))
+_pair_backward.register_fake(lambda g, z, f: torch.empty_like(z, memory_format=torch.contiguous_format))
+
+
+def _pair_saved(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], output)
+
+
+def _pair_gradient(ctx: Any, g: Tensor) -> Tensor | None:
+    z, f = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        again = lambda t: (torch.view_as_real(_expm1_over(torch.view_as_complex(t.contiguous()))),)  # noqa: E731
+        return gradients_by_graph(again, (z,), (g,), (True,))[0]
+    found: Tensor = _pair_backward(g, z, f)
+    return found
+
+
+_pair_expm1_over.register_autograd(_pair_gradient, setup_context=_pair_saved)
+one_by_one(_pair_expm1_over)
+one_by_one(_pair_backward)
 
 
 def expm1(z: Tensor) -> Tensor:

@@ -11,41 +11,49 @@ part in turn), where A is a rotation-and-decay of each pair minus a symmetric te
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from resolvent.ops.pairs import Number, Pair, reciprocal, stacked
 
 
 @dataclass(frozen=True)
 class HalfDPLR:
     """x_k = A_bar x_{k-1} + B_bar u_k with A_bar x = lam_bar x - U 2 Re(Q^* x), for a bank of d systems."""
 
-    lam_bar: Tensor  # (d, n)
-    U: Tensor  # (d, n, r)
-    Q: Tensor  # (d, n, r)
-    B_bar: Tensor  # (d, n)
+    lam_bar: Number  # (d, n)
+    U: Number  # (d, n, r)
+    Q: Number  # (d, n, r)
+    B_bar: Number  # (d, n)
 
     def dense(self) -> Tensor:
         """A_bar as a real matrix (d, 2n, 2n)."""
         return real_matrix(self.lam_bar, self.U, self.Q)
 
 
-def bilinear(lam: Tensor, P: Tensor, B: Tensor, dt: Tensor) -> HalfDPLR:
+def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     """A_bar = 2 (I - dt/2 A)^-1 - I and B_bar = (I - dt/2 A)^-1 dt B; lam (d, n), P (d, n, r), B (d, n), dt (d,).
 
     With F = 1/(1 - dt/2 lam), Woodbury's identity gives (I - dt/2 A)^-1 x = F x - F P G Re(P^* F x) dt, where
     G = (I + dt Re(P^* F P))^-1 is real, r x r, and bounded because Re F > 0.
     """
     dt = dt[:, None]
-    F = 1 / (1 - dt / 2 * lam)  # (d, n)
+    F = reciprocal(-lam.mul(dt / 2) + 1)  # (d, n)
     FP = F[..., None] * P  # (d, n, r)
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
-    G = _inverse(eye + dt[..., None] * (P.mH @ FP).real)  # (d, r, r)
-    U = dt[..., None] * FP @ G.to(FP.dtype)  # (d, n, r)
+    G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
+    U = _mixed(FP.mul(dt[..., None]), G)  # (d, n, r)
     Q = F.conj()[..., None] * P  # (d, n, r)
-    seen = (Q.mH @ B[..., None]).real  # (d, r, 1): Re(P^* F B)
-    B_bar = dt * (F * B - (U @ seen.to(U.dtype))[..., 0])
-    return HalfDPLR(2 * F - 1, U, Q, B_bar)
+    seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
+    B_bar = (F * B - _mixed(U, seen)[..., 0]).mul(dt)
+    return HalfDPLR(F * 2 - 1, U, Q, B_bar)
+
+
+def _mixed(z: Number, G: Tensor) -> Any:
+    """z G for a real matrix G."""
+    return Pair(z.real @ G, z.imag @ G) if isinstance(z, Pair) else z @ G.to(z.dtype)
 
 
 def _inverse(M: Tensor) -> Tensor:
@@ -53,7 +61,7 @@ def _inverse(M: Tensor) -> Tensor:
     return 1 / M if M.shape[-1] == 1 else torch.linalg.inv_ex(M).inverse
 
 
-def contracted(half: HalfDPLR, lam: Tensor, P: Tensor, dt: Tensor, margin: float) -> HalfDPLR:
+def contract(half: HalfDPLR, lam: Number, P: Number, dt: Tensor, margin: float) -> HalfDPLR:
     """The same with ||A_bar|| held below 1 - margin.
 
     ||A_bar||^2 <= 1 - 2 dt mu / (1 + dt/2 ||A||)^2 with mu = min |Re lam|. Where this bound leaves less than
@@ -62,10 +70,10 @@ def contracted(half: HalfDPLR, lam: Tensor, P: Tensor, dt: Tensor, margin: float
     size = lam.abs().amax(-1) + 2 * (P.abs() ** 2).sum((-1, -2))  # (d,), at least ||A||
     left = dt * (-lam.real).amin(-1) / (1 + dt / 2 * size) ** 2
     scale = (1 - (margin - left).clamp(min=0))[:, None]  # (d, 1)
-    return HalfDPLR(half.lam_bar * scale, half.U * scale[..., None], half.Q, half.B_bar)
+    return HalfDPLR(half.lam_bar.mul(scale), half.U.mul(scale[..., None]), half.Q, half.B_bar)
 
 
-def real_matrix(lam: Tensor, U: Tensor, Q: Tensor) -> Tensor:
+def real_matrix(lam: Number, U: Number, Q: Number) -> Tensor:
     """The real matrix (d, 2n, 2n) of x -> lam x - U 2 Re(Q^* x)."""
     n = lam.shape[-1]
     turn = torch.stack([lam.real, -lam.imag, lam.imag, lam.real], -1).unflatten(-1, (2, 2))  # (d, n, 2, 2)
@@ -74,6 +82,6 @@ def real_matrix(lam: Tensor, U: Tensor, Q: Tensor) -> Tensor:
     return diagonal - 2 * real_rows(U) @ real_rows(Q).mT
 
 
-def real_rows(z: Tensor) -> Tensor:
+def real_rows(z: Number) -> Tensor:
     """Complex (..., n, r) as real (..., 2n, r)."""
-    return torch.view_as_real(z.resolve_conj().contiguous()).transpose(-1, -2).flatten(-3, -2)
+    return stacked(z).transpose(-1, -2).flatten(-3, -2)

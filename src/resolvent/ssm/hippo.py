@@ -57,9 +57,11 @@ def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor
     w, V = _skew_pairs((S - S.mT) / 2)  # (k,), (n, k)
     V = V * _unit_phase(V.mH @ B.to(V.dtype))
     lam = torch.complex(torch.full_like(w, real_part), w)
+    P, B = V.mH @ P.to(V.dtype), V.mH @ B.to(V.dtype)  # of the half: the rest is its conjugate to the last bit
     if not halves:
-        lam, V = torch.cat([lam, lam.conj()]), torch.cat([V, V.conj()], -1)
-    return lam.resolve_conj(), V.mH @ P.to(V.dtype), V.mH @ B.to(V.dtype), V.resolve_conj()
+        lam, P, B = (torch.cat([half, half.conj()]) for half in (lam, P, B))
+        V = torch.cat([V, V.conj()], -1)
+    return lam.resolve_conj(), P.resolve_conj(), B.resolve_conj(), V.resolve_conj()
 
 
 def _legs(n: int) -> tuple[Tensor, Tensor, Tensor]:

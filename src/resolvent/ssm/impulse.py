@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ssm.block_tables import DenseBank, DiagonalBank
-from resolvent.ssm.blocked import by_graph_only, gradients_by_graph, plain
+from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph, plain
+from resolvent.ops.blocked.tables import DenseBank, DiagonalBank
+from resolvent.runtime.transforms import outside_autocast
 from resolvent.ssm.kernel import powers, vandermonde_kernel
 
 
@@ -56,6 +57,7 @@ class _Sums(torch.autograd.Function):
         return K.flatten(-2)[..., :length]
 
     @staticmethod
+    @outside_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         lam, weight, fine, coarse = ctx.saved_tensors
         g, l = gradients[0], ctx.length

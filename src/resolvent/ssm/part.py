@@ -11,7 +11,9 @@ A list of parts is a chain: its Lipschitz constant is the product of theirs. All
     the rest   `lipschitz`, or unbounded with `reason` where it is None     parts, if any, only for reading
 
 A bias adds a constant: it changes no Lipschitz constant, but |f(x)| <= L |x| then fails at x = 0. `bias` parts
-therefore have lipschitz 1 and the reason that a pure gain does not exist.
+therefore have lipschitz 1 and the reason that a pure gain does not exist. `rounding` says how far a part that is run
+in floating point may be from itself (systems are measured by their own matrices); `least`, for which sequences its
+constant holds: those of at least so many steps.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from resolvent.ssm.rounding import Allowance
 from resolvent.ssm.system import System
 
 PartKind = Literal[
@@ -49,6 +52,8 @@ class Part:
     system: System | None = None
     parts: tuple[Part, ...] = ()
     reason: str = ""
+    rounding: Allowance | None = None
+    least: int = 1
 
     def constant(self, system_gain: Callable[[System], float]) -> float | None:
         """The Lipschitz constant with `system_gain` for linear systems; None where there is none."""

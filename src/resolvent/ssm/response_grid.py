@@ -117,11 +117,11 @@ def _largest(value: Callable[[Tensor], Tensor], w: Tensor, rounds: int = 3) -> P
         i = int(d.argmax())
         if float(d[i]) > best.value:
             best = Peak(float(d[i]), float(w[i]))
-        w = _enlarged(w, d)
+        w = _enlarge(w, d)
     return best
 
 
-def _enlarged(w: Tensor, d: Tensor) -> Tensor:
+def _enlarge(w: Tensor, d: Tensor) -> Tensor:
     """Nodes between the neighbours of the largest local maxima."""
     inner = torch.nn.functional.pad(d, (1, 1), value=-1.0)
     crest = ((d >= inner[:-2]) & (d >= inner[2:])).nonzero()[:, 0]

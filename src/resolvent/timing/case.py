@@ -61,7 +61,7 @@ class Outcome:
         return asdict(self) | {"of_copy": self.of_copy, "faster_forward": forward, "faster_backward": backward}
 
 
-def measured(case: Case) -> Outcome:
+def measure_case(case: Case) -> Outcome:
     """Ours and the plain version, each in a process of its own: what one leaves in memory would help the other."""
     ours, plain = (_child(case, way) for way in ("ours", "plain"))
     figures = [Figures(**held["figures"]) for held in (ours, plain)]

@@ -20,17 +20,17 @@ Work = Callable[[], object]
 def median_ms(work: Work, budget_s: float = 1.5, most: int = 200) -> float:
     """The median of repeated calls, in milliseconds, after two calls to warm up."""
     work()
-    first = _timed(work)
+    first = _time(work)
     repeats = max(5, min(most, int(budget_s / max(first, 1e-6))))
     gc.collect()
     gc.disable()
     try:
-        return 1e3 * statistics.median(_timed(work) for _ in range(repeats))
+        return 1e3 * statistics.median(_time(work) for _ in range(repeats))
     finally:
         gc.enable()
 
 
-def awaited(work: Work, device: torch.device) -> Work:
+def wait_for(work: Work, device: torch.device) -> Work:
     """The work up to its end: a GPU returns from a call before it has done it."""
     if device.type != "cuda":
         return work
@@ -61,7 +61,7 @@ def copy_rate(device: torch.device) -> float:
     """Bytes a second that a copy of a large array reads and writes: what no pass over memory can beat."""
     source = torch.ones(COPIED.get(device.type, 2**27) // 4, device=device)
     target = torch.empty_like(source)
-    ms = median_ms(awaited(lambda: target.copy_(source), device), budget_s=0.5)
+    ms = median_ms(wait_for(lambda: target.copy_(source), device), budget_s=0.5)
     return 2 * source.numel() * source.element_size() / (1e-3 * ms)
 
 
@@ -74,7 +74,7 @@ def _gpu_extra_mb(work: Work, device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
-def _timed(work: Work) -> float:
+def _time(work: Work) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

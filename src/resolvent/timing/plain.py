@@ -34,7 +34,7 @@ def plain(layer: Layer) -> Callable[[Tensor], Tensor]:
     """`plain(layer)(x)` equals `layer(x)[0]` from rest, for a layer of one direction."""
     linearise = getattr(layer, "linearise", None)
     if linearise is not None:
-        return lambda x: looped(linearise(x), x)
+        return lambda x: run_loop(linearise(x), x)
     system = getattr(layer, "system", None)
     if system is None:
         raise ValueError(f"plain: {type(layer).__name__} has neither system() nor linearise(x).")
@@ -44,13 +44,13 @@ def plain(layer: Layer) -> Callable[[Tensor], Tensor]:
 def constant(system: System, x: Tensor) -> Tensor:
     """The way that suits the form of a time-invariant system; x (b, l, d)."""
     if system.bank:
-        return convolved(system, x)
+        return convolve(system, x)
     if isinstance(system.A, Diagonal) and not system.delay:
-        return doubled(halved(system), x)
+        return scan_by_doubling(take_half(system), x)
     return system.simulate(x)[0].real.to(x.dtype)
 
 
-def halved(system: System) -> Half:
+def take_half(system: System) -> Half:
     """What `conjugate_closed` doubled; a real system as it is."""
     assert isinstance(system.A, Diagonal)
     lam, D = system.A.lam, system.D.real if system.D.is_complex() else system.D
@@ -60,11 +60,11 @@ def halved(system: System) -> Half:
     return Half(lam[..., :n], system.B[..., :n, :], system.C[..., :n], D, 2)
 
 
-def convolved(system: System, x: Tensor) -> Tensor:
+def convolve(system: System, x: Tensor) -> Tensor:
     """irfft(rfft(k) rfft(u)) + D u with twice the length, so that nothing wraps around."""
     l, u = x.shape[1], x.mT  # (b, d, l)
     if isinstance(system.A, Diagonal):
-        half = halved(system)
+        half = take_half(system)
         table = torch.exp(half.lam.log()[..., None] * torch.arange(l, device=x.device))  # (d, n, l)
         k = half.scale * ((half.C[..., 0, :] * half.B[..., 0])[..., None] * table).sum(-2)  # (d, l)
     else:
@@ -75,7 +75,7 @@ def convolved(system: System, x: Tensor) -> Tensor:
     return (y + D * u).mT
 
 
-def doubled(half: Half, x: Tensor) -> Tensor:
+def scan_by_doubling(half: Half, x: Tensor) -> Tensor:
     """h_t = lam h_{t-1} + B u_t by doubling: after k rounds every h_t holds its last 2^k steps."""
     h = x.to(half.B.dtype) @ half.B.mT  # (b, l, n)
     a, reach = half.lam, 1
@@ -85,7 +85,7 @@ def doubled(half: Half, x: Tensor) -> Tensor:
     return half.scale * (h @ half.C.mT).real + x @ half.D.mT
 
 
-def looped(system: System, x: Tensor) -> Tensor:
+def run_loop(system: System, x: Tensor) -> Tensor:
     """A time-varying bank (b, d) of diagonal systems, one step after the other."""
     assert isinstance(system.A, Diagonal)
     u = x.mT[..., None]  # (b, d, l, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent import layers
 from resolvent.layers import Layer
 from resolvent.timing.case import Case, Figures
-from resolvent.timing.measure import awaited, copy_rate, median_ms, peak_extra_mb
+from resolvent.timing.measure import copy_rate, median_ms, peak_extra_mb, wait_for
 from resolvent.timing.plain import plain
 
 SHORT = 128  # steps of a first pass that loads and compiles what the measured one needs
@@ -56,8 +56,8 @@ def figures_of(case: Case, layer: Layer, call: Call, streams: bool) -> Figures:
     device, x = torch.device(case.device), sample(case, case.length)
     memory = peak_extra_mb(lambda: differentiate(call, layer, x), device)
     with torch.no_grad():
-        forward = median_ms(awaited(lambda: call(x), device), BUDGET_S)
-    backward = median_ms(awaited(lambda: differentiate(call, layer, x), device), BUDGET_S)
+        forward = median_ms(wait_for(lambda: call(x), device), BUDGET_S)
+    backward = median_ms(wait_for(lambda: differentiate(call, layer, x), device), BUDGET_S)
     return Figures(forward, backward, step_ms(layer, x) if streams else None, memory)
 
 
@@ -72,7 +72,7 @@ def step_ms(layer: Layer, x: Tensor) -> float:
     x_t = x.detach()[:, 0].contiguous()
     with layer.frozen(), torch.no_grad():
         _, state = layer.step(x_t)
-        return median_ms(awaited(lambda: layer.step(x_t, state), x.device), BUDGET_S / 5)
+        return median_ms(wait_for(lambda: layer.step(x_t, state), x.device), BUDGET_S / 5)
 
 
 @torch.no_grad()

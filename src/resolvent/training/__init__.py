@@ -3,30 +3,36 @@
 history = fit(model, load_task("digits"), trades(Threat("linf", 0.1, (0, 1))), FitSettings(epochs=30), "runs/one")
 """
 
-from resolvent.training.batch import Batch
 from resolvent.training.collapse import spread
-from resolvent.training.criterion import criterion
 from resolvent.training.diverged import Diverged
-from resolvent.training.fit import fit
+from resolvent.training.fit import Paused, fit
 from resolvent.training.history import History
-from resolvent.training.inner import Inner
 from resolvent.training.measure import measure
-from resolvent.training.noisy import noisy
+from resolvent.training.noisy import noisy, toned
 from resolvent.training.objective import PGDAT, TRADES, Loss, Objective, pgd_at, standard, trades
 from resolvent.training.optimiser import parameter_groups
-from resolvent.training.settings import FitSettings, Probe
+from resolvent.training.settings import Budget, FitSettings, Probe
+from resolvent.training.step.awp import AWP, awp
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion
+from resolvent.training.step.inner import Inner
+from resolvent.training.weighted import weighted
 
 __all__ = [
+    "AWP",
     "PGDAT",
     "TRADES",
     "Batch",
+    "Budget",
     "Diverged",
     "FitSettings",
     "History",
     "Inner",
     "Loss",
     "Objective",
+    "Paused",
     "Probe",
+    "awp",
     "criterion",
     "fit",
     "measure",
@@ -35,5 +41,11 @@ __all__ = [
     "pgd_at",
     "spread",
     "standard",
+    "toned",
     "trades",
+    "weighted",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

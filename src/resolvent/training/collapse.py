@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.training.batch import Batch
 from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.step.batch import Batch
 
 WEIGHT, LEAST = 10.0, 0.1
 

@@ -20,7 +20,7 @@ def first_non_finite(model: nn.Module, run: Callable[[], Any]) -> str | None:
         if not _finite(tensor):
             return f"the weight {name} is already not finite"
     found: list[str] = []
-    with _watched(model, found):
+    with _watch(model, found):
         run()
     return found[0] if found else None
 
@@ -34,7 +34,7 @@ def non_finite_gradient(model: nn.Module) -> str | None:
 
 
 @contextmanager
-def _watched(model: nn.Module, found: list[str]) -> Iterator[None]:
+def _watch(model: nn.Module, found: list[str]) -> Iterator[None]:
     """A module's hook runs before that of the module around it, so the first entry is the innermost culprit."""
 
     def hook(name: str) -> Callable[..., None]:

@@ -19,54 +19,66 @@ from torch import Tensor, nn
 from resolvent.attacks.capacity import within_memory
 from resolvent.data.order import fold
 from resolvent.data.task import Task
-from resolvent.training.batch import Batch
-from resolvent.training.criterion import score
 from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
-from resolvent.training.guard import Taken
 from resolvent.training.history import History, Row, gaps
 from resolvent.training.measure import measure
-from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.objective import Loss, Objective, by_name, standard
 from resolvent.training.optimiser import rate, set_rate
 from resolvent.training.progress import Reporter, reporter
 from resolvent.training.run import Run, begin
 from resolvent.training.settings import FitSettings
 from resolvent.training.state import Save
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import score
+from resolvent.training.step.guard import Taken
 
 Final = Callable[[nn.Module], dict[str, float]]
 Watch = Callable[[nn.Module], dict[str, float]]
+Late = Callable[[], bool]
 OVERFLOW = "every output is finite, but the norm of the gradient is beyond the largest number"
 PASSING = "taken again, its outputs and gradients are finite: the loss alone is not, or the step is not always the same"
+
+
+class Paused(Exception):
+    """Time ran out between two steps, or before a later stage; everything so far is stored, and the text says what is
+    left."""
 
 
 def fit(
     model: nn.Module,
     task: Task,
-    objective: Objective = standard,
+    objective: Objective | str = standard,
     settings: FitSettings | None = None,
     folder: str | Path | None = None,
     *,
     save: Save | None = None,
     final: Final | None = None,
     watch: Watch | None = None,
+    late: Late | None = None,
 ) -> History:
     """Train `model` in place; it is left with the last weights, and `history.load(model)` puts the best ones in.
 
+    objective  `standard` (or its name), `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
     folder  where the run is kept; given again it goes on from there, or returns at once when the run is complete
     save    writes the best weights as save(model, folder), e.g. `models.save_model`, which adds the settings
     final   measured once on the best and on the last weights in evaluation mode, e.g. {"autoattack": accuracy}; its gap
             is recorded with the others
     watch   looks at the model after every epoch; what it returns is entered into the epoch's row
+    late    asked between steps: from the first True on the state is stored and `Paused` raised; the same call with the
+            folder goes on from that step, to the numbers of a run that was never paused
     """
+    objective = by_name(objective)
     run = begin(model, task, objective, settings or FitSettings(), folder, save)
     done = run.files.summary() if run.files is not None else None
     if done is not None:
-        return History(tuple(run.ledger.rows), done, run.weights | {"last": _copied(model)})
+        run.average.settle(model)
+        return History(tuple(run.ledger.rows), done, run.weights | {"last": _copy_weights(model)})
     devices = [run.device] if run.device.type == "cuda" else []
     current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is looked at
     with torch.random.fork_rng(devices), _modes(model), current:
         with reporter(task.name, run.steps) as told:
-            _train(run, told, watch)
-        return _closed(run, final)
+            _train(run, told, watch, late)
+        return _close_run(run, final)
 
 
 @contextmanager
@@ -80,23 +92,37 @@ def _modes(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _train(run: Run, told: Reporter, watch: Watch | None = None) -> None:
+def _train(run: Run, told: Reporter, watch: Watch | None = None, late: Late | None = None) -> None:
     run.model.train()
-    started = time.perf_counter()
-    while run.ledger.step < run.steps:
+    started = begun = time.perf_counter()
+    first = run.ledger.step
+    while not run.over:
+        if late is not None and late():
+            _pause(run, first, time.perf_counter() - begun)
         _step(run)
         told.step(run.ledger.step)
         every = run.settings.save_every
         if run.ledger.step % len(run.batches) == 0:
             _settle(run)
-            seen = {} if watch is None else dict(watch(run.model))
-            row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
-            _enter(run, row)
+            with run.average.shown(run.model):
+                seen = {} if watch is None else dict(watch(run.model))
+                row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
+                _enter(run, row)
+            _store(run, row)
             told.row(row)
             started = time.perf_counter()
         elif every is not None and run.ledger.step % every == 0:
             _settle(run)
             run.store()
+
+
+def _pause(run: Run, first: int, seconds: float) -> NoReturn:
+    """Store the state as it is between two steps, and say what is left."""
+    _settle(run)
+    run.store()
+    step, taken = run.ledger.step, run.ledger.step - first
+    pace = f", about {seconds / taken * (run.steps - step):.0f} s of training at this pace" if taken else ""
+    raise Paused(f"training stopped after step {step} of {run.steps}; {run.steps - step} steps are left{pace}")
 
 
 def _step(run: Run) -> None:
@@ -109,8 +135,8 @@ def _step(run: Run) -> None:
     batch = run.batches.at(step)
     losses = (row["train_loss"] for row in run.ledger.rows)
     set_rate(run.optimiser, rate(step, len(run.batches), run.settings, losses))
-    mean, right = _summed(run, batch, step)
-    size = _clipped(run)
+    mean, right = _accumulate(run, batch, step)
+    size = _clip(run)
     told = torch.stack([mean, size.detach().double(), right])
     if run.guard is not None:
         run.guard.look(told)
@@ -124,6 +150,7 @@ def _step(run: Run) -> None:
         _settle(run)
         run.optimiser.step()
     run.ledger.step += 1
+    run.average.include(run.model, run.ledger.step, len(run.batches))
 
 
 def _settle(run: Run) -> None:
@@ -138,14 +165,14 @@ def _settle(run: Run) -> None:
     run.ledger.tally = [before + more for before, more in zip(run.ledger.tally, new, strict=True)]
 
 
-def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+def _accumulate(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
     """The mean loss over the whole batch, whose gradient is left in the parameters, and the number of right answers."""
     part = batch if run.crew.size == 1 else batch.part(run.crew.rows(len(batch)))
     told = torch.zeros(2, dtype=torch.float64, device=run.device)
     if len(part):
         weight = len(part) / len(batch)
         first = lambda count: part if count == len(part) else part.part(slice(count))  # noqa: E731
-        found = within_memory("fit", len(part), lambda n: _learnt(run, first(n), step, weight), run.crew.size)
+        found = within_memory("fit", len(part), lambda n: _learn_part(run, first(n), step, weight), run.crew.size)
         told[0], told[1] = found
     else:
         run.optimiser.zero_grad(set_to_none=True)
@@ -154,23 +181,36 @@ def _summed(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
     return told[0], told[1]
 
 
-def _learnt(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
+def _learn_part(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
     """The loss of these samples times their weight, with its gradient, and the number of right answers."""
     run.optimiser.zero_grad(set_to_none=True)  # here: a pass that ran out of memory on its way back is run again
-    loss = _loss(run, part, step)
-    mine = loss.value * weight if weight < 1 else loss.value
+    pieces = _pieces(part, run.settings.accumulate)
+    found = [_learn_piece(run, x, step, i, weight * (len(x) / len(part))) for i, x in enumerate(pieces)]
+    values, hits = zip(*found, strict=True)
+    return torch.stack(values).sum(), torch.stack(hits).sum()
+
+
+def _pieces(batch: Batch, count: int) -> list[Batch]:
+    """The batch in at most `count` pieces of about equal size, in their order."""
+    size = -(-len(batch) // count)
+    return [batch] if count == 1 else [batch.part(slice(i, i + size)) for i in range(0, len(batch), size)]
+
+
+def _learn_piece(run: Run, piece: Batch, step: int, i: int, share: float) -> tuple[Tensor, Tensor]:
+    loss = _loss(run, piece, *((step, i) if i else (step,)))
+    mine = loss.value * share if share != 1 else loss.value
     mine.backward()
-    return mine.detach(), score(loss.output.detach(), part.y).sum()
+    return mine.detach(), score(loss.output.detach(), piece.y).sum()
 
 
-def _loss(run: Run, batch: Batch, step: int) -> Loss:
-    """The objective with the random numbers of this step, whatever was drawn before."""
-    torch.manual_seed(fold(run.settings.seed, step))
+def _loss(run: Run, batch: Batch, *place: int) -> Loss:
+    """The objective with the random numbers of this place in training (step, piece), whatever was drawn before."""
+    torch.manual_seed(fold(run.settings.seed, *place))
     with run.autocast():
         return run.objective(run.model, batch)
 
 
-def _clipped(run: Run) -> Tensor:
+def _clip(run: Run) -> Tensor:
     """The norm of the whole gradient, which is cut to `clip` where that is set."""
     if run.settings.clip is not None:
         return nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip)
@@ -183,12 +223,12 @@ def _row(run: Run) -> Row:
     row: Row = {"epoch": epoch, "step": run.ledger.step, "lr": run.optimiser.param_groups[0]["lr"]}
     row |= {"train_loss": loss / seen, "train_score": right / seen}
     if epoch % run.settings.evaluate_every == 0 or epoch == run.settings.epochs:
-        row |= _measured(run, ("validation", "test") if run.settings.track_test else ("validation",))
-        row |= _seen(run)
+        row |= _measure_splits(run, ("validation", "test") if run.settings.track_test else ("validation",))
+        row |= _measure_seen(run)
     return row
 
 
-def _seen(run: Run) -> Row:
+def _measure_seen(run: Run) -> Row:
     """The first training samples, measured as the other splits are: the distance is what training has overfitted."""
     split = run.task.train
     few = torch.arange(min(run.settings.track_seen, len(split)), device=split.x.device)
@@ -198,7 +238,7 @@ def _seen(run: Run) -> Row:
     return {f"seen_{what}": value for what, value in found.items()}
 
 
-def _measured(run: Run, names: tuple[str, ...]) -> Row:
+def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
     """In the precision of the parameters, whatever that of training is."""
     row: Row = {}
     for name in names:
@@ -210,23 +250,28 @@ def _measured(run: Run, names: tuple[str, ...]) -> Row:
 
 
 def _enter(run: Run, row: Row) -> None:
-    """Best weights first, then the state, then the line: whatever a kill leaves out is done again."""
+    """The row, and the weights of the moment where it is the best: they are kept before the state tells of it."""
     ledger = run.ledger
     ledger.rows.append(row)
     ledger.tally = [0.0, 0.0, 0.0]
     for name, best in run.best().items():
         if best is row:
-            run.weights[name] = _copied(run.model)
+            run.weights[name] = _copy_weights(run.model)
             if run.files is not None and run.crew.first:
                 run.files.keep(name, run.model)
+
+
+def _store(run: Run, row: Row) -> None:
+    """The state, then the line: whatever a kill leaves out is done again."""
     run.store()
     if run.files is not None and run.crew.first:
         run.files.append(row)
 
 
-def _closed(run: Run, final: Final | None) -> History:
+def _close_run(run: Run, final: Final | None) -> History:
     """Measure what is still missing on the last and the best weights, and write the summary."""
-    last = _copied(run.model)
+    run.average.settle(run.model)
+    last = _copy_weights(run.model)
     chosen = {"last": (run.ledger.rows[-1], last)}
     chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
     told: dict[int, Row] = {}  # a best epoch that is the last has the same weights
@@ -243,7 +288,7 @@ def _closed(run: Run, final: Final | None) -> History:
     return History(tuple(run.ledger.rows), summary, run.weights | {"last": last})
 
 
-def _copied(model: nn.Module) -> dict[str, Tensor]:
+def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {key: t.detach().cpu().clone() for key, t in model.state_dict().items()}
 
 
@@ -252,14 +297,14 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
     run.model.eval()
     found = {key: row[key] for key in row if key == "epoch" or key.startswith(("validation_", "test_"))}
     if not run.settings.track_test:
-        found |= _measured(run, ("test",))
+        found |= _measure_splits(run, ("test",))
     return found if final is None else found | dict(final(run.model))
 
 
 def _stop(run: Run, batch: Batch, step: int, otherwise: str) -> NoReturn:
     """Name the place, or where none is found say `otherwise`."""
     if run.ledger.step != step:  # another step has been taken since, which left its own gradients
-        _summed(run, batch, step)
+        _accumulate(run, batch, step)
     gradient = non_finite_gradient(run.model)
     reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or otherwise
     kept = "" if run.files is None else f"; the last stored state is {run.files.state}"

@@ -62,6 +62,16 @@ def _rank(keys: list[str], row: Row) -> tuple[float, ...]:
     return tuple(row[key] for key in keys if key in row)
 
 
+def has_stalled(rows: list[Row], choose: Choice, patience: int | None) -> bool:
+    """Whether `patience` measurements in a row have brought nothing better."""
+    best = best_rows(rows, choose)
+    if patience is None or not best:
+        return False
+    name, split = ("best", "validation") if "best" in best else ("best_by_test", "test")
+    measured = [row for row in rows if f"{split}_clean" in row]
+    return len(measured) - 1 - measured.index(best[name]) >= patience
+
+
 def gaps(summary: dict[str, Row]) -> dict[str, dict[str, float]]:
     """best - last for every number that both have."""
     last = summary["last"]

@@ -9,10 +9,10 @@ from torch import nn
 
 from resolvent.attacks import Victim
 from resolvent.data.task import Split
-from resolvent.training.batch import Batch, take
-from resolvent.training.crew import Crew
-from resolvent.training.criterion import binary, criterion, paired, score, wide
+from resolvent.training.process_group import Crew
 from resolvent.training.settings import Probe
+from resolvent.training.step.batch import Batch, take
+from resolvent.training.step.criterion import binary, criterion, pair_logits, score, wide
 
 _SEED = 0  # of the probe's starts: the same every time, so that two epochs differ by their weights alone
 
@@ -45,8 +45,8 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
         found = {"loss": criterion(output, batch.y), "clean": score(output, batch.y)}
         if probe is not None:
             one = binary(output) and not batch.y.is_floating_point()
-            victim = Victim((lambda *given: paired(model(*given))) if one else model)
-            inputs, clean = (batch.x, batch.y, batch.fitted(probe.threat)), paired(output) if one else output
+            victim = Victim((lambda *given: pair_logits(model(*given))) if one else model)
+            inputs, clean = (batch.x, batch.y, batch.fitted(probe.threat)), pair_logits(output) if one else output
             padded: dict[str, Any] = {} if batch.lengths is None else {"lengths": batch.lengths}
             x_adv = probe.attack(victim, *inputs, draws=batch.draws, clean_logits=clean, **padded).x_adv
             moved = wide(victim.forward(x_adv, batch.lengths))

@@ -1,15 +1,21 @@
-"""Training on noisy samples: what randomised smoothing asks of its base classifier (Cohen et al. 2019, section 3.3)."""
+"""Training on noisy samples: normal noise, which randomised smoothing asks of its base classifier (Cohen et al. 2019,
+section 3.3), and tones at the places inside a model where they would enter at test time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
+from resolvent.attacks.fourier.noise import FourierNoise
+from resolvent.attacks.fourier.site import Site, disturbed
 from resolvent.attacks.setting import check_positive
-from resolvent.training.batch import Batch
-from resolvent.training.criterion import criterion, wide
-from resolvent.training.objective import Loss
+from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion, wide
+
+Sites = Callable[[nn.Module], Sequence[Site]]
 
 
 @dataclass(frozen=True)
@@ -23,10 +29,28 @@ class Noisy:
             raise ValueError("noisy: tokens take no normal noise; train on the part of the model after the embedding.")
         noise = batch.draws.normal(0, 0, batch.x.shape[1:], batch.x.dtype)
         output = wide(batch.call(model)(batch.x + self.sigma * noise))
-        return Loss(criterion(output, batch.y).mean(), output)
+        return Loss(batch.mean(criterion(output, batch.y)), output)
 
 
 def noisy(sigma: float) -> Noisy:
     """Normal noise of deviation sigma on every sample, drawn anew in every epoch; it is not cut to the data's range."""
     check_positive("noisy", sigma=sigma)
     return Noisy(sigma)
+
+
+@dataclass(frozen=True)
+class Toned:
+    """An objective under noise inside the model; see `toned`."""
+
+    objective: Objective
+    noise: FourierNoise
+    sites: Sites
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        with disturbed(self.sites(model), self.noise, batch.draws.fold("tone")):
+            return self.objective(model, batch)
+
+
+def toned(noise: FourierNoise, sites: Sites, objective: Objective = standard) -> Toned:
+    """`objective` with the noise at sites(model), whose random numbers are drawn anew in every epoch."""
+    return Toned(objective, noise, sites)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl, squared_deviation
-from resolvent.training.batch import Batch
-from resolvent.training.captured import Passes, recorded_pass, recorded_step, risen
-from resolvent.training.criterion import criterion, wide
-from resolvent.training.inner import Inner
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion, wide
+from resolvent.training.step.cuda_graph import Passes, recorded_pass, recorded_step, run_ascent
+from resolvent.training.step.inner import Inner
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +40,13 @@ def standard(model: nn.Module, batch: Batch) -> Loss:
     if quick is not None:
         return Loss(*quick)
     output = wide(batch.call(model)(batch.x))
-    return Loss(criterion(output, batch.y).mean(), output)
+    return Loss(batch.mean(criterion(output, batch.y)), output)
 
 
 def _clean(f: Passes, batch: Batch) -> tuple[Tensor, Tensor]:
     """`standard` on a GPU, as one fixed sequence of kernels."""
     output = wide(f.learnt(batch.x))
-    return criterion(output, batch.y).mean(), output
+    return batch.mean(criterion(output, batch.y)), output
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,21 @@ class PGDAT:
         quick = recorded_step(model, batch, self.inner, self.recorded)
         if quick is not None:
             return Loss(*quick)
-        x_adv = self.inner.ascend(model, batch, partial(_uniform, batch), criterion, lambda _: batch.y)
+        return self.at(model, batch, self.find(model, batch))
+
+    def find(self, model: nn.Module, batch: Batch) -> Tensor:
+        """x', what the attack makes of x."""
+        return self.inner.ascend(model, batch, partial(_uniform, batch), criterion, lambda _: batch.y)
+
+    def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
         output = wide(batch.call(model)(x_adv))
-        return Loss(criterion(output, batch.y).mean(), output)
+        return Loss(batch.mean(criterion(output, batch.y)), output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same on a GPU, as one fixed sequence of kernels."""
-        x_adv = risen(f, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
+        x_adv = run_ascent(f, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
         output = f.learnt(x_adv)
-        return criterion(output, batch.y).mean(), output
+        return batch.mean(criterion(output, batch.y)), output
 
 
 @dataclass(frozen=True)
@@ -84,23 +90,30 @@ class TRADES:
         quick = recorded_step(model, batch, self.inner, self.recorded)
         if quick is not None:
             return Loss(*quick)
+        return self.at(model, batch, self.find(model, batch))
+
+    def find(self, model: nn.Module, batch: Batch) -> Tensor:
+        """x', where the outputs are furthest from those at x."""
         start = partial(self._start, batch)
         apart = squared_deviation if batch.y.is_floating_point() else kl
-        x_adv = self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
+        return self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
+
+    def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
+        apart = squared_deviation if batch.y.is_floating_point() else kl
         f = batch.call(model)
         output = wide(f(batch.x))
-        robust = apart(wide(f(x_adv)), output).mean()
-        return Loss(criterion(output, batch.y).mean() + self.beta * robust, output)
+        robust = batch.mean(apart(wide(f(x_adv)), output))
+        return Loss(batch.mean(criterion(output, batch.y)) + self.beta * robust, output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same on a GPU, as one fixed sequence of kernels."""
         apart = squared_deviation if batch.y.is_floating_point() else kl
         with torch.no_grad():
             clean = f.still(batch.x)
-        x_adv = risen(f, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
+        x_adv = run_ascent(f, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
         output = f.learnt(batch.x)
-        robust = apart(f.learnt(x_adv), output).mean()
-        return criterion(output, batch.y).mean() + self.beta * robust, output
+        robust = batch.mean(apart(f.learnt(x_adv), output))
+        return batch.mean(criterion(output, batch.y)) + self.beta * robust, output
 
     def _start(self, batch: Batch, threat: Threat) -> Tensor:
         x = batch.x
@@ -129,3 +142,22 @@ def trades(
         if not 0 <= value < float("inf"):
             raise ValueError(f"trades: {name} must be finite and not negative, got {value}.")
     return TRADES(Inner(threat, steps, step_size), beta, noise)
+
+
+def by_name(objective: Objective | str) -> Objective:
+    """An objective that was named: one against an attacker has to know what he may do."""
+    if not isinstance(objective, str):
+        return objective
+    name = objective.lower().replace("-", "_")
+    if name == "standard":
+        return standard
+    if name in ("trades", "pgd_at"):
+        raise ValueError(
+            f"fit: {objective!r} needs to know what the attacker may do; write "
+            f'rv.fit(model, task, rv.{name}(rv.Threat("linf", eps=0.1, bounds=task.bounds))) with your norm and eps.'
+        )
+    raise ValueError(
+        f"fit: expected an objective, got {objective!r}; write "
+        'rv.fit(model, task, "standard"), or rv.pgd_at(threat) or rv.trades(threat) with '
+        'threat = rv.Threat("linf", eps=0.1, bounds=task.bounds).'
+    )

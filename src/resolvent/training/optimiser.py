@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from resolvent.blocks.block import merged
+from resolvent.blocks.block import merge_groups
 from resolvent.training.plateau import plateau
 from resolvent.training.settings import FitSettings
 
@@ -34,7 +34,7 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain."""
-    return merged(_offered(module), module)
+    return merge_groups(_collect_offered(module), module)
 
 
 def rate(step: int, per_epoch: int, settings: FitSettings, losses: Iterable[float] = ()) -> float:
@@ -58,8 +58,8 @@ def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["base_lr"] * factor
 
 
-def _offered(module: nn.Module) -> list[dict[str, Any]]:
+def _collect_offered(module: nn.Module) -> list[dict[str, Any]]:
     own = getattr(module, "optim_groups", None)
     if callable(own):
         return list(own())
-    return [group for child in module.children() for group in _offered(child)]
+    return [group for child in module.children() for group in _collect_offered(child)]

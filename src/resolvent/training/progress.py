@@ -21,7 +21,7 @@ class _Lines:
         return
 
     def row(self, row: dict[str, Any]) -> None:
-        log.info(told(row))
+        log.info(format_row(row))
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def reporter(name: str, total: int) -> Iterator[Reporter]:
                 progress.update(task, completed=done, rate="" if speed is None else f"{speed:.3g} steps/s")
 
             def row(self, row: dict[str, Any]) -> None:
-                progress.console.print(told(row), highlight=False)  # above the bar
+                progress.console.print(format_row(row), highlight=False)  # above the bar
 
         yield Bar()
 
 
-def told(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     """`epoch 3, loss 0.412, validation clean 91.2%, validation robust 40.1%`; of a regression, squared errors."""
     words = [f"epoch {row['epoch']}", f"loss {row['train_loss']:.3f}"]
     names = [n for n in row if n.endswith(("_clean", "_robust"))]

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, Victim
-from resolvent.attacks.flags import softmax_outputs
-from resolvent.attacks.store import digest, fingerprint, plain
+from resolvent.attacks.autoattack.flags import softmax_outputs
+from resolvent.attacks.autoattack.store import digest, plain
 from resolvent.data.loader import fits
 from resolvent.data.task import Split, Task
-from resolvent.training.batch import Batches, take
-from resolvent.training.crew import Crew, crew
-from resolvent.training.guard import Guard, Taken, guard
-from resolvent.training.history import Row, best_rows
+from resolvent.disk import fingerprint
+from resolvent.training.history import Row, best_rows, has_stalled
 from resolvent.training.objective import Objective
 from resolvent.training.optimiser import make_optimiser
+from resolvent.training.process_group import Crew, crew
 from resolvent.training.settings import FitSettings, Probe
 from resolvent.training.state import Ledger, RunFolder, Save
+from resolvent.training.step.average import Average
+from resolvent.training.step.batch import Batches, take
+from resolvent.training.step.guard import Guard, Taken, guard
 
 FORMAT = 1
 
@@ -35,6 +37,7 @@ class Run:
     probe: Probe | None
     batches: Batches
     optimiser: torch.optim.Optimizer
+    average: Average
     files: RunFolder | None = None
     ledger: Ledger = field(default_factory=Ledger)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
@@ -59,13 +62,19 @@ class Run:
         """The best rows so far, by the name under which their weights are kept."""
         return best_rows(self.ledger.rows, self.settings.choose)
 
+    @property
+    def over(self) -> bool:
+        """Whether all steps are done, or enough measurements have brought nothing better."""
+        stalled = has_stalled(self.ledger.rows, self.settings.choose, self.settings.patience)
+        return self.ledger.step >= self.steps or stalled
+
     def autocast(self) -> torch.autocast:
         half = self.settings.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def store(self) -> None:
         if self.files is not None and self.crew.first:
-            self.files.store(self.model, self.optimiser, self.ledger)
+            self.files.store(self.model, self.optimiser, self.average, self.ledger)
 
 
 def begin(
@@ -81,9 +90,9 @@ def begin(
     probe = settings.probe or (None if own is None else Probe(own))
     check(model, task, settings, [] if probe is None else [probe.threat, own or probe.threat])
     parameter = next(p for p in model.parameters() if p.is_floating_point() or p.is_complex())
-    task = placed(task, parameter, settings.track_test)
+    task = place_task(task, parameter, settings.track_test)
     batches = Batches(task.train, settings.batch_size, settings.seed, task.augment, parameter.device)
-    run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings))
+    run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings), Average(settings))
     run.guard = guard(run.optimiser, parameter.device)
     check_outputs(run)
     check_crew(run)
@@ -93,7 +102,7 @@ def begin(
     return run
 
 
-def placed(task: Task, like: Tensor, track_test: bool) -> Task:
+def place_task(task: Task, like: Tensor, track_test: bool) -> Task:
     """The task in the model's precision, its splits on the model's device where they fit. What does not fit, and a test
     split that is used once at the end, stays where it is and is sent batch by batch."""
     wide = torch.float64 if like.dtype == torch.float64 else None
@@ -135,7 +144,7 @@ def _open(run: Run, folder: str | Path, save: Save | None) -> None:
 
 def resume(run: Run, files: RunFolder) -> None:
     """The stored state, or a first one: a run goes on from its own start even if the next model starts elsewhere."""
-    ledger = files.restore(run.model, run.optimiser)
+    ledger = files.restore(run.model, run.optimiser, run.average)
     if ledger is None:
         run.store()
         return
@@ -151,16 +160,26 @@ def inner_threat(objective: Objective) -> Threat | None:
 def describe(run: Run) -> dict[str, Any]:
     """Everything that the numbers depend on, as JSON values; the initial weights are in the first stored state."""
     shapes = {name: [str(t.dtype), *t.shape] for name, t in run.model.state_dict().items()}
-    splits = {name: _described(split) for name, split in run.task.splits().items()}
+    splits = {name: _describe_split(split) for name, split in run.task.splits().items()}
     return {
         "format": FORMAT,
         "model": {"class": type(run.model).__name__, "shapes": fingerprint(shapes)[:16]},
         "model_config": plain(getattr(run.model, "config", None)),
         "objective": plain(run.objective),
-        "settings": plain(run.settings),
+        "settings": _describe_settings(run.settings),
         "probe": plain(run.probe),
-        "task": {"name": run.task.name, **splits} | _varied(run.task),
+        "task": {"name": run.task.name, **splits} | _describe_augmentation(run.task),
     }
+
+
+LATER = ("accumulate", "patience", "average", "average_decay", "average_from")  # settings that older runs do not name
+
+
+def _describe_settings(settings: FitSettings) -> dict[str, Any]:
+    """Every setting; later ones where they are used, so that runs from before go on."""
+    usual = FitSettings()
+    same = [name for name in LATER if getattr(settings, name) == getattr(usual, name)]
+    return {name: value for name, value in plain(settings).items() if name not in same}
 
 
 def check(model: nn.Module, task: Task, settings: FitSettings, threats: list[Threat]) -> None:
@@ -214,11 +233,11 @@ def check_outputs(run: Run) -> None:
         raise ValueError(f"fit: expected outputs like the targets {tuple(batch.y.shape)}, got {tuple(output.shape)}.")
 
 
-def _varied(task: Task) -> dict[str, Any]:
+def _describe_augmentation(task: Task) -> dict[str, Any]:
     """How samples change from epoch to epoch, where they do."""
     return {} if task.augment is None else {"augment": plain(task.augment)}
 
 
-def _described(split: Split) -> dict[str, Any]:
+def _describe_split(split: Split) -> dict[str, Any]:
     lengths = None if split.lengths is None else digest(split.lengths)
     return {"samples": len(split), "x": digest(split.x), "y": digest(split.y), "lengths": lengths}

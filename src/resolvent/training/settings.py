@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from resolvent.attacks import Attack, Threat
 from resolvent.attacks.pgd import PGD
 from resolvent.attacks.setting import check_count
-from resolvent.training.criterion import criterion
+from resolvent.training.step.criterion import criterion
 
 Precision = Literal["float32", "bf16"]
 Schedule = Literal["cosine", "constant", "plateau"]
 Optimiser = Literal["adamw", "adam"]
 Choice = Literal["robust", "clean"]
+Averaging = Literal["none", "ema", "swa"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class FitSettings:
-    """The defaults are those of the study of deep SSMs under adversarial training, its 180 epochs apart.
+class Budget:
+    """How long and how a model is trained, in plain values. The defaults are those of the study of deep SSMs under
+    adversarial training, its 180 epochs apart.
 
     warmup         epochs of linear rise before the cosine; may be a fraction
     schedule       "cosine" to zero, "constant", or "plateau": times 0.9 when the training loss stays where it is
@@ -40,8 +42,12 @@ class FitSettings:
     track_test     measure the test split with the validation split, and keep the best by it under its own name
     track_seen     measure so many of the training samples as well (0: none), as they come without augmentation
     choose         what makes a checkpoint the best: the score under the probe, or the clean one (standard training)
-    probe          attack of the measurements; None: the objective's own threat, or none at all
     optimiser      "adamw", or "adam", whose weight decay is part of the gradient
+    accumulate     pieces in which a batch passes through the model, one after another: less memory, the same gradient
+    patience       stop after so many measurements without a better one; None: all epochs
+    average        what is measured, kept and handed back: the weights of the moment ("none"), their exponential mean
+                   ("ema", of `average_decay` a step) or the mean of those after each epoch ("swa")
+    average_from   epochs before the mean begins
     """
 
     epochs: int = 30
@@ -55,40 +61,72 @@ class FitSettings:
     groups: bool = True
     ssm_lr: float | None = None
     precision: Precision = "float32"
-    seed: int = 0
     evaluate_every: int = 1
     save_every: int | None = None
     track_test: bool = False
     track_seen: int = 0
     choose: Choice = "robust"
-    probe: Probe | None = None
     optimiser: Optimiser = "adamw"
+    accumulate: int = 1
+    patience: int | None = None
+    average: Averaging = "none"
+    average_decay: float = 0.999
+    average_from: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count("FitSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
-        check_count("FitSettings", 1, evaluate_every=self.evaluate_every)
-        check_count("FitSettings", 0, track_seen=self.track_seen, seed=self.seed)
+        where = type(self).__name__
+        check_count(where, 1, epochs=self.epochs, batch_size=self.batch_size, evaluate_every=self.evaluate_every)
+        check_count(where, 0, track_seen=self.track_seen)
+        check_count(where, 1, accumulate=self.accumulate)
+        if self.patience is not None:
+            check_count(where, 1, patience=self.patience)
         if self.save_every is not None:
-            check_count("FitSettings", 1, save_every=self.save_every)
-        _number("FitSettings", lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
+            check_count(where, 1, save_every=self.save_every)
+        _number(where, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
+        _number(where, average_decay=self.average_decay, average_from=self.average_from)
         optional = {"clip": self.clip, "ssm_lr": self.ssm_lr}
-        _number("FitSettings", **{name: value for name, value in optional.items() if value is not None})
-        _choice("schedule", self.schedule, get_args(Schedule))
-        _choice("precision", self.precision, get_args(Precision))
-        _choice("choose", self.choose, get_args(Choice))
-        _choice("optimiser", self.optimiser, get_args(Optimiser))
+        _number(where, **{name: value for name, value in optional.items() if value is not None})
+        _choice(where, "schedule", self.schedule, get_args(Schedule))
+        _choice(where, "precision", self.precision, get_args(Precision))
+        _choice(where, "choose", self.choose, get_args(Choice))
+        _choice(where, "optimiser", self.optimiser, get_args(Optimiser))
+        _choice(where, "average", self.average, get_args(Averaging))
         for name, value in (("groups", self.groups), ("track_test", self.track_test)):
             if not isinstance(value, bool):
-                raise TypeError(f"FitSettings: {name} must be True or False, got {value!r}.")
+                raise TypeError(f"{where}: {name} must be True or False, got {value!r}.")
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
-            raise TypeError(f"FitSettings: betas must be a pair of numbers such as (0.9, 0.999), got {self.betas!r}.")
-        _number("FitSettings", **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
+            raise TypeError(f"{where}: betas must be a pair of numbers such as (0.9, 0.999), got {self.betas!r}.")
+        _number(where, **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
         if max(self.betas) >= 1:
-            raise ValueError(f"FitSettings: betas must lie below 1, got {self.betas}.")
+            raise ValueError(f"{where}: betas must lie below 1, got {self.betas}.")
+        if self.average_decay >= 1:
+            raise ValueError(f"{where}: average_decay must lie below 1, got {self.average_decay}.")
+        for name, epochs in (("warmup", self.warmup), ("average_from", self.average_from)):
+            if epochs > self.epochs:
+                raise ValueError(f"{where}: {name} must lie within the {self.epochs} epochs, got {epochs}.")
+
+
+@dataclass(frozen=True)
+class FitSettings(Budget):
+    """A budget, and what is left to chance and measured by.
+
+    seed    of the order of samples and of every draw
+    probe   attack of the measurements; None: the objective's own threat, or none at all
+    """
+
+    seed: int = 0
+    probe: Probe | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("FitSettings", 0, seed=self.seed)
         if self.probe is not None and not isinstance(self.probe, Probe):
             raise TypeError(f"FitSettings: probe must be a Probe(threat), got {type(self.probe).__name__}.")
-        if self.warmup > self.epochs:
-            raise ValueError(f"FitSettings: warmup must end within the {self.epochs} epochs, got {self.warmup}.")
+
+    @staticmethod
+    def of(budget: Budget, seed: int, probe: Probe | None = None) -> FitSettings:
+        """That budget, from this seed."""
+        return FitSettings(**{each.name: getattr(budget, each.name) for each in fields(Budget)}, seed=seed, probe=probe)
 
 
 def _number(where: str, **values: Any) -> None:
@@ -99,6 +137,6 @@ def _number(where: str, **values: Any) -> None:
             raise ValueError(f"{where}: {name} must be finite and not negative, got {value}.")
 
 
-def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def _choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"FitSettings: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise ValueError(f"{where}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

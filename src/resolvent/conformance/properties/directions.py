@@ -32,11 +32,11 @@ def _refusals(subject: Subject, layer: Any, x: Tensor) -> list[str]:
         "initial_state": lambda: layer.initial_state(x.shape[0]),
         "a state": lambda: layer(x, x.new_zeros(x.shape[0], subject.d_model)),
     }
-    taken = [name for name, attempt in attempts.items() if not _refused(attempt)]
+    taken = [name for name, attempt in attempts.items() if not _is_refused(attempt)]
     return [f"{name} was accepted by a bidirectional layer" for name in taken]
 
 
-def _refused(attempt: Callable[[], Any]) -> bool:
+def _is_refused(attempt: Callable[[], Any]) -> bool:
     try:
         attempt()
     except (ValueError, TypeError) as wrong:

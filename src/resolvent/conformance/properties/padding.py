@@ -16,7 +16,7 @@ from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance, is_inex
 def values(subject: Subject) -> Finding | Skip:
     """Outputs, final states (compared by what they do next) and zeros beyond the end, with NaN in the padding."""
     layer = subject.build()
-    x, lengths = _padded(subject)
+    x, lengths = _make_padded(subject)
     errors: dict[str, float] = {}
     with torch.no_grad():
         y, end = layer(x, None, lengths)
@@ -33,7 +33,7 @@ def values(subject: Subject) -> Finding | Skip:
 def gradients(subject: Subject) -> Finding | Skip:
     """Input gradients vanish in the padding and equal the short runs' elsewhere; parameter gradients are their sum."""
     layer = subject.build()
-    x, lengths = _padded(subject)
+    x, lengths = _make_padded(subject)
     wrt = drive.parameters(layer)
     x = x.requires_grad_()
     y, end = layer(x, None, lengths)
@@ -50,7 +50,7 @@ def gradients(subject: Subject) -> Finding | Skip:
     return Finding(distance(got, want), GRADIENTS[subject.dtype])
 
 
-def _padded(subject: Subject) -> tuple[Tensor, Tensor]:
+def _make_padded(subject: Subject) -> tuple[Tensor, Tensor]:
     """A batch with one full, one middling and one single-step sequence; NaN beyond each end."""
     longest = subject.length - 5
     lengths = torch.tensor([longest, longest // 2 + 1, 1], device=subject.device)

@@ -1,4 +1,4 @@
-"""The same layer in float32 and on bfloat16 inputs, against float64 with the same numbers."""
+"""The same layer in float32, on bfloat16 inputs and inside of autocast, against float64 with the same numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from resolvent.conformance import drive
 from resolvent.conformance.result import Finding, Skip
-from resolvent.conformance.subject import Subject, widened
+from resolvent.conformance.subject import Subject, widen
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
 
 
@@ -21,13 +21,22 @@ def bfloat16(subject: Subject) -> Finding | Skip:
     return _against_float64(subject, torch.bfloat16)
 
 
+def autocast(subject: Subject) -> Finding | Skip:
+    """The pass and its `backward()` inside of autocast: outputs and gradients right to what bfloat16 holds."""
+    layer, x = subject.build(torch.float32), subject.input().float()
+    with torch.autocast(subject.device, torch.bfloat16):
+        got = _outputs_and_gradients(subject, layer, x)
+    want = _outputs_and_gradients(subject, widen(layer), x.double())
+    return Finding(distance(got, want), GRADIENTS[torch.bfloat16])
+
+
 def _against_float64(subject: Subject, dtype: torch.dtype) -> Finding:
     layer = subject.build(torch.float32)
     x = subject.input().to(dtype)
     got_y, got_g = _outputs_and_gradients(subject, layer, x)
     if got_y.dtype != dtype:
         return Finding(float("inf"), VALUES[dtype], f"outputs came in {got_y.dtype} for inputs in {dtype}")
-    want_y, want_g = _outputs_and_gradients(subject, widened(layer), x.double())
+    want_y, want_g = _outputs_and_gradients(subject, widen(layer), x.double())
     value, gradient = distance(got_y, want_y), distance(got_g, want_g)
     if gradient / GRADIENTS[dtype] > value / VALUES[dtype]:
         return Finding(gradient, GRADIENTS[dtype], "gradients")

@@ -21,7 +21,7 @@ def stability(subject: Subject) -> Finding | Skip:
     worst, inside = 0.0, True
     for salt, scale in enumerate(SCALES):
         for dtype in (torch.float64, torch.float32):
-            layer = _scrambled(subject, dtype, scale, salt)
+            layer = _scramble(subject, dtype, scale, salt)
             radius = float(torch.nan_to_num(_eigenvalues(layer, subject).abs(), nan=float("inf")).max())
             # a selective layer may hold its state for a step: exp(dt a) = 1 where dt is too small to be told from zero
             inside &= radius <= 1 if hasattr(layer, "linearise") else radius < 1
@@ -29,7 +29,7 @@ def stability(subject: Subject) -> Finding | Skip:
     return Finding(0.0 if inside else max(worst - 1, 1e-300), 0.0, f"largest |lambda| {worst:.6g}")
 
 
-def _scrambled(subject: Subject, dtype: torch.dtype, scale: float, salt: int) -> nn.Module:
+def _scramble(subject: Subject, dtype: torch.dtype, scale: float, salt: int) -> nn.Module:
     layer = subject.build(dtype)
     generator = subject.generator(50 + salt)
     for p in layer.parameters():

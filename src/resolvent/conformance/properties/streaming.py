@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.conformance import drive
 from resolvent.conformance.result import Finding, Skip
-from resolvent.conformance.subject import Subject, widened
+from resolvent.conformance.subject import Subject, widen
 from resolvent.conformance.tolerance import VALUES, distance, leaves
 
 NO_STREAM = "takes whole sequences only"
@@ -35,7 +35,7 @@ def chunks(subject: Subject) -> Finding | Skip:
 
 def _chunking_error(layer: nn.Module, x: Tensor, cuts: list[int], want: Any) -> float:
     with _naming(_sizes(cuts)):
-        return distance(drive.chunked(layer, x, cuts), want)
+        return distance(drive.run_chunked(layer, x, cuts), want)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def dense(subject: Subject) -> Finding | Skip:
     if not subject.traits.streams:
         return Skip(NO_STREAM)
     layer, x = subject.build(), subject.input()
-    want = drive.dense(widened(layer), x)
+    want = drive.dense(widen(layer), x)
     if want is None:
         return Skip("has neither system() nor linearise()")
     offset = layer(torch.zeros_like(x))[0]  # a bias adds its response to nothing, which no linear system holds
@@ -118,7 +118,7 @@ def long_stream(subject: Subject) -> Finding | Skip:
         return Skip("does not stream without end")
     layer = subject.build(torch.float32)
     x = torch.randn(1, 100_000, subject.d_model, generator=subject.generator(9)).to(subject.device)
-    want, _ = widened(layer)(x.double())
+    want, _ = widen(layer)(x.double())
     with layer.frozen() if hasattr(layer, "frozen") else nullcontext():  # type: ignore[operator]
         got, _ = drive.stepwise(layer, x)
     return Finding(distance(got, want), 1e-3)

@@ -14,7 +14,7 @@ from resolvent.conformance.subject import Subject
 from resolvent.conformance.tolerance import GRADIENTS, distance
 
 
-def compiled(subject: Subject) -> Finding | Skip:
+def check_compiled(subject: Subject) -> Finding | Skip:
     """One graph of a pass, a continued pass and a padded pass: values and gradients of the eager ones."""
     layer = subject.build()
     lengths = torch.tensor([subject.short, subject.short // 2 + 1, 1], device=subject.device)
@@ -33,7 +33,7 @@ def compiled(subject: Subject) -> Finding | Skip:
     return Finding(distance(got, want), GRADIENTS[subject.dtype], backend)
 
 
-def vectorised(subject: Subject) -> Finding | Skip:
+def check_vectorised(subject: Subject) -> Finding | Skip:
     """vmap over an extra axis equals a loop over it, in values and in gradients."""
     layer = subject.build()
     x = torch.stack([subject.input(subject.short, salt=30 + i) for i in range(2)])  # (k, b, l, d)

@@ -14,7 +14,7 @@ from resolvent.conformance.subject import Subject
 from resolvent.conformance.tolerance import VALUES, distance
 
 
-def frozen(subject: Subject) -> Finding | Skip:
+def check_frozen(subject: Subject) -> Finding | Skip:
     """Inside frozen(): the same outputs and input gradients (twice, so that kept tables are used), parameters fixed."""
     layer = subject.build()
     if not hasattr(layer, "frozen"):

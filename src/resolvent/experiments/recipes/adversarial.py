@@ -16,7 +16,7 @@ from typing import NamedTuple, get_args
 from resolvent.blocks.ads import AdSKind
 from resolvent.data.augment import Layout
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
-from resolvent.experiments.goal import Goal, Kind
+from resolvent.experiments.objective_settings import Goal, Kind
 from resolvent.experiments.recipes.digits import digits_cell
 from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.study import Study
@@ -46,7 +46,7 @@ def qi2024_table1(size: Size = "full") -> list[Cell]:
     if size == "small":
         return [digits_cell("qi2024-table1", s, kind) for s in get_args(Structure) for kind in kinds]
     return [
-        published("qi2024-table1", structure, dataset, kind)
+        make_published("qi2024-table1", structure, dataset, kind)
         for dataset in get_args(Dataset)
         for structure in get_args(Structure)
         for kind in kinds
@@ -61,7 +61,7 @@ def qi2024_table2(size: Size = "full") -> list[Cell]:
     if size == "small":
         return [digits_cell("qi2024-table2", f"{s}+{a}", k) for s in structures for k in kinds for a in scalings]
     return [
-        published("qi2024-table2", structure, dataset, kind, ads)
+        make_published("qi2024-table2", structure, dataset, kind, ads)
         for dataset in get_args(Dataset)
         for structure in structures
         for kind in kinds
@@ -69,14 +69,28 @@ def qi2024_table2(size: Size = "full") -> list[Cell]:
     ]
 
 
+def qi2024_shift(size: Size = "full") -> list[Cell]:
+    """Qi et al. 2024, Table 2 as the released code runs it: adaptive scaling with its additive branch, no GELU."""
+    return [_add_shift(cell, size) for cell in qi2024_table2(size)]
+
+
+def _add_shift(cell: Cell, size: Size) -> Cell:
+    assert cell.model.ads is not None
+    model = replace(cell.model, ads=replace(cell.model.ads, shift=True))
+    if size == "full":
+        assert isinstance(model.block, ResidualConfig)
+        model = replace(model, block=replace(model.block, activation="none", final_activation="none"))
+    return replace(cell, recipe="qi2024-shift", tags=(*cell.tags, "shift"), model=model)
+
+
 def qi2024_figure1(size: Size = "full") -> list[Cell]:
     """Qi et al. 2024, Figure 1: PGD-AT epoch by epoch, losses and accuracies; runs cells of Table 1."""
-    return _trained(qi2024_table1(size), "pgd-at")
+    return _select_trained(qi2024_table1(size), "pgd-at")
 
 
 def qi2024_figure2(size: Size = "full") -> list[Cell]:
     """Qi et al. 2024, Figure 2: TRADES epoch by epoch, losses and accuracies; runs cells of Table 1."""
-    return _trained(qi2024_table1(size), "trades")
+    return _select_trained(qi2024_table1(size), "trades")
 
 
 def qi2024_figure3(size: Size = "full") -> list[Cell]:
@@ -91,10 +105,10 @@ def qi2024_figure4(size: Size = "full") -> list[Cell]:
 
 def qi2024_figure5(size: Size = "full") -> list[Cell]:
     """Qi et al. 2024, Figure 5: standard training under attack, epoch by epoch; runs cells of Table 1."""
-    return _trained(qi2024_table1(size), "standard")
+    return _select_trained(qi2024_table1(size), "standard")
 
 
-def _trained(cells: list[Cell], kind: Kind) -> list[Cell]:
+def _select_trained(cells: list[Cell], kind: Kind) -> list[Cell]:
     return [cell for cell in cells if cell.goal.kind == kind]
 
 
@@ -102,7 +116,7 @@ def qi2024_versions(size: Size = "full") -> list[Cell]:
     """Qi et al. 2024, S4 under PGD-AT as text and code can be read: pixels or planes, with GELU or without."""
     ways = [Reading(layout, act) for layout in get_args(Layout) for act in get_args(Version)]
     if size == "full":
-        cells = [published("qi2024-versions", "s4", "cifar10", "pgd-at", reading=way) for way in ways]
+        cells = [make_published("qi2024-versions", "s4", "cifar10", "pgd-at", reading=way) for way in ways]
         return [replace(cell, tags=(*cell.tags, *way)) for cell, way in zip(cells, ways, strict=True)]
     bent = digits_cell("qi2024-versions", "s4", "pgd-at")
     assert isinstance(bent.model.block, ResidualConfig)
@@ -116,7 +130,7 @@ def qi2024_error_growth(size: Size = "full") -> list[Study]:
     return [Study("qi2024-error-growth", ("layers",), "error_growth.over_length", (("lengths", lengths),))]
 
 
-def published(
+def make_published(
     recipe: str,
     structure: Structure,
     dataset: Dataset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resolvent.experiments.cell import Budget, Cell, CertifyPlan, TaskChoice
-from resolvent.experiments.goal import Goal
+from resolvent.experiments.objective_settings import Goal
 from resolvent.experiments.recipes.digits import digits_model
 from resolvent.experiments.recipes.size import Size
 from resolvent.models import ModelConfig

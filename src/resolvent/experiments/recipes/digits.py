@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from resolvent.blocks.ads import AdSKind
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
-from resolvent.experiments.goal import Goal, Kind
+from resolvent.experiments.objective_settings import Goal, Kind
 from resolvent.experiments.recipes.size import Size
 from resolvent.models import (
     AdSConfig,

@@ -5,22 +5,36 @@ and B frozen, no skip around a layer and none inside it (D), LayerNorm afterward
 state-space layers. The noise comes at test time alone, 0.1 U(0, 1) cos(w t) at every layer's input. Two things differ:
 C trains at the same rate as the rest (the released script has 4e-3 for it beside 1e-2), and one of each conjugate pair
 is kept of the same 32-state systems, where the script keeps all 32.
+
+S5 and S5-PTD stand in the same scaffold, in blocks of as many states as S4D has, so that their spikes lie where S4D's
+do. S5 keeps its D, a way around its states that the S4D of the experiment has not; its time steps belong to states, and
+the tone runs in their geometric mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from resolvent.experiments.cell import Budget, Cell, FourierPlan, TaskChoice
-from resolvent.experiments.goal import Goal
+from resolvent.experiments.objective_settings import Goal
 from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.study import Study
-from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, RegressionConfig, ResidualConfig, S4DConfig
+from resolvent.models import (
+    ChannelsConfig,
+    ClassifierConfig,
+    ModelConfig,
+    RegressionConfig,
+    ResidualConfig,
+    S4DConfig,
+    S5Config,
+)
 
-Start = Literal["legs", "ptd"]
-NAMES: dict[Start, str] = {"legs": "s4d", "ptd": "s4-ptd"}
+Name = Literal["s4d", "s4-ptd", "s5", "s5-ptd"]
 SPIKES = {16: 80.966, 32: 325.426}  # where S4D-LegS of so many states amplifies what LegS does not
+AMPLITUDES = (0.1, 0.3, 1.0, 3.0)
+LOUD = 0.3  # amplitude of the tone in the training of ptd_noisy
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 0.5)  # ||E|| / ||A|| of ptd_ablation
 
 
 def ptd_conditioning(size: Size = "full") -> list[Study]:
@@ -58,50 +72,97 @@ def ptd_sizes(size: Size = "full") -> list[Study]:
 
 
 def ptd_fourier(size: Size = "full") -> list[Cell]:
-    """Yu et al. 2024, third experiment: clean against Fourier-noise accuracy of S4D and S4-PTD."""
-    starts: tuple[Start, ...] = ("legs", "ptd")
-    if size == "full":
-        return [cifar_cell(start) for start in starts]
-    return [make(start) for make in (digits_cell, sinusoids_cell) for start in starts]
+    """Yu et al. 2024, third experiment: clean against Fourier-noise accuracy of S4D, S4-PTD, S5 and S5-PTD."""
+    names: tuple[Name, ...] = get_args(Name)
+    return [cell("ptd-fourier", name, data) for data in _data(size) for name in names]
 
 
-def cifar_cell(start: Start) -> Cell:
+def ptd_noisy(size: Size = "full") -> list[Cell]:
+    """Yu et al. 2024, check: S4D and S4-PTD trained on noisy data, with the tone of the test already in training."""
+    names: tuple[Name, ...] = ("s4d", "s4-ptd")
+    cells = [cell("ptd-noisy", name, data) for data in _data(size) for name in names]
+    return [replace(each, goal=Goal(tone=(LOUD, _spike(each)))) for each in cells]
+
+
+def ptd_ablation(size: Size = "full") -> list[Cell]:
+    """Yu et al. 2024, appendix: S4-PTD trained from perturbations of 1 to 50 per cent, clean and under tones."""
+    cells = [(cell("ptd-ablation", "s4-ptd", data), strength) for data in _data(size) for strength in STRENGTHS]
+    return [_set_perturbation(each, strength) for each, strength in cells]
+
+
+def _data(size: Size) -> tuple[str, ...]:
+    return ("cifar10",) if size == "full" else ("digits", "sinusoids")
+
+
+def _spike(held: Cell) -> float:
+    assert held.fourier is not None
+    return held.fourier.frequencies[0]
+
+
+def _set_perturbation(held: Cell, strength: float) -> Cell:
+    block = held.model.block
+    assert isinstance(block, ResidualConfig)
+    assert isinstance(block.layer, S4DConfig)
+    layer = replace(block.layer, perturbation=strength)
+    return replace(
+        held,
+        tags=(*held.tags, f"size={strength:g}"),
+        model=replace(held.model, block=replace(block, layer=layer)),
+    )
+
+
+def cell(recipe: str, name: Name, data: str) -> Cell:
+    """One model of the noise experiment on one set of data."""
+    if data == "cifar10":
+        return cifar_cell(recipe, name)
+    return digits_cell(recipe, name) if data == "digits" else sinusoids_cell(recipe, name)
+
+
+def layer_of(name: Name, n: int, blocks: int = 1, **steps: Any) -> S4DConfig | S5Config:
+    """n states a channel, or for S5 `blocks` blocks of so many."""
+    start: Literal["legs", "ptd"] = "ptd" if name.endswith("ptd") else "legs"
+    if name.startswith("s5"):
+        return S5Config(n * blocks, blocks, init=start, **steps)
+    return S4DConfig(n, start, **steps)
+
+
+def cifar_cell(recipe: str, name: Name) -> Cell:
     """Sequential CIFAR-10 in colour at the settings of the released noise experiment."""
     head = ClassifierConfig(10, "mean")
     return Cell(
-        "ptd-fourier",
-        (NAMES[start], "cifar10"),
-        noise_model(S4DConfig(32, start), ChannelsConfig(3), head, d_model=128, layers=4, dropout=0.1),
+        recipe,
+        (name, "cifar10"),
+        noise_model(layer_of(name, 32, 4), ChannelsConfig(3), head, d_model=128, layers=4, dropout=0.1),
         TaskChoice("cifar10", (("normalise", True), ("seed", 42))),
         Goal(),
         Budget(epochs=100, batch_size=64, lr=1e-2, weight_decay=0.05, ssm_lr=0.0, choose="clean"),
-        fourier=FourierPlan((0.1, 0.3, 1.0, 3.0), (SPIKES[32],)),
+        fourier=FourierPlan(AMPLITUDES, (SPIKES[32],)),
         analyse=True,
     )
 
 
-def digits_cell(start: Start) -> Cell:
+def digits_cell(recipe: str, name: Name) -> Cell:
     """The embedded digits: 64 steps, 16 states, time steps so small that the spike at 81 does not fold over."""
     head = ClassifierConfig(10, "last")
-    return _small(start, "digits", TaskChoice("digits"), head, dt_min=0.03, dt_max=0.038, epochs=12)
+    return _small(recipe, name, "digits", TaskChoice("digits"), head, dt_min=0.03, dt_max=0.038)
 
 
-def sinusoids_cell(start: Start) -> Cell:
+def sinusoids_cell(recipe: str, name: Name) -> Cell:
     """Sinusoids of frequencies up to 60 over two units of time, one step of the layer for one of the wave."""
     options = (("length", 100), ("duration", 2.0), ("frequencies", (1.0, 60.0)), ("samples", (600, 100, 200)))
     task = TaskChoice("sinusoids", options)
-    return _small(start, "sinusoids", task, RegressionConfig(2, "mean"), dt_min=0.02, dt_max=0.02, epochs=12)
+    return _small(recipe, name, "sinusoids", task, RegressionConfig(2, "mean"), dt_min=0.02, dt_max=0.02)
 
 
-def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int, **steps: Any) -> Cell:
+def _small(recipe: str, name: Name, data: str, task: TaskChoice, head: Any, **steps: Any) -> Cell:
     return Cell(
-        "ptd-fourier",
-        (NAMES[start], name),
-        noise_model(S4DConfig(16, start, **steps), ChannelsConfig(1), head, d_model=32, layers=2),
+        recipe,
+        (name, data),
+        noise_model(layer_of(name, 16, **steps), ChannelsConfig(1), head, d_model=32, layers=2),
         task,
         Goal(),
         Budget(
-            epochs=epochs,
+            epochs=12,
             batch_size=64,
             lr=1e-2,
             weight_decay=1e-4,
@@ -110,14 +171,21 @@ def _small(start: Start, name: str, task: TaskChoice, head: Any, *, epochs: int,
             evaluate_every=4,
             choose="clean",
         ),
-        fourier=FourierPlan((0.1, 0.3, 1.0, 3.0), (SPIKES[16],)),
+        fourier=FourierPlan(AMPLITUDES, (SPIKES[16],)),
         analyse=True,
     )
 
 
 def noise_model(
-    layer: S4DConfig, entry: ChannelsConfig, head: Any, *, d_model: int, layers: int, dropout: float = 0.0
+    layer: S4DConfig | S5Config,
+    entry: ChannelsConfig,
+    head: Any,
+    *,
+    d_model: int,
+    layers: int,
+    dropout: float = 0.0,
 ) -> ModelConfig:
     """The model of the noise experiment: nothing goes around its state-space layers."""
-    block = ResidualConfig(replace(layer, skip=False), mixer="glu", activation="gelu", skip=False)
+    own = replace(layer, skip=False) if isinstance(layer, S4DConfig) else layer
+    block = ResidualConfig(own, mixer="glu", activation="gelu", skip=False)
     return ModelConfig(entry, block, head, d_model, layers, norm="layer", prenorm=False, dropout=dropout)

@@ -10,14 +10,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
-import torch
-
 from resolvent.analysis import eigenvector_condition
 from resolvent.experiments.studies.findings import Findings, chart, findings, series
 from resolvent.init import random_perturbation
 from resolvent.init.ptd_method import closed_form
-from resolvent.init.ptd_start import towards_skew
-from resolvent.init.spectra import legs_ptd
+from resolvent.init.spectra import legs_ptd, share_of
 from resolvent.ssm.hippo import hippo
 
 Sizes = Sequence[int]
@@ -85,12 +82,6 @@ def over_sizes(
     )
     names = ("N", "‖E‖ / ‖A‖", "κ, random (median)", "least", "largest", "κ, closed form")
     return findings(text, names, rows, [figure])
-
-
-def share_of(n: int, strength: float) -> float:
-    """The t for which E = t P P^T has the relative size ||E|| / ||A|| = strength; 1.27 times it for a large N."""
-    A = hippo("legs", n)[0]
-    return strength * float(torch.linalg.matrix_norm(A, 2) / torch.linalg.matrix_norm(towards_skew(A), 2))
 
 
 def random_kappa(n: int, strength: float, seed: int) -> float:

@@ -25,7 +25,7 @@ def over_length(
         longest = make(max(lengths))
         length = None if longest.time_varying else max(lengths)
         growth = error_bounds(longest, length, mean=eps / 2, second_moment=eps**2).growth()
-        measured = [attacked(make(l), l, eps) for l in lengths]
+        measured = [attack_system(make(l), l, eps) for l in lengths]
         for l, found in zip(lengths, measured, strict=True):
             at = [None if growth[k] is None else growth[k][l - 1] for k in KEYS]  # type: ignore[index]
             rows.append([name, l, *at[:2], found, *at[2:]])
@@ -52,7 +52,7 @@ def systems(length: int, d: int, n: int) -> dict[str, Make]:
     }
 
 
-def attacked(system: System, length: int, eps: float, starts: int = 8, steps: int = 12) -> float:
+def attack_system(system: System, length: int, eps: float, starts: int = 8, steps: int = 12) -> float:
     """The largest ||H e||^2 over |e_k| <= eps that sign ascent finds, summed over the bank.
 
     The square is convex, so a step to the corner that the gradient names never lowers it. Starts are a constant, and

@@ -6,11 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from resolvent.experiments.studies.conditioning import share_of
 from resolvent.experiments.studies.findings import Findings, chart, findings, series
 from resolvent.init import closed_form, random_perturbation
 from resolvent.init.ptd_result import PTD
-from resolvent.init.spectra import legs_ptd
+from resolvent.init.spectra import legs_ptd, share_of
 from resolvent.ssm.hippo import dplr
 
 STRENGTHS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

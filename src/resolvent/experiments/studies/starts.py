@@ -66,7 +66,7 @@ def start(name: str, n: int) -> Start:
         return Start(name, A, B, A.diagonal().to(torch.complex128), dense_response(A, B), True)
     if name == "s4d-legs":
         return _normal(n)
-    return _perturbed(n) if name == "ptd" else _diagonal(name, n)
+    return _perturb(n) if name == "ptd" else _diagonal(name, n)
 
 
 def _normal(n: int) -> Start:
@@ -75,7 +75,7 @@ def _normal(n: int) -> Start:
     return Start("s4d-legs", A, B, lam, EigenResponse(V, lam, b[:, None] / 2), True)
 
 
-def _perturbed(n: int) -> Start:
+def _perturb(n: int) -> Start:
     found = legs_ptd(n)
     A, B = hippo("legs", n)
     b = (found.V_inv @ B.to(found.V.dtype))[:, None]

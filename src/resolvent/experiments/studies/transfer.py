@@ -54,7 +54,7 @@ def sensitivity(
         found = [float(gap(other, legs, torch.logspace(-2, 0, k, dtype=torch.float64) * top).max()) for k in nodes]
         seen += [series(name, nodes, found), series(f"{name}, refined", nodes, [exact] * len(nodes), "dash")]
         rows += [[name, threshold, *band] for threshold in thresholds for band in bands(other, legs, threshold)]
-    text = _told(rows, thresholds)
+    text = _summarise(rows, thresholds)
     figure = chart(
         f"D as grids of frequencies see it, N = {n}",
         seen,
@@ -90,7 +90,7 @@ def _largest(values: Tensor, w: Tensor) -> tuple[float, float]:
     return float(values[top]), float(w[top])
 
 
-def _told(rows: list[list[Any]], thresholds: Sequence[float]) -> str:
+def _summarise(rows: list[list[Any]], thresholds: Sequence[float]) -> str:
     counts = [
         f"{sum(row[0] == name and row[1] == t for row in rows)} above {t:g} for {name}"
         for name in COMPARED

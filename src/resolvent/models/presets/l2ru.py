@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resolvent.blocks.lipschitz import Sigma
+from resolvent.blocks.certified.residual import Sigma
 from resolvent.models.config import (
     CertifiedConfig,
     ChannelsConfig,
@@ -22,15 +22,9 @@ from resolvent.models.presets.recipe import TrainConfig
 
 
 def l2ru_classifier(
-    channels: int = 1,
-    classes: int = 10,
-    *,
-    gain: float = 3.0,
-    memory: int = 64,
-    d_model: int = 2,
-    layers: int = 2,
+    channels: int = 1, classes: int = 10, *, gain: float = 3.0, memory: int = 64, d_model: int = 2, layers: int = 2,
     hidden: int = 256,
-) -> ModelConfig:
+) -> ModelConfig:  # fmt: skip
     """A classifier with Lipschitz constant `gain`, whose answer is read from `memory` states for each channel.
 
     The gain acts as the temperature of the cross-entropy: a radius is a margin in units of it, so a larger gain trades
@@ -63,14 +57,8 @@ def lru_classifier(
 
 
 def l2ru_stack(
-    inputs: int = 1,
-    outputs: int = 1,
-    *,
-    gain: float = 1.0,
-    d_model: int = 16,
-    layers: int = 2,
-    sigma: Sigma = "gate",
-) -> ModelConfig:
+    inputs: int = 1, outputs: int = 1, *, gain: float = 1.0, d_model: int = 16, layers: int = 2, sigma: Sigma = "gate"
+) -> ModelConfig:  # fmt: skip
     """The stack of the structured state-space lectures with |y| <= gain |u| for every input: no biases anywhere."""
     return ModelConfig(
         input=ChannelsConfig(inputs, bias=False),

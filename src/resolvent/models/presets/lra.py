@@ -1,5 +1,5 @@
 """The Long Range Arena settings of S4, S4D, S5, S5-PTD and LRU as released or published; Mega's are in `lra_mega`,
-S4-PTD's in `lra_ptd`.
+S4-PTD's in `lra_ptd`, the Transformer's in `lra_transformer`.
 
 S4      configs/experiment/lra of state-spaces/s4. S4D: the same table with 64 states and one of its initialisations.
 S5      the released run commands of lindermanlab/S5.
@@ -19,10 +19,11 @@ from resolvent.models.layer_config import LRUConfig, S4Config, S4DConfig, S5Conf
 from resolvent.models.presets.lra_mega import mega, mega_training
 from resolvent.models.presets.lra_ptd import s4_ptd, s4_ptd_training
 from resolvent.models.presets.lra_task import Task, lra_head, lra_input
+from resolvent.models.presets.lra_transformer import transformer, transformer_training
 from resolvent.models.presets.recipe import TrainConfig
 from resolvent.models.settings import check_name
 
-Family = Literal["s4", "s4d", "s4_ptd", "s5", "s5_ptd", "lru", "mega"]
+Family = Literal["s4", "s4d", "s4_ptd", "s5", "s5_ptd", "lru", "mega", "transformer"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ def lra(
     _check("lra", family, task)
     if family == "mega":
         return mega(task, vocab)
+    if family == "transformer":
+        return transformer(task, vocab)
     if family == "s4_ptd":
         return s4_ptd(task, vocab)
     if family in ("s5", "s5_ptd"):
@@ -115,6 +118,8 @@ def lra_training(family: Family, task: Task) -> TrainConfig:
     _check("lra_training", family, task)
     if family == "mega":
         return mega_training(task)
+    if family == "transformer":
+        return transformer_training(task)
     if family == "lru":
         return TrainConfig(lr=1e-3, ssm_lr=5e-4, weight_decay=0.05, batch=50, epochs=_LRU_EPOCHS[task])
     if family == "s4_ptd":

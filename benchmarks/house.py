@@ -1,0 +1,260 @@
+"""The floor plan of the source, measured: one row for each rule of CONTRIBUTING.md, beside what it may be at most.
+
+    python -m benchmarks.house             what can be read from the source: a second
+    python -m benchmarks.house --trace     also what three pieces of work pass through: half a minute
+
+Exit status: 0 every row keeps its limit, 1 one does not. `tests/test_house.py` asks for the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "resolvent"
+TOP = {"__init__.py", "__main__.py", "cli.py"}
+KERNELS = {"runtime", "ops", "lowering"}  # the parts that may import a compiler
+SETTINGS = (  # all that a run is told on its way from the command to the loop
+    "commands/run/options.py", "commands/run/train_options.py", "experiments/cell.py", "experiments/overrides.py",
+    "experiments/objective_settings.py", "training/settings.py",
+)  # fmt: skip
+WIDE = {"layers", "blocks"}  # folders that hold one file for each kind
+# Words that end as participles do and are none, and participles that do not end in -ed.
+NO_PARTICIPLE = {"seed", "need", "feed", "embed", "speed", "exceed", "proceed"}
+PARTICIPLES = re.compile(
+    "begun|bent|broken|built|chosen|dealt|done|drawn|driven|fallen|foreseen|frozen|given|gone|grown|held|hidden|kept|known"
+    "|laid|learnt|lost|made|met|proven|risen|said|seen|sent|shown|shrunk|slid|spent|spoken|stood|sunk|swept|taken|taught"
+    "|thrown|told|torn|understood|withstood|won|worn|written"
+)
+# Public names of the first release, or nouns of a table: they stay.
+KEPT = {"chained", "disturbed", "frozen", "pretrained", "toned", "weighted"}
+SIGN_STEP = re.compile(r"\+ .*\.sign\(\)|return g\.sign\(\)$")
+LAYER_NORM = re.compile(r"- mean\) \* torch\.rsqrt|rsqrt\(\w+\.square\(\)\.mean\(0\)")
+RESIDUAL = re.compile(r"= [xh] \+ [hy] if |z = h \+ ")
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    value: int
+    most: int
+    where: str = ""
+    goal: int | None = None  # where the limit is what has been reached so far
+
+    @property
+    def ok(self) -> bool:
+        return self.value <= self.most
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    return tuple(sorted(SOURCE.rglob("*.py")))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def place_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def rows() -> list[Row]:
+    """All that can be read from the source."""
+    counts = Counter(path.parent.relative_to(SOURCE).as_posix() for path in files())
+    narrow = max((n, name) for name, n in counts.items() if name not in WIDE)
+    wide = max((counts[name], name) for name in WIDE)
+    loose = sorted({path.name for path in SOURCE.glob("*.py")} - TOP)
+    compilers = sorted({part for path in files() if imports_compiler(path) for part in [place_of(path).split("/")[0]]})
+    option, where = most_declared()
+    bare = participles()
+    return [
+        Row("python files in one folder", *narrow_limit(narrow, 16)),
+        Row("python files in layers or blocks", *narrow_limit(wide, 22)),
+        Row("loose modules at the top", len(loose), 0, ", ".join(loose)),
+        Row("parts beside runtime, ops and lowering that import a compiler", len({*compilers} - KERNELS), 0),
+        Row("declarations of one option of `run train`", len(where), 2, f"{option}: {', '.join(where)}"),
+        Row("sign steps in torch's operations", *found(SIGN_STEP, 2)),
+        Row("layer norms in torch's operations", *found(LAYER_NORM, 4)),
+        Row("residual blocks in torch's operations", *found(RESIDUAL, 6), goal=3),
+        Row("module functions named by a bare participle", len(bare), 30, ", ".join(bare[:4]), goal=0),
+        Row("source lines", sum(path.read_text(encoding="utf-8").count("\n") for path in files()), 70_000),
+    ]
+
+
+def narrow_limit(most: tuple[int, str], limit: int) -> tuple[int, int, str]:
+    return most[0], limit, most[1]
+
+
+def imports_compiler(path: Path) -> bool:
+    """numba, llvmlite or Triton, wherever in the file."""
+    names: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return bool(names & {"numba", "llvmlite", "triton"})
+
+
+def most_declared() -> tuple[str, list[str]]:
+    """The option of `run train` that most classes on its way declare: its command, the settings that it fills."""
+    declared: dict[str, list[str]] = {}
+    for place in SETTINGS:
+        for name, field in fields_of(tree_of(SOURCE / place)):
+            if not name.endswith("Plan"):  # what follows training has sizes of its own
+                declared.setdefault(field, []).append(name)
+    options = {field for field, names in declared.items() if "TrainingOptions" in names}
+    return max(((name, declared[name]) for name in sorted(options)), key=lambda pair: len(pair[1]))
+
+
+def fields_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(class, field) of every dataclass."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+            for entry in node.body:
+                if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                    yield node.name, entry.target.id
+
+
+def found(pattern: re.Pattern[str], most: int) -> tuple[int, int, str]:
+    """Lines of code, kernels apart, that match."""
+    places = [
+        f"{place_of(path)}:{number}"
+        for path in files()
+        if not re.search(r"_numba|triton|numba\.py", path.name)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line) and line.lstrip()[:1] not in ('"', "#", "`")
+    ]
+    return len(places), most, ", ".join(places)
+
+
+def participles() -> list[str]:
+    """Module functions whose name is one participle: `risen`, `_checked`."""
+    return [
+        f"{place_of(path)}:{node.name}"
+        for path in files()
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and is_participle(node.name.strip("_")) and node.name not in KEPT
+    ]
+
+
+def is_participle(word: str) -> bool:
+    return (word.endswith("ed") and "_" not in word and word not in NO_PARTICIPLE) or bool(PARTICIPLES.fullmatch(word))
+
+
+@dataclass(frozen=True)
+class Way:
+    """The files of all functions of the source that were called, in order."""
+
+    files: tuple[str, ...]
+
+    @property
+    def different(self) -> list[str]:
+        return sorted(set(self.files))
+
+    @property
+    def switches(self) -> int:
+        parts = [name.split("/")[0] for name in self.files]
+        return sum(a != b for a, b in pairwise(parts))
+
+
+def follow(call: Callable[[], Any]) -> Way:
+    """Run a call under the profiler."""
+    found: list[str] = []
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED and path.startswith(str(SOURCE)):
+            found.append(place_of(Path(path)))  # a function, not an import
+
+    sys.setprofile(enter)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return Way(tuple(found))
+
+
+def s4d_pass() -> Callable[[], Any]:
+    """One forward pass of S4D(64), after a first one."""
+    import torch
+
+    from resolvent.layers import S4D
+
+    layer, x = S4D(64), torch.randn(4, 128, 64)
+    layer(x)
+    return lambda: layer(x)
+
+
+def pgd_step() -> Callable[[], Any]:
+    """One step of adversarial training of a small S4 on a CPU, ten steps of PGD, after two."""
+    import torch
+
+    from resolvent.attacks import Draws, Threat
+    from resolvent.models import build_model
+    from resolvent.models.presets import robustness
+    from resolvent.training import pgd_at
+    from resolvent.training.step.batch import Batch
+
+    model = build_model(replace(robustness("s4", "mnist"), layers=2, d_model=32)).train()
+    x, y = torch.rand(16, 64, 1), torch.randint(0, 10, (16,))
+    objective = pgd_at(Threat("linf", 0.1, (0, 1)), steps=10)
+
+    def step() -> None:
+        objective(model, Batch(x, y, None, Draws(0, torch.arange(16)))).value.backward()
+
+    step()
+    step()
+    return step
+
+
+def run_train() -> Callable[[], Any]:
+    """`resolvent run train --data f.npz --layer s5 --objective trades`, one epoch."""
+    import numpy as np
+
+    from resolvent import cli
+
+    place, rng = tempfile.mkdtemp(), np.random.default_rng(0)
+    np.savez(f"{place}/f.npz", x=rng.random((60, 16, 2), np.float32), y=rng.integers(0, 2, 60))
+    words = f"run train --data {place}/f.npz --layer s5 --objective trades --eps 0.1 --epochs 1 --no-report"
+    return lambda: cli.main([*words.split(), "--out", f"{place}/out"])
+
+
+def traced_rows() -> list[Row]:
+    """A file counts once; a switch is a call of a function in another first-level folder than the call before."""
+    ways = {call: follow(call()) for call in (s4d_pass, pgd_step, run_train)}
+    return [
+        Row("S4D forward: files", len(ways[s4d_pass].different), 18, goal=10),
+        Row("S4D forward: switches between parts", ways[s4d_pass].switches, 41, goal=12),
+        Row("PGD-AT step of S4 on a CPU: files", len(ways[pgd_step].different), 44, goal=18),
+        Row("PGD-AT step of S4 on a CPU: switches between parts", ways[pgd_step].switches, 140, goal=40),
+        Row("`run train`: files", len(ways[run_train].different), 200, goal=180),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--trace", action="store_true", help="also run three pieces of work and count files")
+    measured = rows() + (traced_rows() if parser.parse_args().trace else [])
+    for row in measured:
+        goal = "" if row.goal is None else f", wanted {row.goal}"
+        print(f"{'ok  ' if row.ok else 'OVER'} {row.value:6d} (at most {row.most}{goal})  {row.what}  {row.where}")
+    return 0 if all(row.ok for row in measured) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Every threat beside chance at the same budget: sensors, ListOps and IMDb, small models trained here.
+
+    python benchmarks/threat_checks.py --out benchmarks/results/threat_checks.json
+
+For each threat the share of rightly classified test samples that the attack breaks, and that chance breaks: the best of
+ten random perturbations of the same budget for each sample (for the universal one the best of ten for all samples, for
+tokens ten random exchanges). `obeyed` says that every perturbation kept to its threat, checked here anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from about import about, processor
+from torch import Tensor, nn
+
+from resolvent.attacks import (
+    APGD,
+    PGD,
+    Draws,
+    HopSkipJump,
+    SparseSteps,
+    Threat,
+    Universal,
+    UniversalSettings,
+    substitute,
+    universal,
+)
+from resolvent.data import Task, from_arrays, load_task
+from resolvent.models import ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, TokensConfig, build_model
+from resolvent.models.config import ChannelsConfig
+from resolvent.training import FitSettings, fit
+
+RANDOM = 10
+SAMPLES = 64
+
+
+def sensors() -> Task:
+    """Four gestures as three channels of 48 steps: chirps and pulses with noise and random phases."""
+    g = torch.Generator().manual_seed(0)
+    n, l = 1200, 48
+    y = torch.randint(4, (n,), generator=g)
+    t = torch.arange(l)[None, :, None] / l
+    phase = 6.28 * torch.rand(n, 1, 3, generator=g)
+    speed = (1.5 + y)[:, None, None] + torch.tensor([0.0, 0.4, 0.8])
+    x = torch.sin(6.28 * speed * t + phase) + 0.3 * torch.randn(n, l, 3, generator=g)
+    return from_arrays(x.numpy(), y.numpy(), name="sensors")
+
+
+def train(task: Task, epochs: int) -> nn.Module:
+    torch.manual_seed(0)
+    entry: Any = ChannelsConfig(task.channels) if task.channels else TokensConfig(task.vocabulary or 2)
+    block = ResidualConfig(S4DConfig(16, dt_min=1e-2, dt_max=0.3))
+    model = build_model(ModelConfig(entry, block, ClassifierConfig(task.classes or 2), d_model=16, layers=2))
+    fit(model, task, "standard", FitSettings(epochs=epochs, batch_size=64, lr=5e-3))
+    return model.eval()
+
+
+def right_ones(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
+    x, y, _ = right_rows(model, task)
+    return x, y
+
+
+def right_rows(model: nn.Module, task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The first test samples that the model has right, with their lengths."""
+    test = task.test.select(torch.arange(min(len(task.test), 4 * SAMPLES)))
+    right = (~broken(model, test.x, test.y, test.lengths)).nonzero().squeeze(1)[:SAMPLES]
+    x = test.x[right] if test.x.is_floating_point() else test.x[right].long()
+    return x, test.y[right], None if test.lengths is None else test.lengths[right]
+
+
+def broken(model: nn.Module, x: Tensor, y: Tensor, lengths: Tensor | None = None) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(x, lengths).argmax(1) != y
+    return found
+
+
+def by_chance(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> float:
+    fit_ = threat.check(x)
+    any_ = torch.zeros(len(x), dtype=torch.bool)
+    for seed in range(RANDOM):
+        any_ |= broken(model, fit_.random_start(x, Draws.of(x, seed), surface=True), y)
+    return float(any_.double().mean())
+
+
+def row(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, attack: Any) -> dict[str, Any]:
+    found = attack(model, x, y, threat)
+    share = float(broken(model, found.x_adv, y).double().mean())
+    obeyed = bool(threat.check(x).contains(found.x_adv, x, tol=1e-6).all())
+    return {"broken": share, "chance": by_chance(model, x, y, threat), "obeyed": obeyed}
+
+
+def check_sensors(task: Task, model: nn.Module) -> dict[str, Any]:
+    x, y = right_ones(model, task)
+    eps = (0.15, 0.15, 0.3)
+    rows = {
+        "eps for each channel": row(model, x, y, Threat("linf", eps), APGD()),
+        "3 of 48 time steps": row(model, x, y, Threat("linf", 1.0, steps=3), SparseSteps()),
+        "band 0 to 0.1": row(model, x, y, Threat("linf", 0.25, band=(0.0, 0.1)), APGD()),
+        "answers alone, l2": row(model, x, y, Threat("l2", 2.0), HopSkipJump(iterations=10, queries=40)),
+    }
+    threat, home = Threat("linf", 0.35), torch.zeros_like(x[:1])
+    made = universal(model, (task.train.x[:256], task.train.y[:256]), threat, UniversalSettings(epochs=8))
+    noise = [threat.check(home).random_start(home, Draws.of(home, s), surface=True) for s in range(RANDOM)]
+    chance = max(1 - Universal(delta, threat, 0.0).accuracy(model, (x, y)) for delta in noise)
+    inside = bool(threat.check(home).contains(made.delta, home).all())
+    rows["universal"] = {"broken": 1 - made.accuracy(model, (x, y)), "chance": chance, "obeyed": inside}
+    target = (y + 1) % 4
+    aimed = PGD(steps=40)(model, x, y, Threat("linf", 0.4), target=target)
+    hit = max(
+        float((model(Threat("linf", 0.4).check(x).random_start(x, Draws.of(x, s))).argmax(1) == target).double().mean())
+        for s in range(RANDOM)
+    )
+    kept = bool(Threat("linf", 0.4).check(x).contains(aimed.x_adv, x).all())
+    rows["targeted"] = {"broken": float(aimed.success.double().mean()), "chance": hit, "obeyed": kept}
+    return rows
+
+
+def check_tokens(task: Task, model: nn.Module, k: int) -> dict[str, Any]:
+    x, y, lengths = right_rows(model, task)
+    size, rows = task.vocabulary or 2, {}
+    own = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
+    any_ = torch.zeros(len(x), dtype=torch.bool)
+    for seed in range(RANDOM):
+        g, other = torch.Generator().manual_seed(seed), x.clone()
+        for line, n in zip(other, own.tolist(), strict=True):
+            line[torch.randperm(n, generator=g)[:k]] = torch.randint(1, size, (k,), generator=g)
+        any_ |= broken(model, other, y, lengths)
+    for name, beam in (("greedy", 1), ("beam of 4", 4)):
+        found = substitute(model, x, y, k, beam=beam, lengths=lengths)
+        share = float(broken(model, found.tokens, y, lengths).double().mean())
+        obeyed = bool(((found.tokens != x).sum(1) <= k).all())
+        rows[f"{k} substitutions, {name}"] = {"broken": share, "chance": float(any_.double().mean()), "obeyed": obeyed}
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    begun, found = time.perf_counter(), {}
+    task = sensors()
+    found["sensors"] = check_sensors(task, train(task, 8))
+    print(json.dumps(found, indent=1), flush=True)
+    for name, options, samples, epochs in (
+        ("listops", {"samples": (1500, 100, 400), "around": 40, "lengths": False}, None, 6),
+        ("imdb", {"length": 256}, 1500, 4),
+    ):
+        task = load_task(name, **options)  # type: ignore[arg-type]
+        task = task if samples is None else task.head(samples)
+        found[name] = check_tokens(task, train(task, epochs), 3)
+        print(json.dumps(found[name], indent=1), flush=True)
+    record = about(processor(1)) | {"threats": found, "seconds": round(time.perf_counter() - begun, 1)}
+    if given.out is not None:
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Which component of a model turns a perturbation into an error."""

@@ -1,0 +1,1 @@
+"""Certificates: gains, intervals, smoothing, error bounds."""

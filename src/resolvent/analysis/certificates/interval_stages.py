@@ -1,0 +1,228 @@
+"""A network as a chain of stages that intervals and linear bounds can be carried through.
+
+Each stage knows four things: `apply` (what it computes), `box` (what it makes of a box of inputs), `pull` (how a linear
+bound on its output becomes one on its input) and `rounding` (how far it may be from itself in floating point, which is
+added to its box and taken off its bounds: both then hold for the network as it is run). A caller writes its network
+down as a list of them, time stages from `interval_time`:
+
+    branch = [Recurrence(layer.system()), Pointwise("gelu"), Affine(W, b)]
+    stages = [Affine(W_in, b_in), Skip(branch), Pool("mean"), Affine(V, c)]
+
+LayerNorm, softmax and products of two activations have no stage: they have no useful bound on a box.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis.certificates.interval import Box
+from resolvent.analysis.certificates.interval_pointwise import Function, Lines, curve, lines, value_range
+from resolvent.ssm.rounding import OPERATION, POINTWISE, count
+
+CHUNK = 64  # neurons that are pulled back at once
+UNDERFLOW = 1e4  # smallest normal numbers that any entry may lose
+
+
+class Memory:
+    """What the pass of boxes leaves for the pass of bounds, and the way that it has come.
+
+    kept   by the id of a stage: its lines, its impulse responses, or the weights of its steps
+    path   the stages between the input box `root` and the stage at hand
+    rows   neurons of one sample up to which a pointwise function's input is bounded linearly, over the whole path,
+           and not by the last box alone (0: never)
+    run    the floating point that the network is run in; None: exactly
+    noise  by the id of a stage: what it may lose to rounding, entry by entry
+    """
+
+    def __init__(self, root: Box, rows: int = 0, run: Arithmetic | None = None) -> None:
+        self.root = root
+        self.rows = rows
+        self.run = run
+        self.kept: dict[int, Any] = {}
+        self.noise: dict[int, Tensor] = {}
+        self.path: list[Stage] = []
+
+    def once(self, key: int, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made on the first call for `key`."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def tightened(self, box: Box) -> Box:
+        """The box cut by linear bounds of each of its entries, where they are few enough."""
+        shape = box.center.shape[1:]
+        if shape.numel() > self.rows:
+            return box
+        eye = torch.eye(shape.numel(), dtype=torch.float64, device=box.center.device).unflatten(1, shape)[None]
+        pieces = eye.split(CHUNK, 1)  # (1, j, ...)
+        low = torch.cat([self._least(a) for a in pieces], 1).unflatten(1, shape)
+        high = -torch.cat([self._least(-a) for a in pieces], 1).unflatten(1, shape)
+        low, high = torch.maximum(box.low, low), torch.minimum(box.high, high)
+        return Box.between(low, torch.maximum(low, high)).widened()
+
+    def _least(self, a: Tensor) -> Tensor:
+        a, offset = pull_back(self.path, a, self)
+        return least(a, self.root) + offset
+
+    def rounded(self, stage: Stage, given: Box, made: Box) -> Box:
+        """The box of what a stage makes when it is run, and its noise kept."""
+        if self.run is None:
+            return made
+        noise = self.run.noise(stage.rounding(given, made))
+        self.noise[id(stage)] = noise
+        return Box(made.center, made.radius + noise)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The distance of 1 to the next number, and the least and the largest number, of a type."""
+
+    eps: float
+    tiny: float
+    largest: float
+
+    def noise(self, rounding: Tensor) -> Tensor:
+        """`rounding` in units of eps; infinite where terms of that size leave the range of numbers."""
+        return torch.where(rounding < self.largest, self.eps * rounding + UNDERFLOW * self.tiny, math.inf)
+
+
+class Stage(Protocol):
+    def apply(self, x: Tensor) -> Tensor:
+        """The stage itself, in float64."""
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        """A box around what comes out."""
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """For a functional sum(a * y), a (b, j, ...): a_in and k (b, j) with sum(a * y) >= sum(a_in * x) + k."""
+
+    def rounding(self, given: Box, made: Box) -> Tensor:
+        """How far from `apply` a run may be, entry by entry of `made`, in units of eps, for inputs in `given`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """y = W x + b on the last axis: W (out, in), b (out,) or None; `terms` (out,) sizes of what b was computed from."""
+
+    W: Tensor
+    b: Tensor | None = None
+    terms: Tensor | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        y = x @ self._W.mT
+        return y if self.b is None else y + self.b.detach().double()
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        return Box(self.apply(box.center), box.radius @ self._W.abs().mT).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        offset = a.new_zeros(a.shape[:2]) if self.b is None else total(a * self.b.detach().double())
+        return a @ self._W, offset
+
+    def rounding(self, given: Box, made: Box) -> Tensor:
+        products = count(self.W.shape[1]) * (given.size @ self._W.abs().mT)
+        terms = self.b if self.terms is None else self.terms
+        return products if terms is None else products + OPERATION * terms.detach().double().abs()
+
+    @property
+    def _W(self) -> Tensor:
+        return self.W.detach().double()
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """A function of each entry alone."""
+
+    function: Function
+
+    def __post_init__(self) -> None:
+        curve(self.function)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return curve(self.function).f(x)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        box = memory.tightened(box)
+        memory.kept[id(self)] = lines(self.function, box.low, box.high)
+        return Box.between(*value_range(self.function, box.low, box.high)).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        found = Lines(*(t[:, None] for t in memory.kept[id(self)]))  # (b, 1, ...)
+        up, down = a.clamp_min(0), a.clamp_max(0)
+        offset = total(up * found.low + down * found.high)
+        return up * found.slope_low + down * found.slope_high, offset
+
+    def rounding(self, given: Box, made: Box) -> Tensor:
+        """relu loses nothing; the others a few units of their value, or of their argument where they multiply by it."""
+        if self.function in ("none", "relu"):
+            return torch.zeros_like(made.size)
+        return POINTWISE * torch.maximum(made.size, given.size if self.function != "sigmoid" else made.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Skip:
+    """y = x + branch(x)."""
+
+    branch: Sequence[Stage] = field(default_factory=tuple)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x + run(self.branch, x)
+
+    def box(self, box: Box, memory: Memory) -> Box:
+        out = boxes(self.branch, box, memory)
+        return Box(box.center + out.center, box.radius + out.radius).widened()
+
+    def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        back, offset = pull_back(self.branch, a, memory)
+        return a + back, offset
+
+    def rounding(self, given: Box, made: Box) -> Tensor:
+        return 2 * (given.size + made.size)
+
+
+def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
+    """The network itself, in float64."""
+    x = x.detach().double()
+    for stage in stages:
+        x = stage.apply(x)
+    return x
+
+
+def boxes(stages: Sequence[Stage], box: Box, memory: Memory) -> Box:
+    """From stage to stage; afterwards the way is again the one that led here."""
+    come = len(memory.path)
+    for stage in stages:
+        box = memory.rounded(stage, box, stage.box(box, memory))
+        memory.path.append(stage)
+    del memory.path[come:]
+    return box
+
+
+def pull_back(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    """From the last stage to the first."""
+    offset = a.new_zeros(a.shape[:2])
+    for stage in reversed(stages):
+        noise = memory.noise.get(id(stage))
+        if noise is not None:
+            offset = offset - total(a.abs() * noise[:, None])
+        a, more = stage.pull(a, memory)
+        offset = offset + more
+    return a, offset
+
+
+def least(a: Tensor, box: Box) -> Tensor:
+    """min over the box of sum(a * x): a (b, j, ...) -> (b, j), drawn down by the rounding of the sums."""
+    center, radius = box.center[:, None], box.radius.expand_as(box.center)[:, None]
+    terms, spread = a * center, (a.abs() * radius).flatten(2).sum(2)
+    return terms.flatten(2).sum(2) - spread - 1e-12 * (terms.abs().flatten(2).sum(2) + spread)
+
+
+def total(terms: Tensor) -> Tensor:
+    """(b, j, ...) -> (b, j)."""
+    return terms.flatten(2).sum(2)

@@ -1,0 +1,157 @@
+"""A certificate as a record: certified lower bound <= true robust accuracy <= the attack's upper bound.
+
+The two ends come from different code, so each checks the other: a sample that is certified at eps and broken by an
+attack within eps is a contradiction, and no accuracy is reported beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis.certificates.certificate import NORMS, Certificate, Norm, certify
+from resolvent.analysis.certificates.gain import Gain, certified_gain
+from resolvent.analysis.certificates.smoothing import SmoothingSettings, smooth
+from resolvent.attacks.victim import Victim
+from resolvent.ssm.part import Part
+
+NAMED = 5  # samples that an error message names
+
+
+class Crossed(ValueError):
+    """A certified sample was broken by an attack: one of the two is wrong."""
+
+
+@dataclass(frozen=True)
+class Sandwich:
+    """certified <= true robust accuracy <= attacked, at eps in `norm`; attacked is None where no attack was run."""
+
+    norm: str
+    eps: float
+    clean: float
+    certified: float
+    attacked: float | None
+    samples: int
+
+    def __str__(self) -> str:
+        above = (
+            f"{self.clean:.1%} (clean; no attack was run)" if self.attacked is None else f"{self.attacked:.1%} (attack)"
+        )
+        return f"{self.norm} eps {self.eps:g}: {self.certified:.1%} (certified) <= robust accuracy <= {above}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "norm": self.norm, "eps": self.eps, "clean": self.clean, "certified": self.certified,
+            "attacked": self.attacked, "samples": self.samples,
+        }  # fmt: skip
+
+
+def check_sandwich(
+    certified: Tensor, robust: Tensor | None, correct: Tensor, *, norm: str = "l2", eps: float = math.nan
+) -> Sandwich:
+    """The two ends, (b,) bool each: certified at eps, and still right after the attack within eps.
+
+    A sample that is certified but not robust raises `Crossed` and is named; so does one certified but misclassified.
+    """
+    flags = {"certified": certified, "correct": correct} | ({} if robust is None else {"robust": robust})
+    for name, flag in flags.items():
+        if flag.dtype != torch.bool or flag.shape != certified.shape or flag.dim() != 1:
+            raise TypeError(f"check_sandwich: {name} must be bool (b,), got {flag.dtype} {tuple(flag.shape)}.")
+    flags = {name: flag.cpu() for name, flag in flags.items()}
+    for name, words in (("robust", f"broken by the attack within {eps:g}"), ("correct", "misclassified as they are")):
+        if name in flags:
+            _check_uncrossed(flags["certified"] & ~flags[name], words, norm, eps)
+    means = {name: float(flag.double().mean()) for name, flag in flags.items()}
+    return Sandwich(norm, eps, means["correct"], means["certified"], means.get("robust"), len(certified))
+
+
+@dataclass(frozen=True)
+class CertifySettings:
+    """Where to certify, and what else to put into the record.
+
+    grid       of the certified-accuracy curve; None: 50 points up to the largest radius
+    smoothing  certify the smoothed model as well (L2 only); it is another classifier, so the attack on f is not set
+               against it
+    """
+
+    eps: float
+    norm: Norm = "l2"
+    grid: tuple[float, ...] | None = None
+    smoothing: SmoothingSettings | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eps, bool) or not isinstance(self.eps, int | float) or not 0 <= self.eps < math.inf:
+            raise ValueError(f"CertifySettings: eps must be finite and not negative, got {self.eps!r}.")
+        if self.norm not in NORMS:
+            raise ValueError(f"CertifySettings: norm must be one of {', '.join(NORMS)}; got {self.norm!r}.")
+        if self.smoothing is not None and self.norm != "l2":
+            raise ValueError(f"CertifySettings: smoothing with normal noise certifies l2, not {self.norm!r}.")
+
+
+def certificate_report(
+    f: Callable[..., Tensor] | Victim,
+    parts: Sequence[Part] | Gain,
+    x: Tensor,
+    y: Tensor,
+    settings: CertifySettings,
+    *,
+    robust: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> dict[str, Any]:
+    """What `resolvent certify` prints, as plain data.
+
+    parts    the model's components, e.g. model.gain_parts(length), or what certified_gain made of them
+    robust   (b,) bool from an attack within eps in the same norm, e.g. autoattack(...).robust
+    lengths  (b,) of padded x (b, l, ...): f is called as f(x, lengths)
+
+    A model without a finite bound gives {"status": "refused", "reason": ..., ...} and no radius.
+    """
+    gain = parts if isinstance(parts, Gain) else certified_gain(parts)
+    norm, eps = settings.norm, settings.eps
+    record: dict[str, Any] = {"norm": norm, "eps": eps, "samples": len(y), "gain": gain.as_dict()}
+    if settings.smoothing is not None:
+        record["smoothing"] = _report_smoothing(f, x, y, settings.smoothing, eps, lengths)
+    if gain.value is None:
+        return record | {"status": "refused", "reason": f"no finite Lipschitz constant: {gain.explanation}"}
+    found = certify(f, x, y, gain, norm=norm, lengths=lengths)
+    bounds = check_sandwich(found.certified(eps), robust, found.correct, norm=norm, eps=eps)
+    points = list(settings.grid or default_grid(found))
+    return record | {
+        "status": "certified", "sandwich": bounds.as_dict(), "text": str(bounds), "certificate": found.as_dict(),
+        "curve": {"eps": points, "certified_accuracy": found.curve(points)},
+    }  # fmt: skip
+
+
+def default_grid(found: Certificate, points: int = 50) -> list[float]:
+    """From 0 to the largest certified radius."""
+    top = float(found.radius.max()) if found.radius.numel() else 0.0
+    return [top * (i / (points - 1)) for i in range(points)] if top > 0 else [0.0]
+
+
+def _report_smoothing(
+    f: Callable[..., Tensor] | Victim,
+    x: Tensor,
+    y: Tensor,
+    settings: SmoothingSettings,
+    eps: float,
+    lengths: Tensor | None,
+) -> dict[str, Any]:
+    found = smooth(f, x, y, settings, lengths=lengths)
+    return found.as_dict() | {"eps": eps, "certified": float(found.certified(eps).double().mean())}
+
+
+def _check_uncrossed(crossed: Tensor, words: str, norm: str, eps: float) -> None:
+    if not bool(crossed.any()):
+        return
+    which = crossed.nonzero()[:, 0].tolist()
+    more = f" and {len(which) - NAMED} more" if len(which) > NAMED else ""
+    raise Crossed(
+        f"check_sandwich: {len(which)} samples are certified at {norm} eps {eps:g} and {words}: "
+        f"{', '.join(map(str, which[:NAMED]))}{more}. One side is wrong: look at the attack's eps and norm, and at the "
+        "Lipschitz constant; nothing is reported."
+    )

@@ -1,0 +1,1 @@
+"""Bounds on the generalisation error of selective models."""

@@ -1,0 +1,74 @@
+"""Theorem 4.1: no bound on the Rademacher complexity of selective SSMs can grow slower than this where s_A >= 0.
+
+One channel with one state, A = ln(1 + s_A), W_B = W_C = 1, q = 0 and dt = 1, fed with ones, returns
+z[T] = w ((1 + s_A)^T - 1) / s_A, so over |w| <= B_w
+
+    Rad = B_w ((1 + s_A)^T - 1) / s_A  E|sigma_1 + ... + sigma_m| / m.                                     (19), (20)
+
+The step is 1 at p = ln(e - 1); the p = e that the paper names makes it softplus(e) = 2.78. The paper also puts
+sqrt(2 / (pi m)) for the mean, its value for large m, which is too large for every even m.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+UNIT_STEP_P = math.log(math.e - 1)  # softplus(p) = 1
+MOST_ENUMERATED = 16
+
+
+def mean_sign(m: int) -> float:
+    """E|sigma_1 + ... + sigma_m| / m for fair signs: binom(m - 1, floor(m / 2)) / 2^(m - 1)."""
+    _check_count("m", m)
+    if m <= 1000:
+        return math.comb(m - 1, m // 2) / 2 ** (m - 1)
+    k = m // 2
+    return math.exp(math.lgamma(m) - math.lgamma(k + 1) - math.lgamma(m - k) - (m - 1) * math.log(2))
+
+
+def mean_sign_printed(m: int) -> float:
+    """sqrt(2 / (pi m)), the limit for large m."""
+    _check_count("m", m)
+    return math.sqrt(2 / (math.pi * m))
+
+
+def sum_powers(s_A: float, T: int) -> float:
+    """((1 + s_A)^T - 1) / s_A, which is T at 0; infinite beyond the largest number."""
+    if not 0 <= s_A < math.inf:
+        raise ValueError(f"rademacher_lower: Theorem 4.1 needs a spectral abscissa s_A >= 0, got {s_A}.")
+    _check_count("T", T)
+    if s_A == 0:
+        return float(T)
+    exponent = T * math.log1p(s_A)
+    return math.expm1(exponent) / s_A if exponent < 700 else math.inf
+
+
+def rademacher_lower(B_w: float, s_A: float, T: int, m: int) -> float:
+    """The Rademacher complexity of the subclass above, exactly: a lower bound for every class that contains it."""
+    return _weight(B_w) * sum_powers(s_A, T) * mean_sign(m)
+
+
+def rademacher_lower_printed(B_w: float, s_A: float, T: int, m: int) -> float:
+    """(19), and (20) at s_A = 0, as printed."""
+    return _weight(B_w) * sum_powers(s_A, T) * mean_sign_printed(m)
+
+
+def rademacher_enumerated(outputs: list[float], B_w: float) -> float:
+    """(1/m) E sup_{|w| <= B_w} w sum sigma_i z_i over all 2^m signs, z the features of m samples: the slow truth."""
+    m = len(outputs)
+    if not 1 <= m <= MOST_ENUMERATED:
+        raise ValueError(f"rademacher_enumerated: expected 1 to {MOST_ENUMERATED} samples, got {m}.")
+    sums = (abs(math.fsum(s * z for s, z in zip(signs, outputs, strict=True))) for signs in product((-1, 1), repeat=m))
+    return _weight(B_w) * math.fsum(sums) / 2**m / m
+
+
+def _weight(B_w: float) -> float:
+    if not 0 <= B_w < math.inf:
+        raise ValueError(f"rademacher_lower: B_w bounds |w| and must be finite and not negative, got {B_w}.")
+    return B_w
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"rademacher_lower: {name} must be a whole number of at least 1, got {value!r}.")

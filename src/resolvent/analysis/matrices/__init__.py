@@ -1,0 +1,1 @@
+"""Matrices: conditioning, pseudospectra, growth of powers."""

@@ -1,0 +1,168 @@
+"""The Kreiss constant: how much of a transient the resolvent outside the stable region foretells.
+
+    K = sup_{Re z > 0} Re z ||(z - A)^-1||          for exp(t A)
+    K = sup_{|z| > 1} (|z| - 1) ||(z - A)^-1||      for A^k
+
+K <= sup ||A^k|| <= e n K, likewise for exp(t A) (Kreiss 1962, Spijker 1991).
+
+On each line Re z = x, or circle |z| = r, the largest resolvent norm g is bracketed like an H-infinity norm; between two
+of them Hadamard's theorems bound it: log g is convex in x (three lines) and in log r (three circles). So both bounds on
+K are guaranteed, up to rounding: the lower one is a value at a point, the upper one holds between the lines as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from resolvent.analysis import checks
+from resolvent.analysis.checks import Matrix
+from resolvent.analysis.matrices.boundary import Axis, Circle, nodes, phases
+from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.numerical_range import numerical_abscissa, radius
+from resolvent.analysis.matrices.peak import Samples, search
+from resolvent.analysis.matrices.schur import Schur
+from resolvent.analysis.matrices.sigma_min import sigma_min
+from resolvent.analysis.matrices.stability import instability
+
+LINES = 80  # lines or circles looked at
+START = 12  # of these, the first, at distances that halve
+INNER = 0.2  # the part of the tolerance that is given to one line
+NOISE = 1e-8  # to which sigma_min is good, relative
+EPS = float(np.finfo(float).eps)
+
+
+@dataclass(frozen=True)
+class KreissConstant:
+    """lower <= K <= upper; `lower` is reached at `point` (infinity when K = 1 is reached there)."""
+
+    lower: float
+    upper: float
+    point: complex
+    reason: str = ""
+
+    @property
+    def value(self) -> float:
+        return self.lower
+
+    def __float__(self) -> float:
+        return self.lower
+
+
+def kreiss_constant(A: Matrix, discrete: bool, rtol: float = 0.02) -> KreissConstant:
+    """K of the matrix A for powers (discrete=True) or exponentials (False), bracketed to the relative width rtol.
+
+    Infinite, with a reason, when a pole is beyond the edge of stability.
+    """
+    matrix = checks.check_matrix("kreiss_constant", A).numpy()
+    checks.check_real_number("kreiss_constant", "rtol", rtol, least=1e-4 * 0.999, most=1.0)
+    reason = instability(np.linalg.eigvals(matrix), discrete)[0]
+    if "beyond" in reason:
+        return KreissConstant(math.inf, math.inf, complex("nan"), reason)
+    slack = len(matrix) * EPS * float(np.linalg.norm(matrix))
+    size = radius(matrix).upper if discrete else numerical_abscissa(matrix)
+    if size <= slack + discrete or (discrete and np.linalg.norm(matrix, 2) <= 1 + slack):
+        return KreissConstant(1.0, 1.0, complex(math.inf))
+    levels = _Levels(Schur.of(matrix), discrete, not np.iscomplexobj(matrix))
+    lower, upper, point = _across(levels, size, rtol)
+    lower, point = _polish(levels, lower, point)
+    upper = max(lower, upper)
+    if upper <= lower * (1 + 2 * rtol):
+        return KreissConstant(lower, upper, point)
+    return KreissConstant(lower, upper, point, reason or f"{LINES} lines leave the bracket wider than asked for")
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """g(x), the largest ||(z - A)^-1|| over Re z = x, or over |z| = r at the depth x = r - 1."""
+
+    form: Schur
+    discrete: bool
+    symmetric: bool
+
+    def peak(self, x: float, rtol: float, floor: float) -> tuple[float, float, complex]:
+        """lower and upper bound of g(x) and the point of the lower one; values below `floor` are of no interest."""
+        edge: Axis | Circle
+        if self.discrete:
+            edge = Circle(self.form.poles / (1 + x), self.symmetric)
+        else:
+            edge = Axis(self.form.poles - x, self.symmetric)
+        if float(edge.margin.min()) <= 0:
+            return 0.0, math.inf, complex(x)
+
+        def place(w: Array) -> Array:
+            return (1 + x) * np.exp(1j * w) if self.discrete else x + 1j * np.where(np.isfinite(w), w, 0.0)
+
+        def sample(w: Array, _: float) -> Samples:
+            with np.errstate(divide="ignore"):
+                g = np.where(np.isfinite(w), 1 / sigma_min(self.form, place(w)), 0.0)
+            return Samples(g * (1 - NOISE), g * (1 + NOISE), g * NOISE, phases(edge, w))
+
+        found = search(sample, edge.middle, nodes(edge), rtol, 100_000, floor)
+        return found.lower, found.upper, complex(place(np.asarray([found.node]))[0])
+
+    def bound(self, x: tuple[float, float], g: tuple[float, float]) -> float:
+        """The largest x g(x) between two levels, g log-convex between its bounds."""
+        if math.isinf(g[0]) or x[0] == x[1]:
+            return math.inf
+        u = (math.log1p(x[0]), math.log1p(x[1])) if self.discrete else x
+        b = (math.log(g[1]) - math.log(g[0])) / (u[1] - u[0])
+        limit = -1.0 if self.discrete else 0.0
+        top = -1 / (b - limit) if b < limit else math.inf  # where x g(x) is stationary
+        at = min(max(top, x[0]), x[1])
+        v = math.log1p(at) if self.discrete else at
+        return at * math.exp(math.log(g[0]) + b * (v - u[0]))
+
+
+def _across(levels: _Levels, size: float, rtol: float) -> tuple[float, float, complex]:
+    """Branch and bound over the levels x. Beyond `far` the numerical range alone gives x g(x) <= 1 + rtol."""
+    far = (size - 1) * (1 + 1 / rtol) if levels.discrete else size * (1 + 1 / rtol)
+    far = max(far, 1e-300)
+    xs = [0.0, *(far * 4.0**-k for k in range(START - 1, -1, -1))]
+    best = (1.0, complex(math.inf))
+    g: dict[float, float] = {}
+
+    def look(x: float) -> None:
+        nonlocal best
+        low, g[x], z = levels.peak(x, INNER * rtol, best[0] * (1 + INNER * rtol) / x if x else 0.0)
+        if x * low > best[0]:
+            best = (x * low, z)
+
+    for x in sorted(xs, reverse=True):
+        look(x)
+    upper, open_ = 1.0 + rtol, list(pairwise(xs))
+    while open_:
+        rated = [(levels.bound(pair, (g[pair[0]], g[pair[1]])), pair) for pair in open_]
+        upper = max([upper, *(bound for bound, _ in rated if bound <= best[0] * (1 + rtol))])
+        rated = [(bound, pair) for bound, pair in rated if bound > best[0] * (1 + rtol)]
+        if len(g) + len(rated) > LINES:
+            return best[0], max([upper, *(bound for bound, _ in rated)]), best[1]
+        open_ = []
+        for _, (a, b) in rated:
+            middle = math.sqrt(a * b) if a else b / 4
+            look(middle)
+            open_ += [(a, middle), (middle, b)]
+    return best[0], max(upper, best[0]), best[1]
+
+
+def _polish(levels: _Levels, lower: float, point: complex) -> tuple[float, complex]:
+    """Climb from the best point seen to the top of its hill."""
+    import scipy.optimize
+
+    def depth(z: complex) -> float:
+        return abs(z) - 1 if levels.discrete else z.real
+
+    if not np.isfinite(point):
+        return lower, point
+
+    def fall(xy: Array) -> float:
+        z = complex(*xy)
+        return -max(depth(z), 0.0) / max(float(sigma_min(levels.form, np.asarray([z]))[0]), 1e-300)
+
+    corners = np.asarray([[point.real, point.imag]]) + 0.05 * depth(point) * np.asarray([[0, 0], [1, 0], [0, 1]])
+    options = {"initial_simplex": corners, "xatol": 1e-9, "fatol": 1e-12, "maxiter": 200}
+    done = scipy.optimize.minimize(fall, corners[0], method="Nelder-Mead", options=options)
+    return (-float(done.fun), complex(*done.x)) if -done.fun > lower else (lower, point)

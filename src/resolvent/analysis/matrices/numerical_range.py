@@ -1,0 +1,87 @@
+"""The numerical range W(A) = {x* A x : |x| = 1}: a convex set around the spectrum that bounds what A does at once.
+
+Its support in the direction t is the largest eigenvalue of the Hermitian part of e^(-it) A (Johnson 1978). The
+abscissa, max Re W(A), is the initial growth rate of ||exp(t A)||; at zero or below, exp(t A) never grows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.analysis import checks
+from resolvent.analysis.checks import Matrix
+from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.peak import Peak, Samples, search
+
+RTOL = 1e-10
+
+
+@dataclass(frozen=True)
+class NumericalRange:
+    """Points of the edge of W(A) with the directions of their outer normals; W lies between points and tangents.
+
+    radius_lower <= max |W(A)| <= radius_upper, by the same search as the H-infinity norm.
+    """
+
+    angles: Tensor  # (k,)
+    boundary: Tensor  # complex (k,)
+    support: Tensor  # (k,): W(A) lies in Re(e^(-i angle) z) <= support
+    abscissa: float
+    radius_lower: float
+    radius_upper: float
+
+    @property
+    def radius(self) -> float:
+        return self.radius_lower
+
+
+def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
+    """The edge of W(A) at `points` directions, its abscissa and its radius."""
+    matrix = checks.check_matrix("numerical_range", A).numpy()
+    checks.check_count("numerical_range", "points", points, least=3)
+    angles = np.linspace(0, 2 * math.pi, points, endpoint=False)
+    values, vectors = np.linalg.eigh(_hermitian(matrix, angles))
+    x = vectors[..., -1]  # (k, n)
+    edge = np.einsum("ki,ij,kj->k", x.conj(), matrix, x)
+    peak = radius(matrix)
+    return NumericalRange(
+        torch.from_numpy(angles),
+        torch.from_numpy(edge),
+        torch.from_numpy(values[:, -1].copy()),
+        float(values[0, -1]),
+        peak.lower,
+        peak.upper,
+    )
+
+
+def numerical_abscissa(A: Array) -> float:
+    """max Re W(A), the logarithmic norm: ||exp(t A)|| <= exp(t abscissa)."""
+    return float(np.linalg.eigvalsh((A + A.conj().T) / 2)[-1])
+
+
+def radius(A: Array) -> Peak:
+    """max |W(A)| between its bounds."""
+    return search(lambda t, _: _samples(A, t), lambda a, b: (a + b) / 2, _directions(A), RTOL, budget=200_000)
+
+
+def _directions(A: Array) -> Array:
+    """First nodes: all around, or the upper half for a real A, whose W is symmetric."""
+    return np.linspace(0, 2 * math.pi if np.iscomplexobj(A) else math.pi, 33)
+
+
+def _samples(A: Array, angles: Array) -> Samples:
+    """The support obeys h(t) >= radius cos(t - t0) around the direction t0 of the farthest point: the phase is t."""
+    h = np.maximum(np.linalg.eigvalsh(_hermitian(A, angles))[:, -1], 0.0)
+    noise = np.full_like(h, len(A) * np.finfo(float).eps * float(np.linalg.norm(A)))
+    return Samples(np.maximum(h - noise, 0.0), h + noise, noise, angles)
+
+
+def _hermitian(A: Array, angles: Array) -> Array:
+    """(e^(-it) A + e^(it) A*) / 2 for each angle: (k, n, n)."""
+    turned = np.exp(-1j * angles)[:, None, None] * A
+    return (turned + turned.conj().swapaxes(-1, -2)) / 2

@@ -1,0 +1,117 @@
+"""The largest value of a function along a curve between two bounds that hold: no grid maximum.
+
+For f >= 0 that obeys f(w) >= M cos(phase(w) - phase(w0)) around the place w0 of its maximum M, two neighbours a < b
+with the values f_a, f_b and phases that differ by W < pi/2 leave, if w0 lies between them,
+
+    M^2 <= (f_a^2 + f_b^2 - 2 f_a f_b cos W) / sin^2 W.
+
+Intervals whose bound is no better than the best value seen are dropped, the others are halved. The work is bounded
+by the whole phase over the square root of the tolerance, whatever f is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from resolvent.analysis.matrices.exact import Array
+
+SLACK = 1e-11  # allowance for rounding in differences of phases
+
+
+@dataclass(frozen=True)
+class Samples:
+    """f at some nodes: low <= f <= high, how much of that is rounding, and the phase. All (k,)."""
+
+    low: Array
+    high: Array
+    noise: Array
+    phase: Array
+
+
+@dataclass(frozen=True)
+class Peak:
+    """lower <= max f <= upper, attained near `node`; `complete` is False when the budget ended the search."""
+
+    lower: float
+    upper: float
+    node: float
+    evaluations: int
+    complete: bool
+
+
+Sampler = Callable[[Array, float], Samples]  # nodes and the best value so far -> samples
+
+
+def search(
+    sample: Sampler,
+    middle: Callable[[Array, Array], Array],
+    nodes: Array,
+    rtol: float,
+    budget: int,
+    floor: float = 0.0,
+) -> Peak:
+    """The peak of f over [nodes[0], nodes[-1]], to the relative width rtol where rounding and budget allow.
+
+    A peak below `floor` is of no interest: the upper bound is then only pressed below that.
+    """
+    seen = sample(nodes, 0.0)
+    best = _Best(seen, nodes)
+    a, b = nodes[:-1], nodes[1:]
+    left, right = _take(seen, slice(None, -1)), _take(seen, slice(1, None))
+    upper, count, complete = 0.0, len(nodes), True
+    while len(a):
+        bound = bounds(left.high, right.high, np.abs(right.phase - left.phase) + SLACK)
+        mid = middle(a, b)
+        open_ = bound > max(best.value * (1 + rtol), floor) + 2 * np.maximum(left.noise, right.noise)
+        open_ &= (a < mid) & (mid < b)
+        if count + int(open_.sum()) > budget:
+            open_, complete = np.zeros_like(open_), False
+        upper = max(upper, float(bound[~open_].max(initial=0.0)))
+        a, b, mid = a[open_], b[open_], mid[open_]
+        if not len(a):
+            break
+        new = sample(mid, best.value)
+        count += len(mid)
+        best.update(new, mid)
+        left, right = _join(_take(left, open_), new), _join(new, _take(right, open_))
+        a, b = np.concatenate([a, mid]), np.concatenate([mid, b])
+    return Peak(best.value, max(upper, best.value), best.node, count, complete)
+
+
+def bounds(fa: Array, fb: Array, W: Array) -> Array:
+    """The largest M that two neighbours allow between them; infinite where their phases differ by pi/2 or more."""
+    cos, sin = np.cos(np.minimum(W, math.pi)), np.sin(W)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inner = np.hypot(fa - fb, 2 * np.sqrt(fa * fb) * np.sin(W / 2)) / sin
+        inner = np.where(fb < fa * cos, fb / cos, np.where(fa < fb * cos, fa / cos, inner))
+    inner = np.maximum(inner, np.maximum(fa, fb))
+    return np.where(cos > 0, inner, math.inf)
+
+
+class _Best:
+    """The best guaranteed value so far and where it was seen."""
+
+    def __init__(self, seen: Samples, nodes: Array) -> None:
+        self.value, self.node = 0.0, float(nodes[0])
+        self.update(seen, nodes)
+
+    def update(self, seen: Samples, nodes: Array) -> None:
+        i = int(np.argmax(seen.low))
+        if seen.low[i] > self.value:
+            self.value, self.node = float(seen.low[i]), float(nodes[i])
+
+
+def _take(s: Samples, index: slice | Array) -> Samples:
+    return Samples(s.low[index], s.high[index], s.noise[index], s.phase[index])
+
+
+def _join(s: Samples, t: Samples) -> Samples:
+    return Samples(*(np.concatenate(pair) for pair in zip(_fields(s), _fields(t), strict=True)))
+
+
+def _fields(s: Samples) -> tuple[Array, Array, Array, Array]:
+    return s.low, s.high, s.noise, s.phase

@@ -1,0 +1,69 @@
+"""The smallest singular value of z - A at many points: 1/||(z - A)^-1||, the height of the pseudospectrum.
+
+Lanczos on (z - T)^-* (z - T)^-1 for all points at once, T the Schur form (the method of Trefethen's survey of 1999):
+two triangular solves a step, n^2 operations a point. The estimate rises to 1/sigma_min^2, so sigma_min is approached
+from above, and it stops where no point moves any more. `by_svd` is the slow truth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.schur import Schur, solve, solve_adjoint
+
+SMALL = 12  # up to this size all singular values are the cheaper way
+LOOKS = (3, 5, 7, 10, 13, 17, 22, 28, 36, 46, 60)  # steps after which the estimate is looked at
+SETTLED = 1e-9  # relative change of 1/sigma^2 between two looks below which a point is done
+CHUNK = 100_000  # numbers in flight
+
+
+def sigma_min(form: Schur, z: Array) -> Array:
+    """sigma_min(z - A) for z (k,) -> (k,)."""
+    n = len(form.T)
+    size = max(1, CHUNK // max(1, n * (n if n <= SMALL else 1)))
+    method = by_svd if n <= SMALL else _by_lanczos
+    parts = [method(form, z[i : i + size]) for i in range(0, len(z), size)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def by_svd(form: Schur, z: Array) -> Array:
+    """All singular values of each z - T."""
+    return np.linalg.svd(z[:, None, None] * np.eye(len(form.T)) - form.T, compute_uv=False)[:, -1]
+
+
+def _by_lanczos(form: Schur, z: Array) -> Array:
+    """Three-term recurrence q_{j+1} beta_j = M q_j - alpha_j q_j - beta_{j-1} q_{j-1} without reorthogonalisation."""
+    n, k = len(form.T), len(z)
+    start = np.random.default_rng(0).standard_normal((2, n, 1))
+    q = np.broadcast_to((start[0] + 1j * start[1]) / np.linalg.norm(start), (n, k))
+    before, beta, last = np.zeros((n, k), complex), np.zeros(k), np.zeros(k)
+    alphas, betas = np.zeros((k, 0)), np.zeros((k, 0))
+    out, alive = np.zeros(k), np.arange(k)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # at an eigenvalue, where sigma is zero
+        for step in range(1, LOOKS[-1] + 1):
+            v = solve_adjoint(form.T, z[alive], solve(form.T, z[alive], q)) - beta * before
+            alpha = (q.real * v.real + q.imag * v.imag).sum(0)
+            v -= alpha * q
+            alphas, betas = np.c_[alphas, alpha], np.c_[betas, beta]
+            beta = np.sqrt((v.real**2 + v.imag**2).sum(0))
+            if step in LOOKS:
+                out[alive] = top = _largest(alphas, betas)
+                going = np.isfinite(top) & (np.abs(top - last) > SETTLED * top)
+                if not going.any():
+                    break
+                alive, beta, last, alphas, betas = alive[going], beta[going], top[going], alphas[going], betas[going]
+                q, v = q[:, going], v[:, going]
+            before, q = q, v / np.maximum(beta, 1e-290)
+        return np.where(np.isfinite(out), 1 / np.sqrt(out), 0.0)
+
+
+def _largest(alphas: Array, betas: Array) -> Array:
+    """The largest eigenvalue of each tridiagonal matrix with the diagonal alphas (k, j) and betas[:, 1:] beside it."""
+    finite: Array = np.isfinite(alphas + betas).all(1)
+    j = alphas.shape[1]
+    T = np.zeros((len(alphas), j, j))
+    i = np.arange(j)
+    T[:, i, i] = np.where(finite[:, None], alphas, 1.0)
+    T[:, i[1:], i[:-1]] = np.where(finite[:, None], betas[:, 1:], 0.0)
+    return np.where(finite, np.linalg.eigvalsh(T)[:, -1], np.inf)

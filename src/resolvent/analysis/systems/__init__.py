@@ -1,0 +1,1 @@
+"""Linear systems: transfer functions, norms, Gramians, realisations."""

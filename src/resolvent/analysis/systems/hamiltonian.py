@@ -1,0 +1,85 @@
+"""The H-infinity norm by level sets: gamma is a singular value of G(i w) exactly where i w is an eigenvalue of
+
+    H = [[F, B R^-1 B*], [-C* (I + D R^-1 D*) C, -F*]],    R = gamma^2 I - D* D,    F = A + B R^-1 D* C
+
+(Boyd and Balakrishnan 1990; Bruinsma and Steinbuch 1990). A discrete system is first carried to the axis by
+z = z0 (1 + s)/(1 - s), which moves the frequencies and leaves the gains. Small systems only: 2n eigenvalues a level.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.systems.realisation import Realisation
+
+LEVELS = 60
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A continuous system with the gains of the one that was given; `turn` is z0, None if that one was continuous."""
+
+    A: Array
+    B: Array
+    C: Array
+    D: Array
+    turn: complex | None
+
+    def gain(self, w: float) -> float:
+        if math.isinf(w):
+            return float(np.linalg.norm(self.D, 2))
+        X = np.linalg.solve(1j * w * np.eye(len(self.A)) - self.A, self.B)
+        return float(np.linalg.norm(self.C @ X + self.D, 2))
+
+    def frequency(self, w: float) -> float:
+        """w in the terms of the system that was given."""
+        if self.turn is None:
+            return w
+        return float(np.angle(self.turn * np.exp(2j * math.atan(w))))
+
+
+def level_set(one: Realisation, rtol: float) -> tuple[float, float, float, float, str]:
+    """value, lower, upper, frequency and a reason where the levels did not end."""
+    axis = _from_circle(one) if one.discrete else _Axis(one.dense(), one.B, one.C, one.D, None)
+    best, place = _best(axis, [0.0, math.inf, *np.linalg.eigvals(axis.A).imag])
+    for _ in range(LEVELS):
+        level = best * (1 + rtol) + 1e-300
+        value, w = _best(axis, _candidates(axis, level))
+        if value <= level:
+            best, place = (value, w) if value > best else (best, place)
+            return best, best, level, axis.frequency(place), ""
+        best, place = value, w
+    return best, best, math.inf, axis.frequency(place), f"the level sets did not settle within {LEVELS} levels"
+
+
+def _candidates(axis: _Axis, level: float) -> list[float]:
+    """The heights of all eigenvalues of H and the points between them; no threshold decides which are imaginary."""
+    A, B, C, D = axis.A, axis.B, axis.C, axis.D
+    R = level**2 * np.eye(D.shape[1]) - D.conj().T @ D
+    F = A + B @ np.linalg.solve(R, D.conj().T @ C)
+    lower = -C.conj().T @ (C + D @ np.linalg.solve(R, D.conj().T @ C))
+    H = np.block([[F, B @ np.linalg.solve(R, B.conj().T)], [lower, -F.conj().T]])
+    heights = np.unique(np.linalg.eigvals(H).imag)
+    return [*heights, *((heights[1:] + heights[:-1]) / 2)]
+
+
+def _best(axis: _Axis, places: list[float]) -> tuple[float, float]:
+    return max((axis.gain(w), w) for w in places)
+
+
+def _from_circle(one: Realisation) -> _Axis:
+    """z0 is the one of eight points of the circle whose opposite is farthest from the poles: A + z0 is inverted."""
+    A, C, D = one.dense(), one.C, one.D
+    if not one.delay:
+        C, D = one.C @ A, one.C @ one.B + one.D
+    eye = np.eye(len(A))
+    turns = [1.0, -1.0, 1j, -1j, *(np.exp(1j * math.pi * k / 4) for k in (1, 3, 5, 7))]
+    turn = max(turns, key=lambda t: float(np.linalg.svd(A / t + eye, compute_uv=False)[-1]))
+    inverse = np.linalg.inv(A / turn + eye)
+    root = math.sqrt(2)
+    B = root * inverse @ one.B / turn
+    return _Axis((A / turn - eye) @ inverse, B, root * C @ inverse, D - C @ inverse @ one.B / turn, turn)

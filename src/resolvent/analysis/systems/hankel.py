@@ -1,0 +1,34 @@
+"""Hankel singular values: how much of the past each combination of states carries into the future.
+
+They are the singular values of Lo* Lc, the square roots of both Gramians (`gramian`), for (A, B, C) as stored: the map
+from inputs up to now to outputs from now on. In the library's form without delay "now" belongs to both.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis import checks
+from resolvent.analysis.systems.gramian import controllability_factor, observability_factor, unstable
+from resolvent.ssm import Dense, System
+
+
+def hankel_singular_values(system: System) -> Tensor:
+    """(..., n) in falling order, double precision; all infinite for a system of the bank that is not stable."""
+    checks.check_system("hankel_singular_values", system)
+    bad = torch.tensor([bool(reason) for reason in unstable(system)]).reshape(system.bank)
+    bad = bad.to(system.B.device)
+    calm = with_zero(system, bad) if bool(bad.any()) else system
+    values = torch.linalg.svdvals(observability_factor(calm).mH @ controllability_factor(calm))
+    return torch.where(bad[..., None], math.inf, values)
+
+
+def with_zero(system: System, bad: Tensor) -> System:
+    """The same bank with A = 0 (discrete) or -1 (continuous) in the marked places, where no Gramian exists."""
+    A = system.A.dense().expand(*system.bank, system.states, system.states)
+    rest = torch.eye(system.states, dtype=A.dtype, device=A.device) * (0.0 if system.dt is not None else -1.0)
+    return System(Dense(torch.where(bad[..., None, None], rest, A)), system.B, system.C, system.D, system.dt,
+                  system.delay)  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a norm of a system is answered with: one number for each system of the bank, and words where it is infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HinfNorm:
+    """The largest gain of each system over all frequencies: lower <= norm <= upper, all of the bank's shape.
+
+    value      the gain found at `frequency` (radians per unit of time, or per step for a discrete system)
+    reason     why a norm is infinite or a bracket is wider than asked for; empty otherwise
+    """
+
+    value: Tensor
+    lower: Tensor
+    upper: Tensor
+    frequency: Tensor
+    method: str
+    reason: str = ""
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+@dataclass(frozen=True)
+class H2Norm:
+    """The energy of each system's impulse response, as a root: the bank's shape."""
+
+    value: Tensor
+    reason: str = ""
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+def fill_bank(values: Sequence[float], bank: torch.Size) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).reshape(bank)
+
+
+def join_reasons(reasons: Sequence[str], bank: torch.Size) -> str:
+    """One text for a bank: each reason once, with the systems that it holds for."""
+    if not bank:
+        return reasons[0]
+    groups: dict[str, list[int]] = {}
+    for i, reason in enumerate(reasons):
+        if reason:
+            groups.setdefault(reason, []).append(i)
+    return "; ".join(f"{_systems(which)}: {reason}" for reason, which in groups.items())
+
+
+def _systems(which: list[int]) -> str:
+    shown = ", ".join(map(str, which[:8])) + (", ..." if len(which) > 8 else "")
+    return f"system {shown}" if len(which) == 1 else f"systems {shown} ({len(which)} in all)"

@@ -1,0 +1,69 @@
+"""The tone that a system amplifies most, from its transfer function: what an attacker would otherwise try by hand.
+
+    worst_frequency({name: layer.system() for name, layer in ...})      of all systems the largest gain
+    worst_frequency(system, reference)                                  where it is furthest from what it approximates
+
+A diagonal model that starts from LegS has at w = 0 the gain of LegS itself and, near N^2 / pi, a spike that LegS lacks:
+against the reference the spike is found, whatever is read out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.analysis import checks
+from resolvent.analysis.systems.difference import difference
+from resolvent.analysis.systems.hinf import hinf_norm
+from resolvent.ssm import System
+
+
+@dataclass(frozen=True)
+class WorstFrequency:
+    """The largest gain and where it is.
+
+    frequency   radians a unit of time; of a discrete system its radians a step divided by its dt
+    per_step    radians a step; None for a continuous system
+    gain        |G|, or |G - G_reference|; infinite for an unstable system
+    name        of the system among those given
+    channel     its number in the bank
+    """
+
+    frequency: float
+    per_step: float | None
+    gain: float
+    name: str
+    channel: int
+
+
+def worst_frequency(
+    systems: System | Mapping[str, System], reference: System | None = None, rtol: float = 1e-6
+) -> WorstFrequency:
+    """The frequency of the largest gain over all systems and their banks, by `hinf_norm`."""
+    given = {"": systems} if isinstance(systems, System) else dict(systems)
+    if not given:
+        raise ValueError("worst_frequency: there is no system; a model without time-invariant layers has none.")
+    found = [_of(name, system, reference, rtol) for name, system in given.items()]
+    return max(found, key=lambda each: each.gain)
+
+
+def _of(name: str, system: System, reference: System | None, rtol: float) -> WorstFrequency:
+    checks.check_system("worst_frequency", system)
+    norm = hinf_norm(system if reference is None else difference(system, reference), rtol)
+    gains = norm.value.reshape(-1)
+    channel = int(gains.nan_to_num(math.inf).argmax())
+    angle = abs(float(norm.frequency.reshape(-1)[channel]))
+    if system.dt is None:
+        return WorstFrequency(angle, None, float(gains[channel]), name, channel)
+    return WorstFrequency(angle / _step(system, channel), angle, float(gains[channel]), name, channel)
+
+
+def _step(system: System, channel: int) -> float:
+    """dt of one system of the bank."""
+    if not isinstance(system.dt, Tensor):
+        return float(system.dt or 1.0)
+    return float(torch.broadcast_to(system.dt.detach(), system.bank).reshape(-1)[channel])

@@ -1,0 +1,198 @@
+"""AutoAttack (Croce & Hein 2020) on inputs of any shape, and its outcome per sample.
+
+result = autoattack(model, x, y, Threat("linf", 8 / 255, bounds=(0, 1)))
+print(result)                                   # accuracy after each attack, settings, flags
+result.robust, result.x_adv, result.broken_by   # one entry per sample
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.autoattack import flags as doubt
+from resolvent.attacks.autoattack.doubts import Doubts
+from resolvent.attacks.autoattack.flags import Flag
+from resolvent.attacks.autoattack.outcome import AutoAttackResult
+from resolvent.attacks.autoattack.presets import Preset, choose_attacks
+from resolvent.attacks.autoattack.rounds import CLEAN, STANDS, Board, Job, Listener, outputs, play, rounding
+from resolvent.attacks.autoattack.store import Store, digest, plain
+from resolvent.attacks.checks import check_count, check_data, check_logits
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.result import Attack
+from resolvent.attacks.rows import fit_threat
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import TakesNoLengths, Victim
+
+_SEEN = 64  # samples that are passed through the model before any work, to see what it returns
+_AGAIN = 3  # passes over them, to see whether it always returns the same
+
+
+def autoattack(
+    f: Callable[..., Tensor] | Victim,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    preset: Preset = "standard",
+    *,
+    lengths: Tensor | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    folder: str | Path | None = None,
+) -> AutoAttackResult:
+    """Robust accuracy of f: every attack of the preset in turn, each on the samples that still stand.
+
+    f           any callable from x (b, ...) to logits (b, classes); an nn.Module is attacked in evaluation mode
+    x, y        (n, ...) and (n,); (n, c, h, w) is taken for images, anything else for sequences (n, l, d) or vectors
+    preset      "standard", "qi2024", "plus", "rand", "fast", or a tuple of attacks
+    lengths     (n,) of padded x (n, l, ...): f is called as f(x, lengths), and padding is left alone
+    batch_size  at most so many samples pass through f at once; None: all
+    folder      keeps each finished batch, so that a killed run goes on with the same result
+
+    Probabilities instead of logits are refused; a doubtful outcome is told by `result.flags`.
+    """
+    victim = f if isinstance(f, Victim) else Victim(f, batch_size)
+    job, flags = prepare(victim, x, y, threat, preset, seed=seed, lengths=lengths)
+    return judge_job(replace(job, store=None if folder is None else Store(folder, config(job))), preset, flags)
+
+
+def prepare(
+    victim: Victim,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    lengths: Tensor | None = None,
+) -> tuple[Job, tuple[Flag, ...]]:
+    """Check everything that can be checked before any work; a job ready to run, and what was seen on the way."""
+    where = "autoattack"
+    check_data(where, x, y)
+    if not isinstance(threat, Threat):
+        raise TypeError(f"{where}: threat must be a Threat, e.g. Threat('linf', 8 / 255), got {type(threat).__name__}.")
+    check_count(where, "seed", seed, least=0)
+    within = fit_threat(threat, x, lengths)
+    attacks = choose_attacks(preset, threat)
+    draws, told = Draws.of(x, seed), describe_threat(threat)
+    y = y.detach().to(torch.int64)
+    job = Job(victim, x.detach(), y, within, draws, attacks, told=told, lengths=lengths)
+    seen = [_first_look(where, job) for _ in range(_AGAIN)]
+    check_logits(where, seen[0], job.y)
+    softmax = doubt.softmax_outputs(seen[0])
+    if softmax is not None:
+        raise ValueError(f"{where}: {softmax.explanation}")
+    random = doubt.random_outputs(seen)
+    return replace(job, random=random is not None), doubt.present([random])
+
+
+def _first_look(where: str, job: Job) -> Tensor:
+    """Outputs at some of the samples; what the model itself refuses is told with what it was given."""
+    try:
+        return outputs(job, job.x[:_SEEN])
+    except torch.OutOfMemoryError:
+        raise
+    except TakesNoLengths as wrong:
+        raise ValueError(f"{where}: {wrong}") from wrong
+    except RuntimeError as wrong:
+        raise ValueError(
+            f"{where}: the model does not take x of shape {tuple(job.x.shape)} and {job.x.dtype}: "
+            f"{str(wrong).strip().splitlines()[0]}"
+        ) from wrong
+
+
+def judge_job(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult:
+    """Run the job, compute the verdict again from the stored points, and gather the flags."""
+    board = play(job)
+    logits = outputs(job, board.x_adv)
+    moved = _settle(job, board, logits)
+    doubts = Doubts(board.queries > 1, board.zero_gradient, board.non_finite, moved, board.notes, seen)
+    return AutoAttackResult(
+        robust=(board.broken_by == STANDS) & ~board.undecided,
+        undecided=board.undecided & (board.broken_by == STANDS),
+        x_adv=board.x_adv,
+        broken_by=board.broken_by,
+        clean_prediction=board.logits.argmax(1),
+        prediction=logits.argmax(1),
+        margin=margin(logits, job.y),
+        norm=job.threat.norm_of(board.x_adv - job.x),
+        queries=board.queries,
+        gradients=board.gradients,
+        index=job.draws.index,
+        stages=("clean", *job.names),
+        attacks=settings(job.attacks),
+        threat=job.told or describe_threat(job.threat),
+        preset=preset if isinstance(preset, str) else "custom",
+        seed=job.draws.seed,
+        doubts=doubts,
+        done=board.done,
+    )
+
+
+def _settle(job: Job, board: Board, logits: Tensor) -> Tensor:
+    """Compare the verdicts with outputs computed again; which of them (n,) rounding has moved.
+
+    Beyond rounding a difference is an error: the model's answer depends on the batch, or on chance. Within it the
+    attacker gets the sample, as from a model that is known to be random.
+    """
+    stands = board.broken_by == STANDS
+    wrong = logits.argmax(1) != job.y
+    disagree = wrong == stands
+    if not job.random:
+        clear = disagree & (margin(logits, job.y).abs() > rounding(logits))
+        _refuse(job, clear)
+    board.broken_by = torch.where(stands & wrong, board.tried_by, board.broken_by)
+    return disagree
+
+
+def _refuse(job: Job, clear: Tensor) -> None:
+    if bool(clear.any()):
+        raise RuntimeError(
+            f"autoattack: computed again from the stored inputs, the verdict changes for {int(clear.sum())} of "
+            f"{len(clear)} samples (first: {int(job.draws.index[clear][0])}). The model's answer depends on the batch "
+            "or on chance: look for batch statistics or sampling in evaluation mode; preset='rand' suits random models."
+        )
+
+
+def settings(attacks: tuple[Attack, ...]) -> tuple[dict[str, Any], ...]:
+    """Every setting of every attack as plain values, under its name."""
+    return tuple({"name": attack.name, **plain(attack)} for attack in attacks)
+
+
+def describe_threat(threat: Threat) -> dict[str, Any]:
+    """Norm, eps (one number where all samples share it), bounds and mask as plain values."""
+    bounds = None if threat.bounds is None else [_one(bound) for bound in threat.bounds]
+    told = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": plain(threat.mask)}
+    shape = {"steps": threat.steps, "band": plain(threat.band)}  # left out where there is none
+    return told | {name: value for name, value in shape.items() if value is not None}
+
+
+def config(job: Job) -> dict[str, Any]:
+    """What a folder is bound to: another value of any field is another evaluation."""
+    return {
+        "attacks": list(settings(job.attacks)),
+        "threat": job.told or describe_threat(job.threat),
+        "seed": job.draws.seed,
+        "batch_size": job.victim.batch_size,
+        "samples": job.x.shape[0],
+        "x": digest(job.x),
+        "y": digest(job.y),
+        "index": digest(job.draws.index),
+        **({} if job.lengths is None else {"lengths": digest(job.lengths)}),
+    }
+
+
+def _one(value: Any) -> Any:
+    """A tensor with one value throughout as a number."""
+    if isinstance(value, Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
+        return float(value.flatten()[0])
+    return plain(value)
+
+
+__all__ = ["CLEAN", "STANDS", "AutoAttackResult", "Listener", "autoattack"]

@@ -1,0 +1,45 @@
+"""What a run saw that casts doubt on its outcome, sample by sample: shards of several processes add up to one list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.autoattack import flags as doubt
+from resolvent.attacks.autoattack.flags import Flag
+
+
+@dataclass(frozen=True, eq=False)
+class Doubts:
+    tried: Tensor  # (n,) bool: attacked at all
+    zero_gradient: Tensor  # (n,) bool
+    non_finite: Tensor  # (n,) bool
+    moved: Tensor  # (n,) bool: rounding has moved the verdict
+    notes: tuple[str, ...] = ()  # of attacks that replaced their loss
+    seen: tuple[Flag, ...] = ()  # before any attack, on the first samples of the whole set
+
+    def flags(self, table: Mapping[str, float]) -> tuple[Flag, ...]:
+        """`table` is the accuracy after each stage."""
+        raised = [
+            *self.seen,
+            doubt.zero_gradients(self.zero_gradient[self.tried]),
+            doubt.non_finite(self.non_finite[self.tried]),
+            doubt.square_wins(table, self.tried.numel()),
+            *(doubt.replaced_loss(note) for note in self.notes),
+            doubt.borderline(int(self.moved.sum()), self.tried.numel()),
+        ]
+        return doubt.present(raised)
+
+    @staticmethod
+    def joined(parts: Sequence[Doubts]) -> Doubts:
+        """In any order of the samples: flags only count."""
+        tried, zero, wild, moved = (
+            torch.cat([getattr(part, name) for part in parts])
+            for name in ("tried", "zero_gradient", "non_finite", "moved")
+        )
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        seen = tuple(dict.fromkeys(flag for part in parts for flag in part.seen))
+        return Doubts(tried, zero, wild, moved, notes, seen)

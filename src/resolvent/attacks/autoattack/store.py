@@ -1,0 +1,148 @@
+"""Finished pieces of an evaluation on disk, so that one killed at any moment goes on from there to the same result.
+
+    folder/config.json                     what is evaluated; another configuration is refused by field
+    folder/01-apgd-ce-0003.safetensors     batch 3 of attack 1: one tensor per field, notes in the file's header
+
+A file is written beside its place, flushed and moved there: it is whole or it is absent. No pickle. The digest of a
+piece covers its place and the configuration: one of another batch or evaluation is not believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.disk import Damaged, fingerprint, read_json, write_json
+from resolvent.disk.tensors import read_tensors, sealed_tensors, write_tensors
+
+FORMAT = 1
+CONFIG = "config.json"
+PIECE = "piece"  # the entry of a piece's header
+
+
+class Store:
+    """The folder of one evaluation. `config` is plain JSON values; see `plain` and `digest` to make them."""
+
+    def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"store: {str(self.folder)!r} is a file; give a folder, which need not exist yet.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = {"format": FORMAT, **config}
+        self.of = fingerprint(held)
+        self._admit(held)
+
+    def load(self, attack: int, name: str, batch: int) -> tuple[dict[str, Tensor], list[str]] | None:
+        """The tensors and notes of a finished piece; None when it must still be done."""
+        path = self._path(attack, name, batch)
+        if not path.is_file():
+            return None
+        try:
+            held, told = read_tensors(path, PIECE, f"{self.of} {path.name}")
+        except Damaged:
+            return None  # a disk that lost the end of the file: done again
+        if told is None:
+            return None
+        notes = told.get("notes", [])
+        return (held, notes) if told.get("sum", known := _sum(held, notes)) == known else None
+
+    def save(self, attack: int, name: str, batch: int, tensors: dict[str, Tensor], notes: list[str]) -> None:
+        held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        path = self._path(attack, name, batch)
+        write_tensors(path, held, PIECE, {"notes": notes}, f"{self.of} {path.name}")
+
+    def write_json(self, name: str, values: dict[str, Any]) -> Path:
+        return write_json(self.folder / name, values)
+
+    def _path(self, attack: int, name: str, batch: int) -> Path:
+        return self.folder / f"{attack:02d}-{name}-{batch:04d}.safetensors"
+
+    def _admit(self, config: dict[str, Any]) -> None:
+        for part in self.folder.glob(".*.part"):  # left by a killed writer
+            part.unlink(missing_ok=True)
+        path = self.folder / CONFIG
+        if not path.is_file():
+            self._write_config(config)
+            return
+        try:
+            found = read_json(path).get("config")
+        except Damaged as wrong:
+            self._readmit(config, wrong)
+            return
+        if not isinstance(found, dict):
+            raise ValueError(f"store: {path} is no configuration of an evaluation; use an empty folder.")
+        if fingerprint(found) != fingerprint(config):
+            where, then, now = first_difference(found, config) or ("config", "?", "?")
+            raise ValueError(
+                f"store: {str(self.folder)!r} holds an evaluation of another configuration: {where} was {then!r} there "
+                f"and is {now!r} now; use another folder, or the old settings to go on."
+            )
+
+    def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
+        """A damaged configuration is set aside and written again. Pieces tell what they are of, but for those of older
+        versions, which are done again."""
+        aside = self.folder / f"{CONFIG}.damaged"
+        os.replace(self.folder / CONFIG, aside)
+        for piece in self.folder.glob("[0-9][0-9]-*-[0-9][0-9][0-9][0-9].safetensors"):
+            if not _tells(piece):
+                piece.unlink()
+        warnings.warn(f"store: {wrong}; it is written again, the old one is {aside}.", stacklevel=6)
+        self._write_config(config)
+
+    def _write_config(self, config: dict[str, Any]) -> None:
+        self.write_json(CONFIG, {"hash": fingerprint(config), "config": config})
+
+
+def digest(tensor: Tensor) -> str:
+    """Shape, type and content of a tensor in 16 hexadecimal digits."""
+    held = tensor.detach().cpu().contiguous()
+    raw = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
+    return hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode() + raw).hexdigest()[:16]
+
+
+def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:
+    """What pieces of older versions carry: over everything in a piece."""
+    return fingerprint({"notes": notes, **{key: digest(tensor) for key, tensor in tensors.items()}})
+
+
+def plain(value: Any) -> Any:
+    """Settings as JSON values: dataclasses carry their class's name, functions their own, tensors their digest."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__, **own}
+    if isinstance(value, Tensor):
+        return value.item() if value.dim() == 0 else f"tensor {tuple(value.shape)} {digest(value)}"
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return getattr(value, "__name__", repr(value))
+
+
+def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """The first field in which two configurations differ: (dotted path, value in a, value in b)."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = [*a, *(name for name in b if name not in a)]
+        pairs = [(f"{path}.{name}" if path else name, a.get(name), b.get(name)) for name in names]
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(a, b, strict=True))]
+    else:
+        return None if a == b else (path, a, b)
+    return next((found for where, x, y in pairs if (found := first_difference(x, y, where))), None)
+
+
+def _tells(piece: Path) -> bool:
+    """Whether a piece is sealed with what it belongs to."""
+    try:
+        return sealed_tensors(piece, PIECE)
+    except Damaged:
+        return False

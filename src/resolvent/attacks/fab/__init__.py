@@ -1,0 +1,1 @@
+"""FAB: the nearest point beyond the linearised boundary, step by step."""

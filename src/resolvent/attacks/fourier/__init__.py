@@ -1,0 +1,1 @@
+"""Tones at chosen frequencies added to the input or inside a model."""

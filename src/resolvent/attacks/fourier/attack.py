@@ -1,0 +1,170 @@
+"""Fourier-mode noise: how a model's answers suffer from a tone, over amplitudes and frequencies.
+
+    sites = [Site(layer, dt=layer.system().dt) for layer in model.modules() if isinstance(layer, rv.S4D)]
+    found = fourier_sweep(model, (x, y), noises([0.1, 1.0], [325.4]), sites)
+    print(found)                          # accuracy for each point; found.worst is the lowest
+
+Without sites the noise is added to the input, where step k is at time k. Random numbers belong to a sample, so a result
+does not depend on the batch size, and every point of a sweep uses the same ones. The frequency at which a model's own
+layers amplify most comes from `analysis.worst_frequency`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.fourier.noise import FourierNoise, Frequency
+from resolvent.attacks.fourier.site import Site, disturbed
+from resolvent.attacks.objective.objective import squared_deviation
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.victim import Victim
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class FourierSettings:
+    """seed with a sample's number fixes its noise; noise at the input is clipped to `bounds`, where there are any."""
+
+    seed: int = 0
+    batch_size: int = 256
+    bounds: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        check_count("FourierSettings", 1, batch_size=self.batch_size)
+        check_count("FourierSettings", 0, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class FourierPoint:
+    """The mean score under one noise: accuracy, or for real targets minus the squared error."""
+
+    amplitude: float
+    frequency: Frequency
+    score: float
+
+    def as_dict(self) -> dict[str, Any]:
+        band = list(self.frequency) if isinstance(self.frequency, tuple) else self.frequency
+        return {"amplitude": self.amplitude, "frequency": band, "score": self.score}
+
+
+@dataclass(frozen=True)
+class FourierSweep:
+    """`clean` is the score without noise; `regression` says whether scores are minus squared errors."""
+
+    clean: float
+    points: tuple[FourierPoint, ...]
+    samples: int
+    regression: bool
+
+    @property
+    def worst(self) -> FourierPoint:
+        return min(self.points, key=lambda point: point.score)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        points = [point.as_dict() for point in self.points]
+        return {"clean": self.clean, "points": points, "samples": self.samples, "regression": self.regression}
+
+    def __str__(self) -> str:
+        lines = [f"{self.samples} samples, without noise {_format_score(self.clean, self.regression)}"]
+        for p in self.points:
+            band = f"{p.frequency[0]:g} to {p.frequency[1]:g}" if isinstance(p.frequency, tuple) else f"{p.frequency:g}"
+            lines.append(f"frequency {band}, amplitude {p.amplitude:g}: {_format_score(p.score, self.regression)}")
+        return "\n".join(lines)
+
+
+def fourier_sweep(
+    f: Callable[..., Tensor],
+    data: Sequence[Tensor],
+    points: Sequence[FourierNoise],
+    sites: Sequence[Site] = (),
+    settings: FourierSettings | None = None,
+) -> FourierSweep:
+    """The score of f on data (x, y) or (x, y, lengths), clean and under each noise.
+
+    f is called in evaluation mode; `sites` are modules inside of it, and none means its input x (n, l, d).
+    """
+    how = settings or FourierSettings()
+    x, y, lengths = _check_data(data, points, bool(sites))
+    victim = Victim(f)
+    with victim.attacked():
+        clean = _score(victim, (x, y, lengths), None, sites, how)
+        found = [FourierPoint(p.amplitude, p.frequency, _score(victim, (x, y, lengths), p, sites, how)) for p in points]
+    return FourierSweep(clean, tuple(found), len(x), y.is_floating_point())
+
+
+def _score(
+    victim: Victim,
+    data: tuple[Tensor, Tensor, Tensor | None],
+    noise: FourierNoise | None,
+    sites: Sequence[Site],
+    how: FourierSettings,
+) -> float:
+    """The mean over all samples, batch by batch."""
+    x, y, lengths = data
+    total = 0.0
+    for rows in torch.arange(len(x), device=x.device).split(how.batch_size):
+        own = None if lengths is None else lengths[rows]
+        draws = Draws(how.seed, rows).fold("fourier")
+        output = _output(victim, x[rows], own, noise, sites, draws, how.bounds)
+        total += float(_scores(output, y[rows]).double().sum())
+    return total / len(x)
+
+
+def _output(
+    victim: Victim,
+    x: Tensor,
+    lengths: Tensor | None,
+    noise: FourierNoise | None,
+    sites: Sequence[Site],
+    draws: Draws,
+    bounds: Bounds | None,
+) -> Tensor:
+    if noise is None:
+        return victim.forward(x, lengths)
+    if sites:
+        with disturbed(sites, noise, draws):
+            return victim.forward(x, lengths)
+    return victim.forward(with_noise(x, noise, draws, bounds), lengths)
+
+
+def with_noise(x: Tensor, noise: FourierNoise, draws: Draws, bounds: Bounds | None = None) -> Tensor:
+    """x (b, l, d) with the noise on every step k at time k, clipped to the bounds."""
+    wave = noise.wave(draws, torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
+    return x + wave if bounds is None else (x + wave).clamp(*bounds)
+
+
+def _scores(output: Tensor, y: Tensor) -> Tensor:
+    """Per sample: 1 or 0 for a class, minus the squared error for real targets."""
+    if y.is_floating_point():
+        return -squared_deviation(output, y.view_as(output))
+    return (output.argmax(-1) == y).double()
+
+
+def _check_data(
+    data: Sequence[Tensor], points: Sequence[FourierNoise], inside: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise TypeError(f"fourier_sweep: data must be (x, y) or (x, y, lengths), got {type(data).__name__}.")
+    x, y, lengths = data if len(data) == 3 else (*data, None)
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y) or not len(x):
+        raise ValueError("fourier_sweep: x and y must be tensors with as many samples, at least one.")
+    if not inside and (x.dim() != 3 or not x.is_floating_point()):
+        raise ValueError(
+            f"fourier_sweep: noise at the input needs real x (n, l, d), got {x.dtype} {tuple(x.shape)}; "
+            "hand over sites to put it inside a model of tokens."
+        )
+    if not points:
+        raise ValueError("fourier_sweep: there is no noise to try; make some with noises(amplitudes, frequencies).")
+    return x, y, lengths
+
+
+def _format_score(score: float, regression: bool) -> str:
+    return f"squared error {0.0 - score:.4g}" if regression else f"{score:.1%}"

@@ -1,0 +1,1 @@
+"""An attack on a model that tells its answer and nothing else."""

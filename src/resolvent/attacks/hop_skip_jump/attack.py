@@ -1,0 +1,98 @@
+"""HopSkipJump (Chen, Jordan & Wainwright 2020): the model's answer is all that it asks for, no scores, no gradients.
+
+From a point that is misclassified a line search finds the boundary on the way to x; answers at random points around the
+boundary point estimate its normal (eq. 16); a jump along it (geometrically smaller until it is misclassified) and the
+next line search bring the point closer to x.
+
+Everything happens in v = (point - x) / scale, where a threat with an eps for each channel is a plain ball. Random
+numbers belong to a sample, and so does the result: others in the batch do not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.hop_skip_jump.boundary import Boundary
+from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.opening import Opened, Opening
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat.threat import Threat
+
+
+@dataclass(frozen=True)
+class HopSkipJump(Opened):
+    """`HopSkipJump()(f, x, y, Threat("l2", 1.0))`, or "linf".
+
+    iterations  jumps from boundary point to boundary point
+    queries     answers that estimate the first normal; their number grows with the square root of the iteration
+    starts      random points that are tried to find one that is misclassified
+    minimal     True: return the nearest misclassified point, whatever the threat's eps, and call it a success only
+                within eps; False: a sample stops at eps, and one that does not get there keeps x
+    """
+
+    iterations: int = 30
+    queries: int = 100
+    starts: int = 50
+    minimal: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("HopSkipJump", 1, iterations=self.iterations, queries=self.queries, starts=self.starts)
+
+    @property
+    def name(self) -> str:
+        return "hop-skip-jump"
+
+    def run(self, opening: Opening) -> AttackResult:
+        opening.require_classes("HopSkipJump")
+        rows = opening.rows
+        if rows.threat.norm == "l1":
+            raise ValueError('HopSkipJump: the norm must be "linf" or "l2", got "l1".')
+        found = Strongest(rows)
+        with torch.no_grad():
+            logits = opening.look(found)
+            found.offer(opening.everyone, rows.x, margin(logits, rows.y), logits)
+            standing = opening.everyone[~found.wrong]
+            if standing.numel():
+                self._attack(opening, found, standing)
+        return found.result(self.name)
+
+    def _attack(self, opening: Opening, found: Strongest, at: Tensor) -> None:
+        boundary = Boundary(opening.victim, opening.rows.select(at), found, at)
+        boundary.start(self.starts)
+        for i in range(1, self.iterations + 1):
+            if not self.minimal:
+                boundary.leave(boundary.distance <= boundary.eps)
+            if not len(boundary.at):
+                break
+            boundary.jump(i, round(self.queries * i**0.5))
+        boundary.leave(torch.ones_like(boundary.at, dtype=torch.bool), beyond=self.minimal)
+
+
+def hop_skip_jump(
+    f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
+) -> AttackResult:
+    """`hop_skip_jump(f, x, y, threat, iterations=50)`: the fields of `HopSkipJump` as keywords, and `lengths`."""
+    given = {name: settings.pop(name) for name in ("lengths",) if name in settings}
+    return HopSkipJump(**settings)(f, x, y, threat, draws=draws, **given)
+
+
+def answers_as_logits(f: Callable[..., Tensor], classes: int) -> Callable[..., Tensor]:
+    """A model that returns class numbers (b,) as one with logits (b, classes): 1 for the answer and 0 for the rest."""
+    check_count("answers_as_logits", 2, classes=classes)
+
+    def logits(x: Tensor, *lengths: Tensor) -> Tensor:
+        answer = f(x, *lengths)
+        if not isinstance(answer, Tensor) or answer.is_floating_point() or answer.shape != x.shape[:1]:
+            got = f"{answer.dtype} {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+            raise ValueError(f"answers_as_logits: the model must return class numbers ({len(x)},), got {got}.")
+        return torch.nn.functional.one_hot(answer.long(), classes).float()
+
+    return logits

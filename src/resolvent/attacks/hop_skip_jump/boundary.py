@@ -1,0 +1,186 @@
+"""Points near the boundary between a class and the others, and how they come closer to x by answers alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective.gradient_probe import where_rows
+from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.rows import Rows
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat.direction import unit
+from resolvent.attacks.victim import Victim
+
+_HALVINGS = 25  # of a line search, at most
+_AT_ONCE = 32  # points of a sample that pass through the model together
+_SHRINKS = 20  # of a jump, at most
+_RADII = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of |x|: noise without bounds
+
+
+class Boundary:
+    """Current misclassified points v (b, n) of the samples `at`, with their distances (b,)."""
+
+    def __init__(self, victim: Victim, rows: Rows, found: Strongest, at: Tensor) -> None:
+        self.victim, self.rows, self.found, self.at = victim, rows, found, at
+        x = rows.x
+        self.v = torch.zeros_like(x.flatten(1))
+        self.distance = torch.full((len(x),), torch.inf, dtype=x.dtype, device=x.device)
+        self.dimension = int(rows.threat.count(x).amax())
+        self.plain = rows.threat.norm == "l2"
+        tight = 1.0 if self.plain else math.sqrt(self.dimension)
+        self.theta = 1.0 / (self.dimension**1.5 * tight)  # accuracy of a line search (Chen et al., section III.C)
+
+    @property
+    def eps(self) -> Tensor:
+        return self.rows.threat.radius(self.rows.x).flatten()
+
+    def start(self, tries: int) -> None:
+        """Random points until one is misclassified: uniform in the bounds, or ever stronger noise around x."""
+        x, threat = self.rows.x, self.rows.threat
+        left = torch.isinf(self.distance)
+        for i in range(tries):
+            if not bool(left.any()):
+                break
+            point = threat.masked(self._random(i) - x) + x
+            v = self._enter(point)
+            wrong = self._wrong(v) & left
+            self.v = where_rows(wrong, v, self.v)
+            self.distance = torch.where(wrong, self._size(v), self.distance)
+            left &= ~wrong
+        self._keep(~left)
+        if len(self.at):
+            self._search(self.v)
+
+    def jump(self, iteration: int, queries: int) -> None:
+        """One normal, one jump, one line search."""
+        normal = self._normal(iteration, queries)
+        step = self.distance / math.sqrt(iteration)
+        moved, open_ = self.v, torch.ones_like(self.distance, dtype=torch.bool)
+        for _ in range(_SHRINKS):
+            there = self._kept(self.v + step[:, None] * normal)
+            good = open_ & self._wrong(there, open_)
+            moved = where_rows(good, there, moved)
+            open_ &= ~good
+            if not bool(open_.any()):
+                break
+            step = torch.where(open_, step / 2, step)
+        self._search(moved)
+
+    def leave(self, who: Tensor, beyond: bool = False) -> None:
+        """Hand over the points of these samples: those within eps, or all of them with `beyond`."""
+        if not bool(who.any()):
+            return
+        counts = who if beyond else who & (self.distance <= self.eps)
+        if bool(counts.any()):
+            at, point = self.at[counts], self._points(self.v)[counts]
+            lengths = None if self.rows.lengths is None else self.rows.lengths[counts]
+            logits = self.victim.forward(point, lengths)
+            found, y = self.found, self.rows.y[counts]
+            found.count(at, 1, backward=False)
+            found.offer(at, point, margin(logits, y), logits, latest=True)
+            found.wrong[at] &= self.distance[counts] <= self.eps[counts]
+        self._keep(~who)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _search(self, far: Tensor) -> None:
+        """The boundary on the way from x to `far`, which is misclassified; the nearer of it and what was known."""
+        size = self._size(far)
+        low, high = torch.zeros_like(size), torch.ones_like(size)
+        for _ in range(_HALVINGS):
+            if bool((high - low <= self.theta).all()):
+                break
+            middle = (low + high) / 2
+            wrong = self._wrong(self._between(far, middle, size))
+            high, low = torch.where(wrong, middle, high), torch.where(wrong, low, middle)
+        v = self._between(far, high, size)
+        length = self._size(v)
+        nearer = length < self.distance
+        fresh = torch.isinf(self.distance) | nearer
+        self.v, self.distance = where_rows(fresh, v, self.v), torch.where(fresh, length, self.distance)
+
+    def _between(self, far: Tensor, share: Tensor, size: Tensor) -> Tensor:
+        """L2: on the line to x; Linf: cut at this share of the way."""
+        if self.plain:
+            return self._kept(share[:, None] * far)
+        reach = (share * size)[:, None]
+        return self._kept(far.clamp(-reach, reach))
+
+    def _normal(self, iteration: int, queries: int) -> Tensor:
+        """Which way misclassification lies: the mean of random directions, signed by the answers (eq. 16)."""
+        n = self.v.shape[1]
+        radius = self.distance * self.theta * (math.sqrt(self.dimension) if self.plain else self.dimension)
+        radius = torch.maximum(radius, 1e-4 * self.distance)  # below that float32 answers at random
+        draws = self.rows.draws.fold("hop").fold(iteration)
+        total, drift, weight = torch.zeros_like(self.v), torch.zeros_like(self.v), torch.zeros_like(self.distance)
+        for first in range(0, queries, _AT_ONCE):
+            many = range(first, min(first + _AT_ONCE, queries))
+            noise = [unit(self._masked(draws.normal(0, q, (n,), self.v.dtype))) for q in many]
+            there = [self._kept(self.v + radius[:, None] * u) for u in noise]
+            for v, wrong in zip(there, self._answers(there), strict=True):
+                u, sign = (v - self.v) / radius.clamp_min(1e-30)[:, None], wrong.to(v.dtype) * 2 - 1
+                total, drift, weight = total + sign[:, None] * u, drift + u, weight + sign
+        normal = total - (weight / queries)[:, None] * drift  # less variance than the plain mean
+        same = weight.abs() == queries  # all alike: the plain mean tells the way
+        normal = torch.where(same[:, None], total, normal)
+        return unit(normal) if self.plain else normal.sign()
+
+    def _wrong(self, v: Tensor, asked: Tensor | None = None) -> Tensor:
+        """The answers: one query for each sample that is asked."""
+        who = slice(None) if asked is None else asked.nonzero().squeeze(1)
+        rows = self.rows
+        lengths = None if rows.lengths is None else rows.lengths[who]
+        answer = self.victim.forward(self._points(v)[who], lengths).argmax(1)
+        self.found.count(self.at[who], 1, backward=False)
+        wrong = torch.zeros_like(self.at, dtype=torch.bool)
+        wrong[who] = answer != rows.y[who]
+        return wrong
+
+    def _answers(self, there: list[Tensor]) -> Tensor:
+        """The same for several points of each sample, which pass through the model together: (points, b)."""
+        rows, times = self.rows, len(there)
+        lengths = None if rows.lengths is None else rows.lengths.repeat(times)
+        answer = self.victim.forward(torch.cat([self._points(v) for v in there]), lengths).argmax(1)
+        self.found.count(self.at, times, backward=False)
+        return (answer != rows.y.repeat(times)).view(times, -1)
+
+    def _random(self, i: int) -> Tensor:
+        x, bounds = self.rows.x, self.rows.threat.bounds
+        draws = self.rows.draws.fold("start")
+        if bounds is not None and all(bool(torch.isfinite(torch.as_tensor(v)).all()) for v in bounds):
+            low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in bounds)
+            return low + (high - low) * draws.uniform(0, i, x.shape[1:], x.dtype)
+        size = x.flatten(1).abs().amax(1).clamp_min(1.0).view(-1, *[1] * (x.dim() - 1))
+        return x + _RADII[i % len(_RADII)] * size * draws.normal(0, i, x.shape[1:], x.dtype)
+
+    def _enter(self, point: Tensor) -> Tensor:
+        scale = self.rows.threat.scale(point)
+        moved = point - self.rows.x
+        return self._kept((moved if scale is None else moved / scale).flatten(1))
+
+    def _points(self, v: Tensor) -> Tensor:
+        delta, scale = v.view(self.rows.x.shape), self.rows.threat.scale(self.rows.x)
+        return self.rows.x + (delta if scale is None else delta * scale)
+
+    def _kept(self, v: Tensor) -> Tensor:
+        """v whose points keep to bounds and mask."""
+        x, bounds, v = self.rows.x, self.rows.threat.bounds, self._masked(v)
+        if bounds is None:
+            return v
+        low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in bounds)
+        point = self._points(v).clamp(torch.minimum(low, x), torch.maximum(high, x))
+        scale = self.rows.threat.scale(x)
+        return ((point - x) if scale is None else (point - x) / scale).flatten(1)
+
+    def _masked(self, v: Tensor) -> Tensor:
+        return self.rows.threat.masked(v.view(self.rows.x.shape)).flatten(1)
+
+    def _size(self, v: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(v, 2, dim=1) if self.plain else v.abs().amax(1)
+
+    def _keep(self, keep: Tensor) -> None:
+        self.rows, self.at = self.rows.select(keep), self.at[keep]
+        self.v, self.distance = self.v[keep], self.distance[keep]

@@ -1,0 +1,1 @@
+"""What an attack climbs, with its gradient."""

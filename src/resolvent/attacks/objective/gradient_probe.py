@@ -1,0 +1,104 @@
+"""One look at the model: objective, gradient and outputs at a point, cleaned of NaN, counted and marked per sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective.objective import Objective, dlr, fallback, targeted_dlr
+from resolvent.attacks.objective.slope import Slope, slope_of
+from resolvent.attacks.rows import Rows, check_logits
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.victim import Victim
+
+
+class Fitted:
+    """An objective that looks at the first logits it gets: labels must fit them, and few classes need a fallback."""
+
+    def __init__(self, objective: Objective, y: Tensor, target: Tensor | None = None) -> None:
+        self.objective = objective
+        self.y = y
+        self.target = target
+        self.notes: tuple[str, ...] = ()
+        self._fresh = True
+
+    def __call__(self, logits: Tensor, *labels: Tensor) -> Tensor:
+        if self._fresh:
+            self._fit(logits)
+        return self.objective(logits, *labels)
+
+    def closed_slope(self) -> Slope | None:
+        """The same with its gradient in the logits, where a closed form is known."""
+        return None if slope_of(self.objective) is None else self._slope
+
+    def saturated(self, loss: Tensor) -> Tensor:
+        """Where a zero gradient is no sign of trouble: DLR stays constant once y is the third of the sorted logits."""
+        return (loss > 0) & (self.objective in (dlr, targeted_dlr))
+
+    def _slope(self, logits: Tensor, *labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self._fresh:
+            self._fit(logits)
+        known = slope_of(self.objective)
+        assert known is not None  # what stands in for an objective with a closed form has one, too
+        return known(logits, *labels)
+
+    def _fit(self, logits: Tensor) -> None:
+        check_logits(logits, self.y, self.target)
+        self.objective, note = fallback(self.objective, logits.shape[-1])
+        self.notes = () if note is None else (note,)
+        self._fresh = False
+
+
+class Probe:
+    """Looks at points of the samples `at` (their places in `found`), `passes` times each."""
+
+    def __init__(self, victim: Victim, objective: Fitted, found: Strongest, passes: int = 1) -> None:
+        self.victim = victim
+        self.objective = objective
+        self.found = found
+        self.passes = passes
+        self._fresh = True
+
+    def slope(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(loss, gradient, logits); the first call decides which samples have no gradient at all."""
+        loss, grad, logits = self.victim.value_and_grad(
+            x_adv, self.objective, *rows.labels, lengths=rows.lengths, passes=self.passes
+        )
+        good, loss, grad = finite(loss, grad, logits)
+        if good is not None:
+            self.found.non_finite[at] |= ~good
+        if self._fresh:
+            good = torch.ones_like(at, dtype=torch.bool) if good is None else good
+            flat = (rows.threat.masked(grad).flatten(1) == 0).all(1)
+            self.found.zero_gradient[at] |= good & flat & ~self.objective.saturated(loss)
+            self._fresh = False
+        self.found.count(at, self.passes)
+        return loss, grad, logits
+
+    def value(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss, logits), without a gradient."""
+        outputs = [self.victim.forward(x_adv, rows.lengths) for _ in range(self.passes)]
+        logits = torch.stack(outputs).mean(0) if self.passes > 1 else outputs[0]
+        good, loss, _ = finite(self.objective(logits, *rows.labels), torch.zeros_like(x_adv), logits)
+        if good is not None:
+            self.found.non_finite[at] |= ~good
+        self.found.count(at, self.passes, backward=False)
+        return loss, logits
+
+
+def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it.
+
+    `good` is None where all are, which three sums tell most of the time: one bad number is enough to spoil them.
+    """
+    if bool(torch.isfinite(grad.sum() + logits.sum() + loss.sum())):
+        return None, loss, grad
+    outputs = logits.flatten(1) if logits.dim() > 1 else logits[:, None]  # one real number per sample may come as (b,)
+    sound = torch.isfinite(loss) & torch.isfinite(outputs).all(1)
+    good = sound & torch.isfinite(grad.flatten(1).abs().amax(1))
+    return good, torch.where(sound, loss, -torch.inf), where_rows(good, grad, torch.zeros_like(grad))
+
+
+def where_rows(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """new for the samples in the mask (b,), old for the others."""
+    return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)

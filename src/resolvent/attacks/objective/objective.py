@@ -1,0 +1,80 @@
+"""What an attack maximises: functions (output, *references) -> (b,), one value per sample, larger is worse.
+
+A targeted objective takes the label and the target; `kl` and `squared_deviation` take the clean output instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.ops.ascent import TINY
+
+Objective = Callable[..., Tensor]
+
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(z)_y."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """log softmax(z)_target: grows as the target wins; y is not used."""
+    return -F.cross_entropy(logits, target, reduction="none")
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j != y} z_j - z_y: positive when the sample is misclassified, negative when it is not."""
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1) - _at(logits, y)
+
+
+def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """z_target - z_y."""
+    return _at(logits, target) - _at(logits, y)
+
+
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """Difference of logits ratio (Croce & Hein 2020): -(z_y - max_{j != y} z_j) / (z_(1) - z_(3)), z_(1) largest."""
+    top = logits.topk(3, dim=1).values  # (b, 3)
+    return margin(logits, y) / (top[:, 0] - top[:, 2] + TINY)
+
+
+def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """Targeted DLR (Croce & Hein 2020): -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2)."""
+    top = logits.topk(4, dim=1).values  # (b, 4)
+    return targeted_margin(logits, y, target) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
+
+
+def kl(logits: Tensor, clean_logits: Tensor) -> Tensor:
+    """KL(softmax(clean) || softmax(logits)), the inner objective of TRADES; one logit (b, 1) stands against a zero.
+
+    Both sides stay logarithms: a probability that underflows gives 0 and not NaN, in value and in either gradient.
+    """
+    log_q, log_p = ((F.pad(z, (1, 0)) if z.shape[-1] == 1 else z).log_softmax(-1) for z in (logits, clean_logits))
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+
+
+def squared_deviation(output: Tensor, clean: Tensor) -> Tensor:
+    """||f(x') - f(x)||^2 over all axes but the batch: regression, or any model without classes."""
+    return (output - clean).square().flatten(1).sum(1) if output.dim() > 1 else (output - clean).square()
+
+
+def fallback(objective: Objective, classes: int) -> tuple[Objective, str | None]:
+    """The objective to use with so few classes, and a sentence that says so when it is another one.
+
+    DLR divides by a gap to the third logit and targeted DLR to the fourth: below 3 and 4 classes the plain (targeted)
+    margin takes their place. Both have the sign of the original, so success is the same event.
+    """
+    if objective is dlr and classes < 3:
+        return margin, f"DLR needs at least 3 classes, the model has {classes}: margin used."
+    if objective is targeted_dlr and classes < 4:
+        return targeted_margin, f"Targeted DLR needs at least 4 classes, the model has {classes}: targeted margin used."
+    return objective, None
+
+
+def _at(logits: Tensor, y: Tensor) -> Tensor:
+    return logits.gather(1, y[:, None]).squeeze(1)

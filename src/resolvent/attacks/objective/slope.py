@@ -1,0 +1,139 @@
+"""Objectives with their gradients in the logits, in closed form: what a backward pass through the model starts from.
+
+A graph of a dozen small operations, built and walked back for each batch, costs more than the numbers in it. Objectives
+that are not here are differentiated by autograd. On a CPU the targeted ones are compiled (objective_slope_numba.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective.objective import (
+    TINY,
+    Objective,
+    cross_entropy,
+    dlr,
+    margin,
+    targeted_cross_entropy,
+    targeted_dlr,
+    targeted_margin,
+)
+from resolvent.runtime.dispatch import choose, numba_or
+
+Slope = Callable[..., tuple[Tensor, Tensor]]  # (logits, *labels) -> objective (b,), its gradient (b, classes)
+
+
+def slope_of(objective: Objective) -> Slope | None:
+    """`value, gradient = slope_of(objective)(logits, *labels)`; None where no closed form is known."""
+    own = getattr(objective, "closed_slope", None)  # one that wraps another objective knows itself
+    return next((slope for known, slope in _SLOPES if known is objective), None) if own is None else own()
+
+
+def backward_start(objective: Objective, output: Tensor, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The objective's values, and where a backward pass starts: a tensor, and the gradient of their sum in it."""
+    slope = slope_of(objective)
+    if slope is None or output.dim() != 2 or any(label.is_floating_point() for label in labels):
+        values = objective(output, *labels)
+        return values, values, torch.ones_like(values)
+    values, start = slope(output.detach(), *labels)
+    return values, output, start
+
+
+def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(z) - e_y."""
+    log_p = logits.log_softmax(1)
+    return -_at(log_p, y), _add_entries(log_p.exp(), [(y, -1.0)])
+
+
+def _targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    value, slope = _cross_entropy(logits, target)
+    return -value, -slope
+
+
+def _margin(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """e_j - e_y for the best wrong class j; several that are equally good share alike."""
+    others = logits.scatter(1, y[:, None], -torch.inf)
+    best = others.amax(1, keepdim=True)
+    share = (others == best).to(logits.dtype)
+    return best.squeeze(1) - _at(logits, y), _add_entries(share / share.sum(1, keepdim=True), [(y, -1.0)])
+
+
+def _targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return _find_kernel(logits)(logits, y, target, False)
+
+
+def _dlr(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _ratio(logits, *_margin(logits, y), (1.0, 0.0, -1.0))
+
+
+def _targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return _find_kernel(logits)(logits, y, target, True)
+
+
+def torch_aimed(logits: Tensor, y: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor]:
+    """The targeted margin, e_t - e_y, or the ratio of targeted DLR."""
+    gap = _at(logits, target) - _at(logits, y)
+    slope = _add_entries(torch.zeros_like(logits), [(target, 1.0), (y, -1.0)])
+    return _ratio(logits, gap, slope, (1.0, 0.0, -0.5, -0.5)) if ratio else (gap, slope)
+
+
+def _ratio(logits: Tensor, gap: Tensor, slope: Tensor, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """gap / w for w = sum_i weights_i z_(i), z_(1) largest: its gradient is (gap' - (gap / w) w') / w."""
+    top, order = logits.topk(len(weights), dim=1)
+    by = _row(weights, logits.dtype, logits.device)
+    width = (top * by).sum(1, keepdim=True) + TINY
+    value = gap[:, None] / width
+    return value.squeeze(1), slope.div_(width).scatter_add_(1, order, value / width * -by)
+
+
+@cache
+def _row(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(weights, dtype=dtype, device=device)
+
+
+def _at(logits: Tensor, y: Tensor) -> Tensor:
+    return logits.gather(1, y[:, None]).squeeze(1)
+
+
+def _add_entries(slope: Tensor, entries: list[tuple[Tensor, float]]) -> Tensor:
+    for y, amount in entries:
+        slope.scatter_add_(1, y[:, None], torch.full_like(slope[:, :1], amount))
+    return slope
+
+
+_SLOPES: tuple[tuple[Objective, Slope], ...] = (
+    (cross_entropy, _cross_entropy),
+    (targeted_cross_entropy, _targeted_cross_entropy),
+    (margin, _margin),
+    (targeted_margin, _targeted_margin),
+    (dlr, _dlr),
+    (targeted_dlr, _targeted_dlr),
+)
+
+
+# -- which of them runs ------------------------------------------------------------------------------------------------
+
+
+def _find_kernel(logits: Tensor) -> Any:
+    return choose("aimed", _CANDIDATES, logits.device, logits.dtype)
+
+
+def _load_numba() -> Any:
+    from resolvent.ops.ascent.objective_numba import evaluate_targeted
+
+    return lambda *given: evaluate_targeted(*given) or torch_aimed(*given)
+
+
+def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    logits = torch.sin(1.7 * torch.arange(15)).to(dtype).view(3, 5)
+    y, target = torch.tensor([0, 1, 2]), torch.tensor([3, 0, 4])
+    pairs = [(kernel(logits, y, target, r), torch_aimed(logits, y, target, r)) for r in (False, True)]
+    return all(torch.allclose(a, b, atol=1e-5) for got, want in pairs for a, b in zip(got, want, strict=True))
+
+
+_CANDIDATES = numba_or(torch_aimed, _load_numba, _probe)

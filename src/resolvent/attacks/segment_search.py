@@ -1,0 +1,70 @@
+"""A random search that needs outputs only, for any objective: real targets among them, which Square has no class for.
+
+In each query a time segment of some channels moves to the edge of the region, by a sign for each channel; the change is
+kept where the objective rises. Segments shrink from half of the sequence to single steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective.gradient_probe import Fitted, Probe, where_rows
+from resolvent.attacks.objective.objective import Objective, squared_deviation
+from resolvent.attacks.opening import Opened, Opening
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.strongest import Strongest
+
+
+@dataclass(frozen=True)
+class SegmentSearch(Opened):
+    """`SegmentSearch(n_queries=500)(f, x, y, threat)`."""
+
+    shapes: ClassVar[bool] = True
+    objective: Objective = squared_deviation
+    n_queries: int = 500
+
+    def __post_init__(self) -> None:
+        check_count("SegmentSearch", 1, n_queries=self.n_queries)
+
+    @property
+    def name(self) -> str:
+        return "segment-search"
+
+    def run(self, opening: Opening) -> AttackResult:
+        rows, at = opening.rows, opening.everyone
+        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
+        probe = Probe(opening.victim, objective, found)
+        region = rows.threat.around(rows.x)
+        x_adv = rows.threat.random_start(rows.x, rows.draws.fold("segment"), surface=True)
+        with torch.no_grad():
+            loss, output = probe.value(rows, x_adv, at)
+            found.offer(at, x_adv, loss, output)
+            for query in range(1, self.n_queries):
+                tried = region.project(self._moved(rows, x_adv, query))
+                value, output = probe.value(rows, tried, at)
+                found.offer(at, tried, value, output)
+                better = value > loss
+                x_adv, loss = where_rows(better, tried, x_adv), torch.where(better, value, loss)
+        return found.result(self.name, objective.notes)
+
+    def _moved(self, rows: Rows, x_adv: Tensor, query: int) -> Tensor:
+        """x_adv with one segment of each sample at the far end of the ball, channel by channel."""
+        x, draws = rows.x, rows.draws.fold("segment")
+        flat = x.flatten(2) if x.dim() > 2 else x[..., None]  # (b, l, d)
+        b, l, d = flat.shape
+        width = max(1, round(l * 0.5 * (1 - query / self.n_queries) ** 2))
+        start = draws.integers(0, l - width + 1, 0, query)[:, None]  # (b, 1)
+        place = torch.arange(l, device=x.device)
+        inside = (place >= start) & (place < start + width)  # (b, l)
+        sign = draws.sign(1, query, (1, d), x.dtype)
+        some = draws.uniform(2, query, (1, d)) < max(0.5, 1.0 / d)
+        chosen = (inside[:, :, None] & (some | (d == 1))).view(x.shape)
+        scale = rows.threat.scale(x)
+        reach = rows.threat.radius(x) * (1.0 if scale is None else scale)
+        return torch.where(chosen, x + reach * sign.expand(b, l, d).reshape(x.shape), x_adv)

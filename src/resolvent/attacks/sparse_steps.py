@@ -1,0 +1,182 @@
+"""A few time steps: which of them, and what to put there.
+
+Steps are chosen by what they promise to first order, at x and at a point of the whole ball, then a gradient ascent on
+them alone. After that steps are exchanged: the pair that promises most, one step out and one in, and the ascent again;
+what does not raise the loss is taken back and the next pair tried. With as many swaps as there are pairs the end is a
+set of steps that no single exchange betters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.objective.gradient_probe import Fitted, Probe, where_rows
+from resolvent.attacks.objective.objective import Objective, cross_entropy
+from resolvent.attacks.opening import Opened, Opening
+from resolvent.attacks.pgd import aim_objective
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat.shape import align_time, find_heaviest
+from resolvent.attacks.threat.threat import Threat
+
+_FAR = 1e6  # times eps: a step so long ends at the edge of the region
+
+
+@dataclass(frozen=True)
+class SparseSteps(Opened):
+    """`SparseSteps()(f, x, y, Threat("linf", 0.5, steps=3))`.
+
+    ascent    steps of the gradient ascent on a set of time steps
+    swaps     exchanges that are tried
+    restarts  the first begins at the most promising steps, others at random ones
+    """
+
+    shapes: ClassVar[bool] = True
+    aims: ClassVar[bool] = True
+    ascent: int = 10
+    swaps: int = 20
+    restarts: int = 1
+    objective: Objective = cross_entropy
+
+    def __post_init__(self) -> None:
+        check_count("SparseSteps", 1, ascent=self.ascent, restarts=self.restarts)
+        check_count("SparseSteps", 0, swaps=self.swaps)
+
+    @property
+    def name(self) -> str:
+        label = getattr(self.objective, "__name__", type(self.objective).__name__)
+        return "sparse-steps" if self.objective is cross_entropy else f"sparse-steps-{label}"
+
+    def run(self, opening: Opening) -> AttackResult:
+        rows = opening.rows
+        if rows.threat.steps is None:
+            raise ValueError('SparseSteps: the threat must say how many: Threat("linf", eps, steps=3).')
+        found = Strongest(rows)
+        objective = Fitted(aim_objective(self.objective, rows), rows.y, rows.target)
+        probe = Probe(opening.victim, objective, found)
+        for restart in range(self.restarts):
+            at = opening.everyone[~found.wrong]
+            if at.numel():
+                _Search(self, probe, rows.select(at), at).run(restart)
+        return found.result(self.name, objective.notes)
+
+
+def sparse_steps(
+    f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
+) -> AttackResult:
+    """`sparse_steps(f, x, y, threat, swaps=50)`: the fields of `SparseSteps` as keywords, `lengths` and `target`."""
+    given = {name: settings.pop(name) for name in ("lengths", "target") if name in settings}
+    return SparseSteps(**settings)(f, x, y, threat, draws=draws, **given)
+
+
+class _Search:
+    """One restart for the samples `at`; what is found goes to the probe's own."""
+
+    def __init__(self, settings: SparseSteps, probe: Probe, rows: Rows, at: Tensor) -> None:
+        self.settings, self.probe, self.rows, self.at = settings, probe, rows, at
+        self.budget = min(rows.threat.steps or 0, rows.x.shape[1])
+        self.tried = torch.zeros(len(at), dtype=torch.int64, device=at.device)  # swaps since the last that helped
+
+    def run(self, restart: int) -> None:
+        kept = self._promising() if restart == 0 else self._drawn(restart)
+        x_adv, loss, grad = self._climb(kept, self.rows.x)
+        for _ in range(self.settings.swaps if self.budget < self.rows.x.shape[1] else 0):
+            going = ~self.probe.found.wrong[self.at]
+            if not bool(going.any()):
+                return
+            if not bool(going.all()):
+                x_adv, loss, grad, kept = self._select(going, x_adv, loss, grad, kept)
+            swapped = self._swapped(kept, x_adv, grad)
+            start = torch.where(align_time(swapped, x_adv.dim()), x_adv, self.rows.x)
+            x_new, loss_new, grad_new = self._climb(swapped, start)
+            better = loss_new > loss
+            x_adv, grad = where_rows(better, x_new, x_adv), where_rows(better, grad_new, grad)
+            loss, kept = torch.where(better, loss_new, loss), torch.where(better[:, None], swapped, kept)
+            self.tried = torch.where(better, 0, self.tried + 1)
+
+    def _select(self, keep: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        self.rows, self.at, self.tried = self.rows.select(keep), self.at[keep], self.tried[keep]
+        return tuple(t[keep] for t in tensors)
+
+    def _climb(self, kept: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Ascent on the steps `kept` (b, l) alone; the best point with its loss and gradient."""
+        rows, probe = self._on(kept), self.probe
+        region, size = rows.threat.around(rows.x), rows.threat.radius(rows.x)
+        x_adv, best = region.project(start), None
+        for i in range(self.settings.ascent + 1):
+            loss, grad, logits = probe.slope(rows, x_adv, self.at)
+            probe.found.offer(self.at, x_adv, loss, logits)
+            if best is None:
+                best = (x_adv, loss, grad)
+            else:
+                rose = loss > best[1]
+                best = (where_rows(rose, x_adv, best[0]), torch.where(rose, loss, best[1]),
+                        where_rows(rose, grad, best[2]))  # fmt: skip
+            step = size * (2.0 * 0.7**i)  # the first crosses the ball
+            x_adv = region.project(best[0] + step * rows.threat.steepest(best[2]))
+        assert best is not None
+        return best
+
+    def _on(self, kept: Tensor) -> Rows:
+        """The samples with a threat that is free on these steps."""
+        rows = self.rows
+        here = align_time(kept, rows.x.dim())
+        mask = here if rows.threat.mask is None else here & rows.threat.mask
+        return replace(rows, threat=replace(rows.threat.unshaped(), mask=mask))
+
+    def _gain(self, grad: Tensor, x_adv: Tensor) -> Tensor:
+        """What each step promises to first order if it alone moved from x_adv to the edge of the region: (b, l)."""
+        threat, x = self.rows.threat.unshaped(), self.rows.x
+        if threat.norm == "linf":
+            edge = threat.project(x_adv + _FAR * threat.radius(x) * threat.steepest(grad), x)
+            return _per_step(grad * (edge - x_adv))
+        scale = threat.scale(grad)
+        g = threat.masked(grad if scale is None else scale * grad)
+        order = 2.0 if threat.norm == "l2" else torch.inf
+        flat = g[..., None] if g.dim() == 2 else g
+        return threat.radius(x).flatten()[:, None] * torch.linalg.vector_norm(flat, order, dim=2)
+
+    def _promising(self) -> Tensor:
+        """The best steps at x and at the end of a short ascent in the whole ball, taken together: bool (b, l)."""
+        rows, x = self.rows, self.rows.x
+        whole = rows.threat.unshaped()
+        region, x_adv, total = whole.around(x), x, torch.zeros_like(_per_step(x))
+        for _ in range(3):
+            _, grad, _ = self.probe.slope(rows, x_adv, self.at)
+            gain = self._gain(grad, x)
+            total = total + gain / gain.amax(1, keepdim=True).clamp_min(1e-30)
+            x_adv = region.project(x_adv + 0.5 * whole.radius(x) * whole.steepest(grad))
+        return find_heaviest(total, self.budget)
+
+    def _drawn(self, restart: int) -> Tensor:
+        noise = self.rows.draws.fold("sparse steps").uniform(0, restart, self.rows.x.shape[1:2], torch.float64)
+        free = self.rows.threat.masked(torch.ones_like(self.rows.x))
+        return find_heaviest(noise * (_per_step(free) > 0), self.budget)
+
+    def _swapped(self, kept: Tensor, x_adv: Tensor, grad: Tensor) -> Tensor:
+        """One step out and one in: the next best pair that was not tried since the last success."""
+        lost = _per_step(grad * (x_adv - self.rows.x))  # what leaving out a step costs to first order
+        gained = self._gain(grad, x_adv)
+        b, l = kept.shape
+        inside = torch.where(kept, -lost, -torch.inf)
+        outside = torch.where(kept, -torch.inf, gained)
+        pairs = (inside[:, :, None] + outside[:, None, :]).view(b, l * l)
+        order = pairs.argsort(dim=1, descending=True, stable=True)
+        count = self.budget * (l - self.budget)
+        pick = order.gather(1, (self.tried % count)[:, None]).squeeze(1)
+        row = torch.arange(b, device=kept.device)
+        swapped = kept.clone()
+        swapped[row, pick // l], swapped[row, pick % l] = False, True
+        return swapped
+
+
+def _per_step(value: Tensor) -> Tensor:
+    """Summed over channels: (b, l)."""
+    return value if value.dim() == 2 else value.flatten(2).sum(2)

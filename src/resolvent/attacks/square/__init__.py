@@ -1,0 +1,1 @@
+"""Square: a search by random windows that sees outputs alone."""

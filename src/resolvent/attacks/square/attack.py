@@ -1,0 +1,141 @@
+"""Square: a random search that needs scores only, no gradients (Andriushchenko, Croce, Flammarion & Hein 2020).
+
+One window per query and sample; a change is kept when the loss rises. Windows are squares on images and time segments x
+channels on sequences; their share of the input shrinks along the published schedule. Each sample has windows of its
+own, and a broken sample is left alone. Several windows of a sample may pass through the model at once
+(square_ahead.py); results and counts are those of one query after the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.objective.objective import cross_entropy, margin
+from resolvent.attacks.opening import Opened, Opening
+from resolvent.attacks.result import AttackResult
+from resolvent.attacks.rows import Rows
+from resolvent.attacks.setting import check_count, check_positive, check_share
+from resolvent.attacks.square.ahead import Ahead, Live, Score
+from resolvent.attacks.square.deck import Deck
+from resolvent.attacks.square.layout import Form, layout_of
+from resolvent.attacks.square.step import Step, step_for
+from resolvent.attacks.strongest import Strongest
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import Victim
+
+_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries out of 10,000
+
+
+@dataclass(frozen=True)
+class Square(Opened):
+    """`Square(n_queries=5000)(f, x, y, threat, draws=draws)`.
+
+    n_queries  per restart, the first point among them; a sample costs one more for x itself. A window drawn ahead
+               in vain costs time but is no query: nothing is learnt from it
+    p_init     share of the input that the first windows cover
+    loss       what must rise: "margin" (the paper's choice) or "ce"
+    stretch    True: the published schedule, made for 10,000 queries, is squeezed into n_queries; False: it is taken as
+               it stands, as the released AutoAttack does
+    form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or say which
+    upstream   place windows as the published code does: never on an image's last row or column, and a query may repeat
+               the point it starts from; for comparisons, as the attack is weaker so
+    """
+
+    n_queries: int = 5000
+    p_init: float = 0.8
+    loss: Literal["margin", "ce"] = "margin"
+    restarts: int = 1
+    stretch: bool = True
+    form: Form = "auto"
+    upstream: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("Square", 1, n_queries=self.n_queries, restarts=self.restarts)
+        check_positive("Square", p_init=self.p_init)
+        check_share("Square", p_init=self.p_init)
+        if self.loss not in ("margin", "ce"):
+            raise ValueError(f'Square: loss must be "margin" or "ce", got {self.loss!r}.')
+        if self.form not in ("auto", "image", "sequence"):
+            raise ValueError(f'Square: form must be "auto", "image" or "sequence", got {self.form!r}.')
+
+    @property
+    def name(self) -> str:
+        return "square" if self.loss == "margin" else "square-ce"
+
+    def run(self, opening: Opening) -> AttackResult:
+        opening.require_classes("Square")
+        rows = opening.rows
+        found = Strongest(rows)
+        with torch.no_grad():
+            logits = opening.look(found)
+            found.offer(opening.everyone, rows.x, self._loss(logits, rows.y), logits)
+            for restart in range(self.restarts):
+                standing = (~found.wrong).nonzero().squeeze(1)
+                if len(standing):
+                    self._search(opening.victim, found, rows.select(standing), standing, restart)
+        return found.result(self.name)
+
+    def share(self, query: int) -> float:
+        """p at this query (0 is the first window): halved at 10, 50, 200, ... of 10,000 queries."""
+        at = int(query / self.n_queries * 10_000) if self.stretch else query
+        return self.p_init / 2 ** bisect_left(_HALVINGS, at)
+
+    def _search(self, victim: Victim, found: Strongest, rows: Rows, at: Tensor, restart: int) -> None:
+        """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
+        shape, whole = rows.x.shape[1:], found.rows
+        stretch = None if whole.threat.norm == "linf" else whole.threat.stretch(whole.x)
+
+        def points(v: Tensor, places: Tensor) -> Tensor:
+            v = v.view(-1, *shape)
+            return v if stretch is None else stretch.select(places).leave(v)
+
+        def logits(v: Tensor, places: Tensor, which: Tensor) -> Tensor:
+            lengths = None if whole.lengths is None else whole.lengths[places[which]]
+            return victim.forward(points(v, places[which]), lengths)
+
+        score = Score(logits, self._loss, points)
+        ahead = Ahead(victim.batch_size or len(found.rows), signed=self.loss == "margin")
+        live = Live.start(at, rows.y, *self._tools(rows, restart), score)
+        live = live.leave(found, score, live.broken)
+        query = 1
+        while query < self.n_queries and len(live.at):
+            stop = min(live.deck.end(query), self._same_share(query))
+            live = live.search(found, score, stop, self.share(query - 1), ahead)
+            query = stop
+        live.leave(found, score, ~live.broken)
+
+    def _tools(self, rows: Rows, restart: int) -> tuple[Step, Deck]:
+        mask = rows.threat.mask
+        touchable = None if mask is None else mask.expand(rows.x.shape)
+        layout = layout_of(rows.x, touchable, self.form, last=int(not self.upstream))
+        x, threat = rows.x, rows.threat
+        stretch = None if threat.norm == "linf" else threat.stretch(x)
+        if stretch is not None:  # bumps keep to the ball's norm, which is a plain one in v, around 0
+            x, threat = torch.zeros_like(x), threat.stretched(stretch)
+        step = step_for(x, threat, layout, thrifty=not self.upstream)
+        return step, Deck(rows.draws.fold("square").fold(restart), layout.width)
+
+    def _same_share(self, query: int) -> int:
+        """The first query after this one whose windows have another share."""
+        share = self.share(query - 1)
+        return next((q for q in range(query + 1, self.n_queries) if self.share(q - 1) != share), self.n_queries)
+
+    def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """A point with NaN or infinite outputs is worth -inf: it is never kept."""
+        loss = margin(logits, y) if self.loss == "margin" else cross_entropy(logits, y)
+        if bool(torch.isfinite(logits.sum())):
+            return loss
+        return torch.where(logits.abs().amax(1) < torch.inf, loss, -torch.inf)  # a comparison with NaN is false
+
+
+def square(
+    f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
+) -> AttackResult:
+    """`square(f, x, y, threat, n_queries=1000)`: the fields of `Square` as keywords."""
+    return Square(**settings)(f, x, y, threat, draws=draws)

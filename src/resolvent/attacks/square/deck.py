@@ -1,0 +1,52 @@
+"""Random numbers for Square, many queries at a time: one by one they would cost more than the windows they place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+
+_STREAM = 1
+_AT_ONCE = 64  # queries, fewer where each needs very many numbers
+_NUMBERS = 4096  # per sample
+
+
+class Deck:
+    """`deck.deal(sample, query)` is (m, width), uniform in [0, 1): row i for that sample and query, which fix it.
+
+    The queries of one deal come from one block: those before `deck.end(query)`.
+    """
+
+    def __init__(self, draws: Draws, width: int) -> None:
+        self.draws = draws
+        self.width = width
+        self.size = max(min(_AT_ONCE, _NUMBERS // width), 1)
+        self._block: Tensor | None = None
+        self._number = -1
+
+    def end(self, query: int) -> int:
+        """The first query of the next block, which is drawn here."""
+        number = query // self.size
+        if self._block is None or number != self._number:
+            self._block = self.draws.uniform(_STREAM, number, (self.size, self.width))
+            self._number = number
+        return (number + 1) * self.size
+
+    def deal(self, sample: Tensor, query: Tensor) -> Tensor:
+        assert self._block is not None, "end(query) draws the block"
+        column = query - self._number * self.size
+        if self._block.is_cpu:  # numpy's indexing takes a fifth of the time
+            return torch.from_numpy(self._block.numpy()[sample.numpy(), column.numpy()])
+        return self._block[sample, column]
+
+    def select(self, index: Tensor) -> Deck:
+        chosen = Deck(self.draws.select(index), self.width)
+        if self._block is not None:
+            chosen._block, chosen._number = self._block[index], self._number
+        return chosen
+
+
+def whole(u: Tensor, limit: int | Tensor) -> Tensor:
+    """0 .. limit - 1 from uniform numbers."""
+    return (u * limit).to(torch.int64)

@@ -1,0 +1,1 @@
+"""Attacks on tokens: a few of them are exchanged for others."""

@@ -1,0 +1,203 @@
+"""At most k tokens exchanged for others: gradient-guided swaps, greedy or with a beam (Ebrahimi et al. 2018).
+
+To first order in the embedding a swap of the token x_i for v raises the margin by  g_i . (E[v] - E[x_i]),  where g is
+the gradient at the embedded sequence and E the table of embeddings. The most promising swaps of every sequence in the
+beam are tried on the model itself, the best of them go on, and so on k times; a sample that is misclassified stops.
+
+With a beam and tries that hold all swaps this is an exhaustive search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.rows import check_logits
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.substitution.swaps import Swaps, check_tokens
+from resolvent.attacks.victim import Victim, call_padded
+
+
+class TokenModel(Protocol):
+    """What the attack asks of a model: its answer, its embedding, and the rest behind the embedding."""
+
+    def __call__(self, tokens: Tensor, *lengths: Tensor) -> Tensor: ...
+    def embed(self, tokens: Tensor) -> Tensor: ...
+    def from_embedding(self, e: Tensor, *lengths: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """`Substitution(k=3)(model, tokens, y)`.
+
+    k           at most so many tokens of a sample change
+    beam        sequences that are kept at a time; 1 is greedy
+    tries       swaps of each of them that are tried on the model, most promising first
+    batch_size  at most so many sequences pass through the model at once
+    """
+
+    k: int = 1
+    beam: int = 1
+    tries: int = 32
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        check_count("Substitution", 1, k=self.k, beam=self.beam, tries=self.tries, batch_size=self.batch_size)
+
+    @property
+    def name(self) -> str:
+        return f"substitution-{self.k}" if self.beam == 1 else f"substitution-{self.k}-beam-{self.beam}"
+
+    def __call__(
+        self,
+        model: Any,
+        tokens: Tensor,
+        y: Tensor,
+        *,
+        vocabulary: int | None = None,
+        allowed: Tensor | None = None,
+        mask: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> SubstitutionResult:
+        """Attack model at tokens (b, l) with labels y (b,).
+
+        vocabulary  number of tokens; that of model.config where it tells
+        allowed     bool (V,): tokens that may be written; or (V, V): which may take the place of which (row: the old)
+        mask        bool (b, l): places that may change; padding never does
+        """
+        size = _vocabulary(model, vocabulary)
+        check_tokens(self.k, tokens, y, size, allowed, mask, lengths)
+        tokens = tokens.long()
+        swaps = Swaps.of(tokens, size, allowed, mask, lengths)
+        victim = Victim(model)
+        with victim.attacked(), torch.inference_mode(False):
+            return _Search(self, model, swaps, y.long(), lengths).run(tokens, self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class SubstitutionResult:
+    """One entry a sample."""
+
+    tokens: Tensor  # (b, l) after the attack
+    success: Tensor  # (b,) bool: misclassified now
+    margin: Tensor  # (b,) positive when misclassified
+    changed: Tensor  # (b,) how many tokens differ
+    queries: Tensor  # (b,) sequences that were tried on the model
+    name: str
+
+    @property
+    def accuracy(self) -> float:
+        return 1.0 - float(self.success.double().mean())
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self.success)} samples, accuracy {self.accuracy:.2%} after at most "
+            f"{int(self.changed.max())} substitutions; {int(self.queries.sum()):,} sequences tried"
+        )
+
+
+def substitute(
+    model: Any, tokens: Tensor, y: Tensor, k: int = 1, *, beam: int = 1, tries: int = 32, **given: Any
+) -> SubstitutionResult:
+    """`substitute(model, tokens, y, k=3, beam=4)`: as `Substitution`, with the arguments of its call."""
+    return Substitution(k, beam, tries)(model, tokens, y, **given)
+
+
+class _Search:
+    def __init__(self, how: Substitution, model: TokenModel, swaps: Swaps, y: Tensor, lengths: Tensor | None) -> None:
+        self.how, self.model, self.swaps, self.y, self.lengths = how, model, swaps, y, lengths
+        with torch.no_grad():
+            self.table = model.embed(torch.arange(swaps.vocabulary, device=y.device)[:, None])[:, 0].float()  # (V, d)
+
+    def run(self, tokens: Tensor, name: str) -> SubstitutionResult:
+        b = len(tokens)
+        everyone = torch.arange(b, device=tokens.device)
+        logits = self._forward(tokens, everyone)
+        check_logits(logits, self.y)
+        best, score = tokens.clone(), margin(logits, self.y)
+        queries = torch.ones(b, dtype=torch.int64, device=tokens.device)
+        at, beams = everyone, tokens[:, None]  # (b,), (b, w, l)
+        for _ in range(self.how.k):
+            standing = score[at] <= 0
+            at, beams = at[standing], beams[standing]
+            if not len(at):
+                break
+            tried, found = self._expand(at, beams, tokens[at])  # (b, m, l), (b, m)
+            queries[at] += torch.isfinite(found).sum(1)
+            order = found.argsort(dim=1, descending=True, stable=True)[:, : self.how.beam]
+            beams = tried.gather(1, order[..., None].expand(-1, -1, tried.shape[2]))
+            top = found.gather(1, order[:, :1]).squeeze(1)
+            better = top > score[at]
+            best[at[better]], score[at[better]] = beams[better, 0], top[better].to(score.dtype)
+        return SubstitutionResult(best, score > 0, score, (best != tokens).sum(1), queries, name)
+
+    def _expand(self, at: Tensor, beams: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
+        """The most promising swaps of every sequence, and their margins; -inf for what comes twice or may not be."""
+        b, w, l = beams.shape
+        flat, rows = beams.reshape(b * w, l), at.repeat_interleave(w)
+        gain = self._promise(flat, rows)  # (b w, l, V)
+        gain = torch.where(self.swaps.may(rows, flat, home.repeat_interleave(w, 0), self.how.k), gain, -torch.inf)
+        m = min(self.how.tries, gain[0].numel())
+        top = gain.flatten(1).topk(m, dim=1)
+        place, token = top.indices // gain.shape[2], top.indices % gain.shape[2]  # (b w, m)
+        tried = flat[:, None].repeat(1, m, 1).scatter(2, place[..., None], token[..., None])
+        tried, real = tried.view(b, w * m, l), torch.isfinite(top.values).view(b, w * m) & ~_find_repeats(tried, b)
+        found = torch.full((b, w * m), -torch.inf, device=flat.device)
+        which = real.nonzero()
+        if len(which):
+            own = at[which[:, 0]]
+            logits = self._forward(tried[real], own)
+            found[real] = margin(logits, self.y[own]).float()
+        return tried, found
+
+    def _promise(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """g_i . (E[v] - E[x_i]) for every place and token: (n, l, V)."""
+        pieces = []
+        for part in torch.arange(len(flat), device=flat.device).split(self.how.batch_size):
+            with torch.enable_grad():
+                e = self.model.embed(flat[part]).detach().requires_grad_()
+                logits = self._call(self.model.from_embedding, e, rows[part])
+                (g,) = torch.autograd.grad(margin(logits, self.y[rows[part]]).sum(), e)
+            score = g.float() @ self.table.T  # (n, l, V)
+            pieces.append(score - score.gather(2, flat[part][..., None]))
+        return torch.cat(pieces).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _forward(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = torch.arange(len(tokens), device=tokens.device).split(self.how.batch_size)
+            return torch.cat([self._call(self.model, tokens[part], rows[part]) for part in parts])
+
+    def _call(self, f: Callable[..., Any], x: Tensor, rows: Tensor) -> Tensor:
+        output: Tensor = f(x) if self.lengths is None else call_padded(f, x, self.lengths[rows])
+        output = output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+        single = output.dim() == 2 and output.shape[1] == 1  # one logit stands against a zero
+        return torch.cat([torch.zeros_like(output), output], 1) if single else output
+
+
+def _find_repeats(tried: Tensor, b: int) -> Tensor:
+    """Sequences that stand earlier in the same row already: (b, m)."""
+    shaped = tried.view(b, -1, tried.shape[-1])
+    m = shaped.shape[1]
+    if m * m * shaped.shape[2] > 1 << 26:
+        return torch.zeros(b, m, dtype=torch.bool, device=tried.device)  # trying twice costs a query and no answer
+    same = (shaped[:, :, None] == shaped[:, None]).all(-1)  # (b, m, m)
+    return same.tril(-1).any(2)
+
+
+def _vocabulary(model: Any, given: int | None) -> int:
+    for name in ("embed", "from_embedding"):
+        if not callable(getattr(model, name, None)):
+            raise TypeError(
+                f"substitute: expected a model of tokens with embed(tokens) and from_embedding(e), and "
+                f"{type(model).__name__} has no {name}; give it both, so that forward(x) is from_embedding(embed(x))."
+            )
+    known = getattr(getattr(getattr(model, "config", None), "input", None), "vocab", None)
+    size = known if given is None else given
+    if isinstance(size, bool) or not isinstance(size, int) or size < 2:
+        raise ValueError(f"substitute: vocabulary must be a whole number of at least 2, got {size!r}.")
+    return size

@@ -1,0 +1,56 @@
+"""Values for each channel: how they lie along x, and an eps for each as one radius and a scale.
+
+Channels are the last axis of x (b, ..., c), and axis 1 of images (b, c, h, w).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.threat.inward import below
+
+FAR = 1e18  # as good as infinitely far: its square is still a number
+
+
+class Split(NamedTuple):
+    """||delta / eps||_p <= 1 written as ||delta / scale||_p <= radius, with scale 1 in the widest channel."""
+
+    radius: Tensor  # (b,)
+    scale: Tensor | None  # (1 or b, ...) of x's rank, in (0, 1]; None: the same everywhere
+    free: Tensor | None  # bool like scale: False where eps is 0, which nobody may touch; None: everywhere
+
+
+def is_channelwise(eps: Any) -> bool:
+    """A tuple, or a tensor that broadcasts to x; a tensor (b,) holds a number for each sample."""
+    return isinstance(eps, tuple) or (isinstance(eps, Tensor) and eps.dim() > 1)
+
+
+def spread(values: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A number, a tuple with an entry per channel, or a tensor that broadcasts to x; of x's rank."""
+    if isinstance(values, tuple):
+        line = torch.tensor(values, dtype=dtype, device=x.device)
+        return line.view(1, -1, 1, 1) if x.dim() == 4 else line.view(*[1] * (x.dim() - 1), -1)
+    held = torch.as_tensor(values, dtype=dtype, device=x.device)
+    return held.view(*[1] * (x.dim() - held.dim()), *held.shape)
+
+
+def channels_of(x: Tensor) -> int:
+    return x.shape[1] if x.dim() == 4 else x.shape[-1]
+
+
+def split(eps: Any, x: Tensor, dtype: torch.dtype) -> Split:
+    """What an eps for each channel comes to; equal ones come to the plain ball of that radius."""
+    most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
+    full = spread(eps, x, torch.float64).clamp_max(most)  # (1 or b, ...)
+    widest = full.flatten(1).amax(1)  # (1 or b,)
+    radius, reach = below(widest, dtype).expand(x.shape[0]), widest.view(-1, *[1] * (x.dim() - 1))
+    if bool((full == reach).all()):
+        return Split(radius, None, None)
+    ratio = below(full / torch.where(reach > 0, reach, 1.0), dtype)
+    over = ratio.double() * below(reach, dtype).double() > full
+    ratio = torch.where(over, torch.nextafter(ratio, ratio.new_zeros(())), ratio)
+    free = ratio >= torch.finfo(dtype).tiny
+    return Split(radius, torch.where(free, ratio, 1.0), None if bool(free.all()) else free)

@@ -1,0 +1,127 @@
+"""Where the attacker may go around given points: ball, bounds and mask together, with what does not change kept.
+
+An attack projects thousands of times onto the same region: `region = threat.around(x)` once, `region.project(x_adv)` in
+every step, `region.select(keep)` when samples leave. A sample's projection does not depend on the others in its batch,
+and its distance from x is at most eps in exact arithmetic, however few digits x leaves to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.threat.ball import project_l1, project_l2
+from resolvent.attacks.threat.inward import inward, slack
+
+_FAR = 1e18  # as good as infinitely far: its square is still a number
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """`low` and `high` bind x_adv itself: the box of ball and bounds for Linf, the bounds otherwise."""
+
+    norm: str
+    x: Tensor  # (b, ...)
+    eps: Tensor  # (b, 1)
+    low: Tensor | None  # (1 or b, ...)
+    high: Tensor | None
+    down: Tensor | None  # (b, n) <= 0: how far x may move towards the bounds; None for Linf or without bounds
+    up: Tensor | None  # (b, n) >= 0
+    free: Tensor | None  # bool, of x's rank: where the threat may act; None: everywhere
+
+    @classmethod
+    def make(
+        cls, norm: str, x: Tensor, eps: Tensor, bounds: tuple[Tensor, Tensor] | tuple[None, None], free: Tensor | None
+    ) -> Region:
+        """eps is (b, 1), the bounds broadcast to x."""
+        low, high = bounds
+        if norm == "linf":
+            reach = eps.view(-1, *[1] * (x.dim() - 1))
+            return cls.box(x, reach, (low, high), free, eps)
+        if low is None or high is None:
+            return cls(norm, x, eps, None, None, None, None, free)
+        # Rounding may have put x a hair outside of its bounds, which leaves no room.
+        low, high = torch.minimum(_rows(low, x), x), torch.maximum(_rows(high, x), x)
+        down, up = (low - x).flatten(1).clamp(-_FAR, 0.0), (high - x).flatten(1).clamp(0.0, _FAR)
+        return cls(norm, x, eps, low, high, down, up, free)
+
+    @classmethod
+    def box(
+        cls, x: Tensor, reach: Tensor, bounds: tuple[Tensor | None, Tensor | None], free: Tensor | None, eps: Tensor
+    ) -> Region:
+        """Linf: entries of x may move by `reach`, which broadcasts to x."""
+        step = reach.to(x.dtype)
+        least, most = inward(x, x - step, reach), inward(x, x + step, reach)
+        low, high = bounds
+        low = least if low is None else torch.minimum(torch.maximum(least, low), most)
+        high = most if high is None else torch.maximum(torch.minimum(most, high), least)
+        return cls("linf", x, eps, low, high, None, None, free)
+
+    def project(self, x_adv: Tensor) -> Tensor:
+        """The nearest point; entries that the mask excludes are x's own."""
+        if self.norm == "linf":
+            return self._restore(x_adv.clamp(self.low, self.high))
+        delta = x_adv - self.x
+        delta = (delta if self.free is None else delta * self.free).flatten(1)  # (b, n)
+        nearest = project_l2 if self.norm == "l2" else project_l1
+        moved = self._add_delta(nearest(delta, self.eps, self.down, self.up))
+        return self._restore(moved if self.low is None else moved.clamp(self.low, self.high))
+
+    def flat(self) -> Region:
+        """The same for points (b, n)."""
+        low, high, free = (None if v is None else v.expand(v.shape[0], *self.x.shape[1:]).flatten(1)
+                           for v in (self.low, self.high, self.free))  # fmt: skip
+        return replace(self, x=self.x.flatten(1), low=low, high=high, free=free)
+
+    def cut(self) -> Bounds:
+        """Its bounds alone, for points (b, n) that are known to lie in the ball."""
+        flat = self.flat()
+        return Bounds(flat.low, flat.high)
+
+    def select(self, index: Tensor) -> Region:
+        low, high, free = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high, self.free))
+        down, up = (None if v is None else v[index] for v in (self.down, self.up))
+        return Region(self.norm, self.x[index], self.eps[index], low, high, down, up, free)
+
+    def _restore(self, x_adv: Tensor) -> Tensor:
+        return x_adv if self.free is None else torch.where(self.free, x_adv, self.x)
+
+    def _add_delta(self, delta: Tensor) -> Tensor:
+        """x + delta for delta (b, n); where roundings add up to more than the radius, each entry stays short of it."""
+        x = self.x.flatten(1)
+        moved = x + delta
+        radius, less = self.eps.double(), slack(x.dtype, x.shape[1])
+        over = self._length(moved.double() - x.double()) > radius * (1 - less / 2)  # (b, 1)
+        if not bool(over.any()):
+            return moved.view(self.x.shape)
+        shy = radius * (1 - less)  # so that rounding the product cannot exceed the radius
+        delta = (delta * (shy / self._length(delta).clamp_min(1e-300)).clamp_max(1.0)).to(delta.dtype)
+        closer = inward(x, x + delta, delta.abs())
+        return torch.where(over, closer, moved).view(self.x.shape)
+
+    def _length(self, delta: Tensor) -> Tensor:
+        order = 2 if self.norm == "l2" else 1
+        return torch.linalg.vector_norm(delta, order, dim=1, keepdim=True, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What values may be, for points (b, n): cut off at the bounds they move towards x, so that no norm can grow."""
+
+    low: Tensor | None  # (1 or b, n)
+    high: Tensor | None
+
+    def project(self, x_adv: Tensor) -> Tensor:
+        return x_adv if self.low is None or self.high is None else x_adv.clamp(self.low, self.high)
+
+    def select(self, index: Tensor) -> Bounds:
+        low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high))
+        return Bounds(low, high)
+
+
+def _rows(bound: Tensor, x: Tensor) -> Tensor:
+    """A bound (1 or b, ...) with an entry for each of x's: to clamp so is several times quicker than to broadcast."""
+    samples = bound.shape[0] if bound.dim() == x.dim() else 1
+    return bound.expand(samples, *x.shape[1:]).contiguous()

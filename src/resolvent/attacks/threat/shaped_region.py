@@ -1,0 +1,100 @@
+"""Regions of perturbations with a shape over time: few time steps, or a band of frequencies.
+
+A budget of steps is no convex set. Its nearest point is exact for Linf, and for L2 and L1 without bounds; with bounds
+the steps are chosen by what they gain in the plain region, and the point is the nearest of those steps.
+
+A band is a subspace: Dykstra's alternating projections look for the nearest point of subspace and region, and the last
+of it is scaled towards x until it lies in both. The answer always obeys; where bounds are tight it may not be nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
+
+_ROUNDS = 12  # of Dykstra's projections: steps of an attack need no more
+_SLACK = 2.5e-7  # of max(1, |x|, eps): how far rounding may carry a value past its bound before it is cut there
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Of values: bounds (1 or b, ...) of x's rank, and each channel's share of the largest eps."""
+
+    low: Tensor | None
+    high: Tensor | None
+    scale: Tensor | None
+
+    def select(self, index: Tensor) -> Limits:
+        low, high, scale = (v if v is None or len(v) == 1 else v[index] for v in (self.low, self.high, self.scale))
+        return Limits(low, high, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedRegion(Region):
+    """`plain` is the region without the shape; `measure` is the size of perturbations in its norm, (b,)."""
+
+    plain: Region
+    shape: Shape
+    limits: Limits
+    measure: Callable[[Limits, Tensor], Tensor]
+
+    @classmethod
+    def around(cls, plain: Region, shape: Shape, limits: Limits, measure: Callable[..., Tensor]) -> ShapedRegion:
+        return cls(plain.norm, plain.x, plain.eps, None, None, None, None, plain.free, plain, shape, limits, measure)
+
+    def project(self, x_adv: Tensor) -> Tensor:
+        if self.shape.band is not None:
+            x_adv = self._in_band(x_adv)
+        return x_adv if self.shape.steps is None else self._in_few_steps(x_adv)
+
+    def select(self, index: Tensor) -> ShapedRegion:
+        plain, shape, limits = self.plain.select(index), self.shape.select(index), self.limits.select(index)
+        return self.around(plain, shape, limits, self.measure)
+
+    def _in_few_steps(self, x_adv: Tensor) -> Tensor:
+        x, steps = self.x, self.shape.steps
+        assert steps is not None
+        if steps >= x.shape[1]:
+            return self.plain.project(x_adv)
+        near = self.plain.project(x_adv)
+        gain = (x_adv - x).square() - (x_adv - near).square()
+        kept = align_time(find_heaviest(gain.flatten(2).sum(2) if x.dim() > 2 else gain, steps), x.dim())
+        if self.norm != "linf":  # what the others gave up is room for those that stay
+            near = self.plain.project(torch.where(kept, x_adv, x))
+        return torch.where(kept, near, x)
+
+    def _in_band(self, x_adv: Tensor) -> Tensor:
+        x, wrong = self.x, torch.zeros_like(x_adv)
+        delta = self._filtered(x_adv - x)
+        for _ in range(_ROUNDS if self.norm == "linf" or self.limits.low is not None else 0):
+            near = self.plain.project(x + delta + wrong) - x
+            wrong = delta + wrong - near
+            delta = self._filtered(near)
+        return self.plain.project(x + delta * self._fitting(delta))
+
+    def _fitting(self, delta: Tensor) -> Tensor:
+        """The largest factor up to 1 with which delta keeps to the ball and, but for rounding, to the bounds."""
+        x, radius = self.x, self.eps.flatten()
+        over = self.measure(self.limits, delta) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
+        low, high = self.limits.low, self.limits.high
+        if low is not None and high is not None:
+            reach = torch.maximum(x.flatten(1).abs().amax(1), radius).clamp_min(1.0)
+            slack = (_SLACK * reach).view(-1, *[1] * (x.dim() - 1))
+            room = torch.where(delta > 0, high - x, x - low).clamp_min(0.0) + slack
+            over = torch.maximum(over, (delta.abs() / room).flatten(1).amax(1))
+        return (1 / over.clamp_min(1.0)).to(delta.dtype).view(-1, *[1] * (x.dim() - 1))
+
+    def _filtered(self, delta: Tensor) -> Tensor:
+        assert self.shape.band is not None
+        delta = delta if self.free is None else delta * self.free
+        found = keep_band(delta, self.shape.band, self.shape.spans)
+        return found if self.free is None else found * self.free
+
+    def flat(self) -> Region:
+        raise TypeError("a region with a shape over time has no flat form.")

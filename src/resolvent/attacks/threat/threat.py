@@ -1,0 +1,339 @@
+"""What the attacker may do: a norm ball of radius eps around x, inside bounds, on the entries that a mask leaves free.
+
+With an eps for each channel the ball is an ellipsoid (Linf: a box): ||delta / eps||_p <= 1, channel by channel. A
+budget of time steps or a band of frequencies shapes a perturbation over time (shape.py).
+
+This is the one place that knows norms: attacks ask it for directions, projections, starting points and sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.threat.channels import FAR, is_channelwise, split, spread
+from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, named_norm
+from resolvent.attacks.threat.direction import safe, sparse, unit
+from resolvent.attacks.threat.inward import below, further, number_below, slack
+from resolvent.attacks.threat.noise import Noise
+from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.shape import (
+    Band,
+    Shape,
+    align_time,
+    check_shape,
+    check_steps,
+    find_heaviest,
+    find_spans,
+    keep_band,
+    parse_band,
+)
+from resolvent.attacks.threat.shaped_region import Limits, ShapedRegion
+from resolvent.attacks.threat.stretch import Stretch, StretchedRegion
+
+Norm = Literal["linf", "l2", "l1"]
+Number = float | Tensor
+Sizes = Number | tuple[float, ...]  # a tuple: one for each channel
+
+_SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class Threat:
+    """`Threat("linf", 8 / 255, bounds=(0, 1))`.
+
+    norm    "linf", "l2" or "l1", over all axes but the batch
+    eps     one radius; a tuple with one for each channel; a tensor (b,) with one for each sample; or a tensor of more
+            axes that broadcasts to x. With different eps for each channel sizes are measured in the weighted norm
+            ||delta max(eps) / eps||_p <= max(eps), so that of the widest channel is as ever; a channel of eps 0 is
+            never touched
+    bounds  None, or (low, high): numbers, tuples with an entry for each channel, or tensors that broadcast to x (per
+            feature, or per sample with x's rank)
+    mask    None, or bool aligned with x's leading axes, e.g. (b, l) for x (b, l, d): False entries are never touched
+    steps   None, or at most so many time steps (axis 1 of x) may differ from x's at all
+    band    None, or (low, high) in cycles a step, up to 0.5: the perturbation holds no other frequencies along time;
+            or a bool tensor (l // 2 + 1,) with an entry for each frequency of `torch.fft.rfft`
+
+    `threat = threat.check(x)` raises on anything that does not fit x and returns the threat with eps (b,) and bounds
+    and mask of x's rank, which `select` can cut by sample.
+    """
+
+    norm: Norm
+    eps: Sizes
+    bounds: tuple[Sizes, Sizes] | None = None
+    mask: Tensor | None = None
+    steps: int | None = None
+    band: Band | None = None
+    _rank: int = field(default=0, repr=False)  # of the x it was fitted to; 0 before `check`
+    _scale: Tensor | None = field(default=None, repr=False)  # (1 or b, ...): eps of each channel over the largest
+    _spans: Tensor | None = field(default=None, repr=False)  # (b,): steps of padded samples, where there is a band
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", named_norm(self.norm))
+        check_eps(self.eps)
+        check_bounds(self.bounds)
+        check_mask(self.mask)
+        check_steps(self.steps)
+        object.__setattr__(self, "band", parse_band(self.band))
+        if self.steps is not None and self.band is not None:
+            raise ValueError("Threat: give steps or band: a perturbation of few steps is never band-limited.")
+
+    # -- fitting to a batch ----------------------------------------------------------------------------------------
+
+    def check(self, x: Tensor) -> Threat:
+        """Raise when the threat does not fit x; return it fitted."""
+        check_input(x, self.eps, self.bounds, self.mask)
+        if self._own:
+            eps, scale, touchable = split(self.eps, x, _working(x))
+        else:
+            eps, scale, touchable = _radii(self.eps, x, _working(x)), self._scale, None
+        low, high = (None, None) if self.bounds is None else (spread(v, x, _working(x)) for v in self.bounds)
+        bounds = None if low is None or high is None else (low, high)
+        mask = None if self.mask is None else _align(self.mask.to(x.device), x.dim())
+        if touchable is not None:
+            mask = touchable if mask is None else mask & touchable
+        check_shape(x, self.steps, self.band)
+        spans = None if self.band is None else find_spans(mask, x)
+        return Threat(self.norm, eps, bounds, mask, self.steps, self.band, x.dim(), scale, spans)
+
+    def with_lengths(self, lengths: Tensor, l: int) -> Threat:
+        """The same threat for padded sequences (b, l, ...): positions from each length on are untouchable."""
+        inside = torch.arange(l, device=lengths.device) < lengths[:, None]  # (b, l)
+        if self.mask is not None:
+            rank = max(self.mask.dim(), 2)  # a mask (b,) says of whole samples whether they may be touched
+            inside = _align(inside, rank) & _align(self.mask.to(inside.device), rank)
+        return replace(self, mask=inside)
+
+    def scaled(self, factor: float) -> Threat:
+        eps = self.eps
+        return replace(self, eps=tuple(e * factor for e in eps) if isinstance(eps, tuple) else eps * factor)
+
+    def select(self, index: Tensor) -> Threat:
+        """The threat of a subset: row numbers (repeats allowed) or a bool mask of the batch."""
+        bounds, given = self.bounds, (self.eps, *(self.bounds or ()))
+        if not self._rank and any(isinstance(v, Tensor) and v.dim() > 1 for v in given):
+            raise ValueError("Threat.select: tensors must know x's rank: use threat.check(x).select(index).")
+        eps = _rows(self.eps, index) if isinstance(self.eps, Tensor) and self.eps.dim() else self.eps
+        if bounds is not None and self._rank:
+            bounds = (_rows(bounds[0], index), _rows(bounds[1], index))
+        mask, scale = (None if v is None else _rows(v, index) for v in (self.mask, self._scale))
+        spans = None if self._spans is None else self._spans[index]
+        return replace(self, eps=eps, bounds=bounds, mask=mask, _scale=scale, _spans=spans)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a perturbation must have a shape over time, which ball, bounds and mask do not tell."""
+        return self.steps is not None or self.band is not None
+
+    def unshaped(self) -> Threat:
+        """The same without its shape over time."""
+        return replace(self, steps=None, band=None, _spans=None)
+
+    # -- geometry --------------------------------------------------------------------------------------------------
+
+    def radius(self, x: Tensor) -> Tensor:
+        """eps shaped to multiply x: (b, 1, ...); of the widest channel where each has its own."""
+        radii = split(self.eps, x, x.dtype).radius if self._own else _radii(self.eps, x, x.dtype)
+        return radii.view(-1, *[1] * (x.dim() - 1))
+
+    def scale(self, x: Tensor) -> Tensor | None:
+        """What each channel's eps is of the largest, shaped to multiply x: (1 or b, ...); None: all are the same."""
+        scale = split(self.eps, x, _working(x)).scale if self._own else self._scale
+        return None if scale is None else scale.to(x.device, x.dtype)
+
+    def around(self, x: Tensor) -> Region:
+        """The part of the space that the threat leaves around x: for many projections onto the same region."""
+        if self._own or (self.band is not None and not self._rank):
+            return self.check(x).around(x)
+        if self.shaped:
+            low, high = (None if v is None else spread(v, x, x.dtype) for v in self._box(x))
+            limits = Limits(low, high, self.scale(x))
+            return ShapedRegion.around(self.unshaped().around(x), self._shape, limits, self._measure)
+        free, eps, stretch = None if self.mask is None else self._free(x), self.radius(x), self.stretch(x)
+        if stretch is None:
+            return Region.make(self.norm, x, eps.view(-1, 1), self._box(x), free)
+        if self.norm == "linf":
+            reach = eps.double() * stretch.scale.double()
+            return Region.box(x, reach, (stretch.low, stretch.high), free, eps.view(-1, 1))
+        home = torch.zeros_like(x)
+        return StretchedRegion.around(stretch, self.stretched(stretch).around(home))
+
+    def stretch(self, x: Tensor) -> Stretch | None:
+        """The coordinates in which the ball is a plain one; None where it is already."""
+        scale = self.scale(x)
+        if scale is None:
+            return None
+        bounds = (None, None) if self.bounds is None else self.bounds
+        low, high = (None if v is None else spread(v, x, x.dtype) for v in bounds)
+        return Stretch(x, scale, low, high)
+
+    def stretched(self, stretch: Stretch) -> Threat:
+        """The same threat, fitted, on v = `stretch.enter(point)`, around 0."""
+        return replace(self, bounds=stretch.bounds(), _scale=None)
+
+    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """The nearest point of ball and bounds together; masked entries are x's own."""
+        return self.around(x).project(x_adv)
+
+    def steepest(self, grad: Tensor, share: Number = _SPARSE) -> Tensor:
+        """Direction of unit norm along which a linear function grows fastest; 0 where the gradient is 0.
+
+        L1: the sign of the `share` (number or (b,)) largest entries, spread evenly (sparse step, Croce & Hein 2021).
+        """
+        if self.shaped:
+            return self._along_shape(grad, share)
+        scale = self.scale(grad)
+        if scale is not None:  # the steepest way in v = delta / scale, where the gradient is scale times as large
+            return scale * replace(self, _scale=None, _rank=grad.dim()).steepest(scale * grad, share)
+        g = self.masked(grad)
+        if self.norm == "linf":
+            return g.sign()
+        if self.norm == "l2":
+            return unit(g.flatten(1)).view(g.shape)
+        return sparse(g.flatten(1), self.count(g), share).view(g.shape)
+
+    def random_start(
+        self, x: Tensor, draws: Draws, *, surface: bool = False, stream: int = 0, counter: int = 0
+    ) -> Tensor:
+        """A point drawn uniformly from the ball (Linf: each entry), projected into the bounds.
+
+        `surface` scales the draw to norm eps as APGD does (L1: a normal draw projected onto the ball).
+        """
+        point = Noise(self.norm, draws, stream, counter, self.masked, self.count(x))
+        step, scale = point.draw(x, surface), self.scale(x)
+        step = step if scale is None else step * scale
+        if self.band is not None:  # what is left of noise in a narrow band is small
+            step = self._full(keep_band(step, self.band, self._spans)) * (1.0 if surface else _depth(draws, x))
+        return self.project(x + (step if self.norm == "l1" and surface else self.radius(x) * step), x)
+
+    def norm_of(self, delta: Tensor) -> Tensor:
+        """(b,); the weighted norm where each channel has its own eps."""
+        scale = self.scale(delta)
+        flat = (delta if scale is None else delta / scale).flatten(1).to(_working(delta))
+        if self.norm == "linf":
+            return flat.abs().amax(1)  # ten times quicker than vector_norm on a CPU
+        return torch.linalg.vector_norm(flat, 2 if self.norm == "l2" else 1, dim=1)
+
+    def contains(self, x_adv: Tensor, x: Tensor, tol: float = 1e-6) -> Tensor:
+        """Whether each x_adv keeps to ball, bounds and mask: (b,). `tol` is relative to max(1, |x|, eps), and to eps in
+        a ball with an eps for each channel."""
+        x_adv, x = x_adv.to(_working(x_adv)), x.to(_working(x))
+        if self._own:
+            return self.check(x).contains(x_adv, x, tol)
+        eps = self.radius(x).flatten()
+        slack = tol * torch.maximum(x.flatten(1).abs().amax(1), eps).clamp_min(1.0)  # (b,)
+        if self._scale is None:
+            inside = self.norm_of(x_adv - x) <= eps + slack
+        else:
+            inside = self.norm_of(x_adv.double() - x.double()) <= eps * (1 + tol)
+        low, high = self._box(x)
+        if low is not None and high is not None:
+            over = torch.maximum(low - x_adv, x_adv - high).expand(x.shape).flatten(1).amax(1)
+            inside &= over <= slack
+        if self.shaped:
+            inside &= self._shape.holds(x_adv - x, slack)
+        untouched = x_adv - x - self.masked(x_adv - x)
+        return inside & (untouched.flatten(1) == 0).all(1) & torch.isfinite(x_adv).flatten(1).all(1)
+
+    def holds(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """Whether each x_adv lies in the ball in exact arithmetic, bounds and mask apart: (b,). For a fitted threat."""
+        scale, eps = self._scale, self.radius(x).double()
+        if self.norm == "linf":
+            reach = eps if scale is None else eps * scale.double()
+            return ~further(x, x_adv, reach).flatten(1).any(1)
+        size = self.norm_of(x_adv.double() - x.double())
+        return size <= eps.flatten() * (1 - slack(x.dtype, x[0].numel()) / 2)
+
+    def masked(self, value: Tensor) -> Tensor:
+        """value with 0 where nothing may change."""
+        return value if self.mask is None else value * self._free(value)
+
+    # -- shapes over time ------------------------------------------------------------------------------------------
+
+    @property
+    def _shape(self) -> Shape:
+        return Shape(self.steps, self.band, self._spans)
+
+    def _measure(self, limits: Limits, delta: Tensor) -> Tensor:
+        """`norm_of` for some of the samples, whose limits these are."""
+        return replace(self.unshaped(), mask=None, eps=0.0, bounds=None, _scale=limits.scale).norm_of(delta)
+
+    def _along_shape(self, grad: Tensor, share: Number) -> Tensor:
+        """A direction of unit norm that keeps to the shape: the steepest over the best steps, or filtered."""
+        plain = self.unshaped()
+        if self.steps is not None:
+            scale = self.scale(grad)
+            g = self.masked(grad if scale is None else scale * grad)
+            size = (g[..., None] if g.dim() == 2 else g).flatten(2)  # (b, l, d)
+            order = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}[self.norm]  # of the dual norm
+            kept = find_heaviest(torch.linalg.vector_norm(size, order, dim=2), self.steps)
+            return plain.steepest(grad * align_time(kept, grad.dim()), share)
+        assert self.band is not None
+        up = plain.steepest(keep_band(self.masked(grad), self.band, self._spans), share)
+        return self._full(keep_band(up, self.band, self._spans))
+
+    def _full(self, delta: Tensor) -> Tensor:
+        """Scaled to unit norm; 0 stays 0."""
+        size = self._measure(Limits(None, None, self.scale(delta)), delta).view(-1, *[1] * (delta.dim() - 1))
+        return delta / safe(size)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _free(self, x: Tensor) -> Tensor:
+        assert self.mask is not None
+        return _align(self.mask, x.dim()).to(x.device)
+
+    def count(self, x: Tensor) -> Tensor:
+        """How many entries the attacker may change: (b,)."""
+        if self.mask is None:
+            return torch.full((x.shape[0],), x[0].numel(), device=x.device)
+        return self._free(x).expand(x.shape).flatten(1).sum(1)
+
+    def _box(self, x: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if self.bounds is None:
+            return None, None
+        if any(isinstance(v, tuple) for v in self.bounds):
+            return spread(self.bounds[0], x, x.dtype), spread(self.bounds[1], x, x.dtype)
+        low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in self.bounds)
+        return low, high
+
+    @property
+    def _own(self) -> bool:
+        """Whether each channel has its own eps, not yet fitted to an input."""
+        return not self._rank and is_channelwise(self.eps)
+
+
+def _radii(eps: Sizes, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(b,); huge ones are cut, because their squares must be numbers."""
+    most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
+    if isinstance(eps, Tensor):
+        radii = below(eps.to(x.device), dtype)
+    else:
+        radii = torch.tensor(number_below(float(eps), dtype), dtype=dtype, device=x.device)  # type: ignore[arg-type]
+    return radii.clamp_max(most).expand(x.shape[0])
+
+
+def _depth(draws: Draws, x: Tensor) -> Tensor:
+    """How far out a random point lies, in (0, 1]: (b, 1, ...)."""
+    return 1 - draws.fold("band").uniform(0, 0, (), x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+
+def _align(mask: Tensor, rank: int) -> Tensor:
+    """A mask of x's leading axes, with axes of size 1 for the rest."""
+    return mask.view(*mask.shape, *[1] * (rank - mask.dim()))
+
+
+def _rows(value: Any, index: Tensor) -> Any:
+    return value if value.shape[0] == 1 else value[index]
+
+
+def _is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
+def _working(x: Tensor) -> torch.dtype:
+    return torch.float32 if _is_half(x) else x.dtype

@@ -1,0 +1,148 @@
+"""One perturbation for every input: the same delta, added to whatever comes (Moosavi-Dezfooli et al. 2017).
+
+Found by gradient ascent on the mean objective over a training set, in batches, with delta in the threat's region around
+0; judged on samples that it was not made from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.attacks.checks import check_data, gather
+from resolvent.attacks.draws import Draws
+from resolvent.attacks.objective.gradient_probe import finite
+from resolvent.attacks.objective.objective import Objective, cross_entropy
+from resolvent.attacks.rows import check_logits, fit_threat
+from resolvent.attacks.setting import check_count
+from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.victim import Victim
+
+
+def capped_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy up to that of an answer by chance and one nat: what lies above has no slope."""
+    return cross_entropy(logits, y).clamp_max(math.log(logits.shape[1]) + 1.0)
+
+
+@dataclass(frozen=True)
+class UniversalSettings:
+    """epochs over the samples, how many of them a step averages, and where random numbers start.
+
+    The objective of a sample is capped: one that is broken beyond doubt must not outweigh those that still stand.
+    """
+
+    epochs: int = 10
+    batch_size: int = 64
+    seed: int = 0
+    objective: Objective = capped_cross_entropy
+
+    def __post_init__(self) -> None:
+        check_count("UniversalSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
+        check_count("UniversalSettings", 0, seed=self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Universal:
+    """`delta` keeps to the threat; `apply` adds it, cut at the bounds and left out where nothing may change."""
+
+    delta: Tensor  # (1, ...)
+    threat: Threat
+    loss: float  # mean objective over the samples it was made from
+
+    def apply(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        threat = fit_threat(self.threat, x, lengths)
+        moved = x + threat.masked(self.delta.to(x.device, x.dtype).expand(x.shape))
+        if threat.bounds is None:
+            return moved
+        low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in threat.bounds)
+        return moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
+
+    def accuracy(self, f: Callable[..., Tensor], data: Any, batch_size: int = 256) -> float:
+        """Of f on data (x, y) or (x, y, lengths) with delta added."""
+        x, y, lengths = gather("Universal", data, None)
+        check_data("Universal", x, y)
+        victim = Victim(f, batch_size)
+        with victim.attacked():
+            logits = victim.forward(self.apply(x, lengths), lengths)
+        check_logits(logits, y)
+        return float((logits.argmax(1) == y).double().mean())
+
+
+def universal(
+    f: Callable[..., Tensor], data: Any, threat: Threat, settings: UniversalSettings | None = None
+) -> Universal:
+    """The delta that raises the mean objective most over `data`: (x, y), (x, y, lengths), or a loader of such."""
+    how = settings or UniversalSettings()
+    x, y, lengths = gather("universal", data, None)
+    check_data("universal", x, y)
+    _check(threat, lengths)
+    fit_threat(threat, x, lengths)  # before any work
+    victim = Victim(f)
+    with victim.attacked():
+        check_logits(victim.forward(x[:1], None if lengths is None else lengths[:1]), y)
+        return _Ascent(victim, (x, y, lengths), threat, how).run()
+
+
+class _Ascent:
+    """Steps that shrink over the epochs; the best of the deltas at the ends of epochs is kept."""
+
+    def __init__(
+        self, victim: Victim, data: tuple[Tensor, Tensor, Tensor | None], threat: Threat, how: UniversalSettings
+    ) -> None:
+        self.victim, self.threat, self.how = victim, threat, how
+        self.x, self.y, self.lengths = data
+        self.home = torch.zeros_like(self.x[:1])
+        self.around = replace(threat, bounds=None, mask=None).check(self.home)
+        self.region = self.around.around(self.home)
+
+    def run(self) -> Universal:
+        best = Universal(self.home, self.threat, self.loss(self.home))
+        delta, key = self.home, Draws(self.how.seed, torch.zeros(1, dtype=torch.int64))
+        for epoch in range(self.how.epochs):
+            order = key.permutation(len(self.x), 0, epoch)[0].to(self.x.device)
+            size = self.around.radius(self.home) * 0.5 * (1 - epoch / self.how.epochs)
+            for rows in order.split(self.how.batch_size):
+                delta = self.region.project(delta + size * self.around.steepest(self.slope(delta, rows)))
+            loss = self.loss(delta)
+            best = Universal(delta, self.threat, loss) if loss > best.loss else best
+        return best
+
+    def slope(self, delta: Tensor, rows: Tensor) -> Tensor:
+        """The mean gradient over some samples: (1, ...)."""
+        x_adv, y, own, threat = self.part(delta, rows)
+        loss, grad, logits = self.victim.value_and_grad(x_adv, self.how.objective, y, lengths=own)
+        _, _, grad = finite(loss, grad, logits)
+        return threat.masked(grad).mean(0, keepdim=True)
+
+    def loss(self, delta: Tensor) -> float:
+        """The mean objective over all samples."""
+        total = 0.0
+        for rows in torch.arange(len(self.x), device=self.x.device).split(self.how.batch_size):
+            x_adv, y, own, _ = self.part(delta, rows)
+            total += float(self.how.objective(self.victim.forward(x_adv, own), y).sum())
+        return total / len(self.x)
+
+    def part(self, delta: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Threat]:
+        """(x + delta, y, lengths, threat) of some samples."""
+        own = None if self.lengths is None else self.lengths[rows]
+        threat = _of(self.threat, rows, len(self.x))
+        x = self.x[rows]
+        return Universal(delta, threat, 0.0).apply(x, own), self.y[rows], own, fit_threat(threat, x, own)
+
+
+def _of(threat: Threat, rows: Tensor, n: int) -> Threat:
+    """The threat of some of the samples, where its mask is one of samples."""
+    mask = threat.mask
+    return replace(threat, mask=mask[rows]) if mask is not None and mask.shape[0] == n else threat
+
+
+def _check(threat: Threat, lengths: Tensor | None) -> None:
+    if isinstance(threat.eps, Tensor):
+        raise ValueError("universal: one delta for all has one eps: a number, or a tuple with one for each channel.")
+    if threat.band is not None and (threat.bounds is not None or threat.mask is not None or lengths is not None):
+        raise ValueError("universal: what is cut by bounds, masks or lengths leaves its band; give a band alone.")

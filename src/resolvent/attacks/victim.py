@@ -1,0 +1,242 @@
+"""The model as attacks see it: a callable in evaluation mode, fed in bounded batches, differentiated in x alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks.capacity import within_memory
+from resolvent.attacks.objective.gradient import slope
+from resolvent.attacks.objective.objective import Objective
+from resolvent.attacks.objective.slope import backward_start
+from resolvent.runtime.memory import keep_freed_memory
+
+T = TypeVar("T")
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Victim:
+    """`Victim(f, batch_size=128)`: at most that many samples pass through f at once, with or without gradient.
+
+    f is any callable from (b, ...) to outputs (b, ...); where lengths (b,) are handed over it is called f(x, lengths),
+    and they stay beside their samples, whatever becomes of the batch. For an nn.Module or a method of one, such as
+    `model.from_embedding`, `with victim.attacked():` sets evaluation mode, stops parameter gradients and enters
+    `frozen()` of the module, or of the modules inside of it that offer it (or the context that `freeze` makes), and
+    puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Tensor],
+        batch_size: int | None = None,
+        freeze: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> None:
+        if not callable(f):
+            raise TypeError(f"Victim: expected a model, a callable from x to logits, got {type(f).__name__}.")
+        if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+            raise TypeError(f"Victim: batch_size must be None or a whole number, got {batch_size!r}.")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"Victim: batch_size must be at least 1, got {batch_size}.")
+        self.f = f
+        self.batch_size = batch_size
+        self.freeze = freeze
+        self.forwards = 0
+        self.backwards = 0
+        self._inside = False
+        self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
+
+    @staticmethod
+    def of(f: Callable[..., Tensor] | Victim) -> Victim:
+        return f if isinstance(f, Victim) else Victim(f)
+
+    @property
+    def module(self) -> nn.Module | None:
+        """f, or the module whose method it is."""
+        owner = self.f if isinstance(self.f, nn.Module) else getattr(self.f, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
+
+    @contextmanager
+    def attacked(self) -> Iterator[Victim]:
+        """Evaluation mode, no parameter gradients; nested uses change nothing."""
+        if self._inside:
+            yield self
+            return
+        self._inside, self._type = True, self._half()
+        keep_freed_memory()
+        try:
+            with _still(self.module), self._freeze():
+                yield self
+        finally:
+            self._inside = False
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Outputs without gradient: (b, classes), at least float32."""
+
+        def once(at: slice) -> Tensor:
+            return self.call(_part(x, at), _part(lengths, at))
+
+        with torch.no_grad():
+            return torch.cat([self._run_fitting(x, at, once) for at in self._parts(x)])  # a copy: f may reuse its own
+
+    def value_and_grad(
+        self, x: Tensor, objective: Objective, *labels: Tensor, lengths: Tensor | None = None, passes: int = 1
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """objective(f(x), *labels) (b,), its gradient in x, and the outputs, from one pass.
+
+        `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
+        """
+
+        def once(at: slice) -> tuple[Tensor, Tensor, Tensor]:
+            return self._differentiate(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
+
+        pieces = []
+        for at in self._parts(x):
+            runs = [self._run_fitting(x, at, once) for _ in range(passes)]
+            pieces.append(runs[0] if passes == 1 else _mean(runs))
+        losses, grads, outputs = zip(*pieces, strict=True)
+        return _join(losses), _join(grads), torch.cat(outputs)
+
+    def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """f itself, once and for all of x, counted and checked."""
+        half = self._type if self._inside else self._half()
+        given = x if half is None else x.to(half)
+        output = self.f(given) if lengths is None else call_padded(self.f, given, lengths)
+        self.forwards += x.shape[0]  # here: what ran out of memory may be run again
+        if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
+            got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(
+                f"the model must map x {tuple(x.shape)} to real outputs ({x.shape[0]}, classes), got {got}."
+            )
+        return output.float() if output.dtype in _HALF else output
+
+    def _differentiate(
+        self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            output = self.call(x, lengths)
+            losses, end, start = backward_start(objective, output, labels)
+        if not end.requires_grad:  # the output does not depend on x at all
+            self.backwards += x.shape[0]
+            return losses, torch.zeros_like(x.detach()), output
+        grad = slope(end, x, start)
+        self.backwards += x.shape[0]
+        return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
+
+    def _parts(self, x: Tensor) -> Iterator[slice]:
+        """As few passes as the batch size allows, of nearly equal size."""
+        passes = -(-x.shape[0] // self.batch_size) if self.batch_size else 1
+        size = max(-(-x.shape[0] // max(passes, 1)), 1)
+        return (slice(i, i + size) for i in range(0, max(x.shape[0], 1), size))
+
+    def _run_fitting(self, x: Tensor, at: slice, run: Callable[[slice], T]) -> T:
+        """run(at); out of memory, the error names the batch size that would fit."""
+        count = min(at.stop, x.shape[0]) - at.start
+        with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # whose memory is looked at
+            return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
+
+    def _half(self) -> torch.dtype | None:
+        """Attacks step in float32 at least; a half-precision module is handed its own type."""
+        parameters = iter(()) if self.module is None else self.module.parameters()
+        own = next((p.dtype for p in parameters if p.is_floating_point()), None)
+        return own if own in _HALF else None
+
+    @contextmanager
+    def _freeze(self) -> Iterator[None]:
+        offers = [module.frozen for module in _freezable(self.module)] if self.freeze is None else [self.freeze]
+        with ExitStack() as stack:
+            for offer in offers:
+                context = offer()
+                if isinstance(context, AbstractContextManager):
+                    stack.enter_context(context)
+            yield
+
+
+class TakesNoLengths(TypeError):
+    """Padded sequences and a model that takes x alone."""
+
+
+def call_padded(f: Callable[..., Any], x: Tensor, lengths: Tensor) -> Any:
+    """f(x, lengths), and what to do about a model that takes x alone."""
+    try:
+        return f(x, lengths)
+    except TypeError as error:
+        own = _inmost(f)
+        if _takes_two(own):
+            raise
+        name = type(own).__name__ if isinstance(own, nn.Module) else getattr(own, "__qualname__", type(own).__name__)
+        raise TakesNoLengths(
+            f"{name} takes x alone, but the sequences are padded and come with lengths: give it "
+            "`def forward(self, x, lengths=None)`, where lengths (b,) says how many steps of each count, and leave the "
+            "rest out (a mean over x[i, : lengths[i]], say); or cut all samples to one length."
+        ) from error
+
+
+def _inmost(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The model that torch.compile, DataParallel or DistributedDataParallel hands every argument on to."""
+    if isinstance(f, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return _inmost(f.module)
+    inner = getattr(f, "_orig_mod", None)  # of torch.compile(model)
+    inner = getattr(f, "_torchdynamo_orig_callable", None) if inner is None else inner  # of torch.compile(function)
+    return f if inner is None else _inmost(inner)
+
+
+def _takes_two(f: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(f.forward if isinstance(f, nn.Module) else f).bind(0, 0)
+    except TypeError:
+        return False
+    except ValueError:  # compiled code that does not tell
+        return True
+    return True
+
+
+def _freezable(module: nn.Module | None) -> Iterator[Any]:
+    """The outermost modules that offer `frozen()`: a model of ours may stand behind somebody's normalisation."""
+    if callable(getattr(module, "frozen", None)):
+        yield module
+    elif module is not None:
+        for child in module.children():
+            yield from _freezable(child)
+
+
+@overload
+def _part(value: Tensor, at: slice) -> Tensor: ...
+@overload
+def _part(value: None, at: slice) -> None: ...
+def _part(value: Tensor | None, at: slice) -> Tensor | None:
+    """Some rows; all of them as they are."""
+    return value if value is None or (at.start == 0 and at.stop >= len(value)) else value[at]
+
+
+def _join(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _mean(runs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    losses, grads, outputs = (sum(values[1:], values[0]) / len(runs) for values in zip(*runs, strict=True))
+    return losses, grads, outputs
+
+
+@contextmanager
+def _still(module: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients; every submodule gets back the mode that it had."""
+    modules = [] if module is None else list(module.modules())
+    modes = [m.training for m in modules]
+    trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+    try:
+        if module is not None:
+            module.eval()
+        for p in trainable:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in trainable:
+            p.requires_grad_(True)
+        for m, mode in zip(modules, modes, strict=True):
+            m.training = mode

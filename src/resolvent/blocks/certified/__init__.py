@@ -1,0 +1,1 @@
+"""Blocks with a Lipschitz constant by construction."""

@@ -1,0 +1,99 @@
+"""An LRU with a prescribed gain: its output times gamma / bound, where `bound` is never below its H-infinity norm.
+
+With h = (I - z^-1 Lambda)^-1 B u and |(1 - z^-1 lam)^-1| <= 1 / (1 - |lam|) = r on the unit circle,
+
+    |G| <= |D| + |C R^1/2| |R^1/2 B|,    R = diag(r)
+
+in closed form and smooth in every parameter. It counts all modes as if they peaked at one frequency, so the gain that
+the layer really has is lower: a certificate takes the exact H-infinity norm of the scaled system.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.block import Block, State
+from resolvent.layers import mimo
+from resolvent.layers.l2ru.forms import LOG_LIMIT
+from resolvent.layers.lru import LRU
+from resolvent.ops.blocked.tables import wide
+from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
+from resolvent.ssm.system import System
+
+LEAST = 1e-20  # bound of a layer that is nearly zero: gamma / LEAST is still a number in float32
+
+
+class NormalisedLRU(Block):
+    """y = gamma LRU(u) / bound: the gain is at most gamma, fixed or trained, for any parameter values."""
+
+    def __init__(self, layer: LRU, gamma: float = 1.0, *, trainable_gamma: bool = False) -> None:
+        super().__init__(layer.d_model)
+        if layer.bidirectional:
+            raise ValueError("NormalisedLRU: the bound is one of a causal LRU; build it with bidirectional=False.")
+        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 < gamma < math.exp(LOG_LIMIT):
+            raise ValueError(
+                f"NormalisedLRU: gamma, the gain, must be a positive number below {math.exp(LOG_LIMIT):.0e}, "
+                f"got {gamma!r}."
+            )
+        self.layer = layer
+        self.fixed_gamma = None if trainable_gamma else float(gamma)
+        self.log_gamma = nn.Parameter(torch.tensor(math.log(gamma))) if trainable_gamma else None
+
+    @property
+    def gamma(self) -> Tensor:
+        """The prescribed gain, a positive number."""
+        if self.log_gamma is None:
+            return torch.tensor(self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
+        return self.log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+    def scale(self) -> Tensor:
+        """gamma / bound in the layer's dtype, rounded down."""
+        found: Tensor = self.cached("scale", self._scale)
+        return found
+
+    def gain(self) -> float:
+        """scale times the bound with exact spectral norms, from the weights as they are used: at most gamma."""
+        tables = mimo.Tables(*(t.detach() for t in self.layer.tables()))
+        into, out = _weight_tables(tables)
+        bound = float(tables.D.double().abs().max()) + spectral_norm(out) * spectral_norm(into)
+        return float(self.scale().detach().double()) * bound
+
+    def system(self) -> System:
+        """The scaled layer as one discrete system."""
+        plain, scale = self.layer.system(), self.scale()
+        return dataclasses.replace(plain, C=plain.C * scale, D=plain.D * scale)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        """As the LRU asks for; gamma without weight decay."""
+        own = [] if self.log_gamma is None else [{"params": [self.log_gamma], "weight_decay": 0.0}]
+        return [*self.layer.optim_groups(), *own]
+
+    def _scale(self) -> Tensor:
+        keep = rounding_margin(self.d_model + 2 * self.layer.d_state)
+        return (keep * self.gamma / lru_bound(self.layer.tables())).to(self.dtype)
+
+    def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        h, end = self.layer(x, state.get("layer"), lengths)
+        return h * self.scale(), {"layer": end}
+
+    def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        h, end = self.layer._step(x_t, state["layer"])
+        return h * self.scale(), {"layer": end}
+
+
+def lru_bound(tables: mimo.Tables) -> Tensor:
+    """A smooth upper bound of the H-infinity norm of an LRU, in float64; positive also for a layer of zeros."""
+    into, out = _weight_tables(tables)
+    return (norm_bound(torch.diag(wide(tables.D))) + norm_bound(out) * norm_bound(into)).clamp_min(LEAST)
+
+
+def _weight_tables(tables: mimo.Tables) -> tuple[Tensor, Tensor]:
+    """R^1/2 B (2p, d) and C R^1/2 (d, 2p), real and imaginary parts side by side."""
+    lam = torch.view_as_complex(wide(torch.view_as_real(tables.lam_bar)))
+    root = (1 - lam.abs()).rsqrt().repeat_interleave(2)  # (2p,)
+    return root[:, None] * wide(tables.W_in), wide(tables.W_out) * root

@@ -1,0 +1,57 @@
+"""`resolvent analyse`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from resolvent.commands.run.train_options import Rule
+
+
+@dataclass(frozen=True)
+class Analyse:
+    """Look into a trained model, a preset or a bare initialisation: spectra, responses, kernels, conditioning.
+
+    $ resolvent analyse runs/quickstart/s4-digits-trades/seed-0
+    $ resolvent analyse --preset robustness:s4,cifar10
+    $ resolvent analyse --init s4d-legs --n 64 --figures out/figures
+
+    Exit status: 0 written, 2 bad usage.
+    """
+
+    target: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
+    """The folder of a run or of a saved model."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME:ARGUMENTS")] = None
+    """A preset with its arguments, e.g. robustness:s4,cifar10 or lra:s4d,image."""
+    init: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """legs, s4d-legs, s4d-lin, s4d-inv, s4d-real or ptd."""
+    n: int = 64
+    """--init: the number of states."""
+    contours: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--init: leave out pseudospectra, the slowest part for many states."""
+    attribution: bool = False
+    """A run's folder: also which component tames or spreads the attack that the run was measured by."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """--attribution on a task's test split or a new file, preprocessed as the run's own data, instead of these."""
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """--data: the column of a table that holds the answers; as in training when left out."""
+    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
+    """--data: how missing values are filled; as in training when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--data: the first line of a CSV is a sample, not the names of the columns."""
+    out: Path = Path("out/analysis")
+    """The folder for analysis.html and analysis.json."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write the numbers to this file."""
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Also write every figure to this folder, as SVG and as PDF."""
+    seed: int = 0
+    """Where the weights of a preset start."""
+
+    def execute(self) -> int:
+        from resolvent.commands.analyse.execute import run
+
+        return run(self)

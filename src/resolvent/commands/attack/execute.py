@@ -1,0 +1,167 @@
+"""`resolvent attack`: a saved model or somebody else's class, data, a threat; the evaluation printed and kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from resolvent.attacks.autoattack.curve import Curve
+from resolvent.attacks.autoattack.evaluate import RECORD, EvaluationSettings
+from resolvent.attacks.autoattack.presets import check_preset
+from resolvent.attacks.victim import Victim
+from resolvent.commands.analyse.options import Analyse
+from resolvent.commands.attack.options import Attack
+from resolvent.commands.attack.progress import progress_bar
+from resolvent.commands.attack.regression import attack_regression
+from resolvent.commands.attack.sizes import threats_of
+from resolvent.commands.attack.tokens import attack_tokens, in_embedding
+from resolvent.commands.attack.weights import load_weights
+from resolvent.commands.certify.options import Certify
+from resolvent.commands.corrupt.options import Corrupt
+from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.experiments.interrupt import interrupted_once, others_missed
+from resolvent.experiments.stages.together import curve_together
+from resolvent.predictor.samples import Reading, samples_of
+from resolvent.predictor.saved import Kept, preprocess_in, weights_in
+from resolvent.training.process_group import crew_of_torchrun, speaks
+from resolvent.training.step.criterion import binary, pair_logits
+from resolvent.usage.destination import require_writable
+from resolvent.usage.device import require_device
+from resolvent.usage.error import UsageError
+from resolvent.usage.load import make
+
+EPS = "8/255"  # where no size is given
+
+
+def run(request: Attack) -> int:
+    """Print the summary; 0 when done. What the user can mend comes as a UsageError."""
+    console = Console(quiet=not speaks())
+    if request.out is not None:
+        require_writable(request.out / RECORD, "--out")
+    try:
+        check_preset(request.preset)
+        settings = EvaluationSettings(request.seed, request.batch_size, request.samples, limit=request.limit)
+        threats = threats_of(request, request.norm, learned_by(request), EPS)  # before any work
+        threats = tuple(replace(each, **_shape(request)) for each in threats)
+        found = samples_of(Path(request.run), request.data, reading(request), request.checkpoint)
+        device = require_device(request.device)
+        model = load(request.run, request.kwargs, request.checkpoint, request.weights).to(device)
+        data = _in_type_of(model, found.data)
+        if request.substitutions is not None:
+            return attack_tokens(request, model, data, console)
+        if request.embedding:
+            model, data = in_embedding(model, data)
+        model = Paired(model) if _one_logit(model, data) else model
+        for note in found.notes:
+            console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        progress, listener = progress_bar(console)
+        threat = replace(threats[0], bounds=threats[0].bounds or found.bounds)
+        if data[1].is_floating_point():
+            return attack_regression(request, model, data, [replace(e, bounds=threat.bounds) for e in threats], console)
+        if request.tolerance is not None:
+            raise UsageError("--tolerance is for models with real outputs; these answers are classes: leave it out.")
+        sizes = None if len(threats) == 1 else [each.eps for each in threats]
+        with progress, interrupted_once(), others_missed(), crew_of_torchrun(request.device):
+            curve = curve_together(model, data, threat, sizes, request.preset, settings, request.out, listener)
+    except KeyboardInterrupt:
+        kept = "nothing was kept: with --out FOLDER a stopped attack goes on"
+        if request.out is not None:
+            kept = f"finished batches are in {request.out}: the same command goes on from there"
+        console.print(f"stopped; {kept}.", highlight=False, soft_wrap=True)
+        return 130
+    except (ValueError, TypeError) as wrong:
+        raise UsageError(str(wrong).removeprefix("run: ")) from wrong
+    console.print(str(curve if sizes else curve.evaluations[0]), highlight=False, soft_wrap=True)
+    _tell_where(request.out, curve, console)
+    return 0
+
+
+def _shape(request: Attack) -> dict[str, Any]:
+    """Time steps and band of the threat, the latter in cycles a step."""
+    band, rate = request.band, request.rate
+    if rate is not None and (band is None or not (math.isfinite(rate) and rate > 0)):
+        raise UsageError(f"--rate goes with --band and is a positive number of samples a second, got {rate:g}.")
+    if band is not None and rate is not None:
+        if max(band) > rate / 2:
+            raise UsageError(f"--band reaches {max(band):g} Hz, above Nyquist's {rate / 2:g} Hz of --rate {rate:g}.")
+        band = band[0] / rate, band[1] / rate
+    return {"steps": request.time_steps, "band": band}
+
+
+def _tell_where(out: Path | None, curve: Curve, console: Console) -> None:
+    """The record, and how to go on where time ran out."""
+    if out is not None:
+        console.print(f"record: {out / RECORD}", highlight=False, soft_wrap=True)
+    if any(low < high for low, high in curve.bracket):
+        goes = "the same command goes on from here" if out else "with --out FOLDER the same command goes on from here"
+        console.print(f"{goes}; a larger --limit settles more at once.", highlight=False, soft_wrap=True)
+
+
+def learned_by(request: Attack) -> Preprocess | None:
+    """How the run scaled its data; None for a class, or a model that says nothing of its data."""
+    folder = Path(request.run)
+    return preprocess_in(folder, request.checkpoint) if folder.is_dir() else None
+
+
+def reading(request: Attack | Certify | Corrupt | Analyse) -> Reading:
+    """What was asked for a new file; the rest is as in training."""
+    return Reading(request.label, request.missing, None if request.header else False)
+
+
+def _in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """x in the model's own type where both are float32 or float64: numpy writes float64 unless told."""
+    full = (torch.float32, torch.float64)
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), data[0].dtype)
+    return (data[0].to(own), *data[1:]) if own in full and data[0].dtype in full else data
+
+
+class Paired(nn.Module):
+    """A model with one logit for two classes as one with two, which is what attacks ask for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, *lengths: Tensor) -> Tensor:
+        return pair_logits(self.model(x, *lengths))
+
+
+def _one_logit(model: nn.Module, data: tuple[Tensor, ...]) -> bool:
+    """Whether labels are 0 and 1 and the model answers a sample with one number."""
+    y = data[1]
+    if y.is_floating_point() or not y.numel() or int(y.min()) < 0 or int(y.max()) > 1:
+        return False
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    sample = [part[:1].to(device) for part in (data[0], *data[2:])]
+    try:
+        with torch.no_grad(), Victim(model).attacked():
+            return binary(model(*sample))
+    except Exception:  # whatever is wrong with this model: the evaluation says so in its own words
+        return False
+
+
+def load(target: str, kwargs: str, checkpoint: Kept = "best", weights: Path | None = None) -> nn.Module:
+    """The model in a run's folder, of the epoch that `checkpoint` names, or an instance of package.module:Class."""
+    folder = Path(target)
+    if folder.is_dir():
+        if weights is not None:
+            raise UsageError("--weights goes with package.module:Class; a saved model carries its own weights.")
+        if kwargs != "{}":
+            raise UsageError("--kwargs goes with package.module:Class; a saved model carries its own settings.")
+        from resolvent.models import load_model
+
+        return load_model(weights_in(folder, checkpoint))
+    if ":" not in target:
+        raise UsageError(f"there is no folder {target!r}; give that of a saved model, or package.module:Class.")
+    made = make(target, kwargs)
+    if not isinstance(made, nn.Module):
+        raise UsageError(f"{target} is no torch.nn.Module but {type(made).__name__}.")
+    if weights is not None:
+        load_weights(made, weights)
+    return made

@@ -1,0 +1,81 @@
+"""`resolvent attack`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from resolvent.commands.run.train_options import Rule, option
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Attack a model with a list of attacks and print its accuracy (of real outputs: its error) after each, with all
+    that casts doubt.
+
+    Exit status: 0 done, 2 bad usage, 130 stopped by Ctrl-C.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a training run or a saved model, or anybody's package.module:Class (path/to/file.py:Class)."""
+    checkpoint: Literal["best", "last", "best_by_test"] = "best"
+    """Which weights of a training run."""
+    preset: str = "standard"
+    """standard, qi2024, plus, rand, fast, or decision (the model's answers alone are used)."""
+    norm: Literal["linf", "l2", "l1"] = "linf"
+    """How the size of a perturbation is measured."""
+    eps: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
+    """The largest size in the units of the model (deviations, where the run was scaled), a number or a fraction; 8/255
+    when left out. Several make a curve. 0.1,0.1,0.5 is one size with a value for each channel."""
+    eps_raw: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
+    """The same in the units of the file that the run was trained on, e.g. 0.5,0.5,2."""
+    bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The valid range of an input value, or of each channel (0,0,-1 1,1,1); that of the task when left out."""
+    bounds_raw: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The same in the units of the file that the run was trained on."""
+    tolerance: Annotated[float | None, option("ERROR")] = None
+    """Of a model with real outputs: the error (root mean square over a sample's outputs) that may not be exceeded."""
+    substitutions: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Of a model of tokens: at most so many of a sample's tokens are exchanged for others."""
+    beam: int = 1
+    """--substitutions: sequences that are kept at a time; 1 is greedy."""
+    embedding: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Of a model of tokens: attack its embeddings as real numbers, with --norm and --eps; no token is exchanged."""
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """At most so many time steps of a sample may change at all, each within --eps."""
+    band: Annotated[tuple[float, float] | None, option("LOW HIGH")] = None
+    """The perturbation holds frequencies from LOW to HIGH alone: cycles a step, at most 0.5 (hertz with --rate)."""
+    rate: Annotated[float | None, option("HERTZ")] = None
+    """Samples a second of the data: --band is then in hertz."""
+    limit: Annotated[float | None, option("SECONDS")] = None
+    """Begin no batch after so many seconds, and tell what is undecided; with --out the same command goes on."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """A task by name (its test split) or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); else the run's own."""
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """--data: the column of a table that holds the answers; as in training when left out."""
+    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
+    """--data: how missing values are filled; as in training when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--data: the first line of a CSV is a sample, not the names of the columns."""
+    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Only the first so many."""
+    batch_size: int = 256
+    """At most so many samples pass through the model at once."""
+    seed: int = 0
+    """Where random numbers start."""
+    kwargs: str = "{}"
+    """Arguments of that class as JSON."""
+    weights: Annotated[Path | None, option("FILE")] = None
+    """Weights of that class: .safetensors, or a file that torch reads without running code."""
+    device: str = "cpu"
+    """Where the model runs, e.g. cuda."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """A folder that keeps every finished batch and record.json: a stopped attack goes on from there."""
+
+    def execute(self) -> int:
+        from resolvent.commands.attack.execute import run
+
+        return run(self)

@@ -1,0 +1,73 @@
+"""`resolvent attack` of a model of tokens: substitutions, or its embeddings as real numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from resolvent.attacks import Substitution
+from resolvent.attacks.autoattack.evaluate import RECORD
+from resolvent.commands.attack.options import Attack
+from resolvent.disk import write_json
+from resolvent.usage.error import UsageError
+
+
+def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], console: Console) -> int:
+    """Exchange tokens; 0 when done."""
+    if request.embedding:
+        raise UsageError("--substitutions exchanges tokens, --embedding moves their embeddings; give one of them.")
+    _require_tokens("--substitutions", model, data)
+    assert request.substitutions is not None
+    how = Substitution(request.substitutions, request.beam, batch_size=request.batch_size)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    x, y, *rest = (part[: request.samples].to(device) for part in data)
+    found = how(model, x, y, lengths=rest[0] if rest else None)
+    clean = _accuracy(model, (x, y, *rest), request.batch_size)
+    console.print(f"clean accuracy {clean:.2%}\n{found}", highlight=False, soft_wrap=True)
+    if request.out is not None:
+        held: dict[str, Any] = {"clean_accuracy": clean, "accuracy": found.accuracy, "attack": found.name}
+        lists = {name: getattr(found, name).tolist() for name in ("success", "margin", "changed", "queries", "tokens")}
+        write_json(request.out / RECORD, held | lists)
+        console.print(f"record: {request.out / RECORD}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def in_embedding(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model behind its embedding, and the embedded tokens."""
+    _require_tokens("--embedding", model, data)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        embedded = model.embed(data[0].to(device)).cpu()  # type: ignore[operator]
+    return Behind(model), (embedded, *data[1:])
+
+
+class Behind(nn.Module):
+    """What comes after the embedding."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, e: Tensor, *lengths: Tensor) -> Tensor:
+        found: Tensor = self.model.from_embedding(e, *lengths)  # type: ignore[operator]
+        return found
+
+
+def _require_tokens(option: str, model: nn.Module, data: tuple[Tensor, ...]) -> None:
+    if data[0].is_floating_point() or not callable(getattr(model, "from_embedding", None)):
+        raise UsageError(f"{option} is for a model of tokens; this one reads {data[0].dtype}: use --norm and --eps.")
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, data: tuple[Tensor, ...], rows: int) -> float:
+    model.eval()
+    right = 0
+    for part in torch.arange(len(data[0])).split(rows):
+        x, y, *rest = (value[part] for value in data)
+        output = model(x, *rest)
+        answer = (output > 0).squeeze(1).long() if output.shape[1] == 1 else output.argmax(1)
+        right += int((answer == y).sum())
+    return right / max(len(data[0]), 1)

@@ -1,0 +1,66 @@
+"""`resolvent bench`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from resolvent.commands.run.train_options import Rule
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time layers on this machine: forward, backward, one step, memory; beside the same layers in plain torch.
+
+    With RUN it times what was trained there instead: reading raw data, answering, a step, the gradient of an attack.
+
+    $ resolvent bench
+    $ resolvent bench runs/train/mine-s4d-standard/seed-0 --data new.csv
+    $ resolvent bench --layer s5 --length 16384 --batch 1
+    $ resolvent bench --device cuda --batch 64 --json bench.json
+
+    Without --layer it takes about two minutes. Each measurement runs in a process of its own; run it alone, since a
+    busy core distorts short times. Comparisons with other projects' packages are in the repository's benchmarks/
+    (make bench).
+
+    Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
+    """
+
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
+    """The folder of a run, of one of its checkpoints, or of a saved model."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """RUN: a task's test split, or a file with answers or without; the run's own test samples when left out."""
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """--data: the column of a table that holds the answers; as in training when left out."""
+    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
+    """--data: how missing values are filled; as in training when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--data: the first line of a CSV is a sample, not the names of the columns."""
+    layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """One of s4, s4d, dss, ema, s5, lru, l2ru, s6, rglru; all of them when left out."""
+    batch: int = 8
+    """Sequences at once."""
+    length: int = 1024
+    """Steps of a sequence."""
+    d_model: int = 64
+    """Channels."""
+    d_state: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """States, where the layer has that choice; its own default when left out."""
+    device: str = "cpu"
+    """Where to compute, e.g. cuda."""
+    threads: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Threads of a CPU; as many as torch takes when left out."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write everything to this file."""
+
+    def execute(self) -> int:
+        if self.run is not None:
+            from resolvent.commands.bench.trained import run as time_trained
+
+            return time_trained(self)
+        from resolvent.commands.bench.execute import run
+
+        return run(self)

@@ -1,0 +1,62 @@
+"""`resolvent certify`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from resolvent.commands.run.train_options import Rule, option
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Bound a saved model's gain, certify its answers, and show them between the certified and the attacked accuracy.
+
+    Exit status: 0 certified, 1 the model has no finite bound (the component that breaks it is named), 2 bad usage.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a saved model or of a run."""
+    checkpoint: Literal["best", "last", "best_by_test"] = "best"
+    """Which weights of a run."""
+    norm: Literal["l2", "linf", "l1"] = "l2"
+    """How the size of a perturbation is measured."""
+    eps: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
+    """The size to certify in the units of the model, a number or a fraction; 0.5 when left out. Several make a curve.
+    With a value for each channel (0.1,0.1,0.5) the largest is certified, and the attack keeps to each."""
+    eps_raw: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
+    """The same in the units of the file that the run was trained on."""
+    bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The valid range of an input value, or of each channel; that of the task when left out."""
+    bounds_raw: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The same in the units of the file that the run was trained on."""
+    tolerance: Annotated[float | None, option("ERROR")] = None
+    """Of a model with real outputs: the error (root mean square over a sample's outputs) that may not be exceeded."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """A task by name (its test split), or a file (.npz, .safetensors, .csv, .parquet, .ts); the run's own data."""
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """--data: the column of a table that holds the answers; as in training when left out."""
+    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
+    """--data: how missing values are filled; as in training when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """--data: the first line of a CSV is a sample, not the names of the columns."""
+    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Only the first so many."""
+    preset: str = "fast"
+    """The attack that the certificate is held against; none to leave it out."""
+    smoothing: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
+    """Also certify the model smoothed by normal noise of this deviation (L2): the way for models without a bound."""
+    noise_samples: int = 1000
+    """Noisy copies of each sample, for --smoothing."""
+    seed: int = 0
+    """Where random numbers start."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write everything to this file."""
+
+    def execute(self) -> int:
+        from resolvent.commands.certify.execute import run
+
+        return run(self)

@@ -1,0 +1,45 @@
+"""`resolvent predict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from resolvent.commands.run.train_options import Rule
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Answer for new data with a trained model: labels by name, probabilities, and the accuracy where labels are known.
+
+    $ resolvent predict runs/train/mine-s4d-standard/seed-0 new.csv --out predictions.csv
+
+    The file is scaled and filled as the training data were; columns are found by their names. It need not hold answers.
+
+    Exit status: 0 done, 2 bad usage.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run, of one of its checkpoints, or of a saved model."""
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A file (.csv, .tsv, .parquet, .ts, .npz, .safetensors), or a task by name: its test split."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.csv")] = None
+    """Write every prediction, with the probability of each class, to this file."""
+    checkpoint: Literal["best", "last", "best_by_test"] = "best"
+    """Which weights of a run."""
+    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    """The column of a table that holds the answers; as in training when left out, and it may be absent."""
+    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
+    """How missing values are filled; as in training when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """The first line of a CSV is a sample, not the names of the columns."""
+    device: str = "cpu"
+    """Where the model runs, e.g. cuda."""
+
+    def execute(self) -> int:
+        from resolvent.commands.predict.execute import run
+
+        return run(self)

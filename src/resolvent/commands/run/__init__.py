@@ -1,0 +1,1 @@
+"""`resolvent run`: recipes, and training on a user's own data."""

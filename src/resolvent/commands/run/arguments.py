@@ -1,0 +1,35 @@
+"""A command as the words that make it again, for a process that is to do the same."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any
+
+
+def arguments(options: Any) -> list[str]:
+    """Every option that is not at its default, groups included: `--batch-size=32 --no-header`."""
+    made: list[str] = []
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if is_dataclass(value):
+            made += arguments(value)
+        elif (usual := default_of(each)) is MISSING:  # a positional
+            made.append(str(value))
+        elif value != usual:
+            made += _words(each.name.replace("_", "-"), value)
+    return made
+
+
+def list_given(options: Any) -> list[str]:
+    """The options that are not at their defaults, as a user writes them: `--batch-size`, `--no-header`."""
+    return [word.partition("=")[0] for word in arguments(options) if word.startswith("--")]
+
+
+def default_of(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]

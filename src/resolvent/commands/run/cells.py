@@ -1,0 +1,213 @@
+"""`resolvent run`: find the cells, tell what they cost, run them, say where the results are."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from resolvent.commands.report import write_page
+from resolvent.commands.run.arguments import arguments
+from resolvent.commands.run.check import check_options
+from resolvent.commands.run.forecast import foretell
+from resolvent.commands.run.options import Run
+from resolvent.commands.run.train import train_cell
+from resolvent.commands.trouble import told_as_usage
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.how import How, Late, after, never
+from resolvent.experiments.interrupt import interrupted_once, others_missed
+from resolvent.experiments.naming import clear, name_apart, strangers
+from resolvent.experiments.overrides import Pace
+from resolvent.experiments.recipe import cells_of
+from resolvent.experiments.store.lock import Taken
+from resolvent.experiments.store.objects import is_url
+from resolvent.experiments.store.store import Store, open_store
+from resolvent.experiments.study import Job
+from resolvent.experiments.sweep import Ended, sweep
+from resolvent.experiments.workers import OUT_OF_TIME, stop_with_parent, work_together
+from resolvent.report.evidence import save_evidence
+from resolvent.report.runs import Runs
+from resolvent.report.tables.terminal import show
+from resolvent.training import Paused
+from resolvent.training.process_group import crew, crew_of_torchrun, speaks
+from resolvent.usage.destination import require_writable
+from resolvent.usage.device import require_device
+from resolvent.usage.error import UsageError
+
+SMALL = ("quickstart",)  # recipes made for two cores
+
+
+def run(request: Run, page: Path | None = None) -> int:
+    """0 when every cell is done, 1 when one diverged. What the user can mend comes as a UsageError.
+
+    `page` is the folder of the report; the recipe's own when left out.
+    """
+    console = Console(soft_wrap=True, highlight=False, quiet=not speaks())
+    check_options(request)
+    late = never if request.budget is None else after(request.budget)
+    begun = time.monotonic()
+    stop_with_parent()
+    try:
+        with told_as_usage(request.out):
+            device = str(require_device(request.device))
+            cells = [_pace(request).of(cell) for cell in find(request, console.print)]
+            if request.dry_run:
+                foretell(cells, device, console)
+                return 0
+            if not is_url(request.out):
+                require_writable(Path(request.out) / "report.html", "--out")
+            with epochs_told(console):
+                records = _records(request, cells, console, late, begun)
+    except Paused as stop:
+        console.print(f"the budget of {request.budget:g} s is spent. {stop}")
+        console.print(f"everything so far is in {request.out}: the same command goes on from there.")
+        return OUT_OF_TIME
+    except KeyboardInterrupt:
+        console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
+        return 130
+    _tell(records, console)
+    recipe = f"{request.out.rstrip('/')}/{cells[0].recipe}"
+    console.print(f"results: {recipe if is_url(recipe) else Path(recipe).resolve()}")
+    if request.report and speaks():
+        console.print(f"The report is at {write_page((recipe,), str(page or recipe))}")
+    return 1 if any("failed" in record for record in records) else 0
+
+
+def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
+    if any("study" not in record for record in records):
+        show(records, console)
+    for record in records:
+        if "study" in record:
+            console.print(record["study"]["text"])
+
+
+def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, begun: float) -> list[dict[str, Any]]:
+    """Run what is missing, alone or with workers, and read what was found."""
+    device = str(require_device(request.device))
+    with interrupted_once(), others_missed(), crew_of_torchrun(device):
+        store = open_store(request.out)
+        wished, cells = cells[0].place, _for_all(lambda: _place_cells(request, cells, store))
+        if cells[0].place != wished:
+            console.print(f"{wished} holds a run of other settings; this one is {cells[0].place}.")
+        if request.workers > 1 and len(cells) > 1:
+            left = None if request.budget is None else max(1e-3, request.budget + begun - time.monotonic())
+            _with_workers(replace(request, budget=left), store, [cell.place for cell in cells], console)
+        how = How(device, late, request.keep_points)
+        return sweep(cells, store, told=console.print, how=how, ended=_writer(request, store, console))
+
+
+def _writer(request: Run, store: Store, console: Console) -> Ended | None:
+    """What writes a run's small file as soon as it ends."""
+    if request.evidence is None:
+        return None
+    folder, size = Path(request.evidence), " --size small" if request.size == "small" else ""
+    given = "".join(f" --{name} {value}" for name, value in _list_overrides(request))
+
+    def write(place: str) -> None:
+        record = store.record(place)
+        if record is not None and speaks():
+            (path,) = save_evidence(Runs({Path(place): record}), folder, request.commit, lambda own: size + given)
+            console.print(f"{path} is to be committed")
+
+    return write
+
+
+def _list_overrides(request: Run) -> list[tuple[str, str]]:
+    named = {"device": request.device if request.device != "cpu" else None, "precision": request.precision}
+    return [(name, value) for name, value in named.items() if value is not None]
+
+
+def _for_all(work: Callable[[], list[Job]]) -> list[Job]:
+    """What the first process of torchrun finds, or fails with, for all of them."""
+    found: list[Job] | Exception = []
+    if crew().first:
+        try:
+            found = work()
+        except (ValueError, OSError, Taken) as wrong:
+            found = wrong
+    found = crew().gather(found)[0]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _place_cells(request: Run, cells: Sequence[Job], store: Store) -> list[Job]:
+    """A run of one's own under a name that is free for its settings; those of a recipe have theirs."""
+    own = [cell for cell in cells if isinstance(cell, Cell)]
+    if request.recipe == "train" and request.overwrite:
+        clear(store, list(strangers(store, own[0])))
+    elif request.recipe == "train" and request.name is None:
+        return [*name_apart(own, store)]
+    elif request.recipe == "train" and (others := strangers(store, own[0])):
+        raise UsageError(
+            f"--name {request.name} is the name of a run of other settings ({store.where(next(iter(others)))}); choose "
+            "another, or let --overwrite take its place."
+        )
+    if request.overwrite:
+        clear(store, [cell.place for cell in cells])
+    return list(cells)
+
+
+def _with_workers(request: Run, store: Store, places: list[str], console: Console) -> None:
+    words = of_worker(replace(request, overwrite=False))
+    with progress(console, len(places)) as tick:
+        work_together(words, store, places, request.workers, console.print, tick)
+
+
+def of_worker(request: Run) -> list[str]:
+    """The command line of one worker: the same, for itself alone."""
+    return ["run", *arguments(replace(request, workers=1, report=False))]
+
+
+@contextmanager
+def epochs_told(console: Console) -> Iterator[None]:
+    """In a log, a line for each measured epoch, where a terminal has a bar."""
+    if console.is_terminal or console.quiet:
+        yield
+        return
+    log, lines = logging.getLogger("resolvent.training"), logging.StreamHandler(sys.stdout)
+    level = log.level
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(level)
+
+
+@contextmanager
+def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left on a terminal; nothing otherwise."""
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    from rich import progress as bars
+
+    shown = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(bars.TextColumn("runs"), *shown, console=console) as bar:
+        task = bar.add_task("runs", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def find(request: Run, told: Callable[[str], None] = print) -> list[Job]:
+    """The cells that the request names; of one's own data is told what was found in it."""
+    if request.recipe != "train":
+        size = request.size or ("small" if request.recipe in SMALL else "full")
+        return cells_of(request.recipe, size, request.only or "", request.seeds)
+    cell, task = train_cell(request.source, request.model, request.training)
+    told(task.describe())
+    if request.name is not None:
+        cell = replace(cell, tags=(request.name,))
+    return [cell.seeded(seed) for seed in request.seeds or (0,)]
+
+
+def _pace(request: Run) -> Pace:
+    return Pace(request.precision, request.evaluate_every, request.attack_batch)

@@ -1,0 +1,52 @@
+"""What is refused in a call of `resolvent run`, by the name of the option, before anything is read or written."""
+
+from __future__ import annotations
+
+import os
+
+from resolvent.commands.run.arguments import list_given
+from resolvent.commands.run.limits import require_number, require_within
+from resolvent.commands.run.options import Run
+from resolvent.experiments.cell import TAG
+from resolvent.experiments.recipe import names
+from resolvent.report import MissingPackage, require_packages
+from resolvent.usage.error import UsageError
+
+MOST_WORKERS = 256
+
+
+def check_options(request: Run) -> None:
+    """Refuse by name what does not belong to the recipe, before anything is read or written."""
+    if request.report and not request.dry_run:
+        _require_page()
+    require_within("--workers", request.workers, 1, MOST_WORKERS)
+    require_number("--budget", request.budget)
+    if request.budget is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("--budget is for one process or --workers; torchrun's would not stop at the same step.")
+    if (request.evidence is None) != (not request.commit):
+        raise UsageError("--evidence and --commit go together: each number must be traced to the commit that ran.")
+    require_within("--evaluate-every", request.evaluate_every, 1, 10**6)
+    require_within("--attack-batch", request.attack_batch, 1, 2**20)
+    for seed in request.seeds:
+        require_within("--seeds", seed, 0, 2**63 - 1)
+    if request.name is not None and not TAG.fullmatch(request.name):
+        raise UsageError(f"--name goes into a path: letters, digits and _+.=- alone, got {request.name!r}.")
+    if request.recipe == "train":
+        if request.only is not None or request.size is not None:
+            name = "--only" if request.only is not None else "--size"
+            raise UsageError(f"{name} chooses among the cells of a recipe; `train` has one: leave it out.")
+        return
+    if request.name is not None:
+        raise UsageError(f"--name is for `resolvent run train`; cells of {request.recipe!r} have theirs: leave it out.")
+    own = [name for group in (request.source, request.model, request.training) for name in list_given(group)]
+    if own and request.recipe in names():
+        raise UsageError(
+            f"{own[0]} is an option of `resolvent run train`; the recipe {request.recipe!r} has its own: leave it out."
+        )
+
+
+def _require_page() -> None:
+    try:
+        require_packages()
+    except MissingPackage as missing:
+        raise UsageError(f"{missing}; or leave the page out with --no-report") from missing

@@ -1,0 +1,71 @@
+"""`resolvent run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions, option
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a recipe (see `resolvent list`), or `train` on your own data; a stopped run goes on when called again.
+
+    $ resolvent run quickstart
+    $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
+    $ resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
+
+    Exit status: 0 done, 1 a run diverged, 2 bad usage, 124 the budget is spent, 130 stopped by Ctrl-C (143 SIGTERM,
+    129 hang-up).
+    """
+
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    """A recipe's name, or train."""
+    only: Annotated[str | None, option("TAG,TAG")] = None
+    """Tags that a cell must carry, e.g. s4,cifar10,trades."""
+    size: Annotated[Literal["full", "small"] | None, option("{full,small}")] = None
+    """As published, or for two cores; the recipe's own choice when left out."""
+    seeds: Annotated[tuple[int, ...], option("SEED ...")] = ()
+    """One run of each cell for every seed; the recipe's own when left out."""
+    out: Annotated[str, tyro.conf.arg(metavar="FOLDER|URL")] = "runs"
+    """The folder of results, or a URL (s3://bucket/runs); workers that share it take cells that nobody else runs."""
+    name: Annotated[str | None, option("NAME")] = None
+    """train: the run's name below the folder; made of data, model and objective when left out, and of what differs
+    where a run of other settings has that name."""
+    overwrite: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Remove what earlier calls left of these runs, and start anew."""
+    workers: int = 1
+    """Processes on this machine that share the cells; small models train quickest with one for each core, and several
+    may share one GPU."""
+    device: str = "cpu"
+    """Where to compute, e.g. cuda."""
+    precision: Annotated[Literal["float32", "bf16"] | None, option("{float32,bf16}")] = None
+    """Of training, the recipe's own when left out; measurements and attacks are in float32 always."""
+    evaluate_every: Annotated[int | None, option("INT")] = None
+    """Epochs between measurements; the recipe's own when left out."""
+    attack_batch: Annotated[int | None, option("INT")] = None
+    """Samples that pass through the model at once in an attack; the recipe's own when left out."""
+    budget: Annotated[float | None, option("SECONDS")] = None
+    """Stop after so many seconds, between two steps or batches of an attack, and say what is left; the same command
+    goes on from there to the same numbers."""
+    keep_points: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Keep the attacked points of every batch when an attack is done; without, what is known of every sample."""
+    evidence: Annotated[str | None, option("FOLDER")] = None
+    """Write a small file to commit for each run that ends: recipe, tags, seed, commit, command, numbers."""
+    commit: Annotated[str, tyro.conf.arg(metavar="COMMIT")] = ""
+    """With --evidence: the commit that runs."""
+    dry_run: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Only tell what would run, with an estimate of time and memory."""
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """Leave out the page that is written when everything is done."""
+    source: Annotated[DataOptions, tyro.conf.arg(name="data")] = field(default_factory=DataOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def execute(self) -> int:
+        from resolvent.commands.run import cells as run_cells
+
+        return run_cells.run(self)

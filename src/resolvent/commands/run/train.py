@@ -1,0 +1,167 @@
+"""One's own run from the command line: any layer on any task or file, with the same stages as the papers' runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+from resolvent.commands.attack.sizes import Wish, bounds_of, line_of, number, size, sizes_of
+from resolvent.commands.run.limits import require_number, require_within
+from resolvent.commands.run.train_model import check_model, model_for, name_of
+from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions
+from resolvent.data import Task
+from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, TaskChoice
+from resolvent.experiments.objective_settings import Goal
+from resolvent.experiments.tasks import open_task
+from resolvent.models import build_model
+from resolvent.training.weighted import balanced_weights
+from resolvent.usage.error import UsageError
+
+SAMPLES = 500  # of the test split that are attacked and certified
+
+
+def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptions) -> tuple[Cell, Task]:
+    """The cell, and its task as it was read to learn shapes and classes. Everything is checked before it is returned:
+    the model was made once."""
+    check_model(model)
+    goal, budget = goal_of(training), budget_of(training)
+    choice = task_choice(source)
+    task = open_task(choice)
+    goal = within_reach(goal, training, task)
+    classified = task.vocabulary is None and task.classes is not None
+    cell = Cell(
+        "train",
+        (_tag(choice.name), name_of(model), goal.kind),
+        model_for(task, model),
+        choice,
+        replace(goal, weights=class_weights(training, task)),
+        budget,
+        (_attack(goal),) if classified and goal.eps is not None else (),
+        _certificate(model) if classified else None,
+        analyse=True,
+    )
+    build_model(cell.model)
+    return cell, task
+
+
+def _certificate(model: ModelOptions) -> CertifyPlan:
+    """A certified model is shown over radii of its own."""
+    return CertifyPlan((), SAMPLES) if model.certified else CertifyPlan(samples=SAMPLES)
+
+
+def goal_of(training: TrainingOptions) -> Goal:
+    """What to train for and against."""
+    kind = training.objective or "standard"
+    require_within("--attack-steps", training.attack_steps, 1, 10_000)
+    require_number("--beta", training.beta, zero=True)
+    if training.beta is not None and kind != "trades":
+        raise UsageError(f"--beta belongs to --objective trades, not to {kind}: leave it out.")
+    require_number("--awp", training.awp)
+    if training.awp is not None and kind == "standard":
+        raise UsageError(
+            "--awp belongs to --objective pgd-at or trades; standard training has no attack: leave it out."
+        )
+    if training.attack_steps is not None and kind == "standard":
+        raise UsageError("--attack-steps belongs to --objective pgd-at or trades; standard training has no attack.")
+    given = next((text for text in (training.eps, training.eps_raw) if text is not None), None)
+    eps = None if given is None else max(line_of(size("--eps" if training.eps else "--eps-raw", given)))
+    if eps is None and (training.bounds or training.bounds_raw):
+        raise UsageError("--bounds is the range that an attack keeps, and there is none: add --eps, or leave it out.")
+    steps = 10 if training.attack_steps is None else training.attack_steps
+    goal = Goal(kind, training.norm or "linf", eps, steps, beta=6.0 if training.beta is None else training.beta)
+    return goal if training.awp is None else replace(goal, awp=training.awp)
+
+
+def within_reach(goal: Goal, training: TrainingOptions, task: Task) -> Goal:
+    """The goal with sizes and bounds in the units that the model reads, which the task's scaling tells."""
+    if goal.eps is None:
+        return goal
+    if task.vocabulary is not None:
+        raise UsageError(
+            f"{task.name} is made of tokens, which have no distance in any norm, so there is nothing to attack: leave "
+            "out --eps and train with --objective standard. The trained model can be attacked: `resolvent attack RUN "
+            "--substitutions 3` exchanges tokens, `--embedding --eps 0.5` moves their embeddings."
+        )
+    wish = Wish.of(training)
+    line, bounds = line_of(sizes_of(wish, task.preprocess, "0")[0]), bounds_of(wish, task.preprocess)
+    low, high = ((), ()) if bounds is None else (line_of(bound) for bound in bounds)
+    if not all(map(math.isfinite, (*low, *high))):
+        raise UsageError("--bounds must be finite numbers in training; leave out what is open.")
+    for name, values in (("--eps", line), ("--bounds", low), ("--bounds", high)):
+        if len(values) > 1 and len(values) != task.channels:
+            raise UsageError(f"{name} holds {len(values)} values, but {task.name} has {task.channels} channels.")
+    return replace(goal, eps=max(line), channels=line if len(line) > 1 else (), low=low, high=high)
+
+
+def class_weights(training: TrainingOptions, task: Task) -> tuple[float, ...]:
+    """One number a class; none where all count the same."""
+    wish = training.class_weights or "none"
+    if wish == "none":
+        return ()
+    if task.classes is None:
+        raise UsageError(f"--class-weights is for classes, and {task.name} has real answers: leave it out.")
+    if wish == "balanced":
+        return balanced_weights(task.train.y, task.classes)
+    weights = tuple(number("--class-weights", word) for word in wish.split(","))
+    if len(weights) != task.classes or not all(0 < weight < float("inf") for weight in weights):
+        raise UsageError(
+            f"--class-weights must be balanced, none, or {task.classes} positive numbers, one for each class of "
+            f"{task.name} ({', '.join(task.class_names) or 'in their order'}), got {wish!r}."
+        )
+    return weights
+
+
+def budget_of(training: TrainingOptions) -> Budget:
+    """How long and how."""
+    require_within("--epochs", training.epochs, 1, 10**6)
+    require_within("--batch-size", training.batch_size, 1, 2**20)
+    require_number("--lr", training.lr)
+    require_within("--accumulate", training.accumulate, 1, 2**20)
+    require_within("--patience", training.patience, 1, 10**6)
+    epochs = 20 if training.epochs is None else training.epochs
+    return Budget(
+        epochs=epochs,
+        batch_size=64 if training.batch_size is None else training.batch_size,
+        lr=4e-3 if training.lr is None else training.lr,
+        warmup=min(1.0, epochs / 2),
+        clip=1.0,
+        evaluate_every=max(1, epochs // 10),
+        choose="clean" if training.objective in (None, "standard") else "robust",
+        accumulate=training.accumulate or 1,
+        patience=training.patience,
+        average=training.average or "none",
+        average_from=epochs // 2 if training.average == "swa" else 0.0,
+    )
+
+
+def _tag(data: str) -> str:
+    """A file's or task's name as it goes into a path: what a folder could not carry becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9_+.=-]+", "-", Path(data).stem).strip("-.") or "data"
+
+
+def task_choice(source: DataOptions) -> TaskChoice:
+    """A file where there is one of that name, else a task's name. Only what differs from the usual is written down."""
+    data = Path(source.data or "digits")
+    told = {
+        each.name: value
+        for each in fields(source)
+        if each.name != "data" and (value := getattr(source, each.name)) != each.default
+    }
+    usual = {"missing": "refuse", "scale": "none"}
+    told = {name: value for name, value in told.items() if value != usual.get(name)}
+    if data.suffix or data.exists():
+        if "test" in told:
+            told["test"] = str(Path(told["test"]).resolve())
+        return TaskChoice(data.stem, tuple(told.items()), file=str(data.resolve()))
+    if told:
+        name = next(iter(told)).replace("header", "no-header")
+        raise ValueError(f"run: --{name} is for a file of your own, {str(data)!r} is a task; leave it out.")
+    return TaskChoice(str(data))
+
+
+def _attack(goal: Goal) -> AttackPlan:
+    assert goal.eps is not None
+    plan = AttackPlan("fast", goal.norm, goal.eps, SAMPLES, on=("best", "last"))
+    return replace(plan, channels=goal.channels, low=goal.low, high=goal.high)

@@ -1,0 +1,201 @@
+"""The model of `resolvent run train`: from its options to a ModelConfig that fits the task."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any, get_args
+
+from resolvent.commands.run.arguments import list_given
+from resolvent.commands.run.limits import require_within
+from resolvent.commands.run.train_options import ModelOptions
+from resolvent.data import Task
+from resolvent.experiments.recipes.bounded import bounded_model, regression_head
+from resolvent.experiments.recipes.time_scales import time_scales
+from resolvent.models import config as c
+from resolvent.models.layer_config import L2RUConfig, LayerConfig
+from resolvent.models.presets.named import named_preset
+from resolvent.models.settings import check_name, choices_of
+from resolvent.usage.error import UsageError
+
+WIDEST, DEEPEST = 8192, 256
+WHOLE = {
+    "mamba": c.MambaConfig,
+    "mega": c.MegaConfig,
+    "hawk": c.HawkConfig,
+    "griffin": c.GriffinConfig,
+    "h3": c.H3Config,
+    "attention": c.AttentionConfig,
+}
+MIXERS = ("glu", "mlp", "linear", "half_glu1", "half_glu2", "none")
+FIXED = ("--layer", "--block", "--init", "--bidirectional", "--certified", "--gamma")  # by a preset
+
+
+def layer_kinds() -> dict[str, Any]:
+    """Layers by the name of their settings (S4DConfig is s4d), and scaffolds that are whole blocks."""
+    own = {kind.__name__.removesuffix("Config").lower(): kind for kind in get_args(LayerConfig)}
+    return {name: kind for name, kind in own.items() if _free(kind)} | WHOLE
+
+
+def _free(kind: Any) -> bool:
+    """Whether it can be made without telling it anything."""
+    return all(f.default is not MISSING or f.default_factory is not MISSING for f in fields(kind))
+
+
+def check_model(options: ModelOptions) -> None:
+    """Refuse what no data could make right, before the data are read."""
+    require_within("--width", options.width, 1, WIDEST)
+    require_within("--layers", options.layers, 1, DEEPEST)
+    if options.preset is not None:
+        named_preset(options.preset)
+        fixed = [name for name in list_given(options) if name in FIXED]
+        if fixed:
+            raise UsageError(f"{fixed[0]} is part of the preset {options.preset!r}: leave one of the two out.")
+        return
+    check_name("run train", "--layer", layer_of(options), layer_kinds())
+    if options.block is not None:
+        check_name("run train", "--block", options.block, (*MIXERS, *WHOLE))
+        if options.block in WHOLE and options.layer not in (None, options.block):
+            raise UsageError(f"--block {options.block} has a layer of its own: leave --layer {options.layer} out.")
+        if options.layer in WHOLE and options.block != options.layer:
+            raise UsageError(f"--layer {options.layer} is a whole block: leave --block {options.block} out.")
+    if options.certified:
+        wrong = [name for name in list_given(options) if name in ("--block", "--init", "--ads", "--bidirectional")]
+        if wrong:
+            raise UsageError(f"{wrong[0]} has no place in the model that --certified builds: leave one of them out.")
+    _check_gamma(options)
+
+
+def _check_gamma(options: ModelOptions) -> None:
+    if options.gamma is None:
+        return
+    if not options.certified and layer_of(options) != "l2ru":
+        raise UsageError(
+            "--gamma is the gain of an l2ru layer, or the Lipschitz bound of a certified model; add --layer l2ru or "
+            "--certified, or leave it out."
+        )
+    if not 0 < options.gamma < float("inf"):
+        what = "the Lipschitz bound of the model" if options.certified else "the gain of each layer"
+        raise UsageError(f"--gamma, {what}, must be positive and finite, got {options.gamma}.")
+
+
+def layer_of(options: ModelOptions) -> str:
+    """The layer or whole block that is asked for."""
+    if options.block in WHOLE:
+        return str(options.block)
+    return options.layer or ("l2ru" if options.certified else "s4d")
+
+
+def name_of(options: ModelOptions) -> str:
+    """The model's part of the run's name."""
+    if options.preset is not None:
+        own = options.preset
+    else:
+        own = f"{layer_of(options)}-certified" if options.certified else layer_of(options)
+    return own if options.ads is None else f"{own}+{options.ads}"
+
+
+def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
+    """A pre-norm stack which fits the task's input and answers, a published model, or the certifiable one."""
+    if options.preset is not None:
+        return _apply_sizes(_fit_to_task(named_preset(options.preset), task, options.preset), options)
+    width = 64 if options.width is None else options.width
+    layers = 4 if options.layers is None else options.layers
+    if options.certified:
+        return bounded_model(task, layer_of(options), options.gamma, width, layers)
+    plain = c.ModelConfig(_input(task), _block(task, options, width), _head(task), width, layers, final_norm=True)
+    return _apply_sizes(plain, options)
+
+
+def _apply_sizes(config: c.ModelConfig, options: ModelOptions) -> c.ModelConfig:
+    ads = config.ads if options.ads is None else c.AdSConfig(options.ads)
+    return replace(config, d_model=options.width or config.d_model, layers=options.layers or config.layers, ads=ads)
+
+
+def _block(task: Task, options: ModelOptions, width: int) -> Any:
+    name = layer_of(options)
+    kind: Any = layer_kinds()[name]
+    made = kind(**time_scales(kind, task.length) | _sizes(kind, task, width) | _choices(kind, name, options))
+    return made if name in WHOLE else c.ResidualConfig(made, mixer=options.block or "glu")  # type: ignore[arg-type]
+
+
+def _choices(kind: Any, name: str, options: ModelOptions) -> dict[str, Any]:
+    """What the user chose for the layer; a choice that it does not have is refused with those who have it."""
+    chosen: dict[str, Any] = {}
+    if options.init is not None:
+        _require_field(kind, "init", f"--init is no choice of {name}")
+        check_name("run train", f"--init of {name}", options.init, choices_of(kind, "init"))
+        chosen["init"] = options.init
+    if options.bidirectional:
+        _require_field(kind, "bidirectional", f"{name} runs forward alone; --bidirectional is no choice of it")
+        chosen["bidirectional"] = True
+    if options.gamma is not None and kind is L2RUConfig:
+        chosen["gamma"] = options.gamma
+    return chosen
+
+
+def _require_field(kind: Any, field: str, why: str) -> None:
+    if field not in {each.name for each in fields(kind)}:
+        have = [name for name, other in layer_kinds().items() if field in {each.name for each in fields(other)}]
+        raise UsageError(f"{why}: leave it out, or take one of {', '.join(have)}.")
+
+
+def _sizes(kind: Any, task: Task, width: int) -> dict[str, Any]:
+    """What a block must know of length and width."""
+    heads = next((h for h in (4, 2) if width % (4 * h) == 0), 1)  # rotary positions turn pairs in each half of a head
+    if kind is c.MegaConfig:
+        return {"max_length": max(1024, task.length)}
+    if kind is c.AttentionConfig:
+        return {"heads": heads}
+    return {"attention_heads": heads} if kind is c.GriffinConfig else {}
+
+
+def _input(task: Task) -> c.InputConfig:
+    return c.TokensConfig(task.vocabulary) if task.vocabulary is not None else c.ChannelsConfig(task.channels or 1)
+
+
+def _head(task: Task) -> c.HeadConfig:
+    if task.classes is None:
+        return regression_head(task)
+    return c.RetrievalConfig(task.classes) if task.pair else c.ClassifierConfig(task.classes, "mean")
+
+
+# -- a published model for one's own data ------------------------------------------------------------------------------
+
+
+def _fit_to_task(config: c.ModelConfig, task: Task, name: str) -> c.ModelConfig:
+    """The same model with the input and answers of the task; one for another kind of data is refused."""
+    entry, head = _input(task), _head(task)
+    if type(entry) is not type(config.input):
+        takes = "tokens" if isinstance(config.input, c.TokensConfig) else "channels of real values"
+        raise UsageError(f"--preset {name} reads {takes}, and {task.name} has {_kind(task)}; choose another.")
+    if type(head) is not type(config.head):
+        gives = {c.ClassifierConfig: "classes", c.RegressionConfig: "real values"}.get(type(config.head), "pairs")
+        wants = "pairs" if task.pair else "real values" if task.classes is None else "classes"
+        raise UsageError(f"--preset {name} answers with {gives}, and {task.name} asks for {wants}; choose another.")
+    return replace(config, input=_merge_inputs(config.input, entry), head=_answering(config.head, head),
+                   block=_reaching(config.block, task.length))  # fmt: skip
+
+
+def _kind(task: Task) -> str:
+    return "tokens" if task.vocabulary is not None else "real values"
+
+
+def _merge_inputs(own: c.InputConfig, asked: c.InputConfig) -> c.InputConfig:
+    if isinstance(own, c.TokensConfig) and isinstance(asked, c.TokensConfig):
+        return replace(own, vocab=asked.vocab)
+    assert isinstance(own, c.ChannelsConfig)
+    assert isinstance(asked, c.ChannelsConfig)
+    return replace(own, channels=asked.channels)
+
+
+def _answering(own: c.HeadConfig, asked: c.HeadConfig) -> c.HeadConfig:
+    if isinstance(own, c.RegressionConfig) and isinstance(asked, c.RegressionConfig):
+        return replace(own, outputs=asked.outputs, pooling=asked.pooling)
+    assert isinstance(own, c.ClassifierConfig | c.RetrievalConfig)
+    assert isinstance(asked, c.ClassifierConfig | c.RetrievalConfig)
+    return replace(own, classes=asked.classes)
+
+
+def _reaching(block: c.BlockConfig, length: int) -> c.BlockConfig:
+    """Positions that a block counts, at least as many as there are steps."""
+    return replace(block, max_length=max(block.max_length, length)) if isinstance(block, c.MegaConfig) else block

@@ -1,0 +1,117 @@
+"""The options of `resolvent run train`, in groups as --help shows them. Each is declared here, and nowhere else.
+
+None means that the user said nothing: what is taken then stands where the option is read, and in its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+Rule = Literal["refuse", "zero", "mean", "ffill", "flag"]
+
+
+def option(metavar: str) -> Any:
+    """An option whose text says itself what happens when it is left out."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """With `train` alone: what to learn from."""
+
+    data: Annotated[str | None, option("NAME|FILE")] = None
+    """A task's name, or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); digits when left out."""
+    test: Annotated[str | None, option("FILE")] = None
+    """Another file of that kind, all of it for the test."""
+    label: Annotated[str | None, option("COLUMN")] = None
+    """The column of a table that holds the answers; label, class, target or y when left out."""
+    group: Annotated[str | None, option("COLUMN")] = None
+    """The column (of an archive: the array) that tells which samples belong together, e.g. a patient: none of them is
+    in two of training, validation and test."""
+    task: Annotated[
+        Literal["classification", "regression", "forecast"] | None, option("{classification,regression,forecast}")
+    ] = None
+    """What the answers of a file are: classes, quantities, or the series' next values; by the file when left out."""
+    window: Annotated[int | None, option("INT")] = None
+    """Of a forecast: the steps of the past that the model sees."""
+    horizon: Annotated[int | None, option("INT")] = None
+    """Of a forecast: how many steps ahead; 1 when left out."""
+    target: Annotated[str | None, option("CHANNEL")] = None
+    """Of a forecast: the channel that is asked for; all of them when left out."""
+    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
+    """The first line of a CSV is a sample, not the names of the columns; the label comes first."""
+    missing: Annotated[Rule | None, option("{refuse,zero,mean,ffill,flag}")] = None
+    """Fill gaps by 0 after scaling, by the training mean, by the last value (before the first: the mean), or by that
+    with a channel that tells; else refuse."""
+    scale: Annotated[Literal["none", "standard", "minmax"] | None, option("{none,standard,minmax}")] = None
+    """Scale the channels of a file by its training part; none when left out."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """With `train` alone: the model."""
+
+    layer: Annotated[str | None, option("NAME")] = None
+    """The layer, or a whole block such as mamba; s4d when left out (l2ru with --certified)."""
+    block: Annotated[str | None, option("NAME")] = None
+    """What surrounds the layer: glu, mlp, linear, half_glu1, half_glu2 or none after it in a residual block (glu when
+    left out), or a whole block with a layer of its own: mamba, hawk, griffin, h3, mega, attention."""
+    preset: Annotated[str | None, option("NAME")] = None
+    """A published model (`resolvent list` names them) with the input and answers of your data, in place of a layer."""
+    init: Annotated[str | None, option("NAME")] = None
+    """Where the layer's state matrix starts, e.g. legs, lin, inv, real or ptd for s4d; its own when left out."""
+    ads: Annotated[Literal["relu", "sigmoid", "tanh"] | None, option("{relu,sigmoid,tanh}")] = None
+    """Adaptive scaling after every state-space layer."""
+    bidirectional: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Run each layer in both directions of time."""
+    certified: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Build a model with a Lipschitz bound; its certificate goes into the record and the report."""
+    gamma: Annotated[float | None, option("BOUND")] = None
+    """The Lipschitz bound of a certified model, 3 when left out: larger is more accurate, with smaller radii. Without
+    --certified the gain of each l2ru layer, 1 when left out."""
+    width: Annotated[int | None, option("INT")] = None
+    """Channels of the model; 64 when left out."""
+    layers: Annotated[int | None, option("INT")] = None
+    """Blocks of the model; 4 when left out."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """With `train` alone: how to train, and against what."""
+
+    objective: Annotated[Literal["standard", "pgd-at", "trades"] | None, option("{standard,pgd-at,trades}")] = None
+    """What to minimise; standard when left out."""
+    norm: Annotated[Literal["linf", "l2", "l1"] | None, option("{linf,l2,l1}")] = None
+    """The norm of the attack; linf when left out."""
+    eps: Annotated[str | None, option("SIZE")] = None
+    """The size of the attack in the units of the model (deviations, with --scale standard), a number or a fraction such
+    as 8/255, or one for each channel (0.1,0.1,0.5); none when left out."""
+    eps_raw: Annotated[str | None, option("SIZE")] = None
+    """The same in the units of the file."""
+    bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The range that an attack keeps, of all values or of each channel; that of the data when left out."""
+    bounds_raw: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
+    """The same in the units of the file."""
+    attack_steps: Annotated[int | None, option("INT")] = None
+    """Steps of the attack inside training; 10 when left out."""
+    beta: Annotated[float | None, option("FLOAT")] = None
+    """Weight of the robust term of TRADES; 6 when left out."""
+    awp: Annotated[float | None, option("FLOAT")] = None
+    """Train pgd-at or trades at the worst weights within this share of their size (AWP; 0.005 is usual)."""
+    class_weights: Annotated[str | None, option("{balanced,none,A,B,...}")] = None
+    """How much the samples of each class count: balanced (rare classes more), or a number for each; none: the same."""
+    epochs: Annotated[int | None, option("INT")] = None
+    """Passes over the data; 20 when left out."""
+    batch_size: Annotated[int | None, option("INT")] = None
+    """Samples of a step; 64 when left out."""
+    lr: Annotated[float | None, option("FLOAT")] = None
+    """The learning rate; 0.004 when left out."""
+    accumulate: Annotated[int | None, option("INT")] = None
+    """Pieces in which a batch passes through the model, for less memory with the same gradient; 1 when left out."""
+    patience: Annotated[int | None, option("INT")] = None
+    """Stop after so many measurements without a better one; all epochs when left out."""
+    average: Annotated[Literal["none", "ema", "swa"] | None, option("{none,ema,swa}")] = None
+    """Measure and keep a mean of the weights: exponential over the steps, or of the last half of the epochs."""

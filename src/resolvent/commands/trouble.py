@@ -1,0 +1,54 @@
+"""What goes wrong in a command, in the words of its user: what happened, where, and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from resolvent.experiments.store.lock import NO_ROOM, Taken
+from resolvent.report import MissingPackage
+from resolvent.usage.error import UsageError
+
+
+@contextmanager
+def told_as_usage(out: str) -> Iterator[None]:
+    """What the user can mend as a UsageError; `out` is where finished work lies."""
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads on
+        raise
+    except (MissingPackage, ValueError, TypeError, OSError, ImportError, Taken) as wrong:
+        raise UsageError(explain(wrong, out)) from wrong
+
+
+def explain(wrong: Exception, out: str) -> str:
+    if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
+        return f"{_full(wrong)} goes on from what is in {out}."
+    return str(wrong).removeprefix("run: ").removeprefix("report: ")
+
+
+def explain_failure(wrong: BaseException) -> str | None:
+    """What can happen to any command, in a sentence: no room on the disk or in memory, a file that cannot be had, a
+    module that ends the program. None for all else."""
+    if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
+        return f"{_full(wrong)} does what is left to do."
+    if isinstance(wrong, OSError) and wrong.strerror:
+        return f"{wrong.filename}: {wrong.strerror}." if wrong.filename else f"{wrong.strerror}."
+    if isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and _no_memory(wrong)):
+        reason = next(iter(str(wrong).splitlines()), "") or type(wrong).__name__
+        return f"there is not enough memory for this ({reason}); ask for a smaller model or fewer samples."
+    if isinstance(wrong, SystemExit):
+        return f"code that was loaded ended the program, sys.exit({wrong.code!r}); take that call out of it."
+    return None
+
+
+def _full(wrong: OSError) -> str:
+    place = f" ({wrong.filename})" if wrong.filename else ""
+    lost = "Nothing that was finished is lost; free some space, and the same command"
+    return f"the disk is full{place}: {wrong.strerror}. {lost}"
+
+
+def _no_memory(wrong: RuntimeError) -> bool:
+    from resolvent.attacks.capacity import lacks_memory
+
+    return lacks_memory(wrong) or any(words in str(wrong) for words in ("can't allocate memory", "not enough memory"))

@@ -1,0 +1,129 @@
+"""A pass that is recorded, not run: one graph for many lengths, exports with open sizes, the meta device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, export
+from torch.utils.checkpoint import checkpoint
+
+from resolvent.conformance import drive
+from resolvent.conformance.result import Finding, Skip
+from resolvent.conformance.subject import Subject
+from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
+
+LENGTHS = (131, 19, 77, 100, 64, 128, 65, 97, 2, 53)  # of which the first is traced
+GRAPHS = 2  # a graph for whole blocks and one for less
+
+
+class _Outputs(nn.Module):
+    """The layer without its state."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)[0]
+        return y
+
+
+def many_lengths(subject: Subject) -> Finding | Skip:
+    """Ten lengths under torch.compile: two graphs at most, no complex number in them, eager values and gradients."""
+    if not subject.traits.open_lengths:
+        return Skip("its graph depends on the length")
+    model, graphs = _Outputs(subject.build()), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return _aot(graph, inputs)
+
+    complex_nodes: list[str] = []
+
+    def _aot(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+
+        return aot_autograd(fw_compiler=look, bw_compiler=look)(graph, inputs)
+
+    def look(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        from torch._functorch.aot_autograd import make_boxed_func
+
+        complex_nodes.extend(node.name for node in graph.graph.nodes if _is_complex(node.meta.get("val")))
+        return make_boxed_func(graph)
+
+    torch._dynamo.reset()
+    fast = torch.compile(model, backend=backend, fullgraph=True)
+    worst = 0.0
+    for length in _lengths(subject):
+        x = subject.input(length).requires_grad_()
+        torch._dynamo.mark_dynamic(x, 1)
+        got, want = (_values_and_gradients(subject, model, run, x) for run in (fast, model))
+        worst = max(worst, distance(got, want))
+    torch._dynamo.reset()
+    if len(graphs) > GRAPHS:
+        return Finding(float("inf"), 0.0, f"{len(graphs)} graphs for {len(LENGTHS)} lengths")
+    if complex_nodes:
+        return Finding(float("inf"), 0.0, f"complex numbers in the graph: {', '.join(complex_nodes[:4])}")
+    return Finding(worst, GRADIENTS[subject.dtype])
+
+
+def _lengths(subject: Subject) -> list[int]:
+    return [min(length, subject.length) for length in LENGTHS]
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_complex()
+
+
+def exported(subject: Subject) -> Finding | Skip:
+    """`torch.export` with open batch and length: the program's outputs at other sizes are the layer's."""
+    if not subject.traits.open_lengths:
+        return Skip("its graph depends on the length")
+    model = _Outputs(subject.build())
+    sizes = {0: Dim("batch", min=1, max=64), 1: Dim("length", min=2, max=4096)}
+    program = export(model, (subject.input(),), dynamic_shapes=(sizes,)).module()
+    found = []
+    with torch.no_grad():
+        for batch, length in ((subject.batch, subject.length), (2, 2), (5, min(64, subject.length))):
+            x = subject.input(length, batch)
+            found.append((program(x), model(x)))
+    got, want = zip(*found, strict=True)
+    return Finding(distance(list(got), list(want)), VALUES[subject.dtype])
+
+
+def meta(subject: Subject) -> Finding | Skip:
+    """On the meta device, where there are no values: the shapes and dtypes of a pass."""
+    if not subject.traits.open_lengths:
+        return Skip("it is not said that a pass may be traced")
+    layer = subject.build().to("meta")
+    x = subject.input()
+    y, _ = layer(x.to("meta"))
+    right = y.device.type == "meta" and y.shape == x.shape and y.dtype == x.dtype
+    return Finding(0.0 if right else float("inf"), 0.0, "" if right else f"got {tuple(y.shape)} in {y.dtype}")
+
+
+def checkpointed(subject: Subject) -> Finding | Skip:
+    """`torch.utils.checkpoint`, both variants: the gradients of the pass itself."""
+    model = _Outputs(subject.build())
+    x = subject.input().requires_grad_()
+    want = _values_and_gradients(subject, model, model, x)
+    found = 0.0
+    for reentrant in (False, True):
+
+        def run(x_in: Tensor, again: bool = reentrant) -> Tensor:
+            y: Tensor = checkpoint(model, x_in, use_reentrant=again)
+            return y
+
+        x_own = x.detach().clone().requires_grad_()
+        drive.objective(subject, run(x_own)).backward()
+        got = [x_own.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in drive.parameters(model))]
+        model.zero_grad()
+        found = max(found, distance(got, want[1]))
+    return Finding(found, GRADIENTS[subject.dtype])
+
+
+def _values_and_gradients(subject: Subject, layer: nn.Module, run: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    y = run(x)
+    return y, drive.gradients(drive.objective(subject, y), [x, *drive.parameters(layer)])

@@ -1,0 +1,1 @@
+"""ListOps: nested lists of digits and operators, generated."""

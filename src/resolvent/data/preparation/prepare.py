@@ -1,0 +1,177 @@
+"""From a user's samples to a Task: split, scale, missing values and bounds, each by a stated rule.
+
+In this order: samples are split by a seed, every class in proportion; channels are scaled by what was observed in the
+training part; gaps are filled; bounds are the range of what was observed in the training part, widened where another
+part goes beyond it. Padding and gaps count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from resolvent.data.preparation.groups import grouped_indices, require_apart
+from resolvent.data.preparation.learn import learn
+from resolvent.data.preparation.preprocess import Bounds, Layout, Missing, Preprocess, Scale
+from resolvent.data.task import Split, Task
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a user's data becomes a task.
+
+    fractions   shares of validation and test; the rest is for training
+    seed        of the split
+    bounds      valid range of an input value, which an attack keeps; "infer": the range that the training part has
+    missing     "refuse", or fill: with "zero", which is 0 after scaling (by "standard" the training mean); with the
+                "mean" of what the training part observed; with the last value of the channel ("ffill"; that mean before
+                the first); "flag": the same with one more channel for each that has gaps, 1 where the value was missing
+    scale       "standard": each channel to mean 0 and deviation 1; "minmax": to the range 0 to 1; by the training part
+    """
+
+    fractions: tuple[float, float] = (0.1, 0.2)
+    seed: int = 0
+    bounds: Bounds | Literal["infer"] | None = None
+    missing: Missing = "refuse"
+    scale: Scale = "none"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("missing", self.missing, Missing), ("scale", self.scale, Scale)):
+            if value not in get_args(known):
+                raise ValueError(f"data: {name} must be one of {', '.join(map(repr, get_args(known)))}, got {value!r}.")
+        if isinstance(self.bounds, str) and self.bounds != "infer":
+            raise ValueError(f"data: bounds must be a pair (low, high), 'infer' or None, got {self.bounds!r}.")
+
+    @classmethod
+    def of(cls, where: str, **options: Any) -> Preparation:
+        known = [field.name for field in fields(cls)]
+        wrong = [name for name in options if name not in known]
+        if wrong:
+            raise TypeError(f"{where}: unknown option {wrong[0]!r}; known: {', '.join(known)}.")
+        return cls(**options)
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """A user's samples: x (n, l, c) real, NaN where missing, or (n, l) int64; y (n, ...); lengths (n,) or None.
+
+    groups   one word a sample: those of one group stay in one part of a split; none: samples are split one by one
+    """
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None = None
+    groups: tuple[str, ...] = ()
+
+
+def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sample ids of train, validation and test. Whole-number y is split class by class."""
+    from resolvent.data.order import shuffle
+
+    validation, test = _check_fractions(fractions)
+    order = torch.from_numpy(shuffle(len(y), seed))
+    labels = y.new_zeros(len(y), dtype=torch.long) if y.is_floating_point() else y
+    share = torch.zeros(len(y), dtype=torch.float64)
+    for label in labels.unique():
+        members = order[labels[order] == label]
+        share[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    share = share[order]
+    return order[share >= validation + test], order[(share >= test) & (share < validation + test)], order[share < test]
+
+
+def prepare(
+    parts: Mapping[str, Own], how: Preparation, *, name: str, source: str, class_names: Sequence[str] = (),
+    notes: Sequence[str] = (), layout: Layout | None = None,
+) -> Task:  # fmt: skip
+    """`parts` holds "all", or "train" with "test" and perhaps "validation"."""
+    raw = _splits(parts, how)
+    classes = None if raw["train"].y.is_floating_point() else max(len(class_names), *(_top(s.y) for s in raw.values()))
+    _require_few(classes, sum(len(s) for s in raw.values()))
+    if raw["train"].x.is_floating_point():
+        ready, told = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
+    else:
+        ready, told = _tokens(raw, how), []
+    ready = replace(ready, classes=classes, class_names=tuple(class_names))
+    splits = {part: Split(ready(split.x, split.lengths), split.y, split.lengths) for part, split in raw.items()}
+    first = splits["train"]
+    return Task(
+        name,
+        splits["train"],
+        splits["validation"],
+        splits["test"],
+        length=first.x.shape[1],
+        channels=None if ready.inputs is None else first.x.shape[2],
+        vocabulary=ready.vocabulary,
+        classes=classes,
+        class_names=tuple(class_names),
+        bounds=ready.bounds,
+        licence="the user's own",
+        source=source,
+        notes=(*notes, *_count_parts(parts), *told),
+        preprocess=ready,
+    )
+
+
+def _require_few(classes: int | None, samples: int) -> None:
+    """Numbers that are no numbers of classes (codes, times) would ask for a model of as many outputs."""
+    if classes is not None and classes > max(1000, 10 * samples):
+        raise ValueError(
+            f"data: expected classes numbered from 0, got numbers up to {classes - 1:,} for {samples:,} samples; "
+            "number the classes from 0 on, or give their names as text."
+        )
+
+
+def _count_parts(parts: Mapping[str, Own]) -> list[str]:
+    found = {group for part in parts.values() for group in part.groups}
+    return [f"{len(found)} groups, each in one part of the split"] if found else []
+
+
+def _top(values: Tensor) -> int:
+    return int(values.max()) + 1 if values.numel() else 0
+
+
+def _tokens(raw: Mapping[str, Split], how: Preparation) -> Preprocess:
+    if how.scale != "none":
+        raise ValueError("data: expected real input to scale, got tokens; leave scale out.")
+    lowest = min(int(split.x.min()) for split in raw.values() if len(split))
+    if lowest < 0:
+        raise ValueError(f"data: expected tokens from 0 on, got {lowest}; number them from 0.")
+    padded = any(split.lengths is not None for split in raw.values())
+    length, top = raw["train"].x.shape[1], max(_top(split.x) for split in raw.values())
+    bounds = None if isinstance(how.bounds, str) else how.bounds
+    return Preprocess(vocabulary=top, length=length, padded=padded, bounds=bounds)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _splits(parts: Mapping[str, Own], how: Preparation) -> dict[str, Split]:
+    whole = {name: Split(part.x, part.y, part.lengths) for name, part in parts.items()}
+    require_apart({name: part.groups for name, part in parts.items()})
+    if "all" in whole:
+        indices = _indices(parts["all"], how.fractions, how.seed)
+        return {part: whole["all"].select(index) for part, index in zip(PARTS, indices, strict=True)}
+    if "validation" in whole:
+        return whole
+    train, validation, _ = _indices(parts["train"], (how.fractions[0], 0.0), how.seed)
+    return whole | {"train": whole["train"].select(train), "validation": whole["train"].select(validation)}
+
+
+def _indices(part: Own, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    if part.groups:
+        return grouped_indices(part.y, part.groups, _check_fractions(fractions), seed)
+    return split_indices(part.y, fractions, seed)
+
+
+def _check_fractions(fractions: Sequence[float]) -> tuple[float, float]:
+    if len(fractions) != 2 or min(fractions) < 0 or sum(fractions) >= 1:
+        raise ValueError(
+            f"from_arrays: expected the shares of validation and test, below 1 together, got {tuple(fractions)}."
+        )
+    return fractions[0], fractions[1]

@@ -1,0 +1,225 @@
+"""What stands between raw values and a model: learned from the training part, saved with the run, applied to new data.
+
+    ready = task.preprocess(x, lengths)        # x (n, l, c) raw, NaN where missing -> what the model reads
+
+Channels are scaled, then gaps are filled, then the padding is set. A gap is filled by what came before it alone, so a
+stream is filled as the whole sequence is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NoReturn
+
+import torch
+from torch import Tensor
+
+from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.tokeniser import Tokeniser
+from resolvent.models.settings import Settings
+
+Missing = Literal["refuse", "zero", "mean", "ffill", "flag"]
+Scale = Literal["none", "standard", "minmax"]
+Bounds = tuple[float, float]
+LARGEST = torch.finfo(torch.float32).max  # of what a model reads
+
+
+@dataclass(frozen=True)
+class Layout(Settings):
+    """How a file was laid out: a new one is read by the same names.
+
+    label     the column of a table that holds the answers
+    header    whether the first line of a table names its columns
+    channels  names of the channels, where the file has them
+    steps     names of the columns of a table with one row a sample
+    group     the column of a table that told which samples belong together; a model does not see it
+    """
+
+    label: str | None = None
+    header: bool = True
+    channels: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Preprocess(Settings):
+    """Either `inputs` (raw channels) or `vocabulary` (tokens) is set; `classes` None means regression.
+
+    centre, width  each channel is read as (x - centre) / width
+    missing        what a gap becomes: 0 after scaling ("zero"), the mean of the training part ("mean"), the last value
+                   of the channel, or that mean before the first ("ffill"); "flag": the same, and one more channel for
+                   each of `flagged`, 1 where the value was missing
+    fill           the mean of what training observed in each channel, scaled
+    low, high      of each channel that the model reads: the range of what was observed, scaled
+    bounds         the valid range of all of them, which an attack keeps; `inferred`: it is that of the data
+    length         steps of the training part's arrays; `padded`: some sequences were shorter
+    """
+
+    inputs: int | None = None
+    vocabulary: int | None = None
+    classes: int | None = None
+    class_names: tuple[str, ...] = ()
+    layout: Layout = field(default_factory=Layout)
+    missing: Missing = "refuse"
+    flagged: tuple[int, ...] = ()
+    scale: Scale = "none"
+    centre: tuple[float, ...] = ()
+    width: tuple[float, ...] = ()
+    fill: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    bounds: Bounds | None = None
+    inferred: bool = False
+    length: int = 1
+    padded: bool = False
+    pair: bool = False
+    tokeniser: Tokeniser | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the raw channels; numbers where the data had none."""
+        return self.layout.channels or tuple(str(i) for i in range(self.inputs or 0))
+
+    def by(self, missing: Missing | None) -> Preprocess:
+        """The same with another rule for gaps; flags are channels of the model, so that rule cannot come or go."""
+        if missing is None or missing == self.missing:
+            return self
+        if "flag" in (missing, self.missing):
+            raise ValueError(
+                f"data: the model was trained with missing={self.missing!r}, which fixes its channels; got {missing!r}."
+            )
+        return replace(self, missing=missing)
+
+    def __call__(self, x: Any, lengths: Any = None) -> Tensor:
+        """x (n, l, c) real, NaN where missing, as the model reads it; tokens as they are. Steps beyond lengths: any.
+
+        Tensors, arrays or nested lists. Lists of sequences of several lengths: `Predictor.read`.
+        """
+        x = x if isinstance(x, Tensor) else tensor_of("x", x, "data", gaps=True)
+        if self.inputs is None or not x.is_floating_point():
+            return self._tokens(x)
+        x = x[..., None] if x.dim() == 2 and self.inputs == 1 else x
+        if x.dim() != 3 or x.shape[2] != self.inputs:
+            raise ValueError(f"data: expected x of shape (n, l, {self.inputs}){self._named()}, got {tuple(x.shape)}.")
+        inside = steps_inside(x, None if lengths is None else _check_lengths(lengths, x))
+        self._refuse_wrong(x, inside)
+        gap = x.isnan() & inside
+        ready = self._fill(self.scaled(x), gap, None)
+        ready = torch.where(inside, ready, self._padding(ready))
+        return torch.cat([ready, gap[..., list(self.flagged)].float()], -1) if self.flagged else ready
+
+    def step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One step x (b, c) of a stream, and the last values seen, which the next step takes."""
+        if x.dim() != 2 or x.shape[1] != self.inputs:
+            raise ValueError(f"data: expected a step of shape (b, {self.inputs}){self._named()}, got {tuple(x.shape)}.")
+        self._refuse_wrong(x[:, None], torch.ones(1, 1, 1, dtype=torch.bool))
+        gap = x.isnan()
+        ready = self._fill(self.scaled(x)[:, None], gap[:, None], last)[:, 0]
+        flags = gap[:, list(self.flagged)].float()
+        return torch.cat([ready, flags], -1), ready
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _named(self) -> str:
+        return f" (channels {', '.join(self.layout.channels)})" if self.layout.channels else ""
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Raw values (.., c) in the units that the model reads, float32; gaps stay."""
+        if self.scale == "none":
+            return x.float()
+        centre, width = (torch.tensor(v, dtype=torch.float64) for v in (self.centre, self.width))
+        return ((x.double() - centre) / width).float()
+
+    def _fill(self, x: Tensor, gap: Tensor, last: Tensor | None) -> Tensor:
+        """x (n, l, c) scaled; `last` (n, c) is what stood before the first step."""
+        if not bool(gap.any()):
+            return x
+        first = self._first(x) if last is None else last
+        if self.missing in ("zero", "mean"):
+            return torch.where(gap, self._first(x)[:, None], x)
+        steps = torch.arange(x.shape[1])[None, :, None].expand_as(x)
+        seen = torch.where(gap, -1, steps).cummax(1).values  # the latest step with a value; -1: none yet
+        return torch.where(seen >= 0, x.gather(1, seen.clamp(min=0)), first[:, None])
+
+    def _first(self, x: Tensor) -> Tensor:
+        """What a gap becomes before anything was seen: (1, c)."""
+        values = (0.0,) * len(self.fill) if self.missing == "zero" else self.fill
+        return torch.tensor(values, dtype=x.dtype)[None]
+
+    def _padding(self, x: Tensor) -> Tensor:
+        """0, or what is nearest to it in the range of the channel: no model reads it, every attack finds it valid."""
+        low, high = (torch.tensor(v[: self.inputs], dtype=x.dtype) for v in (self.low, self.high))
+        return torch.zeros(self.inputs or 0, dtype=x.dtype).clamp(low, high)
+
+    def _refuse_wrong(self, x: Tensor, inside: Tensor) -> None:
+        infinite = (x.abs() > LARGEST) & inside
+        if bool(infinite.any()):
+            raise ValueError(f"data: x holds {int(infinite.sum())} infinite values; clip or drop them first.")
+        gap = x.isnan() & inside
+        if self.missing == "refuse" and bool(gap.any()):
+            sample, step, channel = gap.nonzero()[0].tolist()
+            place = f", the first in sample {sample}, step {step}, channel {self.channels[channel]}"
+            refuse_gaps(int(gap.sum()), int(inside.expand_as(x).sum()), place)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        if self.vocabulary is None:
+            return self(x.double())  # whole numbers for a model that reads real ones
+        if x.is_floating_point():
+            raise TypeError(f"data: expected whole-number tokens below {self.vocabulary}, got {x.dtype}.")
+        if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocabulary:
+            got = f"{int(x.min())} to {int(x.max())}"
+            raise ValueError(f"data: expected tokens from 0 to {self.vocabulary - 1}, got {got}.")
+        return x.long()
+
+
+def _check_lengths(lengths: Any, x: Tensor) -> Tensor:
+    steps, (n, l) = tensor_of("lengths", lengths, "data"), x.shape[:2]
+    if steps.shape != (n,) or (n and not 1 <= int(steps.min()) <= int(steps.max()) <= l):
+        raise ValueError(f"data: expected {n} lengths from 1 to {l}, got {steps.reshape(-1).tolist()[:8]}.")
+    return steps
+
+
+def steps_inside(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """(n or 1, l, 1): which steps of x (n, l, c) count."""
+    if lengths is None:
+        return torch.ones(1, x.shape[1], 1, dtype=torch.bool)
+    return (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
+
+
+def refuse_gaps(count: int, of: int, place: str = "") -> NoReturn:
+    raise ValueError(
+        f"data: x holds {count} missing or infinite values ({count / max(1, of):.1%}){place}; fill or drop them first, "
+        "or say how with missing='zero', 'mean', 'ffill' or 'flag' (--missing on the command line)."
+    )
+
+
+def _check(made: Preprocess) -> None:
+    """What a file that was changed by hand could hold."""
+    if made.inputs is not None and (not isinstance(made.inputs, int) or made.inputs < 1):
+        raise ValueError(f"Preprocess: inputs must be a whole number from 1 on, got {made.inputs!r}.")
+    if (made.inputs is None) == (made.vocabulary is None):
+        raise ValueError("Preprocess: expected either inputs (real) or vocabulary (tokens).")
+    if made.inputs is None:
+        return
+    wanted = {"centre": made.inputs, "width": made.inputs, "fill": made.inputs}
+    wanted |= dict.fromkeys(("low", "high"), made.inputs + len(made.flagged))
+    for name, count in wanted.items():
+        values = getattr(made, name)
+        if len(values) != count or not all(_finite(value) for value in values):
+            raise ValueError(f"Preprocess: {name} must hold {count} finite numbers, got {str(values)[:60]}.")
+    if min(made.width) <= 0 or any(a > b for a, b in zip(made.low, made.high, strict=True)):
+        raise ValueError("Preprocess: expected widths above 0 and low <= high in every channel.")
+    if not all(isinstance(i, int) and 0 <= i < made.inputs for i in made.flagged):
+        raise ValueError(f"Preprocess: flagged must hold channels from 0 to {made.inputs - 1}, got {made.flagged}.")
+    if len(made.layout.channels) not in (0, made.inputs):
+        raise ValueError(f"Preprocess: expected {made.inputs} channel names, got {len(made.layout.channels)}.")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,76 @@
+"""Forecasting: windows of the past and what follows them.
+
+A series (t, c) gives the samples x = steps i .. i + window - 1 of all channels and y = the `horizon` next values of the
+target channels, for every stride-th i. Parts are cut by time: the last share of each series is the test, what lies
+before it validation, and no window of an earlier part reaches into a later one, so that nothing of what is asked for
+was seen in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from resolvent.data.preparation.prepare import Own
+
+
+@dataclass(frozen=True)
+class Windows:
+    """window steps of the past, horizon steps ahead, stride between windows' starts; targets: places of channels."""
+
+    window: int
+    horizon: int = 1
+    stride: int = 1
+    targets: tuple[int, ...] | None = None  # None: all channels
+
+    def __post_init__(self) -> None:
+        for name in ("window", "horizon", "stride"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"forecast: {name} must be a whole number of at least 1, got {value!r}.")
+
+
+def cut_windows(
+    series: Sequence[np.ndarray], how: Windows, fractions: tuple[float, float], where: str
+) -> dict[str, Own]:
+    """Samples of train, validation and test from series (t, c) each; a window whose answer has gaps is left out."""
+    need, found = how.window + how.horizon, {"train": [], "validation": [], "test": []}  # type: ignore[var-annotated]
+    for values in series:
+        steps = len(values)
+        ends = [round(steps * (1 - sum(fractions))), round(steps * (1 - fractions[1])), steps]
+        first = 0
+        for part, end in zip(found, ends, strict=True):
+            # the past may lie in an earlier part, the answers may not
+            start = max(0, first - how.window) if part != "train" else 0
+            found[part] += _windows(values[start:end], how)
+            first = end
+    short = [part for part in ("train", "test") if not found[part]]
+    if short:
+        longest = max(len(values) for values in series)
+        raise ValueError(
+            f"{where}: no window of {how.window} steps and {how.horizon} ahead ({need} together) fits into the "
+            f"{short[0]} part; the longest series has {longest} steps. Make --window or --horizon smaller."
+        )
+    return {part: _stack(rows, found["train"][0]) for part, rows in found.items()}
+
+
+def _windows(values: np.ndarray, how: Windows) -> list[tuple[np.ndarray, np.ndarray]]:
+    targets = list(range(values.shape[1])) if how.targets is None else list(how.targets)
+    rows = []
+    for i in range(0, len(values) - how.window - how.horizon + 1, how.stride):
+        middle = i + how.window
+        answer = values[middle : middle + how.horizon, targets].reshape(-1)  # (horizon * targets,)
+        if np.isfinite(answer).all():
+            rows.append((values[i:middle], answer))
+    return rows
+
+
+def _stack(rows: list[tuple[np.ndarray, np.ndarray]], like: tuple[np.ndarray, np.ndarray]) -> Own:
+    if not rows:
+        x, y = (np.zeros((0, *part.shape), dtype=np.float32) for part in like)
+    else:
+        x, y = (np.stack(column).astype(np.float32) for column in zip(*rows, strict=True))
+    return Own(torch.from_numpy(x), torch.from_numpy(y))

@@ -1,0 +1,92 @@
+"""One's own data as a Task: shapes, channels and classes inferred, the split seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.data.preparation.prepare import Own, Preparation, prepare, split_indices
+from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.words import number_words
+from resolvent.data.task import Task
+
+__all__ = ["from_arrays", "own", "split_indices"]
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    lengths: Any = None,
+    *,
+    groups: Any = None,
+    name: str = "arrays",
+    class_names: Sequence[str] = (),
+    **options: Any,
+) -> Task:
+    """x (n, l, c) or (n, l) real, or (n, l) whole-number tokens; y (n,) classes, or real targets; lengths (n,).
+
+    Classes are numbers from 0, or words: those are numbered by their names, in the order of `class_names` where given.
+
+    Real input becomes float32 once it is scaled, and one of shape (n, l) gets its channel axis. The options are those
+    of `prepare.Preparation`: fractions of validation and test, seed, bounds, missing, scale. Classes keep their
+    proportions in every split. `groups` (n,), words or numbers, tells which samples belong together: none of them is
+    in two splits.
+    """
+    how = Preparation.of("from_arrays", **options)
+    answers, names = number_words({"y": y}, class_names)
+    samples = own(x, answers["y"], lengths, groups)
+    return prepare({"all": samples}, how, name=name, source="from_arrays", class_names=names)
+
+
+def own(x: Any, y: Any, lengths: Any = None, groups: Any = None) -> Own:
+    """Checked samples; missing values are still NaN."""
+    inputs, answers = _inputs(x), _answers(y)
+    steps = None if lengths is None else tensor_of("lengths", lengths)
+    if steps is not None and steps.is_floating_point():
+        raise TypeError(f"from_arrays: expected whole numbers as lengths, got {steps.dtype}.")
+    if len(inputs) != len(answers) or (steps is not None and len(steps) != len(inputs)):
+        counts = f"{len(inputs)} inputs, {len(answers)} answers" + ("" if steps is None else f", {len(steps)} lengths")
+        raise ValueError(f"from_arrays: expected as many answers (and lengths) as inputs, got {counts}.")
+    return Own(inputs, answers, None if steps is None else steps.long(), _groups(groups, len(inputs)))
+
+
+def _groups(groups: Any, samples: int) -> tuple[str, ...]:
+    if groups is None:
+        return ()
+    found = np.asarray(groups)
+    if found.shape != (samples,):
+        raise ValueError(f"from_arrays: expected groups of shape ({samples},), one a sample, got {found.shape}.")
+    return tuple(str(name) for name in found.tolist())
+
+
+def _inputs(x: Any) -> Tensor:
+    value = tensor_of("x", x, gaps=True)
+    if value.dim() not in (2, 3) or (value.dim() == 3 and not value.is_floating_point()):
+        got = f"{tuple(value.shape)} {value.dtype}"
+        raise ValueError(f"from_arrays: expected x of shape (n, l, c), or (n, l) real or tokens, got {got}.")
+    if 0 in value.shape:
+        raise ValueError(f"from_arrays: expected at least one sample, step and channel, got x {tuple(value.shape)}.")
+    if not value.is_floating_point():
+        return value.long()
+    value = value if value.dtype == torch.float64 else value.float()
+    return value if value.dim() == 3 else value[..., None]
+
+
+def _answers(y: Any) -> Tensor:
+    value = tensor_of("y", y)
+    if value.dim() < 1:
+        raise ValueError("from_arrays: expected y of shape (n,) or (n, ...), got one number.")
+    if not value.is_floating_point():
+        if value.dim() > 1:
+            raise ValueError(
+                f"from_arrays: expected one class a sample, y of shape (n,), got {tuple(value.shape)}; targets "
+                "that are no classes are given as real numbers."
+            )
+        return value.long()
+    if not bool(value.isfinite().all()):
+        raise ValueError("from_arrays: y holds missing or infinite values; drop those samples first.")
+    return value.float()

@@ -1,0 +1,92 @@
+"""A map-style `torch.utils.data.Dataset`, or a `DataLoader`, as a Task.
+
+    task = rv.data.from_dataset(mine)                          # mine[i] -> (x, y), x (l, c) or (l,), of any lengths
+    task = rv.data.from_dataset(train, test=held_out)          # the test split as it was given
+
+Samples are read once. What a loader shuffles or leaves out is read as it gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from resolvent.data.preparation.prepare import Preparation, prepare
+from resolvent.data.readers.arrays import own
+from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.words import number_words
+from resolvent.data.task import Task
+
+
+def from_dataset(
+    dataset: Dataset[Any] | DataLoader[Any],
+    *,
+    test: Dataset[Any] | DataLoader[Any] | None = None,
+    name: str = "dataset",
+    class_names: tuple[str, ...] = (),
+    **options: Any,
+) -> Task:
+    """Every sample is a pair (x, y): x (l, c) real, (l,) real or tokens, y a class, a word, or real targets.
+
+    Sequences of different lengths are padded, and the task has their lengths. The options are those of `from_arrays`:
+    fractions of validation and test, seed, bounds, missing, scale.
+    """
+    how = Preparation.of("from_dataset", **options)
+    read = {"all": _read("dataset", dataset)}
+    if test is not None:
+        read = {"train": read["all"], "test": _read("test", test)}
+    answers, names = number_words({part: np.asarray(ys) for part, (_, ys) in read.items()}, class_names)
+    steps = max(len(x) for xs, _ in read.values() for x in xs)
+    padded = {part: _pad(xs, steps) for part, (xs, _) in read.items()}
+    parts = {part: own(x, answers[part], lengths) for part, (x, lengths) in padded.items()}
+    return prepare(parts, how, name=name, source="from_dataset", class_names=names)
+
+
+def _read(where: str, dataset: Any) -> tuple[list[Tensor], list[Any]]:
+    pairs = _unbatch(dataset) if isinstance(dataset, DataLoader) else _single(where, dataset)
+    xs: list[Tensor] = []
+    ys: list[Any] = []
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"from_dataset: expected pairs (x, y), got {type(pair).__name__} at {where}[{i}].")
+        x = tensor_of("x", pair[0])
+        if x.dim() not in (1, 2) or not len(x):
+            raise ValueError(f"from_dataset: expected x of shape (l,) or (l, c), got {tuple(x.shape)} at {where}[{i}].")
+        if xs and (x.shape[1:] != xs[0].shape[1:] or x.is_floating_point() != xs[0].is_floating_point()):
+            first = f"{tuple(xs[0].shape)} {xs[0].dtype}"
+            raise ValueError(f"from_dataset: {where}[0] is {first}, {where}[{i}] {tuple(x.shape)} {x.dtype}.")
+        xs.append(x)
+        ys.append(pair[1].tolist() if isinstance(pair[1], Tensor | np.ndarray) else pair[1])
+    if not xs:
+        raise ValueError(f"from_dataset: {where} holds no samples.")
+    return xs, ys
+
+
+def _single(where: str, dataset: Any) -> Iterator[Any]:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(
+            f"from_dataset: expected a map-style Dataset with a length, or a DataLoader, got "
+            f"{type(dataset).__name__} as {where}; collect an iterable one into a list of pairs first."
+        )
+    return (dataset[i] for i in range(len(dataset)))
+
+
+def _unbatch(loader: Iterable[Any]) -> Iterator[Any]:
+    for batch in loader:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise TypeError(f"from_dataset: expected batches (x, y) of the loader, got {type(batch).__name__}.")
+        yield from zip(*batch, strict=True)
+
+
+def _pad(xs: list[Tensor], steps: int) -> tuple[Tensor, Tensor | None]:
+    """(n, steps, ...) with zeros behind, and the lengths where they differ from that."""
+    lengths = torch.tensor([len(x) for x in xs])
+    held = xs[0].new_zeros((len(xs), steps, *xs[0].shape[1:]))
+    for i, x in enumerate(xs):
+        held[i, : len(x)] = x
+    return held, None if bool((lengths == steps).all()) else lengths

@@ -1,0 +1,262 @@
+"""A user's file as a Task: npz, safetensors, CSV, Parquet or .ts; what was inferred is in `task.describe()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from resolvent.data.preparation.prepare import Own, Preparation, prepare
+from resolvent.data.preparation.preprocess import Layout
+from resolvent.data.preparation.windows import Windows, cut_windows
+from resolvent.data.readers.archive import read_arrays
+from resolvent.data.readers.arrays import own
+from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
+from resolvent.data.readers.table import Table, check_table, read_csv, sequences
+from resolvent.data.readers.ts import read_ts
+from resolvent.data.readers.words import number_words
+from resolvent.data.task import Task
+
+ARRAYS = (".npz", ".safetensors")
+SUFFIXES = (*ARRAYS, ".csv", ".tsv", ".parquet", ".ts")
+_VALIDATION = ("validation", "val", "valid")
+
+
+def from_file(
+    path: str | Path,
+    *,
+    test: str | Path | None = None,
+    label: str | None = None,
+    header: bool = True,
+    group: str | None = None,
+    task: Literal["classification", "regression", "forecast"] | None = None,
+    window: int | None = None,
+    horizon: int | None = None,
+    target: str | None = None,
+    **options: Any,
+) -> Task:
+    """A task from a file, by its ending. The options are those of `from_arrays`; bounds are inferred unless told.
+
+    .npz .safetensors   arrays x, y and perhaps lengths, class_names, channel_names; or x_train, y_train, .., x_test, ..
+    .csv .tsv .parquet  one row a sample or, with columns id and time, one row a step: see `table`
+    .ts                 the format of the UEA and UCR archives
+
+    test     another file of the same kind: all of it is the test part, none of the first is
+    label    the column that holds the answers of a table
+    header   False: the first line of a CSV is a sample, and its first column the answer
+    group    the column of a table, or the array of an archive, that tells which samples belong together (a patient, a
+             machine): none of them is in two parts of the split
+    task     "regression": answers are quantities, also where all of them are whole numbers; "forecast": there are no
+             answers, a model learns from `window` steps the next `horizon` values (1) of the channel `target`, or of
+             all channels; parts are cut by time (windows.py). None: by the answers
+    """
+    if task == "forecast":
+        return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, options))
+    _refuse_forecast_options(task, window=window, horizon=horizon, target=target)
+    first = checked_file(path)
+    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
+    files = {"all": first} if test is None else {"train": first, "test": checked_file(test)}
+    if len({file.suffix.lower() for file in files.values()}) > 1:
+        raise ValueError(f"from_file: expected two files of one kind, got {first.name} and {Path(str(test)).name}.")
+    source, notes = ", ".join(file.name for file in files.values()), []
+    if first.suffix.lower() in ARRAYS:
+        parts, names, layout = _arrays(files, group)
+    else:
+        read = {part: read_sequences(file, label, header, group=group) for part, file in list(files.items())[:1]}
+        layout = next(iter(read.values())).layout
+        for part, file in list(files.items())[1:]:
+            read[part] = read_sequences(file, label, header, like=layout, group=group)
+        parts, names = stack_parts(read)
+        notes = list(dict.fromkeys(note for found in read.values() for note in found.notes))
+    if task == "regression":
+        parts, names = {part: _as_quantities(found, names, first) for part, found in parts.items()}, ()
+    elif task == "classification" and any(found.y.is_floating_point() for found in parts.values()):
+        raise ValueError(f"{first}: expected classes, got real numbers as answers; use task='regression'.")
+    return prepare(parts, how, name=first.stem, source=source, class_names=names, notes=notes, layout=layout)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Options of from_file that a forecast has no use for, and those that it shares."""
+
+    test: str | Path | None
+    label: str | None
+    group: str | None
+    header: bool
+    options: dict[str, Any]
+
+
+def forecast_file(path: str | Path, window: int | None, horizon: int | None, target: str | None, rest: _Rest) -> Task:
+    """Windows of the series in a file; see `windows.cut_windows`."""
+    for name in ("test", "label", "group"):
+        if getattr(rest, name) is not None:
+            raise ValueError(f"from_file: a forecast asks for the series' own values; leave out {name}.")
+    if window is None:
+        raise ValueError("from_file: a forecast needs a window, the steps of the past that the model sees (--window).")
+    file = checked_file(path)
+    how = Preparation.of("from_file", **{"bounds": "infer"} | rest.options)
+    series, layout, notes = _read_series(file, rest.header)
+    names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
+    if target is not None and target not in names:
+        raise ValueError(f"{file}: expected a channel {target!r} to forecast, got {', '.join(names[:20])}.")
+    wanted = None if target is None else (names.index(target),)
+    windows = Windows(window, horizon or 1, targets=wanted)
+    parts = cut_windows(series, windows, (how.fractions[0], how.fractions[1]), str(file))
+    told = f"forecast of {windows.horizon} steps of {target or 'all channels'} from {window}; parts cut by time"
+    made = prepare(parts, how, name=file.stem, source=file.name, notes=[*notes, told], layout=layout)
+    return replace(made, horizon=windows.horizon)
+
+
+def _read_series(file: Path, header: bool) -> tuple[list[np.ndarray], Layout, tuple[str, ...]]:
+    """Series (t, c) each, and their channels."""
+    if file.suffix.lower() in ARRAYS:
+        arrays = read_arrays(file)
+        if "x" not in arrays or arrays["x"].dtype.kind != "f":
+            raise ValueError(f"{file}: expected real series x (n, l, c) or (l, c), got {', '.join(arrays)}.")
+        x = np.asarray(arrays["x"], dtype=np.float32)
+        x = x[None] if x.ndim == 2 else x
+        lengths = arrays.get("lengths", np.full(len(x), x.shape[1]))
+        series = [row[:n] for row, n in zip(x, lengths.tolist(), strict=True)]
+        return series, Layout(channels=names_in(arrays, "channel_names")), ()
+    read = read_sequences(file, None, header, needed=False)
+    return read.values, read.layout, read.notes
+
+
+def _refuse_forecast_options(task: str | None, **given: Any) -> None:
+    if task not in (None, "classification", "regression"):
+        raise ValueError(f"from_file: task must be classification, regression or forecast, got {task!r}.")
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None:
+        raise ValueError(f"from_file: {wrong} is for task='forecast'; leave it out.")
+
+
+def _as_quantities(part: Own, names: tuple[str, ...], file: Path) -> Own:
+    """Answers as real numbers; classes that are words have none."""
+    if part.y.is_floating_point():
+        return part
+    if not names:
+        return replace(part, y=part.y.float())
+    values = [as_number(name) for name in names]
+    if any(value is None for value in values):
+        raise ValueError(f"{file}: expected numbers as answers of a regression, got the words {', '.join(names[:5])}.")
+    return replace(part, y=torch.tensor(values, dtype=torch.float32)[part.y])
+
+
+def checked_file(path: str | Path) -> Path:
+    """The file, which is there and of a kind that can be read."""
+    file = Path(path).expanduser()
+    if file.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}.")
+    if not file.is_file():
+        raise FileNotFoundError(f"from_file: {str(file)!r} is not there.")
+    return file
+
+
+def read_sequences(
+    file: Path,
+    label: str | None,
+    header: bool = True,
+    *,
+    like: Layout | None = None,
+    needed: bool = True,
+    group: str | None = None,
+) -> Sequences:
+    """The samples of a table or .ts file; `like`, `needed`, `group`: see `table.sequences`."""
+    if group is not None and (file.suffix.lower() == ".ts" or not header):
+        raise ValueError(f"{file}: expected a table whose columns have names to find the groups {group!r} in.")
+    if file.suffix.lower() == ".parquet":
+        return sequences(_parquet(file), label, like, needed, group)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as wrong:
+        raise ValueError(f"{file}: expected text in UTF-8 ({wrong.reason} at byte {wrong.start}).") from wrong
+    if file.suffix.lower() == ".ts":
+        return read_ts(text, str(file), needed)
+    found = sequences(read_csv(text, str(file), header), label, like, needed, group)
+    return replace(found, layout=replace(found.layout, header=header))
+
+
+def _parquet(file: Path) -> Table:
+    try:
+        from pyarrow import ArrowInvalid, parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as absent:
+        raise ImportError(
+            "from_file: Parquet needs pyarrow: pip install 'resolvent[data]', or save the table as CSV."
+        ) from absent
+    try:
+        columns = parquet.read_table(file).to_pydict()
+    except ArrowInvalid as wrong:
+        raise ValueError(f"{file}: expected a Parquet table ({wrong}).") from wrong
+    rows = [["" if cell is None else str(cell) for cell in row] for row in zip(*columns.values(), strict=True)]
+    return check_table(Table(list(columns), rows, range(1, len(rows) + 1), str(file)))
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def _arrays(files: Mapping[str, Path], group: str | None) -> tuple[dict[str, Own], tuple[str, ...], Layout]:
+    held = {part: read_arrays(file) for part, file in files.items()}
+    known = next((found for arrays in held.values() if (found := names_in(arrays, "class_names"))), ())
+    held, names = _number_classes(held, known)
+    parts: dict[str, Own] = {}
+    for part, arrays in held.items():
+        for name in _parts(arrays, files[part]):
+            target = part if name == "" else ("validation" if name in _VALIDATION else name)
+            parts[target] = _part(arrays, f"_{name}" if name else "", files[part], group)
+    channels = {part: names_in(arrays, "channel_names") for part, arrays in held.items()}
+    if len(set(channels.values())) > 1:
+        raise ValueError(f"from_file: expected the same channel_names in both files, got {channels}.")
+    return _pad_parts(parts), names, Layout(channels=next(iter(channels.values())))
+
+
+def names_in(arrays: Mapping[str, np.ndarray], key: str) -> tuple[str, ...]:
+    """Words that an archive keeps beside its numbers; none when it has no such array."""
+    return tuple(str(name) for name in arrays[key].tolist()) if key in arrays else ()
+
+
+def _number_classes(
+    held: Mapping[str, dict[str, np.ndarray]], known: tuple[str, ...]
+) -> tuple[dict[str, dict[str, np.ndarray]], tuple[str, ...]]:
+    """Classes that are words get one numbering over all parts and files."""
+    places = [(part, name) for part, arrays in held.items() for name in arrays if name == "y" or name.startswith("y_")]
+    answers, names = number_words({f"{part} {name}": held[part][name] for part, name in places}, known)
+    own_ones = {part: {n: answers[f"{part} {n}"] for p, n in places if p == part} for part in held}
+    return {part: arrays | own_ones[part] for part, arrays in held.items()}, names
+
+
+def _parts(arrays: Mapping[str, np.ndarray], file: Path) -> list[str]:
+    """ "" for x and y alone, or the parts that the names of the arrays tell."""
+    if "x" in arrays:
+        return [""]
+    found = [name for name in ("train", *_VALIDATION, "test") if f"x_{name}" in arrays]
+    if "train" not in found or "test" not in found:
+        raise ValueError(
+            f"{file}: expected arrays x and y, or x_train, y_train, x_test, y_test; got {', '.join(arrays) or 'none'}."
+        )
+    return found
+
+
+def _part(arrays: Mapping[str, np.ndarray], ending: str, file: Path, group: str | None) -> Own:
+    if f"y{ending}" not in arrays:
+        raise ValueError(f"{file}: expected an array y{ending} beside x{ending}, got {', '.join(arrays)}.")
+    if group is not None and f"{group}{ending}" not in arrays:
+        raise ValueError(f"{file}: expected an array {group}{ending} of groups, got {', '.join(arrays)}.")
+    groups = None if group is None else arrays[f"{group}{ending}"]
+    try:
+        return own(arrays[f"x{ending}"], arrays[f"y{ending}"], arrays.get(f"lengths{ending}"), groups)
+    except (ValueError, TypeError) as wrong:
+        raise type(wrong)(f"{file}: {wrong}") from wrong
+
+
+def _pad_parts(parts: dict[str, Own]) -> dict[str, Own]:
+    """Parts whose arrays differ in length cannot share a model's time axis unless lengths say what counts."""
+    if len({part.x.shape[1:] for part in parts.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(part.x.shape)}" for name, part in parts.items())
+        raise ValueError(
+            f"from_file: expected the same steps and channels in every part, got {shapes}; pad and give lengths."
+        )
+    return parts

@@ -1,0 +1,310 @@
+"""Tables as samples: one row a sample, or one row a step.
+
+wide    one column holds the answer, every other one a step, in the order of the columns; empty cells at the end of a
+        row end the sequence. One channel.
+long    when there are columns `id` and `time`: rows of one id are a sample, in the order of their times; one column
+        holds its answer, every other one is a channel.
+
+The answer's column is the one named `label`, or else the one called label, class, target or y. A table that is read
+like an earlier one (its `Layout`) need not have it; columns are then found by their names, in any order.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from resolvent.data.preparation.preprocess import Layout
+from resolvent.data.readers.sequences import Sequences, number_of
+
+ANSWERS = ("label", "class", "target", "y")
+_LARGEST_CELL = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Cells as text, and the line in which each row stands."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    lines: Sequence[int]
+    where: str
+
+    def line(self, row: int) -> str:
+        return f"{self.where}, line {self.lines[row]}"
+
+
+def read_csv(text: str, where: str, header: bool = True) -> Table:
+    """Commas, semicolons or tabs, whichever the first line has most of; without a header the first column answers."""
+    csv.field_size_limit(_LARGEST_CELL)
+    first = text.lstrip("\ufeff").split("\n", 1)[0]
+    divider = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), delimiter=divider, strict=True)
+    rows, lines = [], []
+    try:
+        for row in reader:
+            if row and any(cell.strip() for cell in row):
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as wrong:
+        raise ValueError(f"{where}, line {reader.line_num}: {wrong}.") from wrong
+    if not rows:
+        raise ValueError(f"{where}: expected a table, found no rows.")
+    columns = [cell.strip() for cell in rows[0]] if header else ["label", *(str(i) for i in range(len(rows[0]) - 1))]
+    body = slice(1, None) if header else slice(0, None)
+    return check_table(Table(columns, rows[body], lines[body], where), header)
+
+
+def check_table(table: Table, header: bool = True) -> Table:
+    """Column names once each, every row as wide as the header."""
+    names = [name for name in table.columns if name]
+    if header and names and all(is_number(name) for name in names):
+        raise ValueError(
+            f"{table.where}, line 1: expected the names of the columns, got numbers; add a header, or pass "
+            "header=False (--no-header) when the first column is the label."
+        )
+    seen: set[str] = set()
+    twice = [name for name in table.columns if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if twice:
+        raise ValueError(f"{table.where}: expected every column name once, got {twice[0]!r} again.")
+    for i, row in enumerate(table.rows):
+        if len(row) != len(table.columns):
+            raise ValueError(f"{table.line(i)}: expected {len(table.columns)} cells, got {len(row)}.")
+    return table
+
+
+def sequences(
+    table: Table, label: str | None = None, like: Layout | None = None, needed: bool = True, group: str | None = None
+) -> Sequences:
+    """The samples of a table, wide or long by its columns; `like` is the layout of the table that it should match.
+
+    `group` names the column that tells which samples belong together; it is no input.
+    """
+    if group is None:
+        known = None if like is None else like.group
+        return _make_samples(_without(table, known), label, like, needed)
+    if group not in table.columns:
+        raise ValueError(f"{table.where}: expected a column {group!r} of groups, got {', '.join(table.columns[:20])}.")
+    found = _make_samples(_without(table, group), label, like, needed)
+    cells = [row[table.columns.index(group)].strip() for row in table.rows]
+    groups = _groups(table, cells, found)
+    return replace(found, groups=groups, layout=replace(found.layout, group=group))
+
+
+def _without(table: Table, column: str | None) -> Table:
+    if column is None or column not in table.columns or column.lower() in ("id", "time"):
+        return table  # those tell samples and steps apart, and are no input anyway
+    k = table.columns.index(column)
+    rows = [row[:k] + row[k + 1 :] for row in table.rows]
+    return Table(table.columns[:k] + table.columns[k + 1 :], rows, table.lines, table.where)
+
+
+def _groups(table: Table, cells: list[str], found: Sequences) -> tuple[str, ...]:
+    """The group of each sample, which is the same in all of its rows."""
+    empty = next((i for i, cell in enumerate(cells) if not cell), None)
+    if empty is not None:
+        raise ValueError(f"{table.line(empty)}: expected the name of a group, got an empty cell.")
+    lower = [name.lower() for name in table.columns]
+    if len(found.values) == len(cells) and not found.layout.channels:
+        return tuple(cells)
+    identity = lower.index("id")
+    of: dict[str, str] = {}
+    for i, cell in enumerate(cells):
+        sample = table.rows[i][identity].strip()
+        if of.setdefault(sample, cell) != cell:
+            raise ValueError(f"{table.line(i)}: expected the group {of[sample]!r} of sample {sample}, got {cell!r}.")
+    return tuple(of[sample] for sample in found.ids)
+
+
+def _make_samples(table: Table, label: str | None, like: Layout | None, needed: bool) -> Sequences:
+    if like is not None and not like.header and len(table.columns) == len(like.steps):
+        table = Table([str(i) for i in range(len(table.columns))], table.rows, table.lines, table.where)
+    answer = _answer_column(table, label, like, needed)
+    if not needed and like is None and "time" in (names := [n.lower() for n in table.columns]) and "id" not in names:
+        table = Table([*table.columns, "id"], [[*row, "1"] for row in table.rows], table.lines, table.where)
+    lower = [name.lower() for name in table.columns]
+    if ("id" in lower and "time" in lower) or (like is not None and set(like.channels) & set(table.columns)):
+        return _long(table, answer, like)
+    if like is not None and like.channels:
+        raise ValueError(
+            f"{table.where}: expected the columns id, time and {', '.join(like.channels)}, got "
+            f"{', '.join(table.columns[:20])}."
+        )
+    return _wide(table, answer, like)
+
+
+def _answer_column(table: Table, label: str | None, like: Layout | None, needed: bool) -> int | None:
+    wanted = label or (None if like is None or like.label not in table.columns else like.label)
+    if wanted is not None:
+        if wanted not in table.columns:
+            raise ValueError(f"{table.where}: expected a column {wanted!r}, got {', '.join(table.columns[:20])}.")
+        return table.columns.index(wanted)
+    taken = () if like is None else (*like.channels, *like.steps)
+    found = [i for i, name in enumerate(table.columns) if name.lower() in ANSWERS and name not in taken]
+    if len(found) == 1:
+        return found[0]
+    if not needed and not found:
+        return None
+    raise ValueError(
+        f"{table.where}: expected one column called {', '.join(ANSWERS)}, got {', '.join(table.columns[:20])}; "
+        "name it with label= (--label on the command line)."
+    )
+
+
+def _wide(table: Table, answer: int | None, like: Layout | None) -> Sequences:
+    lower = [name.lower() for name in table.columns]
+    identity = lower.index("id") if "id" in lower else None
+    steps = [i for i in range(len(table.columns)) if i not in (answer, identity)]
+    if like is not None and like.header:
+        steps = _in_order(table, steps, like)
+    notes = ["the column id is not used"] if "id" in lower else []
+    values, answers = [], []
+    for i, row in enumerate(table.rows):
+        cells = [row[k] for k in steps]
+        while cells and not cells[-1].strip():
+            cells.pop()
+        if not cells:
+            raise ValueError(f"{table.line(i)}: expected at least one value, got none.")
+        values.append(numbers(cells, table.line(i))[:, None])
+        if answer is not None:
+            answers.append(_answer(row[answer], table.line(i)))
+    early = sum(len(value) < len(steps) for value in values)
+    notes += [f"{early} rows end in empty cells, which end their sequences"] if early else []
+    layout = Layout(_name(table, answer), steps=tuple(table.columns[k] for k in steps))
+    ids = () if identity is None else tuple(row[identity].strip() for row in table.rows)
+    return Sequences(values, answers, table.where, notes=tuple(notes), layout=layout, ids=ids)
+
+
+def _in_order(table: Table, steps: list[int], like: Layout) -> list[int]:
+    """Columns that training knew, in its order; further ones may follow, and the last ones may be left out."""
+    place = {table.columns[i]: i for i in steps}
+    known = [name for name in like.steps if name in place]
+    if not known:
+        return steps  # other names altogether: by their order
+    absent = [name for name in like.steps[: like.steps.index(known[-1])] if name not in place]
+    if absent:
+        told = ", ".join(absent[:20])
+        raise ValueError(f"{table.where}: expected the columns of the training file, of which {told} is missing.")
+    new = [i for i in steps if table.columns[i] not in like.steps]
+    if new and len(known) < len(like.steps):
+        raise ValueError(f"{table.where}: expected the training file's columns, got {table.columns[new[0]]!r} too.")
+    return [*(place[name] for name in known), *new]
+
+
+def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
+    lower = [name.lower() for name in table.columns]
+    identity, time = (lower.index(name) if name in lower else None for name in ("id", "time"))
+    channels = [i for i in range(len(table.columns)) if i not in (answer, identity, time)]
+    channels, unused = (channels, []) if like is None or not like.channels else _channels(table, channels, like)
+    if not channels:
+        told = "" if answer is None else f" and {table.columns[answer]}"
+        raise ValueError(f"{table.where}: expected a column besides id, time{told}, got none.")
+    groups: dict[str, list[int]] = {}
+    for i, row in enumerate(table.rows):
+        groups.setdefault("" if identity is None else row[identity].strip(), []).append(i)
+    values, answers, even = [], [], True
+    for rows in groups.values():
+        order, regular = (rows, True) if time is None else _in_time(table, rows, time)
+        even &= regular
+        values.append(np.stack([numbers([table.rows[i][k] for k in channels], table.line(i)) for i in order]))
+        if answer is not None:
+            answers.append(_same_answer(table, rows, answer))
+    names = tuple(table.columns[k] for k in channels)
+    notes = [f"channels {', '.join(names)}"] if like is None else []
+    notes += [] if even else ["time steps are uneven; values are taken one after another"]
+    notes += [f"not used: {', '.join(unused[:20])}"] if unused else []
+    layout = Layout(_name(table, answer), channels=names)
+    return Sequences(values, answers, table.where, notes=tuple(notes), layout=layout, ids=tuple(groups))
+
+
+def _channels(table: Table, found: list[int], like: Layout) -> tuple[list[int], list[str]]:
+    """The columns of the channels that training had, in its order, and the names of the others."""
+    place = {table.columns[i]: i for i in found}
+    absent = [name for name in like.channels if name not in place]
+    if absent:
+        raise ValueError(
+            f"{table.where}: expected the channels {', '.join(like.channels)}, of which {', '.join(absent)} "
+            f"{'is' if len(absent) == 1 else 'are'} missing; got {', '.join(list(place)[:20]) or 'none'}."
+        )
+    return [place[name] for name in like.channels], [name for name in place if name not in like.channels]
+
+
+def _name(table: Table, answer: int | None) -> str | None:
+    return None if answer is None else table.columns[answer]
+
+
+def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]:
+    """The rows of a sample in the order of their times, and whether those are evenly spaced (dates: not asked)."""
+    cells = [table.rows[i][time].strip() for i in rows]
+    numeric = all(is_number(cell) for cell in cells)
+    keys = _time_keys(cells, numeric)
+    order = sorted(range(len(rows)), key=keys.__getitem__)
+    if isinstance(keys[0], str) and order != list(range(len(rows))):
+        off = next(i for i, place in enumerate(order) if place != i)
+        raise ValueError(
+            f"{table.line(rows[off])}: the time {cells[off]!r} is neither a number nor a date, and the order of such "
+            "words is not that of the lines; write times as numbers, or as dates like 2024-01-31 09:30."
+        )
+    for a, b in pairwise(order):
+        if keys[a] == keys[b]:
+            raise ValueError(f"{table.line(rows[b])}: the time {cells[b]!r} comes twice in one sample.")
+    gaps = np.diff([float(keys[i] - keys[order[0]]) for i in order]) if numeric else np.zeros(0)
+    even = len(gaps) < 2 or float(gaps.max() - gaps.min()) <= 1e-6 * float(gaps.max())
+    return [rows[i] for i in order], even
+
+
+def _time_keys(cells: list[str], numeric: bool) -> list[Any]:
+    """What times are sorted by: numbers (whole ones to the last digit), dates, else the words themselves."""
+    if numeric:
+        return [int(cell) if cell.isdecimal() else float(cell) for cell in cells]
+    try:
+        dates = [datetime.fromisoformat(cell) for cell in cells]
+    except ValueError:
+        return cells
+    return cells if len({date.tzinfo is None for date in dates}) > 1 else dates
+
+
+def _same_answer(table: Table, rows: list[int], answer: int) -> str:
+    first = _answer(table.rows[rows[0]][answer], table.line(rows[0]))
+    for i in rows[1:]:
+        if table.rows[i][answer].strip() != first:
+            raise ValueError(
+                f"{table.line(i)}: expected the answer {first!r} as in line {table.lines[rows[0]]} of the same sample, "
+                f"got {table.rows[i][answer][:40]!r}."
+            )
+    return first
+
+
+def _answer(cell: str, where: str) -> str:
+    text = cell.strip()
+    if not text or text == "?":
+        raise ValueError(f"{where}: expected an answer, got {cell!r}.")
+    return text
+
+
+def numbers(cells: Iterable[str], where: str) -> np.ndarray:
+    """(k,) float64: what float32 would lose of a large offset is there until channels are scaled."""
+    cells = list(cells)
+    try:
+        if any("_" in cell for cell in cells):
+            raise ValueError("1_000 is a number to numpy")
+        values = np.array(cells, dtype=np.float64)
+    except ValueError:
+        values = np.array([number_of(cell, where) for cell in cells])
+    if np.isinf(values).any() or (np.abs(values) > np.finfo(np.float32).max).any():
+        raise ValueError(f"{where}: expected finite numbers, got one beyond the range of float32.")
+    return values
+
+
+def is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""Tasks by name: each reads or makes its data and returns a Task."""

@@ -1,0 +1,72 @@
+"""Sets that come with a training and a test part: the validation samples are taken from the training part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.data.preparation.prepare import split_indices
+from resolvent.data.task import Split
+
+Splits = tuple[Split, Split, Split]
+Counts = int | tuple[int, int, int]
+LARGEST = 4 << 30  # bytes that a set may take unpacked before it stays packed unless told
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Samples as they are stored: x whole numbers in few bytes; `levels` 255 for pixels, 0 for tokens."""
+
+    x: np.ndarray
+    y: np.ndarray
+    lengths: np.ndarray | None = None
+    levels: int = 255
+    centred: bool = False
+
+    def split(self, packed: bool, index: Tensor | None = None) -> Split:
+        """All samples or those at `index`; in place on the disk when they stay packed and whole."""
+        lengths = None if self.lengths is None else torch.from_numpy(self.lengths).long()
+        held = Split(torch.from_numpy(self.x), torch.from_numpy(self.y).long(), lengths, self.levels, self.centred)
+        if index is not None:
+            held = held.gather(index)
+        if packed:
+            return held
+        if self.levels:
+            return held.unpack()
+        return Split(
+            held.x.int(), held.y, held.lengths
+        )  # tokens: int32 is what an embedding reads with the least bytes
+
+    def bytes(self) -> int:
+        return 4 * self.x.size
+
+
+def stays_packed(packed: bool | None, *parts: Part) -> bool:
+    """What the user said, or else whether the set is large."""
+    return sum(part.bytes() for part in parts) > LARGEST if packed is None else packed
+
+
+def counts(where: str, samples: Counts) -> tuple[int, int, int]:
+    """(train, validation, test); one number stands for three of it."""
+    three = (samples,) * 3 if isinstance(samples, int) else tuple(samples)
+    if len(three) != 3 or min(three) < 0 or three[0] < 1:
+        raise ValueError(f"{where}: expected samples as a number or (train, validation, test), got {samples}.")
+    return three[0], three[1], three[2]
+
+
+def stored_splits(train: Part, validation: Part, test: Part, packed: bool | None) -> Splits:
+    """Three parts as they are."""
+    keep = stays_packed(packed, train, validation, test)
+    return train.split(keep), validation.split(keep), test.split(keep)
+
+
+def three_splits(train: Part, test: Part, validation: float, seed: int, packed: bool | None) -> Splits:
+    """Validation: that share of every class of the training part, chosen by the seed. The test part stays as it is."""
+    if not 0 <= validation < 1:
+        raise ValueError(f"data: expected validation as a share from 0 up to 1 (not 1 itself), got {validation}.")
+    keep = stays_packed(packed, train, test)
+    kept, held_out, _ = split_indices(torch.from_numpy(train.y).long(), (validation, 0.0), seed)
+    return train.split(keep, kept.sort().values), train.split(keep, held_out.sort().values), test.split(keep)

@@ -1,0 +1,114 @@
+"""What goes along with x through an exported form: the lengths, or the state of a stream.
+
+Forms compute in real numbers and torch's plain operations alone, so that every program that reads them can: a complex
+state is a pair of real ones, a recurrence one scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Flow:
+    """One pass: of whole sequences (b, l, ...) with `lengths` (b,), or of one step (b, ...) with a state."""
+
+    def __init__(self, lengths: Tensor | None = None, state: list[Tensor] | None = None) -> None:
+        self.lengths, self.state = lengths, state
+        self.end: list[Tensor] = []  # the state after the step
+
+    @property
+    def steps(self) -> bool:
+        return self.state is not None
+
+    def take(self, count: int) -> tuple[Tensor, ...]:
+        """The next tensors of the state, in the order of the parts."""
+        assert self.state is not None
+        taken, self.state = self.state[:count], self.state[count:]
+        return tuple(taken)
+
+
+class Series(nn.Module):
+    """Parts one after the other."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        for part in self.parts:
+            x = part(x, flow)
+        return x
+
+
+class Temporal(nn.Module):
+    """A part with a state: `drive` what it reads of x, `advance` the state by one step, `answer` from what came out.
+
+    shapes   of its state's tensors, without the batch
+    """
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def drive(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x,)
+
+    def advance(self, state: tuple[Tensor, ...], driven: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The state and the output after one more step; every part with a state has its own."""
+        raise NotImplementedError(f"{type(self).__name__}.advance")
+
+    def answer(self, out: Tensor, x: Tensor) -> Tensor:
+        return out
+
+    def start(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.new_zeros(x.shape[0], *shape) for shape in self.shapes)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        if flow.steps:
+            end, out = self.advance(flow.take(len(self.shapes)), self.drive(x))
+            flow.end += end
+            return self.answer(out, x)
+        return self.answer(scan_steps(self.advance, self.start(x), self.drive(x)), x)
+
+
+def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: tuple[Tensor, ...]) -> Tensor:
+    """What `advance` puts out at every step of `driven` (b, l, ...): (b, l, ...). A loop, or one Scan in an export."""
+    if not torch.compiler.is_exporting():
+        outs_at, state = [], start
+        for now in zip(*(t.unbind(1) for t in driven), strict=True):
+            state, out = advance(state, now)
+            outs_at.append(out)
+        return torch.stack(outs_at, 1)
+    from torch._higher_order_ops.scan import scan
+
+    def one(state: Any, now: Any) -> tuple[Any, Tensor]:
+        end, out = advance(tuple(state), tuple(now))
+        return list(end), out.clone()  # a result that is the state itself would be one tensor under two names
+
+    _, outs = scan(one, list(start), [t.transpose(0, 1) for t in driven], dim=0)
+    found: Tensor = outs.transpose(0, 1)
+    return found
+
+
+def reversed_within(x: Tensor, lengths: Tensor) -> Tensor:
+    """Each sequence of x (b, l, d) turned around within its own length; padding stays."""
+    t = torch.arange(x.shape[1], device=x.device)
+    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)  # (b, l)
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
+
+
+class BothWays(nn.Module):
+    """`forth`(x) + the other direction of `back`; with `delay` that one sees the strict future alone."""
+
+    def __init__(self, forth: nn.Module, back: nn.Module, delay: bool) -> None:
+        super().__init__()
+        self.forth, self.back, self.delay = forth, back, delay
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        assert flow.lengths is not None
+        turned = reversed_within(x, flow.lengths)
+        if self.delay:
+            turned = nn.functional.pad(turned, (0, 0, 1, 0))[:, : x.shape[1]]
+        return self.forth(x, flow) + reversed_within(self.back(turned, flow), flow.lengths)

@@ -1,0 +1,98 @@
+"""The two forms of an exported model: whole sequences with their lengths, and one step with an explicit state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.blocks.pool import PoolKind, pool
+from resolvent.deployment.flow import Flow, Series
+from resolvent.deployment.lower import series
+from resolvent.deployment.prepared import Prepared
+from resolvent.layers.checks import padding_mask
+from resolvent.lowering import program as p
+from resolvent.usage.error import UsageError
+
+
+class Whole(nn.Module):
+    """x (b, l, c) raw channels or (b, l) tokens, lengths (b,) -> (b, outputs), or (b, l, outputs) without pooling."""
+
+    def __init__(self, network: p.Network, prepared: Prepared | None) -> None:
+        super().__init__()
+        self.kind = check_pooling(network)
+        self.prepared = prepared
+        self.tower, self.head = series(network.tower), _head(network)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        flow = Flow(lengths=lengths)
+        x = x if self.prepared is None else self.prepared(x, flow)
+        features = self.tower(x, flow)
+        if self.kind != "none":
+            return self.head(pool(features, lengths, self.kind), flow)
+        y = self.head(features, flow)
+        mask = padding_mask(features, lengths)
+        assert mask is not None
+        return y.masked_fill(mask, 0)
+
+
+class Step(nn.Module):
+    """x_t (b, c) or tokens (b,), then the tensors of the state -> (b, outputs), then those of the next state.
+
+    The answer is what `Whole` gives for the sequence so far.
+    """
+
+    def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
+        super().__init__()
+        self.kind = check_pooling(network)
+        _check_streams(network)
+        self.prepared = prepared
+        self.tower, self.head = series(network.tower), _head(network)
+        self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the state's tensors in their order, without the batch; all of them start at zero."""
+        parts: list[Any] = [m for m in self.modules() if m is not self and hasattr(m, "shapes")]
+        return [shape for m in parts for shape in m.shapes] + list(self.pooled)
+
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        own = len(state) - len(self.pooled)
+        flow = Flow(state=list(state[:own]))
+        x = x if self.prepared is None else self.prepared(x, flow)
+        features = self.tower(x, flow)
+        features, pooled = self._pool(features, state[own:])
+        return self.head(features, flow), *flow.end, *pooled
+
+    def _pool(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if self.kind == "mean":
+            total, count = state[0] + x, state[1] + 1
+            return total / count, (total, count)
+        if self.kind == "max":
+            best, begun = state
+            best = torch.where(begun > 0, torch.maximum(best, x), x)
+            return best, (best, torch.ones_like(begun))
+        return x, ()
+
+
+def check_pooling(network: p.Network) -> PoolKind:
+    """The pooling, where there is a form for it."""
+    if isinstance(network.head, p.Match):
+        raise UsageError("export: a model of two documents has no exported form yet; export one that reads one.")
+    if network.pool.kind == "state":
+        raise UsageError('export: pooling="state" of certified models has no exported form yet; use "mean" or "last".')
+    return network.pool.kind
+
+
+def _head(network: p.Network) -> Series:
+    assert isinstance(network.head, p.Head)
+    return series((*network.head.hidden, *network.head.out))
+
+
+def _check_streams(network: p.Network) -> None:
+    for node in p.walk(network.body):
+        if getattr(node.module, "bidirectional", False):
+            raise UsageError("export: a bidirectional model has no step form; export the sequence form alone.")
+        if isinstance(node, p.GatedAttention) or (isinstance(node, p.Attention) and node.module.reach.kind != "local"):
+            raise UsageError("export: attention without a window has no step form; export the sequence form alone.")

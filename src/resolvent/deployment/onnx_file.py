@@ -1,0 +1,60 @@
+"""ONNX: written by torch's exporter, read by onnxruntime; both are optional packages."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from resolvent.usage.error import UsageError
+
+OPSETS = range(18, 24)  # those that torch's exporter writes
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+def check_opset(opset: int | None) -> None:
+    """The packages are here, and the opset is one that can be written."""
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if absent:
+        raise UsageError(f"export: ONNX needs {', '.join(absent)}; install with pip install 'resolvent[export]'.")
+    if opset is not None and opset not in OPSETS:
+        raise UsageError(f"export: expected an opset from {OPSETS[0]} to {OPSETS[-1]}, got {opset}.")
+
+
+def onnx_bytes(program: Any, inputs: list[str], outputs: list[str], opset: int | None) -> bytes:
+    """An exported program as ONNX; the exporter's own progress and notes are not the user's."""
+    loud = logging.getLogger("torch.onnx")
+    level = loud.level
+    loud.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            made = torch.onnx.export(
+                program, dynamo=True, input_names=inputs, output_names=outputs, opset_version=opset, verbose=False
+            )
+    finally:
+        loud.setLevel(level)
+    assert made is not None
+    data: bytes = made.model_proto.SerializeToString()
+    return data
+
+
+def load_onnx(data: bytes, names: list[str]) -> Callable[..., Any]:
+    """The file as a function of tensors, run by onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    known = {held.name for held in session.get_inputs()}
+
+    def call(*values: torch.Tensor) -> Any:
+        given = {name: value.numpy() for name, value in zip(names, values, strict=True) if name in known}
+        found = [torch.from_numpy(out) for out in session.run(None, given)]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return call

@@ -1,0 +1,238 @@
+"""`export(model, folder)`: forms traced, written, read back and compared with the model before anything is said."""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.deployment.forms import Step, Whole
+from resolvent.deployment.onnx_file import check_opset, load_onnx, onnx_bytes
+from resolvent.deployment.prepared import Prepared
+from resolvent.disk import write_json
+from resolvent.disk.whole import replace
+from resolvent.lowering.describe import describe
+from resolvent.lowering.program import Network
+from resolvent.models import Model, TwoTower
+from resolvent.models.config import TokensConfig
+from resolvent.predictor import Predictor
+from resolvent.usage.error import UsageError
+
+Target = Literal["pt2", "onnx"]
+TARGETS: tuple[Target, ...] = ("pt2", "onnx")
+CARD = "export.json"
+LENGTHS = ((1, 3), (3, 17), (2, 40))  # (batch, length) of what is compared after writing
+ALLOWED = 1e-5  # of the scale of the outputs
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the sequence form, the step form where there is one, and a card that says how to call them.
+
+    largest_error   by which outputs of the files differ from the model's, in units of the largest output
+    no_step         why there is no step form
+    """
+
+    sequence: Path
+    step: Path | None
+    card: Path
+    largest_error: float
+    no_step: str | None = None
+
+
+def export(
+    model: Model | Predictor, folder: str | Path, to: Target = "pt2", *, opset: int | None = None, step: bool = True
+) -> Exported:
+    """Write the model, with a predictor's preprocessing, for other programs; every size of batch and length will do.
+
+    folder   gets model.pt2 or model.onnx (x, lengths -> outputs), step.pt2 or step.onnx (x, state -> outputs, state)
+             and export.json: names, shapes, the order of the state, classes and channels
+    to       "pt2" (torch.export), or "onnx", which needs the extra `export`
+    opset    of ONNX, 18 to 23; None: torch's own choice
+    step     False leaves the step form out
+
+    What was written is read again and compared with the model at several batches and lengths; a file that differs by
+    more than 1e-5 is not kept. pt2 keeps the model's dtype, ONNX is float32.
+    """
+    if to not in TARGETS:
+        raise UsageError(f"export: expected --to {' or '.join(TARGETS)}, got {to!r}.")
+    if to == "onnx":
+        check_opset(opset)
+    elif opset is not None:
+        raise UsageError("export: an opset is ONNX's; leave it out for pt2.")
+    made = _Made(model, torch.float32 if to == "onnx" else None)
+    place = Path(folder).expanduser()
+    data, error = _write(made, made.whole, made.sequence_example(), to, opset)
+    errors, stepped, why = [error], None, None
+    if step:
+        try:
+            form = made.step_form()
+        except UsageError as refused:
+            why = str(refused)
+        else:
+            stepped, error = _write(made, form, made.step_example(form), to, opset)
+            errors.append(error)
+    replace(place / f"model.{to}", lambda path: path.write_bytes(data))
+    if stepped is not None:
+        found = stepped
+        replace(place / f"step.{to}", lambda path: path.write_bytes(found))
+    largest = max(errors)
+    write_json(place / CARD, made.card(to, opset, stepped is not None, largest), indent=2)
+    at_step = place / f"step.{to}" if stepped is not None else None
+    return Exported(place / f"model.{to}", at_step, place / CARD, largest, why)
+
+
+class _Made:
+    """The forms of one model, and what they are compared with."""
+
+    def __init__(self, model: Model | Predictor, dtype: torch.dtype | None) -> None:
+        self.predictor = model if isinstance(model, Predictor) else None
+        own = model.model if isinstance(model, Predictor) else model
+        if isinstance(own, TwoTower):
+            raise UsageError("export: a model of two documents has no exported form yet; export one that reads one.")
+        if not isinstance(own, Model):
+            raise TypeError(f"export: expected a Model or a Predictor, got {type(own).__name__}; see build_model.")
+        self.model = copy.deepcopy(own).cpu().eval()
+        self.model = self.model if dtype is None else self.model.to(dtype)
+        self.dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+        self.how = self._how()
+        chain = describe(self.model).chain
+        if len(chain) != 1 or not isinstance(chain[0], Network):
+            why = getattr(chain[0], "why", type(own).__name__)
+            raise UsageError(f"export: the model is not one that we built: {why}.")
+        self.network: Network = chain[0]
+        with torch.no_grad():
+            self.whole = Whole(self.network, self._prepared()).eval()
+
+    def _how(self) -> Preprocess | None:
+        how = None if self.predictor is None else self.predictor.preprocess
+        return None if how is None or how.inputs is None else how
+
+    def _prepared(self) -> Prepared | None:
+        return None if self.how is None else Prepared(self.how, self.dtype)
+
+    def step_form(self) -> Step:
+        with torch.no_grad():
+            return Step(self.network, self._prepared(), self.model.config.d_model).eval()
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def values(self, batch: int, length: int, seed: int = 0) -> Tensor:
+        """Raw values as they might come, gaps among them where the model was trained with gaps."""
+        g = torch.Generator().manual_seed(seed)
+        entry = self.model.config.input
+        if isinstance(entry, TokensConfig):
+            return torch.randint(0, entry.vocab, (batch, length), generator=g)
+        channels = entry.channels if self.how is None else self.how.inputs or 0
+        x = torch.randn(batch, length, channels, generator=g, dtype=torch.float64)
+        if self.how is None:
+            return x.to(self.dtype)
+        x = x * torch.tensor(self.how.width) + torch.tensor(self.how.centre)
+        if self.how.missing != "refuse":
+            x[torch.rand(x.shape, generator=g) < 0.2] = torch.nan
+        return x.float()
+
+    def lengths(self, batch: int, length: int) -> Tensor:
+        return torch.tensor([max(1, length - 2 * i) for i in range(batch)])
+
+    def sequence_example(self) -> tuple[Any, ...]:
+        return self.values(2, 5), self.lengths(2, 5)
+
+    def step_example(self, form: Step) -> tuple[Any, ...]:
+        return self.values(2, 5)[:, 0], *self.start(form, 2)
+
+    def start(self, form: Step, batch: int) -> list[Tensor]:
+        return [torch.zeros(batch, *shape, dtype=self.dtype) for shape in form.shapes]
+
+    def truth(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """What the model itself says."""
+        ready = x if self.how is None else self.how(x, lengths).to(self.dtype)
+        with torch.no_grad():
+            return self.model(ready, lengths)
+
+    def card(self, to: str, opset: int | None, stepped: bool, error: float) -> dict[str, Any]:
+        tokens = isinstance(self.model.config.input, TokensConfig)
+        raw = "int64" if tokens else "float32" if self.how is not None else str(self.dtype).removeprefix("torch.")
+        shapes = self.step_form().shapes if stepped else []
+        how = None if self.predictor is None else self.predictor.preprocess
+        return {
+            "format": 1,
+            "to": to,
+            "opset": opset,
+            "sequence": {"x": {"shape": ["batch", "length", *(() if tokens else ("channels",))], "dtype": raw},
+                         "lengths": {"shape": ["batch"], "dtype": "int64"}},
+            "step": {"x": {"shape": ["batch", *(() if tokens else ("channels",))], "dtype": raw},
+                     "state": [{"name": f"state_{i}", "shape": ["batch", *shape], "start": 0} for i, shape in
+                               enumerate(shapes)]} if stepped else None,
+            "channels": list(how.channels) if how is not None else None,
+            "classes": list(how.class_names) or how.classes if how is not None else None,
+            "missing": how.missing if how is not None else None,
+            "compared": {"batch_and_length": [list(pair) for pair in LENGTHS], "largest_error": error},
+            "torch": torch.__version__,
+        }  # fmt: skip
+
+
+def _write(
+    made: _Made, form: Whole | Step, example: tuple[Any, ...], to: Target, opset: int | None
+) -> tuple[bytes, float]:
+    """The bytes of a file, and by how much what it computes differs from the model."""
+    with torch.no_grad():
+        program = torch.export.export(form, example, dynamic_shapes=_dynamic(form, example), strict=False)
+    if to == "onnx":
+        names = ["x", "lengths"] if isinstance(form, Whole) else ["x", *_state_names(form)]
+        outputs = ["outputs"] if isinstance(form, Whole) else ["outputs", *(f"next_{n}" for n in _state_names(form))]
+        data = onnx_bytes(program, names, outputs, opset)
+        call = load_onnx(data, names)
+    else:
+        held = io.BytesIO()
+        torch.export.save(program, held)
+        data = held.getvalue()
+        call = torch.export.load(io.BytesIO(data)).module()
+    error = _whole_error(made, call) if isinstance(form, Whole) else _step_error(made, form, call)
+    if not error <= ALLOWED:
+        raise RuntimeError(f"export: the {to} file differs from the model by {error:.1e} of its outputs; not written.")
+    return data, error
+
+
+def _state_names(form: Step) -> list[str]:
+    return [f"state_{i}" for i in range(len(form.shapes))]
+
+
+def _dynamic(form: Whole | Step, example: tuple[Any, ...]) -> Any:
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
+    if isinstance(form, Whole):
+        return ({0: batch, 1: length}, {0: batch})
+    return ({0: batch}, tuple({0: batch} for _ in example[1:]))
+
+
+@torch.no_grad()
+def _whole_error(made: _Made, call: Any) -> float:
+    found = []
+    for seed, (batch, length) in enumerate(LENGTHS):
+        x, lengths = made.values(batch, length, seed), made.lengths(batch, length)
+        found.append(_error(call(x, lengths), made.truth(x, lengths)))
+    return max(found)
+
+
+@torch.no_grad()
+def _step_error(made: _Made, form: Step, call: Any) -> float:
+    batch, length = LENGTHS[1]
+    x, state, found = made.values(batch, length), made.start(form, batch), []
+    for t in range(length):
+        y, *state = call(x[:, t], *state)
+        want = made.truth(x[:, : t + 1], torch.full((batch,), t + 1))
+        found.append(_error(y, want[:, -1] if want.dim() == 3 else want))
+    return max(found)
+
+
+def _error(got: Tensor, want: Tensor) -> float:
+    if torch.isnan(got).ne(torch.isnan(want)).any():
+        return float("inf")
+    got, want = got.nan_to_num().double(), want.nan_to_num().double()
+    return float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))

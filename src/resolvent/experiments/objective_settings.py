@@ -1,0 +1,107 @@
+"""What a run trains for and against, as plain values: they survive JSON and make the objective when it is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from resolvent.attacks import FourierNoise, Threat
+from resolvent.attacks.pgd import PGD
+from resolvent.data.task import Bounds
+from resolvent.experiments.stages.sites import sites_of
+from resolvent.models.settings import Settings
+from resolvent.training import PGDAT, TRADES, Probe, awp, noisy, pgd_at, spread, standard, toned, trades
+from resolvent.training.objective import Objective
+from resolvent.training.step.criterion import criterion
+from resolvent.training.weighted import weighted
+
+Kind = Literal["standard", "pgd-at", "trades"]
+NormName = Literal["linf", "l2", "l1"]
+
+
+class Reach(Protocol):
+    """What says how far an attack may go: a goal, or a plan of an evaluation."""
+
+    @property
+    def norm(self) -> NormName: ...
+    @property
+    def channels(self) -> tuple[float, ...]: ...
+    @property
+    def low(self) -> tuple[float, ...]: ...
+    @property
+    def high(self) -> tuple[float, ...]: ...
+
+
+def threat_of(reach: Reach, eps: float, bounds: Bounds | None) -> Threat:
+    """With the bounds of the task unless the reach has its own."""
+    own = (one(reach.low), one(reach.high)) if reach.low and reach.high else bounds
+    return Threat(reach.norm, reach.channels or eps, own)
+
+
+def one(line: tuple[float, ...]) -> float | tuple[float, ...]:
+    """A number for all channels, or one for each."""
+    return line[0] if len(line) == 1 else line
+
+
+@dataclass(frozen=True)
+class Goal(Settings):
+    """The objective, and the threat of its inner attack; standard training is only measured under that threat.
+
+    eps None: no attack at all, neither in training nor in the measurements
+    channels  an eps for each channel, where they differ; eps is then the largest of them
+    low, high the valid range of each channel, or of all (one number); none given: that of the task
+    noise     deviation of normal noise on every training sample, for standard training
+    tone      amplitude and frequency of a tone at the state-space layers during training, drawn as in the test
+    weights   how much the samples of each class count, one number a class; none: all the same
+    spread    add the penalty that keeps answers from collapsing to one
+    awp       size of the adversarial weight perturbation against the weights' own; 0: none
+    """
+
+    kind: Kind = "standard"
+    norm: NormName = "linf"
+    eps: float | None = None
+    steps: int = 10
+    step_size: float | None = None
+    beta: float = 6.0
+    noise: float = 0.0
+    spread: bool = False
+    awp: float = 0.0
+    weights: tuple[float, ...] = ()
+    channels: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    tone: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tone and (len(self.tone) != 2 or self.kind != "standard"):
+            raise ValueError(f"Goal: tone is (amplitude, frequency), for standard training alone; got {self.tone}.")
+        if self.kind != "standard" and self.eps is None:
+            raise ValueError(f"Goal: {self.kind} needs eps, the size of what it trains against; give one.")
+        if self.kind != "standard" and self.noise:
+            raise ValueError(f"Goal: noise goes with standard training, not with {self.kind}; leave it at 0.")
+        if self.kind == "standard" and self.awp:
+            raise ValueError("Goal: awp goes with pgd-at or trades, not with standard training; leave it at 0.")
+
+    def threat(self, bounds: Bounds | None) -> Threat | None:
+        return None if self.eps is None else threat_of(self, self.eps, bounds)
+
+    def objective(self, bounds: Bounds | None) -> Objective:
+        plain = weighted(self._plain(bounds), self.weights) if self.weights else self._plain(bounds)
+        heard = toned(FourierNoise(self.tone[0], self.tone[1]), sites_of, plain) if self.tone else plain
+        return spread(heard) if self.spread else heard
+
+    def _plain(self, bounds: Bounds | None) -> Objective:
+        threat = self.threat(bounds)
+        if self.kind == "standard" or threat is None:
+            return noisy(self.noise) if self.noise else standard
+        if self.kind == "pgd-at":
+            robust: PGDAT | TRADES = pgd_at(threat, steps=self.steps, step_size=self.step_size)
+        else:
+            robust = trades(threat, self.beta, steps=self.steps, step_size=self.step_size)
+        return awp(robust, self.awp) if self.awp else robust
+
+    def probe(self, bounds: Bounds | None) -> Probe | None:
+        """PGD-10 from a random start, the papers' yardstick during training."""
+        threat = self.threat(bounds)
+        return None if threat is None else Probe(threat, PGD(10, self.step_size, objective=criterion))

@@ -1,0 +1,1 @@
+"""What a cell does after training: attacks, certificates, attribution, analysis."""

@@ -1,0 +1,36 @@
+"""The answers stage: which class the best checkpoint takes for which, on the whole test split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.experiments.work import Work
+from resolvent.training.step.batch import take
+from resolvent.training.step.criterion import choose_class, wide
+
+BATCH = 256
+MOST = 64  # classes of a matrix that somebody can read
+
+
+def count_answers(work: Work) -> dict[str, Any]:
+    """Per class how many samples there are and how many are right; `confusion[label][answer]` where classes are few."""
+    model, split, classes = work.trained("best"), work.task.test, work.task.classes
+    if classes is None:
+        return {}
+    found = []
+    with torch.no_grad():
+        for index in torch.arange(len(split)).split(BATCH):
+            batch = take(split, index, 0, work.device)
+            found.append(torch.stack([batch.y.long(), choose_class(wide(batch.call(model)(batch.x)))]).cpu())
+    labels, answers = torch.cat(found, 1) if found else torch.zeros(2, 0, dtype=torch.long)
+    counts = cross_tabulate(labels, answers, classes)
+    told = {"of": counts.sum(1).tolist(), "right": counts.diagonal().tolist(), "checkpoint": "best"}
+    return told | ({"confusion": counts.tolist()} if classes <= MOST else {})
+
+
+def cross_tabulate(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
+    """(label, answer) -> how often."""
+    return torch.bincount(labels * classes + answers, minlength=classes**2).view(classes, classes)

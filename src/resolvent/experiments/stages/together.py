@@ -1,0 +1,76 @@
+"""An evaluation shared by the processes that torchrun started; its outcome is that of a single one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from resolvent.attacks import Threat
+from resolvent.attacks.autoattack.curve import Curve, ascending
+from resolvent.attacks.autoattack.evaluate import RECORD, EvaluationSettings, add_probes, evaluate
+from resolvent.attacks.autoattack.evaluation import Evaluation
+from resolvent.attacks.autoattack.presets import Preset
+from resolvent.attacks.autoattack.rounds import Listener
+from resolvent.attacks.threat.threat import Sizes
+from resolvent.disk import write_json
+from resolvent.training.process_group import crew
+
+
+def evaluate_together(
+    f: Callable[..., Tensor],
+    data: tuple[Tensor, ...],
+    threat: Threat,
+    preset: Preset,
+    settings: EvaluationSettings,
+    folder: Path | None = None,
+    listener: Listener | None = None,
+) -> Evaluation:
+    """`attacks.evaluate` on (x, y) or (x, y, lengths). Every process attacks its share, and all get the whole.
+
+    The shares lie in folder/part-0-of-2 ...; folder/record.json is about all samples, as that of one process is.
+    """
+    return curve_together(f, data, threat, None, preset, settings, folder, listener).evaluations[0]
+
+
+def curve_together(
+    f: Callable[..., Tensor],
+    data: tuple[Tensor, ...],
+    threat: Threat,
+    sizes: Sequence[Sizes] | None,
+    preset: Preset,
+    settings: EvaluationSettings,
+    folder: Path | None = None,
+    listener: Listener | None = None,
+) -> Curve:
+    """The same for a list of sizes; None is the threat's own, a curve of one point."""
+    team = crew()
+    samples = min(len(data[0]), settings.samples or len(data[0]))
+    shares = min(team.size, samples)
+    if shares <= 1 and team.size == 1:
+        return _curve(evaluate(f, data, threat, preset, eps=sizes, settings=settings, folder=folder, listener=listener))
+    mine: Curve | None = None
+    if team.rank < shares:
+        part = replace(settings, shard=(team.rank, shares), probe=0)
+        place = None if folder is None else folder / f"part-{team.rank}-of-{shares}"
+        heard = listener if team.first else None
+        mine = _curve(evaluate(f, data, threat, preset, eps=sizes, settings=part, folder=place, listener=heard))
+    whole = Curve.joined([found for found in team.gather(mine) if found is not None])
+    first = whole.evaluations[0]
+    own = threat if sizes is None else replace(threat, eps=ascending(sizes)[0])
+    flags: Any = None
+    if team.first:
+        late = bool(first.result.undecided.any())
+        flags = () if late else add_probes(first, f, data, own, preset, settings=settings).probes
+    whole = Curve((replace(first, probes=team.gather(flags)[0]), *whole.evaluations[1:]))
+    if folder is not None and team.first:
+        write_json(folder / RECORD, (whole.evaluations[0] if sizes is None else whole).to_dict())
+    team.wait()
+    return whole
+
+
+def _curve(found: Evaluation | Curve) -> Curve:
+    return found if isinstance(found, Curve) else Curve((found,))

@@ -1,0 +1,1 @@
+"""Where runs live: folders and object stores, locks and claims."""

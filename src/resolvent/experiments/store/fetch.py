@@ -1,0 +1,58 @@
+"""What a report reads of runs behind a URL: their settings and records, and never more bytes than were allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from resolvent.experiments.store.folder import CELL, RECORD, RunError
+from resolvent.experiments.store.objects import Objects, TooLarge
+
+MIB = 2**20
+MOST = 1024 * MIB  # thousands of records; one that holds pictures has a few hundred KiB
+
+
+def fetch_runs(url: str, folder: Path, most: int = MOST) -> Path:
+    """The settings and records of all runs below a URL, laid out as they are there.
+
+    most  bytes in all; a store that holds more of them is refused, before anything is fetched where it tells sizes
+    """
+    objects = Objects(url)
+    wanted = _list_wanted(objects)
+    folder.mkdir(parents=True, exist_ok=True)
+    if sum(wanted.values()) > most:
+        raise _make_refusal(objects.url, max(wanted, key=lambda name: wanted[name]), wanted, most)
+    left = most
+    for name in sorted(wanted):
+        try:
+            left -= objects.copy(name, folder / name, left)
+        except FileNotFoundError:  # its worker removed it meanwhile
+            continue
+        except TooLarge:
+            raise _make_refusal(objects.url, name, wanted, most) from None
+    return folder
+
+
+def _list_wanted(objects: Objects) -> dict[str, int]:
+    """What is fetched, with its bytes."""
+    sizes = objects.sizes()
+    cells = [name for name in sizes if PurePosixPath(name).name == CELL]
+    for name in cells:
+        if not _inside(name):
+            raise RunError(f"report: {objects.url} holds {name!r}, which leads out of a folder; remove that object.")
+    beside = [f"{cell.removesuffix(CELL)}{RECORD}" for cell in cells]
+    return {name: sizes[name] for name in (*cells, *beside) if name in sizes}
+
+
+def _inside(name: str) -> bool:
+    """Whether an object's name stays below the folder that it is laid out in: names are any text, folders are not."""
+    parts = name.replace("\\", "/").split("/")
+    return not {"", ".", ".."} & set(parts) and ":" not in parts[0]
+
+
+def _make_refusal(url: str, name: str, sizes: dict[str, int], most: int) -> RunError:
+    told = f" ({sizes[name] / MIB:,.1f} MiB)" if sizes[name] else ""
+    return RunError(
+        f"report: {url} holds more than {most / MIB:,.0f} MiB of settings and records, the most that is fetched; "
+        f"{name!r}{told} is where it ends. Name a folder below it, remove what is no record of yours, or raise the "
+        "limit with --fetch-limit (MiB)."
+    )

@@ -1,0 +1,184 @@
+"""One writer a folder. A claim is a file made by an atomic create, kept warm by its owner and taken over when he dies.
+
+    with Lock(folder):          # Taken when somebody alive holds it
+        ...
+
+The file tells host, process and a token of its own. Its owner touches it every few seconds; a claim that has gone cold,
+or whose process is gone from this host, is removed by one claimant at a time and then made anew by whoever is first.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import stat
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from resolvent.disk import Damaged, parse
+
+NAME = ".lock"
+_LARGEST = 4096  # bytes of a claim
+BEAT = 5.0  # seconds between touches
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk
+COLD = 60.0  # after so many without a touch the owner counts as dead: clocks of a shared disk may differ by seconds
+
+
+class Taken(RuntimeError):
+    """Somebody else is at work in that folder."""
+
+
+class Lock:
+    """A claim on `folder` for the length of a `with` block."""
+
+    def __init__(self, folder: str | Path, cold: float = COLD) -> None:
+        self.path = Path(folder) / NAME
+        self.cold = cold
+        self.token = uuid.uuid4().hex
+        self._stop = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def __enter__(self) -> Lock:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while not self._create(self.path):
+            owner = read(self.path)
+            if owner is not None and not self._dead(self.path, owner, 10):
+                raise Taken(
+                    f"{str(self.path.parent)!r} is being written by process {owner.get('pid')} on "
+                    f"{owner.get('host')}; wait for it, or remove {str(self.path)!r} if you are sure that it is gone."
+                )
+            self._clear()
+        self._drop_dead(self._guard)  # of one that was killed in the midst of clearing
+        for part in self.path.parent.glob(f"{NAME}.*.part"):  # of one that was killed in the midst of claiming; one who
+            part.unlink(missing_ok=True)  # still lives finds that the claim is made
+        self._beat = threading.Thread(target=self._keep_warm, daemon=True)
+        self._beat.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        if self._beat is not None:
+            self._beat.join()
+        if self.held():
+            self.path.unlink(missing_ok=True)
+
+    def held(self) -> bool:
+        """Whether the claim is still ours: a process that slept too long may have lost it."""
+        owner = read(self.path)
+        return owner is not None and owner.get("token") == self.token
+
+    @property
+    def _guard(self) -> Path:
+        """The claim on removing a claim."""
+        return self.path.with_name(f"{NAME}.takeover")
+
+    def _create(self, path: Path) -> bool:
+        own = {"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}
+        part = self.path.with_name(f"{NAME}.{self.token}.part")
+        try:
+            part.write_text(json.dumps(own), encoding="utf-8")
+            os.link(part, path)  # atomic, and the file is whole from its first instant
+        except FileExistsError:
+            return False
+        except OSError as wrong:
+            if wrong.errno in NO_ROOM:
+                raise OSError(wrong.errno, wrong.strerror, str(path)) from wrong
+            return self._create_exclusive(path, json.dumps(own))  # a disk without hard links
+        finally:
+            part.unlink(missing_ok=True)
+        return True
+
+    def _create_exclusive(self, path: Path, text: str) -> bool:
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+        return True
+
+    def _dead(self, path: Path, owner: dict[str, Any], patience: int = 1) -> bool:
+        """Whether the owner of a claim is gone, or has not touched it for long, on this host `patience` times as long:
+        a number may have passed to another process, but a debugger may also stop the owner."""
+        here = owner.get("host") == socket.gethostname()
+        if (here and not alive(owner.get("pid"))) or path.is_symlink():  # we make no links
+            return True
+        try:
+            return time.time() - path.lstat().st_mtime > self.cold * (patience if here else 1)
+        except FileNotFoundError:
+            return True
+
+    def _clear(self) -> None:
+        """Remove a dead owner's claim. One claimant at a time: a second one would remove what the first has made."""
+        if not self._create(self._guard):
+            time.sleep(0.01)
+            self._drop_dead(self._guard)
+            return
+        try:
+            owner = read(self.path)
+            if owner is not None and self._dead(self.path, owner, 10):
+                self.path.unlink(missing_ok=True)
+        finally:
+            self._guard.unlink(missing_ok=True)
+
+    def _drop_dead(self, guard: Path) -> None:
+        """Another claimant is clearing; one that died in the middle of it is forgotten."""
+        owner = read(guard)
+        if owner is not None and self._dead(guard, owner):
+            guard.unlink(missing_ok=True)
+
+    def _keep_warm(self) -> None:
+        while not self._stop.wait(BEAT):
+            if not self.held():
+                return
+            os.utime(self.path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Who holds it; None when nobody does, {} when the file does not tell."""
+    try:
+        if path.is_symlink() or not stat.S_ISREG(path.lstat().st_mode):
+            return {}  # a link that leads nowhere, a pipe: nobody of us made it
+        return parse(path.read_bytes()[:_LARGEST])
+    except FileNotFoundError:
+        return None
+    except (OSError, Damaged):
+        return {}
+
+
+def alive(pid: Any) -> bool:
+    """Whether a process of this host still runs."""
+    if not isinstance(pid, int) or not 0 < pid < 2**31:  # no process has a larger number
+        return False
+    if os.name == "nt":
+        return _alive_on_windows(pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _zombie(pid)
+
+
+def _zombie(pid: int) -> bool:
+    """A killed child that nobody has waited for yet still answers signal 0."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _alive_on_windows(pid: int) -> bool:
+    import ctypes
+
+    windows: Any = getattr(ctypes, "windll", None)
+    handle = windows.kernel32.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
+    if handle:
+        windows.kernel32.CloseHandle(handle)
+    return bool(handle)

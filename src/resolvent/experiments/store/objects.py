@@ -1,0 +1,142 @@
+"""The few things that are asked of an object store, by any URL that fsspec opens (s3://bucket/runs, gs://, file://).
+
+    objects = Objects("s3://bucket/runs")
+    objects.create("here", b"mine")          # False when somebody was first
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from resolvent.experiments.store.folder import RunError
+
+_BLOCK = 1 << 20
+CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict")  # S3's words for: somebody was first
+
+
+class TooLarge(ValueError):
+    """An object of more bytes than were asked for; its name."""
+
+
+def is_url(place: object) -> bool:
+    """Whether results lie behind a URL rather than in a folder."""
+    return "://" in str(place)
+
+
+class Objects:
+    """Objects below one URL, by their names relative to it. Listings are never cached: other workers write too."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as missing:
+            raise RunError(f"run: {url!r} needs the package fsspec; pip install 'resolvent[cloud]'.") from missing
+        try:
+            self.files, self.root = url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
+        except ImportError as missing:
+            raise RunError(f"run: {url!r} cannot be opened ({missing}); pip install 'resolvent[cloud]'.") from missing
+        except ValueError as wrong:  # nobody knows the protocol
+            raise RunError(f"run: {url!r} cannot be opened ({wrong}); give a folder, or such as s3://...") from wrong
+
+    def check(self) -> None:
+        """Refuse a store that cannot be written, or that lets two workers create the same object."""
+        name = f".probe-{uuid.uuid4().hex}"
+        try:
+            first, second = self.create(name, b"1"), self.create(name, b"2")
+            self.remove(name)
+        except Exception as wrong:  # each store has errors of its own: no bucket, no credentials, no network
+            raise RunError(
+                f"run: cannot write below {self.url!r} ({type(wrong).__name__}: {wrong}); check the address and your "
+                "credentials, or give --out a folder."
+            ) from wrong
+        if not first or second:
+            raise RunError(
+                f"run: {self.url!r} does not create an object exclusively, so two workers could take the same cell; "
+                "use a store with conditional writes (If-None-Match), or a shared folder."
+            )
+
+    def read(self, name: str) -> bytes | None:
+        """None when there is no such object."""
+        try:
+            held: bytes = self.files.cat_file(self._path(name))
+        except FileNotFoundError:
+            return None
+        return held
+
+    def has(self, name: str) -> bool:
+        return bool(self.files.exists(self._path(name)))
+
+    def write(self, name: str, data: bytes) -> None:
+        self._make_parent(name)
+        self.files.pipe_file(self._path(name), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object that is not there yet, in one atomic operation; False when it is there."""
+        self._make_parent(name)
+        try:
+            if getattr(self.files, "async_impl", False):
+                self.files.pipe_file(self._path(name), data, mode="create")
+            else:  # a file system: fsspec's own `create` looks first and writes then
+                with self.files.open(self._path(name), "xb") as file:
+                    file.write(data)
+        except FileExistsError:
+            return False
+        except OSError as wrong:
+            if any(word in str(wrong) for word in CONFLICTS):
+                return False
+            raise
+        return True
+
+    def send(self, path: Path, name: str) -> None:
+        self._make_parent(name)
+        self.files.put_file(str(path), self._path(name))
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Whether there is such an object; it is then in the file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.files.get_file(self._path(name), str(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def copy(self, name: str, path: Path, most: int) -> int:
+        """The object in the file, and its bytes; one of more than `most` is refused when that many have come."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        taken = 0
+        with self.files.open(self._path(name), "rb") as source, path.open("wb") as target:
+            while block := source.read(_BLOCK):
+                taken += len(block)
+                if taken > most:
+                    raise TooLarge(name)
+                target.write(block)
+        return taken
+
+    def names(self, below: str = "") -> list[str]:
+        """Every object below a prefix."""
+        return sorted(self.sizes(below))
+
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Every object below a prefix with its bytes; 0 where the store does not tell them."""
+        try:
+            found = self.files.find(self._path(below), detail=True)
+        except FileNotFoundError:
+            return {}
+        start = len(self.root.rstrip("/")) + 1
+        return {name[start:]: int(told.get("size") or 0) for name, told in found.items()}
+
+    def remove(self, name: str) -> None:
+        try:
+            self.files.rm_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def _path(self, name: str) -> str:
+        return f"{self.root.rstrip('/')}/{name}" if name else self.root
+
+    def _make_parent(self, name: str) -> None:
+        """A disk needs folders; an object store has none."""
+        if self.files.protocol == "file" or "file" in self.files.protocol:
+            self.files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)

@@ -1,0 +1,69 @@
+"""How a run's data were prepared, kept in its folder: a file that changed since is seen before it is trained on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from resolvent.data import Task
+from resolvent.data.preparation.keep import load_preprocess, preprocess_of, save_preprocess
+from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.work import Work
+from resolvent.models.settings import to_dict
+from resolvent.training.process_group import crew
+
+
+def keep_preprocess(work: Work) -> None:
+    """Write it once; a run that goes on must find the data that it began with."""
+    folder = work.folder.path
+    if crew().first:
+        held = _read_kept(folder)
+        if held is None and (folder / "checkpoint").exists():
+            refuse_older(work.cell, folder)
+        if held is None:
+            save_preprocess(preprocess_of(work.task), folder)
+        else:
+            require_same(held, work.task, folder)
+    crew().wait()
+
+
+def require_same(held: Preprocess, task: Task, folder: Path) -> None:
+    """What was saved with the run against what its data give now."""
+    found = _difference(to_dict(held), to_dict(preprocess_of(task)))
+    if found is not None:
+        name, then, now = found
+        raise RunError(
+            f"run: the data of {str(folder)!r} have changed since it was trained: {name} was {str(then)[:60]} and is "
+            f"{str(now)[:60]} now; bring the file back, name the new one with --data, or train in another folder."
+        )
+
+
+def refuse_older(cell: Cell, folder: Path) -> None:
+    """Runs from before the preprocessing was saved filled gaps in another way, which no longer exists."""
+    rule = cell.task.keywords().get("missing", "refuse")
+    if rule != "refuse":
+        raise RunError(
+            f"run: {str(folder)!r} was trained by an older version, which filled missing values ({rule!r}) before it "
+            "scaled them and kept no preprocess.json; what the model expects cannot be made again: train it anew."
+        )
+
+
+def _read_kept(folder: Path) -> Preprocess | None:
+    """None also where it is damaged: it is made again from the data."""
+    try:
+        return load_preprocess(folder)
+    except ValueError:
+        return None
+
+
+def _difference(a: Any, b: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """The first field that differs beyond the rounding of a mean, whose last digits hang on the number of threads."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next((d for key in a if (d := _difference(a[key], b[key], key)) is not None), None)
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next((d for x, y in zip(a, b, strict=True) if (d := _difference(x, y, name)) is not None), None)
+    numbers = isinstance(a, float) and isinstance(b, float)
+    return None if a == b or (numbers and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)) else (name, a, b)

@@ -1,0 +1,122 @@
+"""Several worker processes on this machine for one list of cells: each takes cells that nobody else runs.
+
+Small models gain nothing from a second thread, but everything from a second process. The workers are ordinary calls of
+the command line on the same folder; this process only starts them, follows what they finish, and stops them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.store import Store
+
+Told = Callable[[str], None]
+LOOK = 0.5  # seconds between looks at the workers, or of a worker at its parent
+GRACE = 10.0  # seconds that workers have to stop
+OUT_OF_TIME = 124  # exit status of a call whose --budget is spent, that of timeout(1)
+PARENT = "RESOLVENT_PARENT"  # set for a worker: the process that started it
+
+
+def work_together(
+    command: Sequence[str], store: Store, places: Sequence[str], workers: int, told: Told, tick: Callable[[int], None]
+) -> None:
+    """Run `command` (arguments of `python -m resolvent`) in `workers` processes until every place has its record.
+
+    tick  is called with the number of complete cells, about twice a second
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    environment[PARENT] = str(os.getpid())
+    crew: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryFile("w+") as errors:
+        try:
+            for _ in range(workers):
+                crew.append(_start(command, environment, errors))
+            _follow(crew, store, places, told, tick)
+        finally:
+            _end(crew)
+        errors.seek(0)
+        _answer(crew, errors.read())
+
+
+def _start(command: Sequence[str], environment: dict[str, str], errors: IO[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "resolvent", *command],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,  # signals of the terminal come here alone, and from here to every worker once
+    )
+
+
+def _end(crew: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask every worker and what it started to stop; wait for all of them, and end those that do not answer."""
+    for process in crew:
+        _signal(process, signal.SIGTERM)
+    last = time.monotonic() + GRACE
+    for process in crew:
+        try:
+            process.wait(max(0.0, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+            process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    if process.poll() is not None:
+        return
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)  # its session has its own number
+        else:
+            process.terminate()
+    except ProcessLookupError:
+        return
+
+
+def stop_with_parent() -> None:
+    """A worker whose parent was killed stops, too: nobody would wait for it."""
+    parent = os.environ.get(PARENT)
+    if parent is not None and hasattr(os, "getppid"):
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _follow(
+    crew: Sequence[subprocess.Popen[bytes]],
+    store: Store,
+    places: Sequence[str],
+    told: Told,
+    tick: Callable[[int], None],
+) -> None:
+    done = {place for place in places if store.complete(place)}
+    while any(process.poll() is None for process in crew):
+        for place in places:
+            if place not in done and store.complete(place):
+                done.add(place)
+                told(f"[{len(done)}/{len(places)}] {', '.join(place.split('/')[-2:])}")
+        tick(len(done))
+        time.sleep(LOOK)
+    tick(sum(store.complete(place) for place in places))
+
+
+def _answer(crew: Sequence[subprocess.Popen[bytes]], errors: str) -> None:
+    """A worker that was called wrongly, or died, is told; one that left a diverged run behind has done its work, and
+    one whose time was spent, too."""
+    bad = [process.returncode for process in crew if process.returncode not in (0, 1, OUT_OF_TIME)]
+    if bad:
+        lines = errors.strip().splitlines()
+        raise RunError(f"run: a worker ended with status {bad[0]}: {lines[-1] if lines else 'it said nothing.'}")

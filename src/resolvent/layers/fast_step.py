@@ -1,0 +1,82 @@
+"""The short way through `Layer.step`: inside `frozen()`, where nobody watches, a few checks and one kernel call.
+
+A step of a small batch is a few microseconds of work, less than the border's checks and a handful of torch calls take.
+Whatever the short way does not know (another dtype, shape or device, a gradient, a transform, the compiler, a forced
+backend, a wrong input) it leaves to the long one, which does it or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from resolvent.ops.step.operation import Pair, Step
+from resolvent.runtime.dispatch import is_forced
+
+if TYPE_CHECKING:
+    from resolvent.layers.contract import Layer
+
+_KEY = "lane"
+
+
+class _Lane(NamedTuple):
+    """What u (b, d) and h (b, ...) have to look like, and the step itself."""
+
+    step: Step
+    d: int
+    tail: tuple[int, ...]  # of h's shape
+    dtype: torch.dtype
+    kind: torch.dtype  # of h
+
+
+def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
+    """The step, or None where it has to go the long way."""
+    tables = layer._tables
+    if (
+        tables is None
+        or torch.compiler.is_compiling()
+        or layer.check_finite
+        or is_forced()
+        or "_step" in layer.__dict__
+    ):
+        return None
+    if type(u) is not Tensor or type(h) is not Tensor or not (u.is_cpu and h.is_cpu) or _is_watched(u, h):
+        return None
+    if _KEY not in tables:
+        tables[_KEY] = _open(layer)
+    lane: _Lane | None = tables[_KEY]
+    if lane is None or u.dtype is not lane.dtype or h.dtype is not lane.kind:
+        return None
+    shape = u.shape
+    if len(shape) != 2 or shape[1] != lane.d or h.shape != (shape[0], *lane.tail):
+        return None
+    return lane.step(u, h)
+
+
+def _is_watched(u: Tensor, h: Tensor) -> bool:
+    if torch.is_grad_enabled() and (u.requires_grad or h.requires_grad):
+        return True
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def _open(layer: Layer) -> _Lane | None:
+    from resolvent.layers.contract import Spec
+
+    spec = layer.state_spec(1)
+    if layer.bidirectional or not isinstance(spec, Spec) or None in spec.shape or layer.anchor.device.type != "cpu":
+        return None
+    if not _agrees(type(layer)):
+        return None
+    with torch.inference_mode(False), torch.no_grad():
+        step = layer._stepper()
+    tail = tuple(n for n in spec.shape[1:] if n is not None)
+    return None if step is None else _Lane(step, layer.d_model, tail, layer.dtype, spec.dtype)
+
+
+def _agrees(kind: type) -> bool:
+    """Whether `_stepper` comes with the class's `_step`, and not from a class whose `_step` it has replaced."""
+    first = next(base for base in kind.__mro__ if "_step" in vars(base) or "_stepper" in vars(base))
+    return "_stepper" in vars(first)

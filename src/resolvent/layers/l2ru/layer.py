@@ -1,0 +1,193 @@
+"""L2RU: a linear recurrence whose L2 gain is at most a prescribed gamma for any parameter values.
+
+Massai and Ferrari-Trecate 2025, "Free parametrization of L2-bounded state space models":
+
+    x_{k+1} = A x_k + B u_k,    y_k = C x_k + D u_k,    x_0 = 0         =>         sum |y|^2 <= gamma^2 sum |u|^2
+
+This layer alone of the library has the delay of the control literature: y_k reads the state before u_k enters it, and D
+carries the direct path. The bounded-real lemma speaks about (A, B, C, D) of this form, and going to the undelayed one
+would need A^-1, which need not exist. `system()` therefore returns a System with `delay=True`: the layer, exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.init.ring import check_ring
+from resolvent.layers import checks
+from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.l2ru import run as l2ru_run
+from resolvent.layers.l2ru.forms import (
+    LOG_LIMIT,
+    Complete,
+    ComplexDiagonal,
+    Contraction,
+    DenseContraction,
+    Matrices,
+    rotations,
+    round_contraction,
+)
+from resolvent.layers.l2ru.storage import contraction_of
+from resolvent.runtime.transforms import traced
+from resolvent.ssm.bounded_real import BoundedReal, bounded_real
+from resolvent.ssm.contraction import rounding_margin
+from resolvent.ssm.system import Dense, System, conjugate_closed
+
+Form = Literal["complete", "contraction", "diagonal", "dense"]
+FORMS: tuple[Form, ...] = ("complete", "contraction", "diagonal", "dense")
+FULL = ("complete", "dense")  # forms whose A is a full matrix, run by odd-even halving
+RINGS = {"contraction": (0.9, 0.99, math.pi), "diagonal": (0.96, 0.999, 0.1)}  # r_min, r_max, max_phase at the start
+UNDECAYED = ("log_gamma", "free.alpha", "free.turning.nu_log", "free.turning.theta_log")
+
+
+class L2RU(Layer):
+    """Linear recurrence with prescribed L2 gain, (b, l, d) -> (b, l, d).
+
+    d_state          real states of "complete" (must be d_model, or None) and "dense"; otherwise pairs of states, kept
+                     as complex numbers; d_model of them when None
+    gamma            the gain; with `trainable_gamma` where it starts
+    form             "complete": every square system with that gain, A a full matrix;
+                     "contraction": states that turn in pairs, K_raw / max(1, |K_raw|);
+                     "diagonal": states that turn in pairs with lam kept as it is. These two scan in O(l);
+                     "dense": any number of real states and a full matrix A, K_raw / max(1, |K_raw|)
+    r_min, r_max, max_phase   ring of the first lam of the forms with pairs; None: .9, .99, pi and .96, .999, .1
+    lr               learning rate of everything in `optim_groups`; None leaves the optimiser's
+
+    The state is the one of coordinates in which the storage is |z|^2: real (b, d), or complex (b, d_state).
+    """
+
+    starts_from_none = True
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int | None = None,
+        gamma: float = 1.0,
+        *,
+        trainable_gamma: bool = False,
+        form: Form = "diagonal",
+        r_min: float | None = None,
+        r_max: float | None = None,
+        max_phase: float | None = None,
+        lr: float | None = None,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(d_model, check_finite=check_finite)
+        checks.check_choice("L2RU", "form", form, FORMS)
+        checks.check_positive("L2RU", d_state=d_model if d_state is None else d_state)
+        _check_gamma(gamma)
+        self.d_state = d_model if d_state is None else d_state
+        self.form, self.lr = form, lr
+        self.fixed_gamma = None if trainable_gamma else float(gamma)
+        self.log_gamma = nn.Parameter(torch.tensor(math.log(gamma))) if trainable_gamma else None
+        if form == "complete":
+            _check_square(d_model, self.d_state)
+        self.free = _parametrisation(form, d_model, self.d_state, (r_min, r_max, max_phase))
+
+    @classmethod
+    def from_system(cls, A: Tensor, B: Tensor, C: Tensor, D: Tensor, P: Tensor | None, gamma: float) -> L2RU:
+        """A layer of form "dense" that is the system x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k of gain below gamma.
+
+        A (n, n), B (n, d), C (d, n), D (d, d) real; P (n, n) a storage that proves the gain, found when None. Systems
+        with fewer inputs than outputs, or the other way, are made square with columns or rows of zeros.
+        """
+        K = contraction_of(A, B, C, D, gamma, P)
+        d = D.shape[0]
+        layer = cls(d, A.shape[0], gamma, form="dense").to(torch.float64)
+        assert isinstance(layer.free, DenseContraction)
+        with torch.no_grad():
+            layer.free.K.copy_(K / rounding_margin(K.shape[0]))
+        return layer
+
+    @property
+    def gamma(self) -> Tensor:
+        """The prescribed gain, a positive number."""
+        if self.log_gamma is None:
+            assert self.fixed_gamma is not None
+            return torch.tensor(self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
+        return self.log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+    def gain(self) -> float:
+        """An upper bound of the layer's L2 gain, which is its Lipschitz constant: gamma, as `certificate()` proves."""
+        return float(self.gamma.detach())
+
+    def matrices(self, x: Tensor | None = None) -> Matrices:
+        """(A, B, C, D) in the layer's dtype, as a forward pass over x uses them."""
+        key = "traced matrices" if traced(x) else "matrices"
+        return self.cached(key, lambda: round_contraction(self.free(self.gamma), self.dtype))
+
+    def system(self) -> System:
+        """The layer as one discrete system in the delayed form (`delay=True`)."""
+        K = self.matrices()
+        if not K.A.is_complex():
+            return System(Dense(K.A), K.B, K.C, K.D, 1.0, delay=True)
+        B = torch.complex(K.B[0::2], K.B[1::2])
+        C = torch.complex(K.C[:, 0::2], -K.C[:, 1::2])
+        return dataclasses.replace(conjugate_closed(K.A, B, C / 2, K.D, 1.0), delay=True)
+
+    def certificate(self) -> BoundedReal:
+        """The bounded-real inequality of the very matrices that the forward pass uses, checked in float64 with P = I.
+
+        P = I belongs to the coordinates z in which the layer keeps its state. It proves the gain in exact arithmetic
+        of the rounded weights; what the float32 products of the pass round is not in it.
+        """
+        K = Matrices(*(t.detach() for t in self.matrices()))
+        A = rotations(K.A.to(torch.complex128)) if K.A.is_complex() else K.A.double()
+        system = System(Dense(A), K.B.double(), K.C.double(), K.D.double(), 1.0, delay=True)
+        return bounded_real(system, self.gain(), torch.eye(A.shape[0], dtype=A.dtype, device=A.device))
+
+    def state_spec(self, batch: int) -> Spec:
+        return Spec((batch, self.d_state), self.dtype if self.form in FULL else self.complex_dtype)
+
+    def optim_groups(self) -> list[dict[str, Any]]:
+        """gamma, alpha, nu and theta without weight decay."""
+        own: dict[str, Any] = {} if self.lr is None else {"lr": self.lr}
+        special = {name: dict(own) for name, _ in self.named_parameters()}
+        for name in UNDECAYED:
+            special[name] = {**own, "weight_decay": 0.0}
+        return group_parameters(self, special)
+
+    def _derive_all(self) -> None:
+        self.matrices()
+
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return l2ru_run.sequence(self.matrices(x), x, state, lengths)
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return l2ru_run.step(self.matrices(x_t), x_t, state)
+
+
+def _parametrisation(
+    form: Form, d: int, d_state: int, given: tuple[float | None, float | None, float | None]
+) -> Complete | Contraction | ComplexDiagonal | DenseContraction:
+    if form in FULL:
+        if any(value is not None for value in given):
+            raise ValueError(
+                f'L2RU: form="{form}" has a full matrix A and no ring; leave r_min, r_max and max_phase at None, '
+                'or use form="diagonal".'
+            )
+        return Complete(d) if form == "complete" else DenseContraction(d, d_state)
+    r_min, r_max, max_phase = (own if value is None else value for own, value in zip(RINGS[form], given, strict=True))
+    check_ring("L2RU", r_min, r_max, max_phase)
+    make = Contraction if form == "contraction" else ComplexDiagonal
+    return make(d, d_state, r_min, r_max, max_phase)
+
+
+def _check_gamma(gamma: float) -> None:
+    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
+        raise TypeError(f"L2RU: gamma must be a number, got {gamma!r} of type {type(gamma).__name__}.")
+    if not 0 < gamma < math.exp(LOG_LIMIT):
+        raise ValueError(f"L2RU: gamma, the gain, must be positive and below {math.exp(LOG_LIMIT):.0e}, got {gamma}.")
+
+
+def _check_square(d_model: int, d_state: int) -> None:
+    if d_state != d_model:
+        raise ValueError(
+            f'L2RU: form="complete" is square, d_state must equal d_model={d_model} or be None, got {d_state}; '
+            'use form="dense", "contraction" or "diagonal" for another number of states.'
+        )

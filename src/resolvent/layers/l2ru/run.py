@@ -1,0 +1,71 @@
+"""Running a delayed recurrence x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k over a whole sequence.
+
+Pairs of states that turn together go through the complex linear scan; a full matrix A through odd-even halving.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.layers.contract import at_lengths
+from resolvent.layers.l2ru.forms import Matrices
+from resolvent.ops.dense_scan import dense_scan
+from resolvent.ops.dense_scan.linear import linear
+from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.pairs import stacked, tensor_of
+from resolvent.runtime.transforms import traced
+from resolvent.scan import linear_scan
+
+
+def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """u (b, l, d), x0 (b, n) or complex (b, p) -> y (b, l, d) and the state at each sequence's end (b, ...)."""
+    if traced(u):
+        return _traced_sequence(K, u, x0, lengths)
+    assert x0 is not None
+    x = states(K, u, x0)
+    ahead = linear(_reals(x), K.C)  # what step k + 1 reads: (b, l, d)
+    y = linear(u, K.D)
+    y[:, 0] += linear(_reals(x0), K.C)
+    y[:, 1:] += ahead[:, :-1]
+    return y, at_lengths(x, lengths).clone()  # a view would keep all l states alive
+
+
+def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same with states as reals."""
+    v = linear(u, K.B)  # (b, l, n)
+    start = torch.zeros_like(v[:, 0]) if x0 is None else _reals(x0)
+    x = pair_scan(stacked(K.A), v, start) if K.A.is_complex() else dense_scan(K.A, v, start)
+    seen = torch.cat([start[:, None], x], 1).narrow(1, 0, u.shape[1])  # the state before each step
+    end = at_lengths(x, lengths)
+    return linear(u, K.D) + linear(seen, K.C), _pairs(end.contiguous()).clone() if K.A.is_complex() else end.clone()
+
+
+def step(K: Matrices, u_t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """u_t (b, d), x -> y_t (b, d) and the next x."""
+    y_t = linear(_reals(x), K.C) + linear(u_t, K.D)
+    Bu = linear(u_t, K.B)
+    return y_t, (torch.addcmul(_pairs(Bu), tensor_of(K.A), x) if K.A.is_complex() else torch.addmm(Bu, x, K.A.mT))
+
+
+def states(K: Matrices, u: Tensor, x0: Tensor) -> Tensor:
+    """The state after every step."""
+    Bu = linear(u, K.B)  # (b, l, n)
+    return linear_scan(K.A, _pairs(Bu), x0) if K.A.is_complex() else dense_scan(K.A, Bu, x0)
+
+
+def loop(K: Matrices, u: Tensor, x0: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence as it is written: the slow truth of `sequence`. Returns y and the last state."""
+    x, ys = x0, []
+    for u_t in u.unbind(1):
+        y_t, x = step(K, u_t, x)
+        ys.append(y_t)
+    return torch.stack(ys, 1), x
+
+
+def _pairs(reals: Tensor) -> Tensor:
+    return torch.view_as_complex(reals.unflatten(-1, (-1, 2)))
+
+
+def _reals(x: Tensor) -> Tensor:
+    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x

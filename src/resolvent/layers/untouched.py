@@ -1,0 +1,38 @@
+"""Whether a module still does what its class says: asked by every path that computes the same without calling it.
+
+A hook of any kind, a method set on the instance or another class (a subclass, LoRA, a parametrisation) is somebody's
+own code, which such a path would go around.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Exactly of this class, and nobody watches or replaces its calls; its children are not looked at."""
+    return type(module) is kind and not (has_hooks(module) or has_own_methods(module) or has_global_hooks())
+
+
+def has_hooks(module: nn.Module) -> bool:
+    own = module.__dict__
+    return any(own[name] for name in HOOKS)
+
+
+def has_own_methods(module: nn.Module) -> bool:
+    """Whether a function of its class, `forward` above all, is hidden by an attribute of the instance."""
+    kind = type(module)
+    return any(callable(getattr(kind, name, None)) for name in module.__dict__)
+
+
+def has_global_hooks() -> bool:
+    """Whether torch calls somebody for every module that there is."""
+    return bool(
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    )

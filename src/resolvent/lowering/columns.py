@@ -1,0 +1,123 @@
+"""The pointwise parts of the residual scaffold with channels first: x (d, b, l) -> (d, b, l).
+
+In this layout a map over channels is one plain product W x and a causal convolution one batched product
+(`ops.filter.toeplitz`), so nothing is transposed between the two. Everything is computed in the dtype of x, norms in
+float32 at least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from resolvent.lowering import program as p
+from resolvent.lowering.eager import CURVES
+from resolvent.lowering.program import Chain, Node
+
+NORMS = ("layer", "rms", "scale")
+
+
+@dataclass(frozen=True)
+class Around:
+    """What stands between layer and skip, where it is no more than final(W act(sigma(Wa y + ba) * y) + b)."""
+
+    scale: p.Linear | None  # Wa, ba
+    sigma: str
+    act: str
+    linear: p.Linear | None  # W, b
+    final: str
+
+
+def covers(node: Node) -> TypeGuard[p.Skip]:
+    """Whether the functions here say everything that this residual block does around its layer, in its present mode."""
+    if not isinstance(node, p.Skip) or node.dropout or not is_norm(node.norm):
+        return False
+    maps = p.Linear | p.Activation | p.Scale | p.Mix
+    return all(isinstance(inner, maps) for inner in p.walk((*node.scale, *node.mixer)))
+
+
+def is_norm(chain: Chain, kinds: tuple[str, ...] = NORMS) -> bool:
+    """Whether a chain is one norm over the channels, or none."""
+    return not chain or (len(chain) == 1 and isinstance(chain[0], p.Norm) and chain[0].kind in kinds)
+
+
+def around(node: p.Skip) -> Around | None:
+    """None where there is more."""
+    match node.scale:
+        case ():
+            scale, sigma = None, "none"
+        case (p.Scale(of=(), by=(p.Linear() as scale, p.Activation(kind=sigma)), plus=None, then=()),):
+            pass
+        case _:
+            return None
+    match node.mixer[0].inside if len(node.mixer) == 1 and isinstance(node.mixer[0], p.Mix) else node.mixer:
+        case ():
+            return Around(scale, sigma, "none", None, "none")
+        case (p.Activation(kind=act),):
+            return Around(scale, sigma, act, None, "none")
+        case (p.Linear() as linear,):
+            return Around(scale, sigma, "none", linear, "none")
+        case (p.Activation(kind=act), p.Linear() as linear):
+            return Around(scale, sigma, act, linear, "none")
+        case (p.Linear() as linear, p.Activation(kind=final)):
+            return Around(scale, sigma, "none", linear, final)
+        case (p.Activation(kind=act), p.Linear() as linear, p.Activation(kind=final)):
+            return Around(scale, sigma, act, linear, final)
+    return None
+
+
+def linear(node: p.Linear, x: Tensor) -> Tensor:
+    (weight, bias), flat = node.read(node.module), x.flatten(1)
+    W = weight.to(x.dtype)
+    y = W @ flat if bias is None else torch.addmm(bias.to(x.dtype)[:, None], W, flat)
+    return y.view(-1, *x.shape[1:])
+
+
+def norm(chain: Chain, x: Tensor) -> Tensor:
+    """Over the channels, axis 0."""
+    if not chain:
+        return x
+    (node,) = chain
+    assert isinstance(node, p.Norm)
+    own, z = node.module, x.float() if x.element_size() < 4 else x
+    if node.kind == "layer":
+        var, mean = torch.var_mean(z, 0, correction=0, keepdim=True)
+        z = torch.addcmul(_along(own.bias), (z - mean) * torch.rsqrt(var + own.eps), _along(own.weight))
+    else:
+        scale = 1 + _along(own.scale) if node.kind == "rms" else own.scale
+        z = z * torch.rsqrt(z.square().mean(0, keepdim=True) + own.eps) * scale
+    return z.to(x.dtype)
+
+
+def follow(chain: Chain, y: Tensor) -> Tensor:
+    """mixer(ads(y)) and the like."""
+    for node in chain:
+        if isinstance(node, p.Linear):
+            y = linear(node, y)
+        elif isinstance(node, p.Activation):
+            y = CURVES[node.kind](y)
+        elif isinstance(node, p.Mix):
+            y = follow(node.inside, y)
+        else:
+            assert isinstance(node, p.Scale)
+            y = _scale(node, y)
+    return y
+
+
+def _along(parameter: Tensor) -> Tensor:
+    return parameter[:, None, None]
+
+
+def _scale(node: p.Scale, y: Tensor) -> Tensor:
+    match node:
+        case p.Scale(
+            of=(p.Linear(whole=p.Linear() as whole), *left), by=(p.Linear(whole=p.Linear() as other), *right)
+        ) if whole is other:
+            first, second = linear(whole, y).chunk(2, 0)  # halves of one product
+            z = follow(tuple(left), first) * follow(tuple(right), second)
+        case _:
+            z = follow(node.of, y) * follow(node.by, y)
+    return follow(node.then, z if node.plus is None else z + follow(node.plus, y))

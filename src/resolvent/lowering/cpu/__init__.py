@@ -1,0 +1,1 @@
+"""The CPU form: some sequences at a time go through all blocks, compiled by numba."""

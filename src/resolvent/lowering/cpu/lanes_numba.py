@@ -1,0 +1,156 @@
+"""`cohort` on the CPU, compiled by numba: WIDTH samples walk through the whole stack before the next ones start.
+
+Layer by layer over a whole batch, every activation leaves the cache before it is read again. Here the activations of
+one set of lanes, (l, d, WIDTH) each, stay in a core's own cache from entry to pooling and back (`interpreter_numba`).
+Lanes share nothing but what they read, so that the number of threads cannot change a bit of the result.
+
+Imported by the dispatcher only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+from numba import carray, types
+from torch import Tensor
+
+from resolvent.lowering.cpu import interpreter_numba, ops_numba, recurrence_numba
+from resolvent.lowering.cpu import lanes_layout as at
+from resolvent.lowering.cpu.interpreter_numba import one_backward, one_forward
+from resolvent.lowering.cpu.lanes_layout import Plan
+from resolvent.lowering.cpu.ops_numba import COUNT, ROWS, Kept, Net, Work, leaves, piece, stamp
+from resolvent.runtime.memory import fresh, plain
+from resolvent.runtime.team import HEAD, kernel, pointer, run, share
+from resolvent.runtime.threads import threads_for
+from resolvent.runtime.vectors_numba import WIDTH
+
+ROOM = 64 << 20  # bytes that a pass may take where nothing has to be kept
+
+
+@piece
+def _bytes_saved(net: Net) -> int:
+    """By one cohort, in rows of channels."""
+    p = net[0]
+    return p[at.SAVED] * p[at.L] * net[4] * net[3]
+
+
+@piece
+def _bytes_kept(net: Net) -> int:
+    """All that one cohort keeps."""
+    p = net[0]
+    return _bytes_saved(net) + (p[at.NORMS] * p[at.L] * WIDTH + p[at.TRACES] * (p[at.L] + 1) * p[at.WIDE]) * net[3]
+
+
+@piece
+def place_to_keep(net: Net, room: int, i: int, grads: int) -> Kept:
+    """Where the i-th of those who keep something has what it keeps; `grads`: its gradients of the numbers, or 0."""
+    p, own = net[0], room + i * _bytes_kept(net)
+    rstd = own + _bytes_saved(net)
+    return own, rstd, grads, rstd + p[at.NORMS] * p[at.L] * WIDTH * net[3]
+
+
+@piece
+def place_to_work(net: Net, room: int, samples: int, begin: int) -> Work:
+    """The same for all cohorts of a thread, so that it stays warm; `begin` is the thread's first cohort."""
+    p, row = net[0], net[4] * net[3]
+    own = (3 * p[at.L] + 2 * ROWS) * row + (ROWS + 1) * p[at.WIDE] * net[3]
+    h, all_l = room + (samples + WIDTH - 1) // WIDTH * _bytes_kept(net) + begin * own, p[at.L] * row
+    scratch = h + 3 * all_l
+    return h, h + all_l, h + 2 * all_l, scratch, scratch + 2 * ROWS * row
+
+
+def _walk_of(sources: int) -> Any:
+    """The kernel, of these sources.
+
+    Its table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
+    and of the features (or their gradients), of the room, of the gradients of the numbers (or 0) and of x itself; the
+    sizes of the program and of the numbers.
+    """
+
+    def _walk(w: Any) -> None:
+        _ = sources
+        t = carray(w, HEAD + 15)
+        begin, end = share(t)
+        back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
+        p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
+        net = p, f, numbers, size, row
+        work = place_to_work(net, room, samples, begin)
+        for i in range(begin, end):
+            kept = place_to_keep(net, room, i if keep else begin, grads + i * total * size if grads else 0)
+            if back:
+                one_backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
+            else:
+                one_forward(net, (x, y, samples), i * WIDTH, work, kept)
+
+    return _walk
+
+
+def stamp_walk() -> int:
+    """The stamp of a kernel that contains the walk."""
+    return stamp(at, ops_numba, recurrence_numba, interpreter_numba, sys.modules[__name__])
+
+
+@cache
+def _compile() -> Any:
+    return kernel(_walk_of(stamp_walk()))
+
+
+def memory(plan: Plan, b: int) -> Tensor:
+    """Room for what a pass over b samples keeps, and to work in."""
+    return fresh((-(-b // WIDTH) * _each(plan),), plan.numbers)
+
+
+def _each(plan: Plan) -> int:
+    """Numbers of one cohort."""
+    l, wide, row = plan.l, plan.wide, row_of(plan)
+    states = plan.traces * (l + 1) * wide + (ROWS + 1) * wide
+    return (plan.saved + 3) * l * row + plan.norms * l * WIDTH + 2 * ROWS * row + states
+
+
+def forward(plan: Plan, x: Tensor) -> Tensor:
+    """Pooled features (b, d) of x (b, l, c), of which nothing is kept: a large batch goes piece by piece."""
+    b, each = x.shape[0], _each(plan) * plan.numbers.element_size()
+    piece = max(threads_of(plan, b), ROOM // each) * WIDTH
+    room, out = memory(plan, min(b, piece)), fresh((b, plan.d), x)
+    for own, to in zip(plain(x).split(piece), out.split(piece), strict=True):
+        _run(plan, (own, to, room), False, False)
+    return out
+
+
+def forward_kept(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and the room that holds what `backward` needs."""
+    room, out = memory(plan, x.shape[0]), fresh((x.shape[0], plan.d), x)
+    _run(plan, (plain(x), out, room), True, False)
+    return out, room
+
+
+def backward(plan: Plan, g: Tensor, room: Tensor, x: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The gradient of x (b, l, c) from that of the features (b, d); with x, of the numbers too, in their layout."""
+    gx = fresh((g.shape[0], plan.l, plan.c), g)
+    if x is None:
+        _run(plan, (gx, plain(g), room), True, True)
+        return gx, None
+    parts = g.new_zeros(-(-g.shape[0] // WIDTH), plan.numbers.numel())  # each cohort's own: their sum has one order
+    _run(plan, (gx, plain(g), room, parts, plain(x)), True, True)
+    return gx, parts.sum(0)
+
+
+def _run(plan: Plan, arrays: tuple[Tensor, ...], keep: bool, back: bool) -> None:
+    b, numbers = arrays[0].shape[0], plan.numbers
+    sources = plan.program.data_ptr(), leaves(numbers.dtype).data_ptr(), numbers.data_ptr()
+    sizes = int(back), int(keep), b, row_of(plan), numbers.element_size()
+    threads = threads_of(plan, b)
+    places = [a.data_ptr() for a in arrays] + [0] * (5 - len(arrays))
+    run(_compile(), (*sizes, *sources, *places, plan.program.numel(), numbers.numel()), -(-b // WIDTH), threads)
+
+
+def threads_of(plan: Plan, b: int) -> int:
+    """How many threads a pass over b samples deserves."""
+    return threads_for(b * plan.l * plan.d * plan.layers * WIDTH)
+
+
+def row_of(plan: Plan) -> int:
+    """Numbers from a time step to the next: one vector more, or whole columns would share a few lines of the cache."""
+    return max(plan.d, plan.c) * WIDTH + WIDTH

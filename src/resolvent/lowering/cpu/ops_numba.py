@@ -1,0 +1,111 @@
+"""What the pieces of a walk by cohorts share: the leaves that compute, and where everything lies.
+
+A row holds one time step of a cohort, (d, WIDTH); an array has one row after another. Pieces handle addresses alone and
+call the leaves, compiled for each dtype, by theirs (`leaf_numba`). Imported by compiled backends only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+import torch
+from numba import njit, types
+from torch import Tensor
+
+from resolvent.lowering.cpu import activation_numba, norm_numba, outer_numba, rotate_numba, row_numba, tile_numba
+from resolvent.lowering.cpu import lanes_layout as at
+from resolvent.runtime.cfunc_numba import call
+from resolvent.runtime.jit import Array
+from resolvent.runtime.vectors_numba import WIDTH
+
+ROWS = 8  # time steps that go through the maps together
+TYPES = {torch.float32: types.float32, torch.float64: types.float64}
+_LEAVES = (
+    tile_numba.map_rows,
+    tile_numba.convolve_rows,
+    activation_numba.activate,
+    norm_numba.normalise_rows,
+    norm_numba.differentiate_rows,
+    row_numba.combine,
+    row_numba.gather_rows,
+    row_numba.scatter_rows,
+    row_numba.pool_rows,
+    row_numba.unpool_rows,
+    outer_numba.outer,
+    outer_numba.correlate,
+    outer_numba.sum_rows,
+    rotate_numba.rotate,
+    rotate_numba.slopes,
+)
+COUNT = len(_LEAVES)
+MAP, CONVOLVE, BEND, NORM, SLOPE, MEET, GATHER, SCATTER, POOL, UNPOOL = range(10)
+OUTER, CORRELATE, SUM, TURN, TURN_SLOPE = range(10, COUNT)
+
+Net = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
+Work = tuple[int, int, int, int, int]  # h, y, u (l, row), scratch (2 ROWS, row), states (ROWS + 1, wide)
+# Saved (arrays, l, row), 1 / deviation (norms, l, WIDTH), gradients of the numbers or 0, traces (arrays, l + 1, wide).
+Kept = tuple[int, int, int, int]
+
+
+def piece(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled code that becomes part of a kernel, which alone is kept on disk."""
+    compiled: Callable[..., Any] = njit(nogil=True, fastmath={"contract"})(f)
+    return compiled
+
+
+def stamp(*modules: ModuleType) -> int:
+    """A number that changes with the sources of a kernel's pieces: a kernel that closes over it is compiled anew.
+
+    Before numba takes a kernel from the disk, it looks at the file of the kernel itself alone.
+    """
+    try:
+        return crc32(b"".join(Path(m.__file__ or "").read_bytes() for m in modules))
+    except OSError:  # no sources: they cannot change either
+        return 0
+
+
+@cache
+def leaves(dtype: torch.dtype) -> Tensor:
+    """Their addresses."""
+    return torch.tensor([make(TYPES[dtype]) for make in _LEAVES])
+
+
+@piece
+def row_at(net: Net, array: int, t: int) -> int:
+    """The address of row t."""
+    return array + t * net[4] * net[3]
+
+
+@piece
+def number(net: Net, place: int) -> int:
+    return net[2] + place * net[3]
+
+
+@piece
+def find_saved(net: Net, kept: Kept, i: int, t: int) -> int:
+    """The address of row t of saved array i."""
+    return row_at(net, kept[0], i * net[0][at.L] + t)
+
+
+@piece
+def apply_map(net: Net, place: int, x: int, y: int, count: int) -> None:
+    """By a matrix (d, d)."""
+    d = net[0][at.D]
+    call(net[1][MAP], (number(net, place), d, d, x, net[4], y, net[4], count))
+
+
+@piece
+def meet(net: Net, code: int, z: int, h: int, step: int, count: int) -> None:
+    call(net[1][MEET], (code, z, h, step, z, net[4], count, net[0][at.D] * WIDTH))
+
+
+@piece
+def learn_rows(net: Net, place: int, a: int, b: int, kept: Kept, count: int) -> None:
+    """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
+    if kept[2]:
+        call(net[1][SUM], (kept[2] + place * net[3], a, b, net[4], count, net[0][at.D] * WIDTH))

@@ -1,0 +1,236 @@
+"""Products of small matrices with rows of samples in lanes, as vector instructions: what `cohort_numba` is made of.
+
+A row holds for each channel the values of WIDTH samples, (d, WIDTH), and an array (l, stride) has one such row for each
+time step. Both products of a state-space block are then sums of numbers times vectors,
+
+    map over channels    y[t, i] = sum_p A[p, i] x[t, p]          convolution    y[t, c] = sum_s k[c, t - s] x[s, c]
+
+and one piece of code makes a tile of R by V of their vectors, which stays in registers over the whole sum. Of the
+convolution the causal half alone is computed, with no matrix in between: the numbers k of all channels fit into the
+first cache.
+
+Imported by compiled backends only, because numba is an extra.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from resolvent.runtime.cfunc_numba import leaf
+from resolvent.runtime.vectors_numba import WIDTH, plus_product
+
+PAD = 12  # zeros beside each kernel, and the most rows of a tile of a convolution
+_ROWS, _VECTORS = 6, 2  # of a tile of a map: twelve sums, two vectors and a number fill sixteen registers
+
+
+def _tile(R: int, V: int, onto: bool) -> Any:
+    """tile(like, A, x, y, depth) in compiled code: y[r, v] = sum over p < depth of A[p, r] x[p, v], or that added to y.
+
+    A is (address, bytes from p to p + 1), where A[p, r] and A[p, r + 1] are neighbours; x is (address, bytes from p to
+    p + 1, from v to v + 1), and y (address, bytes from r to r + 1, from v to v + 1). depth is at least 1.
+    """
+
+    def typed(context: Any, like: Any, A: Any, x: Any, y: Any, depth: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            like, *places, depth = args
+            A, x, y = ([builder.extract_value(p, k) for k in range(len(t))] for p, t in zip(places, kinds, strict=True))
+            _sums(builder, ir.VectorType(like.type, WIDTH), (A, x, y, depth), (R, V, onto))
+            return context.get_dummy_value()
+
+        two, three = (types.UniTuple(types.int64, n) for n in (2, 3))
+        kinds = (two, three, three)
+        return types.void(like, *kinds, types.int64), generate
+
+    return intrinsic(typed)
+
+
+def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, int, bool]) -> None:
+    (A, step_A), (x, step_x, gap_x), (y, row_y, gap_y), depth = given
+    R, V, onto = size
+    number = depth.type
+
+    def place(r: int, v: int) -> Any:
+        by_row, by_gap = builder.mul(row_y, number(r)), builder.mul(gap_y, number(v))
+        return builder.inttoptr(builder.add(y, builder.add(by_row, by_gap)), vector.as_pointer())
+
+    places = [place(r, v) for r in range(R) for v in range(V)]
+    zero = ir.Constant(vector, [0.0] * WIDTH)
+    starts = [builder.load(p, align=4) if onto else zero for p in places]
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    p, at_A, at_x = (builder.phi(number) for _ in range(3))
+    sums = [builder.phi(vector) for _ in places]
+    vectors = [
+        builder.load(builder.inttoptr(builder.add(at_x, builder.mul(gap_x, number(v))), vector.as_pointer()), align=4)
+        for v in range(V)
+    ]
+    scalars = builder.inttoptr(at_A, vector.element.as_pointer())
+    found = []
+    for r in range(R):
+        factor = _spread(builder, builder.load(builder.gep(scalars, [ir.IntType(32)(r)])), vector)
+        found += [plus_product(builder, sums[r * V + v], factor, vectors[v]) for v in range(V)]
+    then = builder.add(p, number(1))
+    pairs = [(p, number(0), then), (at_A, A, builder.add(at_A, step_A)), (at_x, x, builder.add(at_x, step_x))]
+    for variable, first, again in (*pairs, *zip(sums, starts, found, strict=True)):
+        variable.add_incoming(first, before)
+        variable.add_incoming(again, loop)
+    builder.cbranch(builder.icmp_signed("<", then, depth), loop, after)
+    builder.position_at_end(after)
+    for value, at in zip(found, places, strict=True):
+        builder.store(value, at, align=4)
+
+
+def _slide(R: int, onto: bool) -> Any:
+    """slide(like, k, x, y, depth): y[r] = sum over p < depth of k[r - p] x[p], or that added to y.
+
+    k is the address of k[0]; x and y are (address, bytes from row to row). Two steps of p use R + 1 numbers k, not 2 R.
+    """
+
+    def typed(context: Any, like: Any, k: Any, x: Any, y: Any, depth: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            like, k, *places, depth = args
+            x, y = ([builder.extract_value(p, i) for i in range(2)] for p in places)
+            _slide_tile(builder, ir.VectorType(like.type, WIDTH), (k, x, y, depth), (R, onto))
+            return context.get_dummy_value()
+
+        two = types.UniTuple(types.int64, 2)
+        return types.void(like, types.int64, two, two, types.int64), generate
+
+    return intrinsic(typed)
+
+
+def _slide_tile(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, bool]) -> None:
+    k, (x, step_x), (y, row_y), depth = given
+    (R, onto), number = size, depth.type
+    places = [builder.inttoptr(builder.add(y, builder.mul(row_y, number(r))), vector.as_pointer()) for r in range(R)]
+    zero = ir.Constant(vector, [0.0] * WIDTH)
+    starts = [builder.load(p, align=4) if onto else zero for p in places]
+    before, check, pair, tail, one, end = builder.block, *(builder.append_basic_block() for _ in range(5))
+    builder.branch(check)
+    builder.position_at_end(check)
+    p, at_k, at_x = (builder.phi(number) for _ in range(3))
+    sums = [builder.phi(vector) for _ in places]
+    builder.cbranch(builder.icmp_signed("<=", builder.add(p, number(2)), depth), pair, tail)
+
+    def load(address: Any) -> Any:
+        return builder.load(builder.inttoptr(address, vector.as_pointer()), align=4)
+
+    def factor(i: int) -> Any:
+        scalars = builder.inttoptr(at_k, vector.element.as_pointer())
+        return _spread(builder, builder.load(builder.gep(scalars, [ir.IntType(32)(i)])), vector)
+
+    builder.position_at_end(pair)
+    first, second = load(at_x), load(builder.add(at_x, step_x))
+    found = list(sums)
+    for i in range(-1, R):
+        shared = factor(i)
+        if i >= 0:
+            found[i] = plus_product(builder, found[i], shared, first)
+        if i + 1 < R:
+            found[i + 1] = plus_product(builder, found[i + 1], shared, second)
+    back = number(2 * (8 if isinstance(vector.element, ir.DoubleType) else 4))
+    then = builder.add(p, number(2)), builder.sub(at_k, back), builder.add(at_x, builder.add(step_x, step_x))
+    again = [*then, *found]
+    for variable, start, value in zip((p, at_k, at_x, *sums), (number(0), k, x, *starts), again, strict=True):
+        variable.add_incoming(start, before)
+        variable.add_incoming(value, pair)
+    builder.branch(check)
+    builder.position_at_end(tail)
+    builder.cbranch(builder.icmp_signed("<", p, depth), one, end)
+    builder.position_at_end(one)
+    last = load(at_x)
+    found = [plus_product(builder, s, factor(i), last) for i, s in enumerate(sums)]
+    builder.branch(end)
+    builder.position_at_end(end)
+    results = []
+    for i, at in enumerate(places):
+        value = builder.phi(vector)
+        value.add_incoming(sums[i], tail)
+        value.add_incoming(found[i], one)
+        results.append((value, at))
+    for value, at in results:
+        builder.store(value, at, align=4)
+
+
+def _spread(builder: Any, number: Any, vector: Any) -> Any:
+    index = ir.IntType(32)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, index(0))
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(index, WIDTH), [index(0)] * WIDTH))
+
+
+_whole, _four, _one = (_slide(R, False) for R in (PAD, 4, 1))
+_whole_onto, _four_onto, _one_onto = (_slide(R, True) for R in (PAD, 4, 1))
+_six, _four_rows, _row = (_tile(R, _VECTORS, False) for R in (_ROWS, 4, 1))
+_six_thin, _four_thin, _row_thin = (_tile(R, 1, False) for R in (_ROWS, 4, 1))
+
+
+def map_rows(dtype: Any) -> int:
+    """y[t, i] = sum_p A[p, i] x[t, p] for `count` time steps; A is (depth, rows), row_x and row_y are the numbers from
+    t to t + 1."""
+    size = dtype.bitwidth // 8
+
+    def body(A: int, depth: int, rows: int, x: int, row_x: int, y: int, row_y: int, count: int) -> None:
+        like, vector, gap_x, gap_y = dtype(0), WIDTH * size, row_x * size, row_y * size
+        for t in range(0, count, _VECTORS):
+            whole, source = count - t >= _VECTORS, (x + t * gap_x, vector, gap_x)
+            i = 0
+            while i < rows:
+                place, factors = (y + t * gap_y + i * vector, vector, gap_y), (A + i * size, rows * size)
+                left = rows - i
+                R = _ROWS if left >= _ROWS and left != 8 else (4 if left >= 4 else 1)  # 8 are two fours
+                if whole:
+                    if R == _ROWS:
+                        _six(like, factors, source, place, depth)
+                    elif R == 4:
+                        _four_rows(like, factors, source, place, depth)
+                    else:
+                        _row(like, factors, source, place, depth)
+                elif R == _ROWS:
+                    _six_thin(like, factors, source, place, depth)
+                elif R == 4:
+                    _four_thin(like, factors, source, place, depth)
+                else:
+                    _row_thin(like, factors, source, place, depth)
+                i += R
+
+    return leaf(body)
+
+
+def convolve_rows(dtype: Any) -> int:
+    """y[t, c] = sum_{s <= t} k_{c, t-s} x[s, c], or with `back` its adjoint, sum_{s >= t} k_{c, s-t} x[s, c]; added to
+    y where back is 2.
+
+    k (d, PAD + l) has PAD zeros before the kernel of each channel, or with `back` is that turned around.
+    """
+    size = dtype.bitwidth // 8
+
+    def body(k: int, d: int, l: int, x: int, y: int, row: int, back: int) -> None:
+        like, gap = dtype(0), row * size
+        for c in range(d):
+            t = 0
+            while t < l:
+                R = PAD if l - t >= PAD else (4 if l - t >= 4 else 1)
+                first, depth = (t, l - t) if back else (0, t + R)
+                factors = k + (c * (PAD + l) + (l - 1 if back else PAD + t)) * size
+                source, place = (x + first * gap + c * WIDTH * size, gap), (y + t * gap + c * WIDTH * size, gap)
+                if back == 2:
+                    if R == PAD:
+                        _whole_onto(like, factors, source, place, depth)
+                    elif R == 4:
+                        _four_onto(like, factors, source, place, depth)
+                    else:
+                        _one_onto(like, factors, source, place, depth)
+                elif R == PAD:
+                    _whole(like, factors, source, place, depth)
+                elif R == 4:
+                    _four(like, factors, source, place, depth)
+                else:
+                    _one(like, factors, source, place, depth)
+                t += R
+
+    return leaf(body)

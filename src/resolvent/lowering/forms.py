@@ -1,0 +1,164 @@
+"""Which lowered form a model has, and that of stacks of S5, LRU, Mamba and Mega blocks on a GPU in bf16.
+
+`lowered` runs stacks of time-invariant single-input layers. Here are those whose blocks have a form of their own, each
+in one module: what it covers, its weights in the dtype of the products, its pass. Channels stand first, (d, b, l), or,
+for the selective scan, last. A form is a function of x and of tables made from the parameters alone, so that an attack
+makes them once and differentiates in x alone, and a step made of it can be recorded (`training.captured`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.lowering import columns, eager, lowered
+from resolvent.lowering import program as p
+from resolvent.lowering.cached_check import Verdict, is_plain
+from resolvent.lowering.gpu import feed, fused, mamba, mega, s5
+from resolvent.lowering.program import Chain, Node
+from resolvent.ops.blocked.operation import plain
+from resolvent.ops.filter.two_sided import TwoSided
+from resolvent.runtime.fallback import left_to_torch
+
+KINDS: tuple[Any, ...] = (s5, mamba, mega, feed)
+LONGEST = {mega: 2048}  # steps, where a pass keeps all scores
+
+
+class Form(Protocol):
+    """A model as a function of x and of tables: `form(x, form.tables(x.shape[1], dtype))` equals `model(x)`."""
+
+    def tables(self, length: int, dtype: torch.dtype) -> Any: ...
+
+    def kept_tables(self, length: int, dtype: torch.dtype) -> Any: ...
+
+    def __call__(self, x: Tensor, tables: Any) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a pass needs besides x, for one length and dtype."""
+
+    dtype: torch.dtype
+    entry: fused.Weights | tuple[Tensor, Tensor | None]  # fused with a norm, or weight and bias of a plain map
+    blocks: tuple[Any, ...]
+
+    def detached(self) -> Tables:
+        return replace(self, entry=_still(self.entry), blocks=_still(self.blocks))
+
+
+def _still(value: Any) -> Any:
+    """Tensors, tables, and tuples of them, without gradients."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple):
+        parts = [_still(v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value.detached() if isinstance(value, TwoSided | fused.Weights) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A model whose blocks are all of KINDS, in one layout."""
+
+    entry: p.Linear
+    network: p.Network
+    head: p.Head
+    kinds: list[Any]
+
+
+class StackForm:
+    """The form of one model whose blocks are all of KINDS."""
+
+    def __init__(self, model: nn.Module) -> None:
+        found = has_form(model)
+        if found is None:
+            raise ValueError(f"StackForm: {type(model).__name__} has no such form; see has_form(model).")
+        self.form, self.network = found, found.network
+        self.blocks: Chain = found.network.body
+        self.kinds = found.kinds
+        self.axis = int(self.kinds[0].AXIS)
+
+    def tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """From the parameters as they are; differentiable where gradients are on."""
+        entry = fused.entry_weights(self.form.entry, self.network.start, dtype)
+        made = tuple(kind.weights(b, length, dtype) for b, kind in zip(self.blocks, self.kinds, strict=True))
+        return Tables(dtype, entry or self.form.entry.read(self.form.entry.module), made)
+
+    def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """The tables of the `frozen()` context around this call, or new ones."""
+        keeper = self.network.module
+        found: Tables = keeper.cached(f"form {length} {dtype}", lambda: self.tables(length, dtype))
+        return found
+
+    def __call__(self, x: Tensor, tables: Tables) -> Tensor:
+        """Logits or values of x (b, l, c)."""
+        h = self._entered(x, tables)
+        for block, kind, weights in zip(self.blocks, self.kinds, tables.blocks, strict=True):
+            h = kind.run(block, h, weights)
+        at, head = 2 if self.axis == 0 else 1, self.form.head
+        h = self._normed(h)
+        wide = torch.promote_types(h.dtype, torch.float32)
+        mean = self.network.pool.kind == "mean"
+        pooled = h.sum(at, dtype=wide) / h.shape[at] if mean else h.select(at, -1).to(wide)
+        return eager.follow((*head.hidden, *head.out), pooled.t() if self.axis == 0 else pooled)
+
+    def _entered(self, x: Tensor, tables: Tables) -> Tensor:
+        if isinstance(tables.entry, fused.Weights):
+            h = fused.enter_rows(x, tables.entry)
+        else:  # x itself is not rounded
+            W, bias = tables.entry
+            flat = x.permute(2, 0, 1).flatten(1).to(W.dtype)  # (c, b l)
+            h = W @ flat if bias is None else torch.addmm(bias[:, None], W, flat)
+            h = columns.norm(self.network.start, h.view(-1, *x.shape[:2]).to(tables.dtype))
+        return h if self.axis == 0 else h.permute(1, 2, 0).contiguous()
+
+    def _normed(self, h: Tensor) -> Tensor:
+        end = self.network.end
+        if self.axis == 0 or not end:
+            return columns.norm(end, h)
+        norm = end[0].module
+        gamma, beta = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+        return F.layer_norm(h, h.shape[-1:], gamma, beta, norm.eps)
+
+
+def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, torch.dtype] | None:
+    """The form and its dtype where it is right for this call and quicker than the modules; else None."""
+    found = lowered.serving(model, x, lengths)
+    if found is not None:
+        return found
+    if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_cuda or not x.numel():
+        return None
+    if not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
+        return None
+    if not x.is_floating_point() or not plain() or not has_form(model):
+        return None
+    form = StackForm(model)
+    if any(x.shape[1] > LONGEST.get(kind, x.shape[1]) for kind in form.kinds):
+        left_to_torch(x, "the form of Mega", f"more than {LONGEST[mega]} steps", logging.INFO)
+        return None
+    return form, torch.bfloat16
+
+
+def _kind(block: Node) -> Any:
+    return next((kind for kind in KINDS if kind.covers(block)), None)
+
+
+def _form(chain: Chain) -> Blocks | None:
+    """The model in pieces, where every block is of KINDS, all in one layout."""
+    match chain:
+        case (p.Network(entry=(p.Linear() as entry,), dropout=(), head=p.Head() as head) as network,):
+            kinds = [_kind(block) for block in network.body]
+            if None in kinds or len({kind.AXIS for kind in kinds}) > 1 or network.pool.kind not in ("mean", "last"):
+                return None
+            ends = ("layer",) if kinds[0].AXIS == -1 else columns.NORMS
+            if columns.is_norm(network.start) and columns.is_norm(network.end, ends):
+                return Blocks(entry, network, head, kinds)
+    return None
+
+
+has_form = Verdict(_form)

@@ -1,0 +1,1 @@
+"""The GPU form: blocks fused into Triton kernels, channels first."""

@@ -1,0 +1,210 @@
+"""A whole post-norm block with channels first, and the entry of a model, each with one hand-written gradient.
+
+    block   y = k * h,  g = act(s y) with s = sigma(Wa y + ba),  out = norm(h + final(W g + b))        h (d, b, l)
+    entry   out = norm(W x + b)                                                                       x (b, l, c)
+
+Left to autograd, such a block passes over memory about three times as often: here everything after the convolution is
+one pass over the activations in each direction (`fused_triton` on a GPU, `fused_torch` elsewhere), the gradient of the
+skip is added inside the adjoint convolution, and what only parameter gradients need is neither kept nor computed in an
+attack. Gradients of gradients run the plain operations again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.lowering import columns
+from resolvent.lowering.gpu import fused_torch
+from resolvent.lowering.gpu.fused_torch import Kept, Weights
+from resolvent.lowering.program import Chain, Linear, Skip
+from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
+from resolvent.ops.filter.operation import Filter
+from resolvent.runtime.chip import roomy
+from resolvent.runtime.fallback import ABSENT, left_to_torch
+from resolvent.runtime.transforms import outside_autocast
+
+WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
+
+
+def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | None:
+    """What `enter_rows` needs, or None where the entry has another form."""
+    W = entry.weight
+    if not norm or not columns.is_norm(norm, ("layer",)) or not _suits(W, W.shape[0], dtype):
+        return None
+    own, none = norm[0].module, ("none",) * 3
+    bias = torch.zeros_like(own.bias) if entry.bias is None else entry.bias
+    low = W.detach().to(_wide(dtype))
+    return Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True)
+
+
+def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
+    """What `post_norm_block` needs, or None where the block has another form."""
+    around = columns.around(block)
+    if around is None or around.linear is None or not block.adds or block.prenorm:
+        return None
+    W, bias = around.linear.weight, around.linear.bias
+    if bias is None or not block.norm or not columns.is_norm(block.norm, ("layer",)):
+        return None
+    if not _suits(W, W.shape[0], dtype, single=around.scale is None):
+        return None
+    norm, names = block.norm[0].module, (around.act, around.final, around.sigma)
+    made = Weights(norm.eps, *names, dtype, W, bias, norm.weight, norm.bias, low=W.detach().to(dtype))
+    if around.scale is None:
+        return made
+    Wa, ba = around.scale.weight, torch.zeros_like(bias) if around.scale.bias is None else around.scale.bias
+    return replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype))
+
+
+def post_norm_block(h: Tensor, conv: Filter, w: Weights) -> Tensor:
+    """out (d, b, l) of h (d, b, l)."""
+    still = (conv.detached(), w.still, torch.is_grad_enabled())
+    out: Tensor = _PostNorm.apply(h, still, w.W, w.bias, w.gamma, w.beta, w.Wa, w.ba, *conv.learned)
+    return out
+
+
+def enter_rows(x: Tensor, w: Weights) -> Tensor:
+    """(b, l, c) -> (d, b, l) in the dtype of the products; x itself is not rounded below float32."""
+    out: Tensor = _Entry.apply(x, w.W, w.bias, w.gamma, w.beta, (w.still, torch.is_grad_enabled()))
+    return out
+
+
+def _suits(weight: Tensor, d: int, dtype: torch.dtype, single: bool = True) -> bool:
+    """`single`: no adaptive scaling, for whose second matrix float32 leaves no room."""
+    if weight.device.type == "cpu":
+        return True
+    unfit = _unfit(d, dtype, single)
+    if unfit is not None:
+        left_to_torch(weight, "fused blocks", unfit)
+    return weight.is_cuda and unfit is None and roomy(weight.device)
+
+
+def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:
+    """What the GPU's kernels do not take, in words."""
+    if d > WIDEST:
+        return f"more than {WIDEST} channels"
+    if dtype not in (torch.bfloat16, torch.float32):
+        return str(dtype)
+    if dtype == torch.float32 and not single:
+        return "adaptive scaling in float32"
+    return ABSENT if _triton() is None else None
+
+
+def _triton() -> Any:
+    """The GPU's kernels, or None where Triton is not installed."""
+    try:
+        from resolvent.lowering.gpu import fused_triton
+    except ImportError:
+        return None
+    return fused_triton
+
+
+def _ops(x: Tensor) -> Any:
+    return _triton() if x.is_cuda else fused_torch
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class _PostNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, still: tuple[Filter, Weights, bool], *learned: Any) -> Tensor:
+        conv, w, watched = still
+        learn = any(ctx.needs_input_grad[2:])
+        y = conv.forward(h)
+        out, kept = _ops(h).forward(y, h, w, watched and any(ctx.needs_input_grad))
+        if kept is not None:
+            bent = not w.linear_in_y and kept.first is None and kept.last is None
+            ctx.save_for_backward(h, y if learn or bent else None, *kept)
+        ctx.tables, ctx.learned, ctx.learn = (conv, w), learned, learn
+        return out
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (conv, w), (h, y, *kept), g = ctx.tables, ctx.saved_tensors, gradients[0]
+        if by_graph_only(g):
+            needs = ctx.needs_input_grad[:1] + ctx.needs_input_grad[2:]
+            gh, *rest = _again(lambda *t: plain_block(*t, w=w, conv=conv), (h, *ctx.learned), g, needs)
+            return gh, None, *rest
+        gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
+        taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
+        gh = conv.adjoint(gy, onto=gz)
+        return gh, None, *(found or (None,) * 6), *taps
+
+
+class _Entry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
+        *learned, (w, watched) = rest
+        learn = any(ctx.needs_input_grad[1:])
+        rows = x.contiguous().permute(2, 0, 1)  # kept is x itself, through which gradients of gradients go on
+        out, kept = _ops(x).forward(rows, None, w, watched and any(ctx.needs_input_grad))
+        ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
+        if kept is not None:
+            ctx.save_for_backward(*kept)
+        return out
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        g, needs, x = gradients[0], ctx.needs_input_grad, ctx.inputs[0]
+        if by_graph_only(g):
+            return *_again(lambda *t: plain_entry(*t, w=ctx.w), ctx.inputs, g, needs[:5]), None
+        rows = x.contiguous().permute(2, 0, 1)
+        _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), rows, ctx.w, learn=ctx.learn)
+        return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
+
+
+def _again(function: Any, inputs: tuple[Any, ...], g: Tensor, needs: Any) -> tuple[Tensor | None, ...]:
+    """Gradients of a plain function as a graph, for inputs some of which may be None."""
+    at = [i for i, t in enumerate(inputs) if t is not None]
+
+    def given(*tensors: Tensor) -> tuple[Tensor]:
+        full: list[Any] = [None] * len(inputs)
+        for i, t in zip(at, tensors, strict=True):
+            full[i] = t
+        return (function(*full),)
+
+    found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
+    every: list[Tensor | None] = [None] * len(inputs)
+    for i, t in zip(at, found, strict=True):
+        every[i] = t
+    return tuple(every)
+
+
+def plain_block(
+    h: Tensor,
+    W: Tensor,
+    bias: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    Wa: Tensor | None,
+    ba: Tensor | None,
+    *taps: Tensor,
+    w: Weights,
+    conv: Filter,
+) -> Tensor:
+    """The block in torch's operations: the truth, and what gradients of gradients run."""
+    y = conv.plain(h, *taps)
+    if Wa is not None and ba is not None:
+        y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y
+    z = h + fused_torch.ACTS[w.final](_map(W, bias, fused_torch.ACTS[w.act](y)))
+    return _norm(z, gamma, beta, w.eps)
+
+
+def plain_entry(x: Tensor, W: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, *, w: Weights) -> Tensor:
+    return _norm(_map(W, bias, x.permute(2, 0, 1)), gamma, beta, w.eps).to(w.dtype)
+
+
+def _map(W: Tensor, bias: Tensor, y: Tensor) -> Tensor:
+    return torch.tensordot(W.to(y.dtype), y, 1) + bias.to(y.dtype)[:, None, None]
+
+
+def _norm(z: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    var, mean = torch.var_mean(z, 0, correction=0, keepdim=True)
+    return (z - mean) * torch.rsqrt(var + eps) * gamma[:, None, None] + beta[:, None, None]

@@ -1,0 +1,164 @@
+"""What follows the convolution in `fused`, as one Triton kernel in each direction; formulas in `fused_torch`.
+
+A program takes all channels of some columns (a column is one time step of one sequence), so that the map over channels,
+the skip and the norm happen on chip: a forward pass reads y and the skip and writes out and unit(z), a backward pass
+reads the gradient and unit(z) and writes two gradients. Activations leave their slopes behind, beside bf16 as bytes in
+steps of 1/200, whose errors are those of a bf16 near one: the backward pass is then as light as without them. Sums over
+columns (of bias, gamma, beta and ba) leave one row per program, so that adding them up gives the same bits every time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.lowering.gpu.fused_torch import ACTS, Kept, Weights
+from resolvent.lowering.gpu.fused_triton_kernels import backward_kernel, forward_kernel
+
+KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
+HALF = {"gelu": 7}  # what a half type's rounding hides
+SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # how they are kept
+
+
+class Tile(NamedTuple):
+    """How a program works: columns at a time, its warps, tiles under way, programs to a multiprocessor."""
+
+    columns: int
+    warps: int
+    ahead: int
+    resident: int
+
+
+LOW, FINE = torch.bfloat16, torch.float32
+TILES = {  # forward, backward, and backward with sums for parameters; what keeps more values alive takes fewer columns
+    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(64, 4, 3, 2)),
+    ("bent", LOW): (Tile(32, 4, 2, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
+    ("scaled", LOW): (Tile(64, 8, 3, 1),) * 3,
+    ("entry", FINE): (Tile(32, 4, 3, 2),) * 3,
+    ("plain", FINE): (Tile(32, 8, 3, 1),) * 3,
+    ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1), Tile(32, 8, 2, 1)),
+    ("scaled", FINE): (Tile(32, 8, 3, 1),) * 3,
+}
+
+
+def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
+    c, b, l = y.shape
+    d, m = w.low.shape[0], b * l
+    out = torch.empty((d, b, l), dtype=w.dtype, device=y.device)
+    kept = _room(y, out, w) if keep else None
+    r = None if r is None else r.contiguous()
+    tile = TILES[_sort(w), w.low.dtype][0]
+    with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
+        forward_kernel[(_programs(m, tile, y),)](
+            y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, *(kept or (None,) * 4), m, l,
+            w.eps, d, c, **_kinds(w), HAS_R=r is not None, KEEP=keep, **_sizes(d, c, tile), num_warps=tile.warps,
+        )  # fmt: skip
+    return out, kept
+
+
+def _room(y: Tensor, out: Tensor, w: Weights) -> Kept:
+    """For unit, 1/deviation and the slopes of activations."""
+    rstd = torch.empty(out[0].numel(), dtype=torch.float32, device=y.device)
+    bent = [w.low_a is None and name != "none" for name in (w.act, w.final)]
+    first, last = (
+        torch.empty(t.shape, dtype=SLOPES[w.dtype], device=y.device) if on else None
+        for t, on in zip((y, out), bent, strict=True)
+    )
+    return Kept(torch.empty_like(out), rstd, first, last)
+
+
+def backward(
+    g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None]:
+    """The gradients of r and y and, with `learn`, those of W, bias, gamma, beta, Wa and ba.
+
+    The gradient of y lies in memory as y does; for the entry, whose y is a view of x (b, l, c), it is in float32.
+    """
+    unit, (d, b, l) = kept.unit, kept.unit.shape
+    c, m = w.low.shape[1], b * l
+    gz = torch.empty_like(unit)
+    gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
+    gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
+    ga = torch.empty_like(unit) if learn and w.low_a is not None else None
+    tile = TILES[_sort(w), w.low.dtype][2 if learn else 1]
+    programs = _programs(m, tile, unit)
+    sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
+    at = gy if y is None else y
+    still = g.stride(2) == 0 and l % tile.columns == 0  # the gradient of a mean over time
+    g = g if still else g.contiguous()
+    with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
+        backward_kernel[(programs,)](
+            g, *g.stride()[:2], *kept, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
+            gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
+            **_kinds(w), FLAT=not still, LEARN=learn, KEEP_Z=learn or not w.entry, **_sizes(d, c, tile),
+            num_warps=tile.warps,
+        )  # fmt: skip
+    found = (
+        _find_gradients(sums.sum(0), gw, ga, y, w) if sums is not None and gw is not None and y is not None else None
+    )
+    return gz, gy, found
+
+
+def _find_gradients(sums: Tensor, gw: Tensor, ga: Tensor | None, y: Tensor, w: Weights) -> tuple[Tensor | None, ...]:
+    flat, v = y.flatten(1), y.flatten(1)
+    gWa = None
+    if ga is not None and w.low_a is not None and w.ba is not None:
+        gWa = _product(ga.flatten(1), flat)
+        v = ACTS[w.sigma](torch.addmm(w.ba.to(v.dtype)[:, None], w.low_a, flat)) * flat
+    gW = _product(gw.flatten(1), ACTS[w.act](v))
+    return gW, sums[2], sums[0], sums[1], gWa, sums[3] if ga is not None else None
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left right' over the columns, in float32."""
+    if left.dtype != right.dtype:
+        left = left.to(right.dtype)
+    if left.is_cuda and left.dtype != torch.float32:
+        return torch.mm(left, right.t(), out_dtype=torch.float32)
+    return left.float() @ right.t().float()
+
+
+def _like_entry(b: int, l: int, c: int, unit: Tensor) -> Tensor:
+    return torch.empty((b, l, c), dtype=torch.float32, device=unit.device).permute(2, 0, 1)
+
+
+def _steps(y: Tensor) -> tuple[int, int]:
+    """Strides of channel and column of y (c, b, l), whose b and l are one axis in memory."""
+    c, t = y.stride(0), y.stride(2)
+    if y.stride(1) != t * y.shape[2] and y.shape[1] > 1:
+        raise ValueError(f"fused: expected batch and time as one axis in memory, got strides {y.stride()}.")
+    return c, t
+
+
+def _sizes(d: int, c: int, tile: Tile) -> dict[str, int]:
+    rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
+    return {"BD": rows, "BC": channels, "BM": tile.columns, "AHEAD": tile.ahead}
+
+
+def _sort(w: Weights) -> str:
+    if w.entry:
+        return "entry"
+    return "scaled" if w.low_a is not None else "plain" if w.linear_in_y else "bent"
+
+
+def _programs(m: int, tile: Tile, like: Tensor) -> int:
+    """As many as run at once, each of which takes tile after tile."""
+    tiles = triton.cdiv(m, tile.columns)
+    if not like.is_cuda:
+        return tiles
+    return min(tiles, tile.resident * torch.cuda.get_device_properties(like.device).multi_processor_count)
+
+
+def _kinds(w: Weights) -> dict[str, Any]:
+    kinds = KINDS | HALF if w.low.dtype == torch.bfloat16 else KINDS
+    return {
+        "ACT": kinds[w.act],
+        "FINAL": kinds[w.final],
+        "SIGMA": kinds[w.sigma],
+        "ADS": w.low_a is not None,
+        "PRECISION": "ieee" if w.low.dtype == torch.bfloat16 else "tf32x3",
+    }

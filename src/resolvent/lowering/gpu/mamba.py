@@ -1,0 +1,91 @@
+"""A residual block around Mamba with channels last, (b, l, d), as the selective scan wants it, in one low dtype.
+
+    h = W_h x,    z = W_z x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
+    out = W_out scan(u, dt, A, B, C, D, z)
+
+The map in is kept in two halves: the gradient of one product of both would be a copy of theirs side by side.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.lowering.program import Activation, Filter, Linear, Node, Norm, Recurrence, Scale, Skip
+from resolvent.ops.pointwise.conv_silu import conv_silu
+from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
+from resolvent.ops.selective_scan import selective_scan
+
+AXIS = -1  # of the channels
+
+
+class Weights(NamedTuple):
+    W_h: Tensor  # (e, d)
+    W_z: Tensor  # (e, d)
+    taps: Tensor  # (e, w)
+    bias: Tensor  # (e,)
+    W_x: Tensor  # (r + 2n, e)
+    W_dt: Tensor  # (e, r)
+    b_dt: Tensor  # (e,)
+    A: Tensor  # (e, n)
+    D: Tensor  # (e,)
+    W_out: Tensor  # (d, e)
+    end: Ending
+
+
+def covers(node: Node) -> bool:
+    match node:
+        case Skip(norm=(Norm(kind="layer"),), layer=(Scale() as mamba,), scale=(), mixer=(), dropout=(), adds=True):
+            pass
+        case _:
+            return False
+    match mamba:
+        case Scale(
+            of=(
+                Linear(whole=Linear(bias=None)),
+                Filter(kind="shortconv", module=conv),
+                Activation(kind="silu"),
+                Recurrence(kind="s6", module=ssm),
+            ),
+            by=(Linear(whole=Linear()), Activation(kind="silu")),
+            then=(Linear(bias=None),),
+        ):
+            checked = any(layer.check_finite for layer in (mamba.module, conv, ssm))
+            return conv.bias is not None and not (checked or conv.bidirectional or ssm.bidirectional)
+    return False
+
+
+def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
+    """From the parameters as they are; differentiable where gradients are on."""
+    (mamba,) = block.layer
+    assert isinstance(mamba, Scale)
+    (half, conv, _, scan), (out,) = mamba.of, mamba.then
+    assert isinstance(half, Linear)
+    assert isinstance(out, Linear)
+    assert half.whole is not None
+    ssm, taps, bias = scan.module, conv.module.weight, conv.module.bias
+    low = [t.to(dtype) for t in (half.whole.weight, ssm.x_proj, ssm.dt_proj, ssm.dt_bias, out.weight)]
+    W_in, W_x, W_dt, b_dt, W_out = low
+    W_h, W_z = W_in.chunk(2)
+    return Weights(W_h, W_z, taps, bias, W_x, W_dt, b_dt, ssm._A(), ssm.D, W_out, ending(block.norm[0].module))
+
+
+def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
+    """(b, l, d) -> (b, l, d)."""
+    if block.prenorm:
+        gamma, beta = w.end.gamma.to(x.dtype), w.end.beta.to(x.dtype)
+        return x + _mamba(F.layer_norm(x, x.shape[-1:], gamma, beta, w.end.eps), w)
+    return skip_norm(x, _mamba(x, w), w.end, AXIS)
+
+
+def _mamba(x: Tensor, w: Weights) -> Tensor:
+    h, z = F.linear(x, w.W_h), F.linear(x, w.W_z)  # (b, l, e)
+    u = conv_silu(h, w.taps, w.bias)
+    n, r = w.A.shape[1], w.W_dt.shape[1]
+    s, B, C = F.linear(u, w.W_x).split([r, n, n], -1)
+    dt = torch.addmm(w.b_dt, s.reshape(-1, r), w.W_dt.t()).view_as(u)
+    y, _ = selective_scan(u, F.softplus(dt), w.A, B, C, w.D, z)
+    return F.linear(y, w.W_out)

@@ -1,0 +1,333 @@
+"""A residual stack of time-invariant layers in one layout, channels first: the form that training and attacks run.
+
+`Lowered(model)` reads the description of a model and computes what its forward does, as a function of x and of tables
+that depend on the parameters alone:
+
+    entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool -> head
+
+with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
+Toeplitz matrices, of blocks of it where a GPU meets long sequences; the maps over channels are plain products, and no
+transpose stands between them. Tables are made once per `frozen()` context, so an attack pays for them once and
+differentiates in x alone. On a CPU such a pass walks through the whole stack with eight samples at a time
+(`cpu.lanes`); there alone, blocks of S5 and LRU, whose layer is a recurrence in place of k, have this form too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from resolvent.lowering import columns, eager
+from resolvent.lowering import program as p
+from resolvent.lowering.cached_check import Verdict, is_plain
+from resolvent.lowering.cpu import lanes, pgd_loop
+from resolvent.lowering.cpu.lanes_layout import WIDTH, Plan
+from resolvent.lowering.cpu.lanes_pack import Operator, Parts
+from resolvent.lowering.cpu.pgd_loop import Path
+from resolvent.lowering.gpu import fused
+from resolvent.lowering.program import Chain
+from resolvent.lowering.recurrence import Recurrence, recurrence
+from resolvent.lowering.responses import impulse_responses, linked_responses
+from resolvent.ops.blocked.operation import plain
+from resolvent.ops.filter.chained import make_chained
+from resolvent.ops.filter.operation import Filter
+from resolvent.ops.filter.toeplitz import SLICE, is_served, tell, toeplitz
+from resolvent.runtime.fallback import left_to_torch
+
+# Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 they also lose their accuracy beyond: what
+# matrix units cut off then sums to more than float32 allows.
+LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}
+# ms of a pass and back by steps of a block, of a diagonal and of a dense system (benchmarks/cpu/crossover.py)
+BLOCKS = {
+    torch.bfloat16: ({256: 0.40, 512: 0.35, 1024: 0.37}, {256: 1.01, 512: 0.69, 1024: 0.56}),
+    torch.float32: ({256: 1.00, 512: 1.08, 1024: 1.38}, {256: 1.60, 512: 1.42, 1024: 1.56}),
+}
+SHORT = 64  # steps up to which a CPU's products beat the layers' own pass
+WALKED = 784  # the same on a CPU for a walk by cohorts
+ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole lanes
+RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
+MANY = 128  # steps of all samples from which it makes up for laying out the parameters, if that is not done before
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """A model that is entry, norm, residual blocks, norm, pooling and head, each of which has a lowered form."""
+
+    entry: p.Linear
+    start: Chain
+    blocks: tuple[p.Skip, ...]
+    end: Chain
+    pooling: str
+    head: Chain
+    keeper: Any  # the stack of blocks, which keeps tables while frozen
+
+    @property
+    def layers(self) -> list[p.Filter | p.Recurrence]:
+        return [block.layer[0] for block in self.blocks]  # type: ignore[misc]
+
+    def parts(self, operators: list[Operator], l: int) -> Parts:
+        return Parts(self.entry, self.start, list(self.blocks), operators, self.end, self.pooling, l)
+
+    @cached_property
+    def walkable(self) -> bool:
+        """A walk by lanes says all that it does."""
+        return lanes.covers(self.parts([], 0))
+
+    @cached_property
+    def recurrent(self) -> tuple[bool, bool]:
+        """Whether any, and whether all of its layers are recurrences."""
+        kinds = [isinstance(layer, p.Recurrence) for layer in self.layers]
+        return any(kinds), all(kinds)
+
+    @cached_property
+    def longest(self) -> float:
+        """Steps that its layers take: a softmax DSS may have been declared for so many."""
+        return min(map(longest_of, self.blocks))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a pass needs besides x, for one length and dtype."""
+
+    form: Residuals
+    dtype: torch.dtype
+    parts: Parts  # with what each block's layer does
+    made: tuple[Filter, ...]  # convolutions that were made with the kernels, as a GPU wants them
+    learnt: bool  # parameters are differentiated through these tables
+    source: Tables | None = None  # what these were detached from
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """What a walk by lanes needs, where the form has one."""
+        if self.source is None:
+            return lanes.plan(self.parts, self.dtype, self.learnt)
+        return None if self.source.plan is None else self.source.plan.still()
+
+    @cached_property
+    def layers(self) -> tuple[Filter | Recurrence, ...]:
+        """What torch's operations run for each block's layer; a walk by lanes never asks."""
+        if self.source is not None:
+            return tuple(layer.detached() for layer in self.source.layers)
+        made = iter(self.made)
+        return tuple(
+            k if isinstance(k, Recurrence) else next(made) if self.made else toeplitz(k, self.dtype)
+            for k in self.parts.layers
+        )
+
+    @cached_property
+    def entry(self) -> fused.Weights | None:
+        found = fused.entry_weights(self.form.entry, self.form.start, self.dtype)
+        return found if found is None or self.source is None else found.detached()
+
+    @cached_property
+    def blocks(self) -> tuple[fused.Weights | None, ...]:
+        found = [fused.block_weights(block, self.dtype) for block in self.form.blocks]
+        return tuple(w if w is None or self.source is None else w.detached() for w in found)
+
+    def detached(self) -> Tables:
+        return replace(self, learnt=False, source=self)
+
+
+class Lowered:
+    """The lowered form of one model: `Lowered(model)(x, tables)` equals `model(x)`."""
+
+    def __init__(self, model: nn.Module, form: Residuals | None = None) -> None:
+        found = lowerable(model) if form is None else form
+        if found is None:
+            raise ValueError(f"Lowered: {type(model).__name__} has no lowered form; see lowerable(model).")
+        self.form, self.model = found, model
+
+    def tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """From the parameters as they are; differentiable where gradients are on."""
+        learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
+        layers = self.form.layers
+        filters = [layer for layer in layers if isinstance(layer, p.Filter)]
+        kernels, made = make_kernels(filters, length, dtype)
+        each = iter(kernels)
+        operators = [
+            next(each) if isinstance(layer, p.Filter) else recurrence(layer.module.tables(), dtype) for layer in layers
+        ]
+        return Tables(self.form, dtype, self.form.parts(operators, length), made, learnt)
+
+    def kept_tables(self, length: int, dtype: torch.dtype) -> Tables:
+        """The tables of the `frozen()` context around this call, or new ones."""
+        found: Tables = self.form.keeper.cached(f"lowered {length} {dtype}", lambda: self.tables(length, dtype))
+        return found
+
+    def __call__(self, x: Tensor, tables: Tables) -> Tensor:
+        """Logits or values of x (b, l, c), in the dtype of the tables."""
+        plan = tables.plan
+        if plan is None:
+            return eager.follow(self.form.head, self._features(x, tables))
+        return eager.follow(self.form.head, lanes.run_lanes(x, plan, lambda x: self._features(x, tables)))
+
+    def climbed(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
+        """The attack's steps along `path` in one call; None where only steps one by one lead there."""
+        match self.form.head:
+            case (p.Linear() as out,) if tables.plan is not None:
+                return pgd_loop.run_loop(start, tables.plan, out.read(out.module), path)
+        return None
+
+    def _features(self, x: Tensor, tables: Tables) -> Tensor:
+        """Pooled, (b, d)."""
+        h = self._entered(x, tables)
+        for block, layer, weights in zip(self.form.blocks, tables.layers, tables.blocks, strict=True):
+            if weights is None or isinstance(layer, Recurrence):
+                h = run_block(block, h, layer)
+            else:
+                h = fused.post_norm_block(h, layer, weights)
+        h = columns.norm(self.form.end, h)
+        pooled = _Mean.apply(h) if self.form.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
+        return pooled.t()
+
+    def _entered(self, x: Tensor, tables: Tables) -> Tensor:
+        if tables.entry is not None:
+            return fused.enter_rows(x, tables.entry)
+        channels = x.to(tables.dtype).permute(2, 0, 1)  # (c, b, l)
+        return columns.norm(self.form.start, columns.linear(self.form.entry, channels))
+
+
+class _Mean(torch.autograd.Function):
+    """The mean over time, in float32 at least; its gradient is a view, where autograd would write all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        ctx.l, ctx.dtype = h.shape[2], h.dtype
+        return h.sum(2, dtype=_wide(h.dtype)) / ctx.l
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return (gradients[0] / ctx.l).to(ctx.dtype)[:, :, None].expand(-1, -1, ctx.l)
+
+
+def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, torch.dtype] | None:
+    """The lowered form and its dtype where it is right for this call and quicker than the modules; else None."""
+    if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
+        return None
+    dtype = _dtype(x)
+    form = lowerable(model) if (dtype is not None or x.is_cuda) and plain() else None
+    if form is not None and dtype is None:
+        _tell(form, x)
+    if dtype is None or form is None or not _reaches(form, x, dtype):
+        return None
+    return Lowered(model, form), dtype
+
+
+def _form(chain: Chain) -> Residuals | None:
+    """The model in pieces that have a lowered form; None where one of them has none."""
+    match chain:
+        case (p.Network(entry=(p.Linear() as entry,), dropout=(), head=p.Head() as head) as network,):
+            norms = columns.is_norm(network.start) and columns.is_norm(network.end)
+            blocks = tuple(block for block in network.body if columns.covers(block) and has_operator(block.layer))
+            whole = len(blocks) == len(network.body) and norms and network.pool.kind in ("mean", "last")
+            ends, last = (network.end, network.pool.kind), (*head.hidden, *head.out)
+            return Residuals(entry, network.start, blocks, *ends, last, network.module) if whole else None
+    return None
+
+
+lowerable = Verdict(_form)
+
+
+def _reaches(form: Residuals, x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether all layers take this length, and the form is the quicker one."""
+    l, kind, (some, every) = x.shape[1], x.device.type, form.recurrent
+    if form.longest < l:
+        return False
+    # The way of an attack, which runs in `frozen()`, must not hang on how many samples are left.
+    if some:
+        fit = l <= (RECURRED if every else WALKED) and (form.keeper.is_frozen or _pays(x))
+    elif l <= SHORT or kind != "cpu":
+        return True
+    else:
+        fit = l <= WALKED and (l <= ALONE or x.shape[0] >= WIDTH or form.keeper.is_frozen)
+    return fit and kind == "cpu" and form.walkable and lanes.runs(x.device, dtype)
+
+
+def _pays(x: Tensor) -> bool:
+    """Whether a walk through recurrences is quicker than their modules, which use all threads for any batch: it is, on
+    one thread, by half at least."""
+    cohorts = x.shape[0] // WIDTH
+    return cohorts >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
+
+
+def longest_of(block: p.Skip) -> float:
+    """Steps that a block's layer takes."""
+    match block.layer:
+        case (p.Filter(kind="dss", module=own),):
+            return own.length or math.inf
+    return math.inf
+
+
+def has_operator(layer: Chain) -> bool:
+    """Whether a block's layer is a convolution or a recurrence that has a lowered form."""
+    match layer:
+        case (p.Filter(kind="s4" | "s4d" | "dss", module=own) | p.Recurrence(kind="s5" | "lru", module=own),):
+            return not (own.bidirectional or own.check_finite)
+    return False
+
+
+def _dtype(x: Tensor) -> torch.dtype | None:
+    """bf16 under autocast on a GPU, else x's own; without the GPU's own kernels float32 blocks lose to the modules."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.bfloat16 if kind == "cuda" and torch.get_autocast_dtype(kind) == torch.bfloat16 else None
+    if kind == "cuda":
+        return torch.float32 if x.dtype == torch.float32 and is_served(x, SLICE["cuda"], torch.float32) else None
+    return x.dtype if kind == "cpu" and x.dtype in (torch.float32, torch.float64) else None
+
+
+def _tell(form: Residuals, x: Tensor) -> None:
+    """Why a model that has the form runs as modules on a GPU, where that hangs on x."""
+    if form.recurrent[0]:
+        return  # they have another form there
+    if torch.is_autocast_enabled("cuda"):
+        left_to_torch(x, "the lowered form", f"autocast to {torch.get_autocast_dtype('cuda')}", logging.INFO)
+    elif x.dtype != torch.float32:
+        left_to_torch(x, "the lowered form", str(x.dtype), logging.INFO)
+    else:
+        tell(x, SLICE["cuda"], torch.float32)
+
+
+def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tuple[list[Tensor], tuple[Filter, ...]]:
+    """The layers' kernels over so many steps, and on a GPU their convolutions, each in the cheaper way."""
+    if not layers:
+        return [], ()
+    on_gpu, wide = layers[0].module.anchor.is_cuda, _wide(dtype)
+    if not on_gpu:
+        return [k.to(wide) for k in impulse_responses(layers, length)], ()
+    T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
+    if length == T:
+        made = [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length)]
+    elif length < T:
+        made = [make_chained(F.pad(k.to(wide), (0, T - length)), (), dtype) for k in impulse_responses(layers, length)]
+    else:
+        made = [make_chained(k.to(wide), tuple(more), dtype) for k, *more in linked_responses(layers, length, T)]
+    return [one.learned[0] for one in made], tuple(made)
+
+
+def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
+    """Of a block on a GPU: all of them, or a number that its kernels take."""
+    if length > LONGEST.get(dtype, length):
+        cost = BLOCKS[dtype][dense]
+        return min(cost, key=lambda T: -(-length // T) * T * cost[T])
+    size = SLICE["cuda"]
+    return -(-length // size) * size if dtype == torch.float32 else length
+
+
+def run_block(block: p.Skip, x: Tensor, layer: Filter | Recurrence) -> Tensor:
+    """A residual block in torch's operations."""
+    h = columns.norm(block.norm, x) if block.prenorm else x
+    h = columns.follow(block.branch[1:], layer(h))
+    y = x + h if block.adds else h
+    return y if block.prenorm else columns.norm(block.norm, y)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,312 @@
+"""A model as a small typed tree: what each part of it computes, in the order in which it is computed.
+
+A chain is a tuple of nodes, one after the other; the empty chain is the identity. A node reads its numbers from the
+module that it stands for when it is run, so a tree that was made once holds for the weights of every later step.
+
+    Linear, Norm, Activation, Dropout, Scale, Mix, Factor, ...   at every step by itself, (..., d) -> (..., d')
+    Filter, Recurrence, Attention, GatedAttention, KeyedFilter   along time, (b, l, d) -> (b, l, d)
+    Skip                                                         a residual block around any of them
+    Embedding, Pool, Head, Match, Network                        a whole model
+    Opaque                                                       somebody's own code: it is run as a module
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from resolvent.blocks.activation import Activation as Curve
+from resolvent.blocks.certified.head import CertifiedPooling
+from resolvent.blocks.norm import NormKind
+
+Chain = tuple["Node", ...]
+Matrix = tuple[Tensor, Tensor | None]  # W (d_out, d_in) and b (d_out,)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    name: str  # its dotted place in the model
+    module: Any  # whose numbers it reads
+
+
+# -- at every step by itself -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Node):
+    """W x + b, as `read` finds them in the module; `whole` is the map of which this is the upper or lower half."""
+
+    read: Callable[[Any], Matrix]
+    whole: Linear | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        return self.read(self.module)[0]
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.read(self.module)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Activation(Node):
+    kind: Curve
+
+
+@dataclass(frozen=True, eq=False)
+class Dropout(Node):
+    """The identity but in training."""
+
+    @property
+    def active(self) -> bool:
+        return bool(self.module.training and self.module.p > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm(Node):
+    kind: NormKind
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Node):
+    """then(of(x) * by(x)), with `plus`(x) added to the product where it is not None; `title` says who multiplies."""
+
+    title: str
+    of: Chain
+    by: Chain
+    plus: Chain | None = None
+    then: Chain = ()
+    adaptive: bool = False  # the product is x itself, scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Mix(Node):
+    """A chain that mixes channels, named after the module that holds it."""
+
+    inside: Chain
+
+
+@dataclass(frozen=True, eq=False)
+class Factor(Node):
+    """x (..., d) times one number that depends on the parameters."""
+
+    d: int
+    read: Callable[[Any], Tensor]
+
+    @property
+    def value(self) -> Tensor:
+        return self.read(self.module)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded(Node):
+    """A map whose Lipschitz constant holds by construction (`module.gain()`), and what it does `inside`."""
+
+    kind: Literal["gate", "pointwise"]
+    inside: Chain
+
+
+# -- along time --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """Every channel through a linear time-invariant system of its own; `silu` of it where a moving average asks."""
+
+    kind: Literal["s4", "s4d", "dss", "ema", "shortconv"]
+
+    @property
+    def silu(self) -> bool:
+        return self.kind == "ema" and bool(self.module.silu)
+
+    def bank(self, length: int) -> Any:
+        """The systems of all channels, in the forward direction."""
+        return self.module._bank(self.module.length or length) if self.kind == "dss" else self.module._bank()
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence(Node):
+    """A state with many inputs and outputs: linear and fixed, of prescribed gain, selective, or gated."""
+
+    kind: Literal["s5", "lru", "l2ru", "normalised_lru", "s6", "scalar_s6", "rglru", "gru"]
+
+    @property
+    def selective(self) -> bool:
+        """It depends on its input."""
+        return self.kind in ("s6", "scalar_s6", "rglru")
+
+    @property
+    def linear(self) -> bool:
+        """It is one fixed system."""
+        return not self.selective and self.kind != "gru"
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Node):
+    """Softmax attention with its own projections."""
+
+
+@dataclass(frozen=True, eq=False)
+class GatedAttention(Node):
+    """Mega's: a moving average feeds single-head attention and two gates, around a skip of its own."""
+
+    norm: Chain
+    average: Chain
+    scale: Chain
+    dropout: Chain
+    value: Linear
+    base: Linear
+    leave: Linear
+    prenorm: bool
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedFilter(Node):
+    """H3's: keys are shifted, their outer product with the values is filtered, and queries read it."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    shift: Filter
+    ssm: Chain
+    scale: Chain
+    out: Linear
+
+
+Temporal = Filter | Recurrence | Attention
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(Node):
+    """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` the branch alone."""
+
+    norm: Chain
+    layer: Chain
+    scale: Chain
+    mixer: Chain
+    dropout: Chain
+    prenorm: bool = True
+    adds: bool = True
+
+    @property
+    def branch(self) -> Chain:
+        return *self.layer, *self.scale, *self.mixer, *self.dropout
+
+
+# -- a whole model -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding(Node):
+    """Tokens (b, l) -> (b, l, d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Node):
+    """(b, l, d) -> (b, d), or what `module` keeps for "state"; "none" leaves it."""
+
+    kind: CertifiedPooling
+
+
+@dataclass(frozen=True, eq=False)
+class Head(Node):
+    hidden: Chain
+    out: Chain
+
+
+@dataclass(frozen=True, eq=False)
+class Match(Node):
+    """Two pooled documents -> logits."""
+
+    hidden: Linear
+    out: Linear
+
+
+@dataclass(frozen=True, eq=False)
+class Network(Node):
+    """Entry, norm, blocks, norm, pooling, head; `module` is the stack of blocks, which keeps tables while frozen."""
+
+    entry: Chain
+    start: Chain
+    dropout: Chain
+    body: Chain
+    end: Chain
+    pool: Pool
+    head: Head | Match
+
+    @property
+    def tower(self) -> Chain:
+        return *self.entry, *self.start, *self.dropout, *self.body, *self.end
+
+
+# -- somebody's own ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Node):
+    """A module of which nothing is known, and why: it is a `stranger`, or one of ours that was changed.
+
+    inside   its children, of which much may be known; how it calls them is not
+    """
+
+    why: str
+    stranger: bool
+    call: Literal["map", "norm", "layer"]  # how it is called: (x), (x, lengths) or (x, state, lengths)
+    inside: Chain = ()
+
+    def reason(self, wanted: str) -> str:
+        """Why it has no `wanted`, in words."""
+        return f"{self.why} has no {wanted}" if self.stranger else self.why
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A module described: its chain, and every module that was looked at on the way."""
+
+    chain: Chain
+    modules: tuple[nn.Module, ...]
+
+    @property
+    def network(self) -> Network | None:
+        """The whole model that it is, if it is one."""
+        match self.chain:
+            case (Network() as network,):
+                return network
+        return None
+
+
+# -- walks -------------------------------------------------------------------------------------------------------------
+
+
+def walk(chain: Chain) -> Iterator[Node]:
+    """Every node of a chain and what stands inside of it, in order."""
+    for node in chain:
+        yield node
+        for held in fields(node):
+            if held.name != "whole":
+                yield from walk(_nodes(getattr(node, held.name)))
+
+
+def settle(chain: Chain) -> Chain:
+    """The same without the dropouts that drop nothing in the present mode."""
+    return tuple(_settle(node) for node in chain if not isinstance(node, Dropout) or node.active)
+
+
+def _settle(node: Node) -> Node:
+    inner: dict[str, Any] = {}
+    for held in fields(node):
+        value = getattr(node, held.name)
+        if isinstance(value, tuple):
+            inner[held.name] = settle(value)
+        elif isinstance(value, Node):
+            inner[held.name] = _settle(value)
+    return replace(node, **inner) if inner else node
+
+
+def _nodes(value: Any) -> Chain:
+    if isinstance(value, Node):
+        return (value,)
+    return value if isinstance(value, tuple) else ()

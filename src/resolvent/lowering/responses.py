@@ -1,0 +1,93 @@
+"""Impulse responses of the layers of a stack, or what stands for them, all at once where they are of one kind.
+
+A response is made by a few hundred short operations. On a GPU each costs its launch, whatever it computes, so layers
+with the same settings are mapped over together: their parameters stacked, the operations called once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from resolvent.layers.contract import Layer
+from resolvent.lowering import s4d_response
+from resolvent.lowering.program import Filter
+from resolvent.ops.blocked.tables import links
+from resolvent.ssm.impulse import impulse
+
+SETTING = (str, int, float, bool, type(None))
+
+
+def impulse_responses(layers: list[Filter], length: int) -> list[Tensor]:
+    """K (d, length) of every layer in float64, D at its place zero."""
+    if _at_once(layers):
+        return [k for (k,) in together(layers, lambda layer: (_of_bank(layer, length),))]
+    return [response(layer, length) for layer in layers]
+
+
+def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
+    """The first T steps of K (d, length) of every layer in float64, and what leads from T steps to the next (`links`)
+    in the layer's dtype."""
+
+    def made(layer: Filter) -> tuple[Tensor, ...]:
+        bank = layer.bank(length)
+        return impulse(bank, T), *links(bank, T, layer.module.dtype)
+
+    return together(layers, made) if _at_once(layers) else [made(layer) for layer in layers]
+
+
+def _at_once(layers: list[Filter]) -> bool:
+    return len(layers) > 1 and layers[0].module.anchor.is_cuda and alike(layers)
+
+
+def response(layer: Filter, length: int) -> Tensor:
+    """In one call where that is compiled, else from the layer's bank."""
+    if layer.kind == "s4d":
+        quick = s4d_response.response(layer.module, length, lambda *own: _of_parameters(layer, length, own))
+        if quick is not None:
+            return quick
+    return _of_bank(layer, length)
+
+
+def _of_bank(layer: Filter, length: int) -> Tensor:
+    return impulse(layer.bank(length), length)
+
+
+def alike(layers: list[Filter]) -> bool:
+    """Whether all are of one class, with the same settings and shapes."""
+    return all(_kind(layer.module) == _kind(layers[0].module) for layer in layers)
+
+
+def together(layers: list[Filter], make: Callable[[Filter], tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """What `make` makes of each of these layers, which are alike, in one pass over stacked parameters."""
+    own = [dict(layer.module.named_parameters()) for layer in layers]
+    stacked = {f"layer.{name}": torch.stack([p[name] for p in own]) for name in own[0]}
+    one = _Made(layers[0], make)
+    found = vmap(lambda p: functional_call(one, p, ()))(stacked)
+    return list(zip(*(t.unbind(0) for t in found), strict=True))
+
+
+class _Made(nn.Module):
+    """`make(node)` as a function of the parameters of its layer."""
+
+    def __init__(self, node: Filter, make: Callable[[Filter], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.layer, self.node, self.make = node.module, node, make
+
+    def forward(self) -> tuple[Tensor, ...]:
+        return self.make(self.node)
+
+
+def _of_parameters(layer: Filter, length: int, own: tuple[Tensor, ...]) -> Tensor:
+    named = {f"layer.{name}": p for name, p in zip(s4d_response.NAMES, own, strict=False)}
+    (found,) = functional_call(_Made(layer, lambda own: (_of_bank(own, length),)), named, ())
+    return found
+
+
+def _kind(layer: Layer) -> tuple[Any, ...]:
+    settings = {name: value for name, value in vars(layer).items() if isinstance(value, SETTING) and name != "_holders"}
+    return type(layer), settings, [(name, p.shape, p.dtype, p.device) for name, p in layer.named_parameters()]

@@ -1,0 +1,1 @@
+"""Attention over columns: channels first, scores never kept."""

@@ -1,0 +1,290 @@
+"""The tables of `blocked` for diagonal and for dense banks.
+
+They are small, so they are made in float64 and rounded once: in float32 an angle dt Im(lam) of a hundred radians is
+wrong in its fifth digit already, and a power of it more so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.blocked.operation import (
+    Blocks,
+    DenseCarry,
+    DiagonalCarry,
+    by_graph_only,
+    form_states,
+    gradients_by_graph,
+    plain,
+)
+from resolvent.ops.pairs import Number, Pair
+from resolvent.runtime.transforms import outside_autocast
+
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
+FINE = 8  # powers are products of one of the first eight and a power of the eighth
+
+
+@dataclass(frozen=True)
+class DiagonalBank:
+    """d systems h_k = lam h_{k-1} + gain u_k, y_k = Re(weight h_k) + D u_k, all in float64 or complex128.
+
+    gain None stands for ones: the state is then the paper's x divided by B_bar, and weight holds C B_bar (2 C B_bar
+    where one of each conjugate pair is kept).
+    """
+
+    lam: Number  # (d, n)
+    weight: Number  # (d, n)
+    D: Tensor | None = None  # (d,)
+    gain: Number | None = None  # (d, n)
+
+
+@dataclass(frozen=True)
+class DenseBank:
+    """d real systems x_k = A x_{k-1} + B u_k, y_k = C x_k + D u_k, in float64."""
+
+    A: Tensor  # (d, s, s)
+    B: Tensor  # (d, s)
+    C: Tensor  # (d, s)
+    D: Tensor | None = None  # (d,)
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float64, or as it is on devices that have none."""
+    return x if x.device.type == "mps" else x.double()
+
+
+def narrow(x: Any, dtype: torch.dtype) -> Any:
+    """x in the real `dtype`, or in the complex one of that precision."""
+    return x.to(dtype) if isinstance(x, Pair) else x.to(COMPLEX[dtype] if x.is_complex() else dtype)
+
+
+def largest(dtype: torch.dtype) -> float:
+    """What a modulus may be: below one by a margin that survives rounding to `dtype`."""
+    return 1 - 4 * torch.finfo(dtype).eps
+
+
+def inside(lam_bar: Any, dtype: torch.dtype) -> Any:
+    """lam_bar with its modulus held below one."""
+    return lam_bar.mul((largest(dtype) / lam_bar.abs().clamp(min=0.5)).clamp(max=1))
+
+
+def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
+    """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
+    now = _weight(bank).real.sum(-1, keepdim=True) * (0 if delay else 1)
+    if bank.D is not None and not delay:
+        now = now + bank.D[:, None]
+    if T > 1 and plain():
+        made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
+    else:
+        made = diagonal_tables(bank, now.to(dtype), T, delay)
+    toeplitz, M_in, M_out, powers, whole = made
+    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(powers, whole))
+
+
+def _weight(bank: DiagonalBank) -> Tensor:
+    return bank.weight if bank.gain is None else bank.weight * bank.gain
+
+
+def diagonal_tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool = False) -> tuple[Tensor, ...]:
+    """Toeplitz, M_in, M_out, lam^1 .. lam^T (d, T, n) and lam^T (d, n), in the dtype of now (d, 1): K_0."""
+    M_in, M_out, powers, whole = _ends(bank, T, now.dtype, delay)
+    past = _response(M_out, bank)[:, :-1]  # (d, T - 1): K_1 .., or K_0 .. with delay
+    return _toeplitz(torch.cat([now, past], 1)), M_in, M_out, powers, whole
+
+
+def _ends(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """M_in and M_out (d, T, s), lam^1 .. lam^T (d, T, n) and lam^T (d, n)."""
+    powers, whole = geometric(bank.lam, T, dtype)
+    lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
+    M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
+    M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
+    return reals(M_in), M_out, powers, whole
+
+
+def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """What leads from one block of T steps to the next: M_in, M_out and A^T, without the block's own product."""
+    if isinstance(bank, DiagonalBank):
+        M_in, M_out, _, whole = _ends(bank, T, dtype)
+        return M_in, M_out, whole
+    doublings, into, M_out = _double(bank, T)
+    return into.flip(1).to(dtype), M_out.to(dtype), _power(doublings, T).to(dtype)
+
+
+class _Tables(torch.autograd.Function):
+    """`diagonal_tables` with its gradients in fewer passes over the tables than autograd makes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
+    ) -> tuple[Tensor, ...]:
+        made = diagonal_tables(DiagonalBank(lam, weight, gain=gain), now, T, delay)
+        ctx.save_for_backward(lam, weight, now, gain, made[3])
+        ctx.shapes, ctx.delay = [x.shape for x in made], delay
+        ctx.set_materialize_grads(False)
+        return made
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        lam, weight, now, gain, powers = ctx.saved_tensors
+        kinds = (now, now, now, powers, powers)
+        g = [
+            like.new_zeros(()).expand(shape) if g is None else g
+            for g, like, shape in zip(gradients, kinds, ctx.shapes, strict=True)
+        ]
+        if by_graph_only(*g):
+            inputs, T = (lam, weight, now, gain), powers.shape[1]
+            return *tables_by_graph(inputs, T, ctx.delay, g, ctx.needs_input_grad), None, None
+        asked = [*g[:3], gradients[3], g[4]]
+        return *table_gradients(DiagonalBank(lam, weight, gain=gain), powers, asked, ctx.delay), None, None
+
+
+def tables_by_graph(
+    inputs: Sequence[Tensor | None], T: int, delay: bool, g: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of lam, weight, now and, where there is one, gain, as a graph."""
+    given = [x for x in inputs if x is not None]
+
+    def again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None = None) -> tuple[Tensor, ...]:
+        return diagonal_tables(DiagonalBank(lam, weight, gain=gain), now, T, delay)
+
+    found = gradients_by_graph(again, given, g, needed[: len(given)])
+    return *found, *(None,) * (4 - len(found))
+
+
+def table_gradients(
+    bank: DiagonalBank, powers: Tensor, g: Sequence[Any], delay: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of lam, weight, now and gain, from those of the tables (that of the powers may be None).
+
+    With M_out's w lam^e (e = 1 .. T, or 0 .. T-1 with delay), M_in's gain lam^k (k = T-1 .. 0), Q and R their
+    gradients (Q conjugate, with what the kernel adds), and ‾ the conjugate,
+
+        ∂w = ‾(sum lam^e Q),    ∂lam = ‾(w sum e lam^(e-1) Q) + sum ‾(gain k lam^(k-1)) R
+        ∂gain = ‾(sum w lam^e ∂K) + sum ‾lam^k R
+    """
+    g_toeplitz, g_in, g_out, g_powers, g_whole = g
+    lam, weight, gain, T = bank.lam, bank.weight, bank.gain, powers.shape[1]
+    kernel = _toeplitz_gradient(g_toeplitz)  # (d, T)
+    lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^(T-1)
+    slope = lower * torch.arange(1, T + 1, dtype=kernel.dtype, device=kernel.device)[:, None]  # k lam^(k-1), k = 1 ..
+    Q = form_states(g_out, lam).clone()  # (d, T, n), conjugate: so it enters w lam^e, and so it needs no copy
+    if gain is not None:
+        Q[:, :-1] += gain[:, None].to(Q.dtype) * kernel[:, 1:, None]
+    else:
+        (torch.view_as_real(Q)[..., 0] if Q.is_complex() else Q)[:, :-1] += kernel[:, 1:, None]
+    R = form_states(g_in, lam).flip(1)  # k = 0 .. T-1
+    read, steep = (lower[:, 1:], slope[:, :-1]) if delay else (powers, slope)
+    own = Q[:, 1:] if delay else Q  # at e = 0 nothing depends on lam
+    g_lam = (weight * (steep * own).sum(1)).conj()
+    into = (slope[:, :-1].conj() * R[:, 1:]).sum(1)
+    g_lam = g_lam + (into if gain is None else gain.conj() * into) + slope[:, -1].conj() * g_whole
+    if g_powers is not None:
+        g_lam = g_lam + (slope.conj() * g_powers).sum(1)
+    g_weight = (read * own).sum(1) + (Q[:, 0] if delay else 0)
+    g_gain = None
+    if gain is not None:
+        rows = (lower if delay else powers)[:, :-1]
+        g_gain = (weight * (rows * kernel[:, 1:, None]).sum(1)).conj() + (lower.conj() * R).sum(1)
+        g_gain = g_gain.to(gain.dtype)
+    return g_lam, g_weight.conj().to(weight.dtype), kernel[:, :1], g_gain
+
+
+def _toeplitz_gradient(g: Tensor) -> Tensor:
+    """(d, T, T) -> (d, T): the sums along the diagonals. In rows of 2T a diagonal is a column of stride 2T + 1."""
+    d, T, _ = g.shape
+    rows = torch.nn.functional.pad(g, (0, T))
+    return rows.as_strided((d, T, T), (2 * T * T, 2 * T + 1, 1)).sum(1)
+
+
+def dense_blocks(bank: DenseBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
+    """The same for dense banks."""
+    doublings, into, M_out = _double(bank, T, delay)
+    kernel = (into @ bank.C[..., None])[..., 0]  # (d, T)
+    carry = DenseCarry(tuple(P.to(dtype) for P in doublings), _power(doublings, T).to(dtype))
+    toeplitz = _toeplitz(_first_column(kernel, bank.D, delay).to(dtype))
+    return Blocks(toeplitz, into.flip(1).to(dtype), M_out.to(dtype), carry)
+
+
+def _double(bank: DenseBank, T: int, delay: bool = False) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The transposes of A, A^2, A^4, ... up to A^T, and (d, T, s) each, A^i B and C A^{i+1}, or with delay C A^i.
+
+    By doubling: A^{2k} = A^k A^k reaches T in log2(T) products.
+    """
+    doublings = [bank.A.mT]  # transposed: states are rows
+    into = bank.B[:, None]  # (d, k, s): rows A^i B, i = 0 .. k-1
+    M_out = bank.C[:, None] if delay else bank.C[:, None] @ bank.A  # (d, k, s): rows C A^i, or C A^{i+1}
+    while (k := into.shape[1]) < T:
+        P = doublings[-1]
+        into = torch.cat([into, into[:, : T - k] @ P], 1)
+        M_out = torch.cat([M_out, M_out[:, : T - k] @ P.mT], 1)
+        if 2 * k <= T:
+            doublings.append(P @ P)
+    return doublings, into, M_out
+
+
+def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:
+    """What each row of M_out (d, T, s) reads from the state that a unit input leaves, (d, T)."""
+    if bank.gain is not None:
+        return (M_out @ reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
+    return (M_out[..., ::2] if bank.lam.is_complex() else M_out).sum(-1)  # the state is 1 + 0i
+
+
+def _power(doublings: list[Tensor], T: int) -> Tensor:
+    """P^T from P, P^2, P^4, ..."""
+    factors = [P for k, P in enumerate(doublings) if (T >> k) & 1]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product @ factor
+    return product
+
+
+def geometric(lam: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """lam^1, ..., lam^count of lam (d, n) along a new axis 1, in the precision of `dtype`, and lam^count.
+
+    Each power is one product of two exact ones, lam^i lam^(8j), so the large table is made and differentiated once. The
+    last power is rounded from the exact one: it is the only one that is applied again and again.
+    """
+    fine = _chain(lam, min(count, FINE))  # (d, 8, n)
+    rows = -(-count // FINE)
+    if rows == 1:
+        return narrow(fine, dtype), narrow(fine[:, -1], dtype)
+    coarse = torch.cat([torch.ones_like(fine[:, :1]), _chain(fine[:, -1], rows - 1)], 1)  # (d, rows, n)
+    table = (narrow(coarse, dtype)[:, :, None] * narrow(fine, dtype)[:, None]).flatten(1, 2)[:, :count]
+    return table, narrow(coarse[:, -1] * fine[:, (count - 1) % FINE], dtype)
+
+
+def _chain(lam: Tensor, count: int) -> Tensor:
+    """lam^1, ..., lam^count by doubling."""
+    powers = lam[:, None]
+    while powers.shape[1] < count:
+        powers = torch.cat([powers, powers[:, : count - powers.shape[1]] * powers[:, -1:]], 1)
+    return powers
+
+
+def reals(z: Tensor) -> Tensor:
+    """Complex (..., n) as real (..., 2n), real and imaginary part in turn; real z as it is."""
+    return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
+
+
+def _read_out(weight: Tensor) -> Tensor:
+    """The real row w with w . reals(h) = Re(weight h)."""
+    return reals(weight.conj())
+
+
+def _first_column(kernel: Tensor, D: Tensor | None, delay: bool) -> Tensor:
+    """The impulse response of one block: the kernel with D at zero, or one step later without it."""
+    if delay:
+        return torch.nn.functional.pad(kernel[:, :-1], (1, 0))
+    return kernel if D is None else torch.cat([kernel[:, :1] + D[:, None], kernel[:, 1:]], 1)
+
+
+def _toeplitz(kernel: Tensor) -> Tensor:
+    """(d, T) -> (d, T, T) with K_{j-i} in row i, column j >= i, and zero below the diagonal."""
+    T = kernel.shape[-1]
+    return torch.nn.functional.pad(kernel, (T - 1, 0)).unfold(-1, T, 1).flip(1)

@@ -1,0 +1,274 @@
+"""The blocked pass as compilers and exports meet it: two opaque nodes, real numbers at their border, any length.
+
+    resolvent::diagonal_tables  lam, weight, gain of a bank -> Toeplitz, M_in, M_out, lam^1 .. lam^T, lam^T
+    resolvent::blocked_pass     u (b, l, d), h0 (b, d, s) and tables -> y (b, l, d), states before blocks (d, b, m s)
+
+Complex numbers come and go as real pairs (..., 2). The state after a sequence's last step is made of torch's operations
+beside the pass, so that a graph that does not read it does not compute it. Inside of `plain_operations()` the pass is
+made of torch's own real operations too (see `ops.plain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.ops import plain
+from resolvent.ops.blocked import operation as blocked
+from resolvent.ops.blocked.operation import BLOCK, Blocks
+from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, table_gradients
+from resolvent.ops.library import one_by_one
+from resolvent.ops.pairs import Pair, stacked
+
+
+@dataclass(frozen=True)
+class PairCarry:
+    """`DiagonalCarry` in real pairs."""
+
+    powers: Tensor  # (d, T, n, 2), or (d, T, n)
+    whole: Tensor  # (d, n, 2), or (d, n)
+
+    def by(self, h: Tensor, steps: Tensor) -> Tensor:
+        """A^steps h for h (d, b, s), 1 <= steps <= T, one for each sequence (b,)."""
+        power = self.powers[:, steps - 1]  # (d, b, n, 2) or (d, b, n)
+        if power.dim() == 3:
+            return power * h
+        z = h.unflatten(-1, (-1, 2))
+        turned = Pair(power[..., 0], power[..., 1]) * Pair(z[..., 0], z[..., 1])
+        return stacked(turned).flatten(-2)
+
+
+def block_length(length: int) -> int:
+    """Steps of a block: BLOCK for every length, unless it is known to fit into a shorter one."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which imports sympy
+
+    short = (1 << k for k in range(1, BLOCK.bit_length() - 1))
+    return next((T for T in short if statically_known_true(length <= T)), BLOCK)
+
+
+def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
+    """The tables of a bank whose numbers are pairs, or real."""
+    weight = bank.weight if bank.gain is None else bank.weight * bank.gain
+    now = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
+    if bank.D is not None and not delay:
+        now = now + bank.D[:, None]
+    gain = None if bank.gain is None else stacked(bank.gain)
+    made = _tables(stacked(bank.lam), stacked(bank.weight), now.to(dtype), gain, T, delay)
+    toeplitz, M_in, M_out, powers, whole = made
+    return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
+
+
+def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As `operation.run`: y (b, l, d), and the state (b, d, s) after each sequence's last step; h0 None is zero."""
+    b, l, d = u.shape
+    if h0 is None:
+        h0 = u.new_zeros(b, d, blocks.M_in.shape[-1])
+    own = blocks.toeplitz, blocks.M_in, blocks.M_out, blocks.carry.whole
+    y, before = plain.blocked_pass(u, h0, *own) if plain.chosen() else _pass(u, h0, *own)
+    if lengths is None:
+        lengths = torch.full((b,), l, dtype=torch.int64, device=u.device)
+    s = h0.shape[-1]
+    first = (lengths - 1) // blocks.M_in.shape[1] * s  # where the state before each sequence's last block stands
+    at = first[:, None] + torch.arange(s, device=u.device)  # (b, s)
+    state = before.gather(2, at.expand(d, -1, -1))
+    return y, blocked.state_within(blocks, u, state, lengths).transpose(0, 1)
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("resolvent::diagonal_tables", mutates_args=())
+def _tables(
+    lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    made = diagonal_tables(_bank(lam, weight, gain), now, T, delay)
+    toeplitz, M_in, M_out, powers, whole = (stacked(t).contiguous() for t in made)
+    return toeplitz, M_in, M_out, powers, whole
+
+
+def _bank(lam: Tensor, weight: Tensor, gain: Tensor | None) -> DiagonalBank:
+    made = [None if t is None else _formed(t) for t in (lam, weight, gain)]
+    assert made[0] is not None
+    assert made[1] is not None
+    return DiagonalBank(made[0], made[1], gain=made[2])
+
+
+def _formed(t: Tensor) -> Tensor:
+    """Real pairs (d, n, 2) as complex (d, n); real (d, n) as it is."""
+    return torch.view_as_complex(t.contiguous()) if t.dim() == 3 else t
+
+
+@_tables.register_fake
+def _(
+    lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    (d, n), pair = lam.shape[:2], lam.shape[2:]
+    s = n * 2 if pair else n
+    shapes = (d, T, T), (d, T, s), (d, T, s), (d, T, n, *pair), (d, n, *pair)
+    toeplitz, M_in, M_out, powers, whole = (now.new_empty(shape) for shape in shapes)
+    return toeplitz, M_in, M_out, powers, whole
+
+
+@torch.library.custom_op("resolvent::diagonal_tables_backward", mutates_args=())
+def _tables_backward(
+    lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool
+) -> list[Tensor]:
+    whole_pair = powers.dim() == 4
+    asked = [*g[:3], *(torch.view_as_complex(t.contiguous()) if whole_pair else t for t in g[3:])]
+    table = torch.view_as_complex(powers) if whole_pair else powers
+    found = table_gradients(_bank(lam, weight, gain), table, asked, delay)
+    return [stacked(t).contiguous() for t in found if t is not None]
+
+
+@_tables_backward.register_fake
+def _(
+    lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool
+) -> list[Tensor]:
+    d = lam.shape[0]
+    found = [torch.empty_like(lam), torch.empty_like(weight), powers.new_empty(d, 1)]
+    return found if gain is None else [*found, torch.empty_like(gain)]
+
+
+def _tables_saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    lam, weight, now, gain, ctx.T, ctx.delay = inputs
+    ctx.save_for_backward(lam, weight, now, gain, output[3])
+
+
+def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
+    lam, weight, now, gain, powers = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return *_again(_tables_again, (lam, weight, now, gain), (ctx.T, ctx.delay), g, ctx.needs_input_grad), None, None
+    found = _tables_backward(lam, weight, gain, powers, [t.contiguous() for t in g], ctx.delay)
+    return *found, *(None,) * (6 - len(found))
+
+
+def _tables_again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> Any:
+    return [stacked(t) for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
+
+
+def _again(
+    function: Any, tensors: Sequence[Tensor | None], rest: tuple[Any, ...], g: Sequence[Tensor], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of function(*tensors, *rest) as a graph; None for what is absent or needs none."""
+    there = [i for i, t in enumerate(tensors) if t is not None]
+
+    def given(*own: Tensor) -> tuple[Tensor, ...]:
+        full: list[Any] = [None] * len(tensors)
+        for i, t in zip(there, own, strict=True):
+            full[i] = t
+        return tuple(function(*full, *rest))
+
+    found = blocked.gradients_by_graph(given, [t for t in tensors if t is not None], g, [needed[i] for i in there])
+    every: list[Tensor | None] = [None] * len(tensors)
+    for i, t in zip(there, found, strict=True):
+        every[i] = t
+    return every
+
+
+_tables.register_autograd(_tables_gradients, setup_context=_tables_saved)
+one_by_one(_tables)
+one_by_one(_tables_backward)
+
+
+# -- the pass ----------------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("resolvent::blocked_pass", mutates_args=())
+def _pass(
+    u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor
+) -> tuple[Tensor, Tensor]:
+    rows, tables = _rows(u, toeplitz.shape[-1]), _cut(u, toeplitz, M_in, M_out, whole)
+    y, before, _ = blocked.passed(rows, h0.transpose(0, 1).contiguous(), tables)
+    return y.view(u.shape[0], -1, u.shape[2])[:, : u.shape[1]].contiguous(), before.flatten(2)
+
+
+def _rows(u: Tensor, T: int) -> Tensor:
+    """u (b, l, d) as blocks (b m, T, d), zeros beyond the end; one block alone stays as short as it is."""
+    l, d = u.shape[1:]
+    if l <= T:
+        return u
+    return F.pad(u, (0, 0, 0, -l % T)).reshape(-1, T, d)
+
+
+def _cut(u: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor) -> tuple[Tensor, ...]:
+    """The tables as `blocked.passed` takes them, for a block of u's length where u is one block."""
+    T = toeplitz.shape[-1]
+    t = min(u.shape[1], T)
+    return toeplitz[:, :t, :t], M_in[:, T - t :], M_out[:, :t], _whole(whole, M_in.shape[-1])
+
+
+def _whole(whole: Tensor, s: int) -> Tensor:
+    """A^T as `blocked.carry` takes it: (d, n) real or complex, or (d, s, s)."""
+    return torch.view_as_complex(whole.contiguous()) if whole.dim() == 3 and whole.shape[1] != s else whole
+
+
+@_pass.register_fake
+def _(u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    (b, l, d), T, s = u.shape, toeplitz.shape[-1], M_in.shape[-1]
+    return u.new_empty(b, l, d), u.new_empty(d, b, (l + T - 1) // T * s)
+
+
+@torch.library.custom_op("resolvent::blocked_pass_backward", mutates_args=())
+def _pass_backward(
+    gy: Tensor,
+    g_before: Tensor | None,
+    u: Tensor,
+    before: Tensor,
+    toeplitz: Tensor,
+    M_in: Tensor,
+    M_out: Tensor,
+    whole: Tensor,
+    learn: bool,
+) -> list[Tensor]:
+    T, s = toeplitz.shape[-1], M_in.shape[-1]
+    states = before.unflatten(2, (-1, s))
+    tables = _cut(u, toeplitz, M_in, M_out, whole)
+    kept = (_rows(u, T), states) if learn else ()
+    g_states = None if g_before is None else g_before.unflatten(2, (-1, s))
+    g = _rows(gy, T), g_states, gy.new_zeros(()).expand(*before.shape[:2], s)
+    gu, gh0, *found = blocked.pass_gradients(g, states.shape, tables, kept)
+    gu = gu.reshape(u.shape[0], -1, u.shape[2])[:, : u.shape[1]].contiguous()
+    return [gu, gh0.transpose(0, 1).contiguous(), *(_uncut(found, (toeplitz, M_in, M_out, whole)) if learn else ())]
+
+
+def _uncut(found: list[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of the whole tables from those of what a short block took of them."""
+    toeplitz, M_in, M_out, whole = found
+    left = tables[0].shape[-1] - toeplitz.shape[-1]
+    if left:
+        toeplitz, M_in = F.pad(toeplitz, (0, left, 0, left)), F.pad(M_in, (0, 0, left, 0))
+        M_out = F.pad(M_out, (0, 0, 0, left))
+    return [toeplitz, M_in, M_out, stacked(whole).contiguous()]
+
+
+@_pass_backward.register_fake
+def _(gy: Tensor, g_before: Tensor | None, u: Tensor, before: Tensor, *rest: Any) -> list[Tensor]:
+    *tables, learn = rest
+    found = [u.new_empty(u.shape), u.new_empty(u.shape[0], u.shape[2], tables[1].shape[-1])]
+    return [*found, *(t.new_empty(t.shape) for t in tables)] if learn else found
+
+
+def _pass_saved(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _pass_gradients(ctx: Any, gy: Tensor | None, g_before: Tensor | None) -> tuple[Tensor | None, ...]:
+    u, h0, *tables, before = ctx.saved_tensors
+    gy = torch.zeros_like(u) if gy is None else gy
+    if torch.is_grad_enabled():
+        g_before = torch.zeros_like(before) if g_before is None else g_before
+        return tuple(_again(plain.blocked_pass, (u, h0, *tables), (), (gy, g_before), ctx.needs_input_grad))
+    learn = any(ctx.needs_input_grad[2:])
+    found = _pass_backward(gy.contiguous(), g_before, u, before, *tables, learn)
+    return *found, *(None,) * (6 - len(found))
+
+
+_pass.register_autograd(_pass_gradients, setup_context=_pass_saved)
+one_by_one(_pass)
+one_by_one(_pass_backward)

@@ -1,0 +1,5 @@
+"""x_k = A x_{k-1} + v_k of a full matrix A."""
+
+from resolvent.ops.dense_scan.operation import dense_scan
+
+__all__ = ["dense_scan"]

@@ -1,0 +1,1 @@
+"""Causal filters: convolution by FFT, by Toeplitz products, in blocks with a state between them."""

@@ -1,0 +1,190 @@
+"""Causal convolution with one kernel per channel as products with Toeplitz matrices: where matrix units are quick.
+
+x is laid out as (d, b, l), channels first and time last, so that y_c = x_c M_c with M_c[s, t] = k_{c, t-s} is one
+batched product. Time is cut into slices of T steps: the outputs of a slice [a, e) need the inputs [0, e) alone, which
+skips the causal half, and the matrices of all slices are pieces of one table of T columns (they depend on t - s):
+
+    y[a:e]  = x[:e]  ahead[:, r:r+e]',   ahead[n, i] = k_{n - i + l - T},  r = l - T - a
+    ∂x[a:e] = ∂y[a:] back[:, :l-a]',     back[n, i]  = k_{i - n}
+    ∂k_s    = sum of ∂ahead where n - i + l - T = s,    ∂ahead[:, r:r+e]' = sum over slices of x[:e]' ∂y[a:e]
+
+Products accumulate in float32 at least. The first slice takes what T does not divide. On a GPU `toeplitz_triton` does
+the same in one launch where shapes allow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from resolvent.ops.filter.convolution import fft_correlation
+from resolvent.ops.filter.operation import Filter
+from resolvent.runtime.fallback import ABSENT, left_to_torch, triton_module
+
+KERNELS = "ops.filter.toeplitz_triton"
+SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
+SUMMED = 512  # steps beyond which a GPU finds the gradient of a float32 kernel sooner by the FFT
+
+
+@dataclass(frozen=True)
+class Toeplitz(Filter):
+    """The kernel (d, l) and its two tables (d, T, l) in the dtype of the products.
+
+    For float32 on a GPU a table is the sum of two, (2, d, T, l): see `toeplitz_triton`.
+    """
+
+    kernel: Tensor
+    tables: Callable[[], tuple[Tensor, Tensor]]  # made at the first call
+
+    @property
+    def ahead(self) -> Tensor:
+        return self.tables()[0]
+
+    @property
+    def back(self) -> Tensor:
+        return self.tables()[1]
+
+    @property
+    def learned(self) -> tuple[Tensor, ...]:
+        return (self.kernel,)
+
+    def detached(self) -> Toeplitz:
+        return Toeplitz(self.kernel.detach(), self.tables)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return forward_product(x, self.ahead)
+
+    def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
+        return adjoint_product(gy, self.back, onto)
+
+    def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
+        return (kernel_gradient(x, gy, self.back.shape[-2]).to(self.kernel.dtype),)
+
+    def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
+        return plain_product(x, *learned)
+
+
+def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toeplitz:
+    """The tables of kernel (d, l) for products in `dtype`, in slices of `size` steps."""
+    l = kernel.shape[-1]
+    T, values = min(size or SLICE.get(kernel.device.type, 64), l), kernel.detach()
+    made = Toeplitz(kernel, cache(lambda: _tables(values, dtype, T)))
+    if kernel.is_cuda:  # a CPU may walk by cohorts, which need no tables
+        made.tables()
+    return made
+
+
+@torch.no_grad()
+def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
+    quick = triton_module(KERNELS) if kernel.is_cuda else None
+    if quick is not None:
+        fine = dtype == torch.float32 and quick.takes(kernel, T, kernel.shape[-1], dtype)
+        found: tuple[Tensor, Tensor] = quick.tables(kernel, dtype, T, fine)
+        return found
+    windows = F.pad(kernel.to(dtype), (T - 1, 0)).unfold(-1, T, 1)  # (d, l, T), [i, n] = k_{i + n - T + 1}
+    return windows.flip(1).mT.contiguous(), windows.flip(2).mT.contiguous()
+
+
+def _quick(x: Tensor, T: int) -> Any:
+    """The GPU's kernels where they take x; what they do not take is told."""
+    quick = triton_module(KERNELS) if x.is_cuda else None
+    if quick is not None and quick.serves(x, T):
+        return quick
+    tell(x, x.shape[-1], x.dtype)
+    return None
+
+
+def tell(x: Tensor, l: int, dtype: torch.dtype) -> None:
+    """Why x of l steps is left to torch's products, on a GPU that has the kernels; `chip` tells of other ones."""
+    if not x.is_cuda or not x.numel():
+        return
+    op = "Toeplitz products"
+    if triton_module(KERNELS) is None:
+        left_to_torch(x, op, ABSENT)
+    elif dtype not in (torch.bfloat16, torch.float32):
+        left_to_torch(x, op, str(dtype), logging.INFO)
+    elif l % SLICE["cuda"]:
+        left_to_torch(x, op, f"lengths that {SLICE['cuda']} does not divide")
+    elif not x.is_contiguous():
+        left_to_torch(x, op, "inputs whose numbers do not lie side by side")
+
+
+def is_served(like: Tensor, l: int, dtype: torch.dtype) -> bool:
+    """Whether products of l steps in `dtype` run in the GPU's own kernels on the device of `like`."""
+    quick = triton_module(KERNELS) if like.is_cuda else None
+    return quick is not None and bool(quick.takes(like, min(SLICE["cuda"], l), l, dtype))
+
+
+def _whole(table: Tensor) -> Tensor:
+    return table if table.dim() == 3 else table.sum(0)
+
+
+def slices(l: int, T: int) -> list[tuple[int, int]]:
+    """[a, e) of T steps each, from the first, shorter one to the last."""
+    first = l % T or T
+    return [(0, first), *((a, a + T) for a in range(first, l, T))]
+
+
+def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
+    """y = x M; no graph is recorded."""
+    T, l = ahead.shape[-2:]
+    quick = _quick(x, T)
+    if quick is not None:
+        found: Tensor = quick.product(x, ahead, back=False)
+        return found
+    y, ahead = torch.empty_like(x), _whole(ahead)
+    for a, e in slices(l, T):
+        r = l - T - a
+        torch.bmm(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, out=y[:, :, a:e])
+    return y
+
+
+def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Tensor:
+    """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
+    T, l = back.shape[-2:]
+    quick = _quick(gy, T)
+    if quick is not None:
+        found: Tensor = quick.product(gy, back, back=True, onto=onto)
+        return found
+    gx, back = torch.empty_like(gy) if onto is None else onto, _whole(back)
+    for a, e in slices(l, T):
+        M, part = back[:, : e - a, : l - a].mT, gx[:, :, a:e]
+        if onto is None:
+            torch.bmm(gy[:, :, a:], M, out=part)
+        else:
+            torch.baddbmm(part, gy[:, :, a:], M, out=part)
+    return gx
+
+
+def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
+    """∂k (d, l), in float32 at least, from x and ∂y (d, b, l)."""
+    if x.dtype == torch.float32:
+        left_to_torch(x, "the kernel's gradient by Toeplitz products", "float32", logging.INFO)
+        if x.is_cuda and x.shape[-1] > SUMMED:
+            return fft_correlation(x, gy)
+    quick = _quick(x, T) if x.dtype == torch.bfloat16 else None
+    if quick is not None:
+        found: Tensor = quick.kernel_gradient(x, gy)
+        return found
+    d, _, l = x.shape
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    g = x.new_zeros(d, l, T, dtype=wide)  # of the windows: ahead' with its rows turned around
+    for a, e in slices(l, T):
+        part = torch.bmm(x[:, :, :e].mT, gy[:, :, a:e])  # (d, e, e - a): row s is row l - T - a + s of ahead'
+        g[:, T + a - e : T + a, : e - a] += part.flip(1)
+    folded = torch.ops.aten.unfold_backward(g, [d, l + T - 1], 1, T, 1)
+    return folded[:, T - 1 :]
+
+
+def plain_product(x: Tensor, kernel: Tensor) -> Tensor:
+    """The same with torch's own operations and the whole matrix: differentiable to any order."""
+    l = kernel.shape[-1]
+    M = F.pad(kernel.to(x.dtype), (l - 1, 0)).unfold(-1, l, 1).flip(1)  # (d, l, l), row s column t: k_{t - s}
+    return x @ M

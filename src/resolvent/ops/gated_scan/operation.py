@@ -1,0 +1,232 @@
+"""The scan of RG-LRU with its gates (De et al. 2024, section 2.4), fused where a kernel serves.
+
+    r = sigmoid(p),   i = sigmoid(q),   log a = rate r,   h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t
+
+In torch's operations the gates pass over memory a dozen times; a kernel reads p, q and x and writes h, and on the way
+back finds the gates again. What differentiates or maps the backward pass (gradients of gradients, forward mode,
+torch.func), half types on a CPU, float64 on a GPU and devices without a kernel take torch's operations. Compilers and
+exports meet one opaque node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops import plain
+from resolvent.ops.gated_scan.inputs import HALF, Inputs, accumulator, check
+from resolvent.ops.gated_scan.reference import gated_reference, gradients_again
+from resolvent.ops.library import one_by_one, recording
+from resolvent.runtime.dispatch import Candidate, choose, nothing, use
+from resolvent.runtime.fallback import left_to_torch
+from resolvent.runtime.memory import resolve
+from resolvent.runtime.transforms import forward_mode, is_batched, is_transformed, outside_autocast, traced
+
+MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
+
+
+def gated_scan(
+    p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None = None, start: Tensor | None = None,
+    reverse: bool = False, *, first: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """All states of h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t, (b, l, d) in the dtype of x.
+
+    p, q, x  (b, l, d): the two gates before their sigmoid, and the input.
+    rate     (d,), log a at an open gate, -c softplus(L): not positive.
+    h0       (b, d), the state before the first step; zero when None.
+    start    (b, l) bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step.
+    reverse  run from the last step to the first. Marks are of steps as the scan meets them, here and unlike those of
+             `linear_scan`: reversed, a document's first step is its last in time.
+    first    (b,) bool, in place of `start`: whether the step of a row that the scan meets first is a document's first,
+             and no other is. It costs less.
+
+    Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
+    slope of the root is bounded by 1000, as published. The same input gives the same bits.
+    """
+    if not torch.compiler.is_compiling():
+        p, q, x, rate, h0 = (resolve(t) if isinstance(t, Tensor) else t for t in (p, q, x, rate, h0))  # type: ignore[assignment]
+    given = Inputs(p, q, x, rate, h0, start if first is None else first, reverse)
+    check(given, start, first)
+    if traced(x) and not plain.chosen():
+        recorded: Tensor = _operator(*given)
+        return recorded
+    kernels = None if plain.chosen() else _kernels(given)
+    if kernels is None:
+        return gated_reference(*given)
+    h: Tensor = _GatedScan.apply(kernels, *given)
+    return h
+
+
+# -- where a kernel serves ---------------------------------------------------------------------------------------------
+
+
+def _kernels(x: Inputs) -> Any:
+    """The kernels for this call, or None where torch's operations take it."""
+    if not x.x.numel() or not _plain():
+        return None
+    if is_batched(*x[:6]) or _unfit(x):
+        return None
+    if x.x.dtype in HALF and not x.x.is_cuda:
+        return None
+    found = choose("gated_scan", CANDIDATES, x.x.device, x.x.dtype)
+    return None if found is nothing else found
+
+
+def _unfit(x: Inputs) -> bool:
+    """Whether no kernel takes this, by dtypes and size; on a GPU it is said once."""
+    mixed = not x.p.dtype == x.q.dtype == x.x.dtype or accumulator(x) != _choose_kept_dtype(x.x.dtype)
+    if mixed:
+        left_to_torch(x.x, "gated_scan", "inputs of several dtypes")
+    long = x.x.is_cuda and x.x.shape[1] * x.x.shape[2] >= MOST
+    if long:
+        left_to_torch(x.x, "gated_scan", "rows of 2^30 numbers or more")
+    return mixed or long
+
+
+def _choose_kept_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALF else dtype
+
+
+def _plain() -> bool:
+    """No torch.func and no forward mode: autograd at most is watching."""
+    return not is_transformed() and not forward_mode()
+
+
+class _GatedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Any, *given: Any) -> Tensor:
+        x = Inputs(*given)
+        h: Tensor = kernels.forward(x)
+        ctx.save_for_backward(*given[:6], h)
+        ctx.kernels, ctx.reverse = kernels, x.reverse
+        return h
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        p, q, u, rate, h0, start, h = ctx.saved_tensors
+        x, g, needs = Inputs(p, q, u, rate, h0, start, ctx.reverse), gradients[0], ctx.needs_input_grad[1:6]
+        if torch.is_grad_enabled() or not _plain() or is_batched(g):
+            found = gradients_again(x, g, needs)
+        else:
+            found = ctx.kernels.backward(x, h, g)
+        kept = (t if need else None for t, need in zip(found, needs, strict=True))
+        return None, *kept, None, None
+
+
+# -- as compilers and exports meet it ----------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("resolvent::gated_scan", mutates_args=())
+def _operator(
+    p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None, start: Tensor | None, reverse: bool
+) -> Tensor:
+    given = Inputs(p, q, x, rate, h0, start, reverse)
+    kernels = _kernels(given)
+    return (gated_reference(*given) if kernels is None else kernels.forward(given)).contiguous()
+
+
+@torch.library.custom_op("resolvent::gated_scan_backward", mutates_args=())
+def _operator_backward(
+    g: Tensor,
+    h: Tensor,
+    p: Tensor,
+    q: Tensor,
+    x: Tensor,
+    rate: Tensor,
+    h0: Tensor | None,
+    start: Tensor | None,
+    reverse: bool,
+) -> list[Tensor]:
+    given = Inputs(p, q, x, rate, h0, start, reverse)
+    kernels = _kernels(given)
+    if kernels is not None:
+        found = kernels.backward(given, h, g)
+    else:
+        with recording():
+            found = gradients_again(given, g, (True,) * (4 if h0 is None else 5))
+    return [t.detach().contiguous() for t in found if t is not None]
+
+
+@_operator.register_fake
+def _(p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None, start: Tensor | None, reverse: bool) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_operator_backward.register_fake
+def _(g: Tensor, h: Tensor, *given: Any) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in given[:5] if t is not None]
+
+
+def _operator_saved(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.reverse = inputs
+    ctx.save_for_backward(*tensors, output)
+
+
+def _operator_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, h = ctx.saved_tensors
+    p, q, x, rate, h0, start = tensors
+    given = Inputs(p, q, x, rate, h0, start, ctx.reverse)
+    if torch.is_grad_enabled():
+        return *gradients_again(given, g, ctx.needs_input_grad[:5]), None, None
+    found = _operator_backward(g.contiguous(), h, *given)
+    return *found, *(None,) * (7 - len(found))
+
+
+_operator.register_autograd(_operator_gradients, setup_context=_operator_saved)
+one_by_one(_operator)
+one_by_one(_operator_backward)
+
+
+# -- the candidates ----------------------------------------------------------------------------------------------------
+
+
+def _load_triton() -> Any:
+    from resolvent.ops.gated_scan import triton as gated_triton
+
+    return gated_triton
+
+
+def _load_numba() -> Any:
+    from resolvent.ops.gated_scan import numba as gated_numba
+
+    return gated_numba
+
+
+def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Values and gradients of a few steps more than a tile has, with everything that may be given."""
+    wave = torch.sin(torch.arange(1.0, 81, device=device, dtype=torch.float64) ** 1.5).reshape(2, 10, 4).to(dtype)
+    rate, start = -wave[0, 0].abs().to(_choose_kept_dtype(dtype)), wave[..., 0] > 0.8
+    x = Inputs(wave, wave.flip(0), wave.flip(1), rate, wave[:, 1], start)
+    wide: Any = Inputs(wave.double(), x.q.double(), x.x.double(), rate.double(), wave[:, 1].double(), start)
+    with use("torch"):
+        want: Any = gated_reference(*wide), *gradients_again(wide, wave.double(), (True,) * 5)
+    h = kernels.forward(x)
+    got: Any = h, *kernels.backward(x, h, wave)
+    return all(bool((a.double() - b).norm() <= CLOSE[dtype] * b.norm()) for a, b in zip(got, want, strict=True))
+
+
+def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and dtype in CLOSE and dtype != torch.float64
+
+
+def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+
+def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+def _is_trusted(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    return True
+
+
+CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
+CANDIDATES = (
+    Candidate("triton", _gpu, _load_triton, _probe),
+    Candidate("numba", _cpu, _load_numba, _probe),
+    *(Candidate(name, _anywhere, lambda: nothing, _is_trusted) for name in ("torch", "reference")),
+)

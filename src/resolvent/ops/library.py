@@ -1,0 +1,47 @@
+"""What our operators that are registered with `torch.library` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_EXCLUDED = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Let autograd record inside of an operator, which the dispatcher otherwise calls below it."""
+    with torch._C._PreserveDispatchKeyGuard(), torch.enable_grad():
+        for key in _EXCLUDED:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(torch._C.DispatchKey, key), False)
+        yield
+
+
+def one_by_one(operator: Any) -> None:
+    """Let vmap call the operator once for each sample: right for any operator, quick for few samples."""
+
+    def each(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        found = [operator(*_sample(args, in_dims, i)) for i in range(info.batch_size)]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        outputs = [torch.stack(parts) for parts in zip(*found, strict=True)]
+        dims = [0] * len(outputs)
+        return (outputs, dims) if isinstance(found[0], list) else (tuple(outputs), tuple(dims))
+
+    operator.register_vmap(each)
+
+
+def _sample(args: tuple[Any, ...], dims: tuple[Any, ...], i: int) -> list[Any]:
+    """The arguments of sample i; what is not mapped is shared."""
+
+    def pick(arg: Any, dim: Any) -> Any:
+        if isinstance(arg, list | tuple):
+            own = dim if isinstance(dim, list | tuple) else [dim] * len(arg)
+            return [pick(t, d) for t, d in zip(arg, own, strict=True)]
+        return arg if dim is None or not isinstance(arg, Tensor) else arg.select(dim, i)
+
+    return [pick(arg, dim) for arg, dim in zip(args, dims, strict=True)]

@@ -1,0 +1,92 @@
+"""p complex recurrences h_t = lam h_{t-1} + v_t whose multipliers do not depend on time, in pairs of rows.
+
+v and h are real (2p, b, l): rows 2j and 2j + 1 hold the real and imaginary parts of recurrence j, time last, so that a
+product with a (2p, d) matrix drives them and one with a (d, 2p) matrix reads them, without a transpose. The multipliers
+are not spread over time, which halves what a general scan reads. The gradient is the same scan run backwards:
+
+    γ_t = ‾lam γ_{t+1} + ∂h_t,    ∂v = γ,    ∂lam = sum over sequences and steps of γ_t ‾h_{t-1}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.linear_scan.operation import linear_scan
+from resolvent.runtime.fallback import ABSENT, left_to_torch
+from resolvent.runtime.launch import attempt
+from resolvent.runtime.transforms import outside_autocast
+
+QUICK = (torch.bfloat16, torch.float32)
+
+
+def constant_scan(lam: Tensor, v: Tensor) -> Tensor:
+    """h (2p, b, l) in the dtype of v, for lam (p, 2) as real pairs; half types accumulate in float32."""
+    if _triton(v) is None:
+        return constant_reference(lam, v)
+    h: Tensor = attempt("constant_scan", lambda: _ConstantScan.apply(lam, v), lambda: constant_reference(lam, v))
+    return h
+
+
+def constant_reference(lam: Tensor, v: Tensor) -> Tensor:
+    """The same by `linear_scan` over complex numbers: any device, every order of derivative."""
+    pairs = v.unflatten(0, (-1, 2)).movedim(1, -1).to(lam.dtype).contiguous()  # (p, b, l, 2)
+    a = torch.view_as_complex(lam.contiguous())[:, None, None, None]
+    h = linear_scan(a, torch.view_as_complex(pairs)[..., None])[..., 0]  # (p, b, l)
+    return torch.view_as_real(h).movedim(-1, 1).flatten(0, 1).to(v.dtype)
+
+
+def _triton(v: Tensor) -> Any:
+    """The GPU's kernels, or None where they do not serve."""
+    if not v.is_cuda:
+        return None
+    if v.dtype not in QUICK:
+        left_to_torch(v, "the scan with constant multipliers", str(v.dtype), logging.INFO)
+        return None
+    try:
+        from resolvent.ops.linear_scan import constant_triton
+    except ImportError:
+        left_to_torch(v, "the scan with constant multipliers", ABSENT)
+        return None
+    return constant_triton
+
+
+class _ConstantScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lam: Tensor, v: Tensor) -> Tensor:
+        h: Tensor = _triton(v).scan(lam, v)
+        ctx.learn = ctx.needs_input_grad[0]
+        ctx.save_for_backward(lam, v, h if ctx.learn else None)
+        return h
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        lam, v, h = ctx.saved_tensors
+        g = gradients[0]
+
+        def by_graph() -> tuple[Tensor | None, ...]:
+            return again(constant_reference, (lam, v), g, ctx.needs_input_grad)
+
+        if torch.is_grad_enabled():
+            found = by_graph()
+        else:
+            found = attempt("constant_scan_backward", lambda: _triton(v).adjoint(lam, g, h)[::-1], by_graph)
+        return found[0], found[1]
+
+
+def again(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], g: Tensor, needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of function(*inputs), run once more; where they are to be differentiated in turn, as a graph."""
+    graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = [t.view_as(t) if graph else t.detach().requires_grad_() for t in inputs]
+        y = function(*own)
+    wanted = [t for t, need in zip(own, needs, strict=True) if need]
+    found = iter(torch.autograd.grad(y, wanted, g, create_graph=graph))
+    return tuple(next(found) if need else None for need in needs)

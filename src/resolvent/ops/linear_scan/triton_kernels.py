@@ -1,0 +1,265 @@
+"""The linear scan as one Triton kernel: a tile of steps and channels at a time, the state carried from tile to tile.
+
+A program owns a block of channels of one row and a chunk of its steps. Inside a tile the steps are joined by the
+associative (a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂); the state that enters is added to the first step's b, so that no
+product longer than a tile is ever formed. A complex64 number is one 64-bit word, two bfloat16 numbers are one 32-bit
+word (PAIRS: two channels side by side, and n counts words); they are taken apart in registers. Sums are in float32 and
+in an order that the shapes alone decide.
+
+Memory is (rows, l, n), or (rows, n, l) where TIME_LAST. The same kernel runs the adjoint γ_t = ‾a_{t+1}γ_{t+1} + g_t,
+and beside it forms ∂a_t = γ_t ‾h_{t-1}.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _join_real(a1: tl.tensor, b1: tl.tensor, a2: tl.tensor, b2: tl.tensor) -> tl.tensor:
+    return a2 * a1, a2 * b1 + b2
+
+
+@triton.jit
+def _join_complex(
+    ar1: tl.tensor,
+    ai1: tl.tensor,
+    br1: tl.tensor,
+    bi1: tl.tensor,
+    ar2: tl.tensor,
+    ai2: tl.tensor,
+    br2: tl.tensor,
+    bi2: tl.tensor,
+) -> tl.tensor:
+    return (
+        ar2 * ar1 - ai2 * ai1,
+        ar2 * ai1 + ai2 * ar1,
+        ar2 * br1 - ai2 * bi1 + br2,
+        ar2 * bi1 + ai2 * br1 + bi2,
+    )
+
+
+@triton.jit
+def _load(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; without words the same one twice."""
+    x = tl.load(at, mask=mask, other=0)
+    if x.dtype == tl.int64:
+        first = x.to(tl.int32).to(tl.float32, bitcast=True)
+        second = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    elif x.dtype == tl.int32:
+        first = (x << 16).to(tl.float32, bitcast=True)
+        second = (x & -65536).to(tl.float32, bitcast=True)
+    else:
+        first = x.to(tl.float32)
+        second = first
+    return first, second
+
+
+@triton.jit
+def _store(at: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.tensor) -> None:
+    if at.dtype.element_ty == tl.int64:
+        low = first.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        high = second.to(tl.int32, bitcast=True).to(tl.int64) << 32
+        tl.store(at, low | high, mask=mask)
+    elif at.dtype.element_ty == tl.int32:
+        low = first.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        high = second.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16
+        tl.store(at, low | high, mask=mask)
+    else:
+        tl.store(at, first.to(at.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: tl.constexpr) -> tl.tensor:
+    if COMPLEX:
+        re = ar * br - ai * bi
+        im = ar * bi + ai * br
+    else:
+        re = ar * br
+        im = ai * bi
+    return re, im
+
+
+@triton.jit
+def _at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
+    """The column of a tile that `end` marks: (BN,)."""
+    return tl.sum(tl.where(end, x, 0.0), 1)
+
+
+@triton.jit
+def _load_shifted(
+    at: tl.tensor,
+    t: tl.tensor,
+    l: tl.tensor,
+    time: tl.tensor,
+    inside: tl.tensor,
+    BY: tl.constexpr,
+) -> tl.tensor:
+    """The tile BY steps later; zero where there is no such step."""
+    there = ((t + BY >= 0) & (t + BY < l))[None, :] & inside
+    return _load(at + BY * time, there)
+
+
+@triton.jit(do_not_specialize=["unit"])
+def scan_kernel(
+    a: tl.tensor,
+    b: tl.tensor,
+    start: tl.tensor,
+    out: tl.tensor,
+    product: tl.tensor,
+    states: tl.tensor,
+    before: tl.tensor,
+    ga: tl.tensor,
+    marks: tl.tensor,
+    l: tl.tensor,
+    n: tl.tensor,
+    chunk: tl.tensor,
+    chunks: tl.tensor,
+    sources: tl.tensor,
+    div: tl.tensor,
+    unit: tl.tensor,
+    DOWN: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    PAIRS: tl.constexpr,
+    TIME_LAST: tl.constexpr,
+    ENDS: tl.constexpr,
+    STARTED: tl.constexpr,
+    ADJOINT: tl.constexpr,
+    GRADIENT: tl.constexpr,
+    GIVEN: tl.constexpr,
+    PACKED: tl.constexpr,
+    SHARED: tl.constexpr,
+    BT: tl.constexpr,
+    BN: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """All states of one chunk, or (ENDS) only its last state and the product of its multipliers.
+
+    DOWN: from the last step to the first. CONSTANT: a does not depend on time. STARTED: `start` (rows, chunks, n) holds
+    the state after each chunk, and the chunk takes that of the one before it; chunk 0 takes `before` (rows, n) where
+    GIVEN. ADJOINT: conjugate multipliers, each taken one step further on. GRADIENT: ∂a as well, from `states`, the
+    forward pass's h, and `before`, its h0; summed over the chunk where a is CONSTANT, (rows, chunks, n).
+    PACKED: the multiplier is 0 at steps with bit 0 set in `marks` (rows, l), and so for the adjoint with bit 1; SHARED:
+    all rows have the same.
+
+    `unit` is 1, which the compiler must not know: neighbouring threads then hold neighbouring channels and each thread
+    all the steps of its own, so that no step needs an exchange between threads.
+    """
+    blocks = tl.cdiv(n, BN)
+    pid = tl.program_id(0)
+    j0 = (pid % blocks) * BN
+    j = j0 + tl.arange(0, BN)  # (BN,)
+    c = (pid // blocks) % chunks
+    row = (pid // (blocks * chunks)).to(tl.int64)
+    source = (row // div) % sources
+    here = (row * chunks + c) * n + j
+    if TIME_LAST:
+        time, channel = 1, l
+    else:
+        time, channel = n, unit
+    FLIP: tl.constexpr = DOWN and TIME_LAST  # memory order is kept for wide loads; else the rows follow the scan
+    WAY: tl.constexpr = -1 if DOWN and not TIME_LAST else 1
+    NEXT: tl.constexpr = 1 if DOWN else -1  # from a step of the adjoint to the one before it
+    ONE: tl.constexpr = 0.0 if COMPLEX else 1.0  # the second number of 1
+    i = tl.arange(0, BT)
+    inside = (j < n)[:, None]
+    if PACKED:
+        own = i
+        if TIME_LAST:  # as many side by side in a thread as there are numbers, which then need no exchange
+            own = tl.max_contiguous(tl.arange(0, BT), 128 // b.dtype.element_ty.primitive_bitwidth)
+        if not SHARED:
+            marks += row * l
+    tile = (tl.arange(0, BN) * channel)[:, None] + i[None, :] * (WAY * time)  # (BN, BT)
+    begin = (i == (BT - 1 if FLIP else 0))[None, :]
+    end = (i == (0 if FLIP else BT - 1))[None, :]
+    corner = row * l * n + j0.to(tl.int64) * channel
+    b += corner
+    out += corner
+    if CONSTANT:
+        cr, ci = _load(a + source * n + j, j < n)
+    else:
+        a += corner + (source - row) * l * n
+    if GRADIENT:
+        states += corner
+        if CONSTANT:
+            total_r = tl.zeros((BN,), tl.float32)
+            total_i = tl.zeros((BN,), tl.float32)
+        else:
+            ga += corner
+    hr = tl.zeros((BN,), tl.float32)
+    hi = tl.zeros((BN,), tl.float32)
+    if STARTED:
+        hr, hi = _load(start + here - n, (j < n) & (c > 0))
+    if GIVEN:
+        xr, xi = _load(before + row * n + j, j < n)
+        if not ADJOINT:
+            hr = tl.where(c == 0, xr, hr)
+            hi = tl.where(c == 0, xi, hi)
+    if ENDS:
+        pr = tl.full((BN,), 1.0, tl.float32)
+        pi = tl.full((BN,), ONE, tl.float32)
+    for k in tl.range(0, tl.cdiv(tl.minimum(chunk, l - c * chunk), BT), num_stages=STAGES):
+        if FLIP:
+            t0 = l - c * chunk - (k + 1) * BT
+        elif DOWN:
+            t0 = l - 1 - c * chunk - k * BT
+        else:
+            t0 = c * chunk + k * BT
+        t = t0 + WAY * i
+        valid = ((t >= 0) & (t < l))[None, :] & inside
+        base = t0.to(tl.int64) * time
+        br, bi = _load(b + base + tile, valid)
+        if CONSTANT:
+            ar = tl.where(valid, cr[:, None], 1.0)
+            ai = tl.where(valid, ci[:, None], ONE)
+        elif ADJOINT:
+            ar, ai = _load_shifted(a + base + tile, t, l, time, inside, NEXT)
+        else:
+            ar, ai = _load(a + base + tile, valid)
+            ar = tl.where(valid, ar, 1.0)
+            ai = tl.where(valid, ai, ONE)
+        if GRADIENT:
+            sr, si = _load_shifted(states + base + tile, t, l, time, inside, -NEXT)
+            if GIVEN:
+                first = (t == (0 if DOWN else l - 1))[None, :]
+                sr = tl.where(first, xr[:, None], sr)
+                si = tl.where(first, xi[:, None], si)
+        if ADJOINT and COMPLEX:
+            ai = -ai
+        if PACKED:
+            mark = tl.load(marks + (t0 + WAY * own)[None, :], mask=((t >= 0) & (t < l))[None, :], other=0)
+            forget = (mark & (2 if ADJOINT else 1)) != 0
+            ar = tl.where(forget, 0.0, ar)
+            ai = tl.where(forget, 0.0, ai)
+        er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
+        br = tl.where(begin, br + er, br)
+        bi = tl.where(begin, bi + ei, bi)
+        if COMPLEX:
+            qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, _join_complex, reverse=FLIP)
+            hi = _at_end(yi, end)
+        else:
+            qr, yr = tl.associative_scan((ar, br), 1, _join_real, reverse=FLIP)
+            qi, yi = qr, yr
+            if PAIRS:
+                qi, yi = tl.associative_scan((ai, bi), 1, _join_real, reverse=FLIP)
+                hi = _at_end(yi, end)
+        hr = _at_end(yr, end)
+        if ENDS:
+            pr, pi = _times(_at_end(qr, end), _at_end(qi, end), pr, pi, COMPLEX)
+        else:
+            _store(out + base + tile, yr, yi, valid)
+        if GRADIENT:
+            gr, gi = _times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
+            if PACKED:
+                gr = tl.where((mark & 1) != 0, 0.0, gr)
+                gi = tl.where((mark & 1) != 0, 0.0, gi)
+            if CONSTANT:
+                total_r += tl.sum(tl.where(valid, gr, 0.0), 1)
+                total_i += tl.sum(tl.where(valid, gi, 0.0), 1)
+            else:
+                _store(ga + base + tile, gr, gi, valid)
+    if ENDS:
+        _store(start + here, hr, hi, j < n)
+        _store(product + here, pr, pi, j < n)
+    if GRADIENT and CONSTANT:
+        _store(ga + here, total_r, total_i, j < n)

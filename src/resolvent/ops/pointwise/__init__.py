@@ -1,0 +1,1 @@
+"""What acts on each step alone, or on a few neighbours: norms, gates, short convolutions."""

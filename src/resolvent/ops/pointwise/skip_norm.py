@@ -1,0 +1,104 @@
+"""The skip and the LayerNorm that end a post-norm block: one pass over memory in each direction.
+
+    z = scale x + y + shift,    u = (z - mean z) / sqrt(var z + eps),    out = gamma u + beta        over the channels
+
+Channels stand first, (d, b, l), or last, (b, l, d). `scale` (d,) lets a layer's direct term D x ride on the skip,
+`shift` (d,) is the bias of the map that made y. What only parameter gradients need is not computed in an attack.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
+from resolvent.runtime.fallback import kernels
+from resolvent.runtime.launch import attempt
+
+if TYPE_CHECKING:
+    from resolvent.blocks.norm import LayerNorm
+
+WIDEST = 1024  # channels of which a tile still fits in registers
+
+
+class Ending(NamedTuple):
+    """Parameters of the norm, and the scale and shift before it where there are any."""
+
+    gamma: Tensor  # (d,)
+    beta: Tensor  # (d,)
+    scale: Tensor | None  # (d,)
+    shift: Tensor | None  # (d,)
+    eps: float
+
+
+def ending(norm: LayerNorm, scale: Tensor | None = None, shift: Tensor | None = None) -> Ending:
+    return Ending(norm.weight, norm.bias, scale, shift, norm.eps)
+
+
+def skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
+    """norm(scale x + y + shift) over `axis`, 0 or -1, of x and y of one shape; in their dtype."""
+    if _triton(x, axis) is None:
+        return plain_skip_norm(x, y, w, axis)
+    return attempt("skip_norm", lambda: _SkipNorm.apply(x, y, *w, axis), lambda: plain_skip_norm(x, y, w, axis))
+
+
+def plain_skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
+    """The same in torch's operations."""
+    shape = (-1, 1, 1) if axis == 0 else (-1,)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    z = y.to(wide) if w.shift is None else y.to(wide) + w.shift.view(shape).to(wide)
+    z = z + x if w.scale is None else torch.addcmul(z, x.to(wide), w.scale.view(shape).to(wide))
+    var, mean = torch.var_mean(z, axis, correction=0, keepdim=True)
+    unit = (z - mean) * torch.rsqrt(var + w.eps)
+    return torch.addcmul(w.beta.view(shape), unit, w.gamma.view(shape)).to(x.dtype)
+
+
+def _triton(x: Tensor, axis: int) -> Any:
+    """The GPU's kernels, or None where they do not serve."""
+    return kernels("pointwise", "skip_norm", x, None if x.shape[axis] <= WIDEST else f"more than {WIDEST} channels")
+
+
+class _SkipNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, *rest: Any) -> Tensor:
+        *tensors, eps, axis = rest
+        out, unit, rstd = _triton(x, axis).forward(x, y, Ending._make([*tensors, eps]), axis)
+        ctx.save_for_backward(x, y, *tensors, unit, rstd)
+        ctx.eps, ctx.axis, ctx.learn = eps, axis, any(ctx.needs_input_grad[2:6])
+        found: Tensor = out
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        *inputs, unit, rstd = ctx.saved_tensors
+        g, w = gradients[0], Ending._make([*inputs[2:], ctx.eps])
+        x = inputs[0] if ctx.learn and w.scale is not None else None
+
+        def again() -> tuple[Any, ...]:
+            return *_again(inputs, w, ctx.axis, g, ctx.needs_input_grad[:6]), None, None
+
+        def kernel() -> tuple[Any, ...]:
+            gx, gy, sums = _triton(g, ctx.axis).backward(g, (unit, rstd, x), w, ctx.axis, ctx.learn)
+            rows = (None,) * 4 if sums is None else sums
+            return gx, gy, *(None if t is None else s for s, t in zip(rows, w[:4], strict=True)), None, None
+
+        return again() if by_graph_only(g) else attempt("skip_norm_backward", kernel, again)
+
+
+def _again(inputs: list[Any], w: Ending, axis: int, g: Tensor, needs: Any) -> list[Tensor | None]:
+    """Gradients as a graph, for inputs some of which may be None."""
+    at = [i for i, t in enumerate(inputs) if t is not None]
+
+    def given(*tensors: Tensor) -> tuple[Tensor]:
+        full: list[Any] = [None] * len(inputs)
+        for i, t in zip(at, tensors, strict=True):
+            full[i] = t
+        return (plain_skip_norm(full[0], full[1], Ending._make([*full[2:], w.eps]), axis),)
+
+    found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
+    every: list[Tensor | None] = [None] * len(inputs)
+    for i, t in zip(at, found, strict=True):
+        every[i] = t
+    return every

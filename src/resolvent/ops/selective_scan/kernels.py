@@ -1,0 +1,139 @@
+"""Runs the selective scan's kernels: picks the backend, casts in and out. Knows nothing of autograd.
+
+A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or float64, or where they say `as_given` of
+any mixture of float32 and half types:
+    forward(x, reverse, save, reset) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
+    backward(x, saved, gy, gh, reverse, reset) -> one gradient per input
+`saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
+`reset` (b, l), or None, says before which steps the state is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast
+from resolvent.ops.selective_scan.reference import selective_reference
+from resolvent.runtime.dispatch import Candidate, available, choose
+
+FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
+
+
+def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """y in the dtype of u, the last state and the saved states in the accumulator's."""
+    dtype = accumulator(x)
+    kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
+    if save:  # asked for in autograd's own thread, the trial of a candidate would wait for that thread, and for ever
+        choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
+    y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save, reset)
+    return y.to(x.u.dtype), h, saved
+
+
+def _as_taken(x: Inputs, kernel: Callable[..., Any], dtype: torch.dtype) -> Inputs:
+    """In one dtype, unless the kernel says that it reads every input as it is given."""
+    return x if getattr(kernel, "as_given", False) else cast(x, dtype)
+
+
+def backward(
+    x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None
+) -> list[Tensor | None]:
+    """Gradients of every input, each in its dtype; None stands for an upstream gradient of zeros."""
+    dtype = accumulator(x)
+    kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
+    wide = _as_taken(x, kernel, dtype)
+    if saved.shape[1] == 0:
+        saved = forward(x, reverse, True, reset)[2]
+    gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
+    gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape, dtype=dtype) if gh is None else gh.to(dtype)
+    gradients = kernel(wide, saved, gy, gh, reverse, reset)
+    return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
+
+
+# -- the candidates ----------------------------------------------------------------------------------------------------
+
+
+def _load_numba(name: str) -> Callable[..., Any]:
+    from resolvent.ops.selective_scan import numba as selective_numba
+
+    return getattr(selective_numba, name)
+
+
+def _load_triton(name: str) -> Callable[..., Any]:
+    from resolvent.ops.selective_scan import triton as selective_triton
+
+    return getattr(selective_triton, name)
+
+
+def _load_torch(name: str) -> Callable[..., Any]:
+    from resolvent.ops.selective_scan import torch as selective_chunked
+
+    return getattr(selective_chunked, name)
+
+
+def _load_reference(name: str) -> Callable[..., Any]:
+    from resolvent.ops.selective_scan import loop as selective_loop
+
+    return getattr(selective_loop, name)
+
+
+def _tiny(device: torch.device, dtype: torch.dtype) -> Inputs:
+    """A fixed input that touches every argument: b 2, l 3, d 2, n 2."""
+    wave = torch.arange(1, 13, device=device, dtype=dtype).sin().reshape(2, 3, 2)
+    return Inputs(
+        wave, wave.abs(), -wave[0, :2].abs(), wave.flip(0), wave.flip(1), wave[0, 0], wave.flip(2), wave[:, :2]
+    )
+
+
+def _near(got: Tensor, want: Tensor) -> bool:
+    return torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def _probe_forward(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    x = _tiny(device, dtype)
+    pairs = zip(kernel(x, False, True), selective_reference(x), strict=False)
+    return all(_near(got, want) for got, want in pairs)
+
+
+def _probe_backward(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    x = _tiny(device, dtype)
+    start = x.u[:, :2]
+    gy, gh = torch.ones_like(x.u), torch.ones_like(start)
+    saved = start.transpose(1, 2)[:, None].contiguous()  # three steps are one chunk
+    want = _load_reference("backward")(x, saved, gy, gh, False)
+    return all(_near(g, w) for g, w in zip(kernel(x, saved, gy, gh, False), want, strict=True))
+
+
+def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
+    return dtype in (torch.float32, torch.float64)
+
+
+def _on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and _anywhere(device, dtype)
+
+
+def _forward_is_right(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the forward pass works: compiling the backward one for a trial takes ten seconds, and the forward pass
+    tells already whether there is a compiler. Should it fail later, torch takes over then."""
+    return "triton" in available(FORWARD, FORWARD_CANDIDATES[:1], device, dtype)
+
+
+def _on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and _anywhere(device, dtype)
+
+
+FORWARD_CANDIDATES = (
+    Candidate("triton", _on_gpu, lambda: _load_triton("forward"), _probe_forward),
+    Candidate("numba", _on_cpu, lambda: _load_numba("forward"), _probe_forward),
+    Candidate("torch", _anywhere, lambda: _load_torch("forward"), _probe_forward),
+    Candidate("reference", _anywhere, lambda: _load_reference("forward"), _probe_forward),
+)
+BACKWARD_CANDIDATES = (
+    Candidate("triton", _on_gpu, lambda: _load_triton("backward"), _forward_is_right),
+    Candidate("numba", _on_cpu, lambda: _load_numba("backward"), _probe_backward),
+    Candidate("torch", _anywhere, lambda: _load_torch("backward"), _probe_backward),
+    Candidate("reference", _anywhere, lambda: _load_reference("backward"), _probe_backward),
+)

@@ -1,0 +1,322 @@
+"""The Triton selective scan called from torch: memory in and out, the cut into programs, and the joining of segments.
+
+Inputs come as they are, bfloat16, float16 or float32 mixed at will; states and sums are float32. How the work is cut
+follows from the shapes alone and nothing is added atomically, so that the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.ops.linear_scan.triton import triton_scan
+from resolvent.ops.selective_scan import torch as selective_chunked
+from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each
+from resolvent.ops.selective_scan.triton_backward import T, adjoint_ends_kernel, backward_kernel
+from resolvent.ops.selective_scan.triton_forward import forward_kernel
+from resolvent.runtime.dispatch import log
+from resolvent.runtime.launch import attempt, on_device
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_STATES = 64  # for a channel: more would not fit in a warp's registers
+MOST_NUMBERS = 2**29  # in one sequence: offsets inside it are 32-bit
+SEATS = 1056  # programs a device holds at a time: eight warps, one program each, on 132 multiprocessors
+FULL = 1000  # programs that fill it
+
+
+class Cut(NamedTuple):
+    """How a pass is cut into programs: `bd` channels with `g` threads for each, of one of `segments` segments; tiles of
+    t steps, `stages` of them under way. The backward pass also says how many chunks a segment has, and into how many
+    `parts` it is cut once more to find what enters it."""
+
+    bd: int
+    np: int
+    segments: int
+    g: int = 1
+    t: int = 4
+    stages: int = 3
+    length: int = 0
+    parts: int = 1
+
+
+def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d).
+
+    In memory the n states of a channel lie side by side.
+    """
+
+    def other() -> tuple[Tensor, Tensor, Tensor]:
+        return selective_chunked.forward(cast(x, torch.float32), reverse, save, reset)
+
+    key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None)
+    return attempt(key, lambda: _forward(x, reverse, save, reset), other) if fits(x) else other()
+
+
+def _forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    b, l, d = x.u.shape
+    n = x.A.shape[1]
+    x = each(_dense, x)
+    cut = forward_cut(b, l, d, n, save)
+    y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
+    saved = _new(x, b, chunks(l) if save else 0, d, n)
+    before = None if x.h0 is None else x.h0.contiguous()[:, None]  # (b, 1, d, n)
+    marks = _marks(reset, reverse)
+    if cut.segments > 1:
+        ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
+        wide = Cut(_wide(cut.np), cut.np, cut.segments, stages=4)
+        _walk(x, wide, reverse, marks, y=y, last=ends, product=product)
+        before = _entering(product, ends, x.h0)
+    last = _new(x, b, cut.segments, d, n)
+    _walk(x, cut, reverse, marks, before=before, y=y, last=last, saved=saved)
+    return y, last[:, -1].contiguous(), saved.mT
+
+
+def backward(
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """Gradients of every input, each in its dtype, from those of y and of the last state."""
+
+    def other() -> tuple[Tensor | None, ...]:
+        return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse, reset)
+
+    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None)
+    return attempt(key, lambda: _backward(x, saved, gy, gh, reverse, reset), other) if fits(x) else other()
+
+
+def _backward(
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    b, l, d = x.u.shape
+    x = each(_dense, x)
+    gy, gh = _dense(gy), gh.detach().contiguous()
+    cut = backward_cut(b, l, d, x.A.shape[1])
+    marks = _marks(reset, reverse)
+    after = gh[:, None] if cut.segments == 1 else _returning(x, gy, gh, cut, reverse, marks)
+    return _gradients(x, saved.detach().mT.contiguous(), gy, after, cut, reverse, marks)
+
+
+forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
+
+
+def fits(x: Inputs) -> bool:
+    """Whether the kernels can hold and index this; what they cannot is run in torch, and said once."""
+    if x.u.dtype not in DTYPES:
+        raise TypeError(f"selective_scan: the triton backend takes float32 and half types, got {x.u.dtype}.")
+    if not x.u.numel():
+        return False  # nothing to launch
+    l, d = x.u.shape[1:]
+    n = x.A.shape[1]
+    if n <= MOST_STATES and l * max(d, n) < MOST_NUMBERS:
+        return True
+    _say_once(n > MOST_STATES)
+    return False
+
+
+@cache
+def _say_once(states: bool) -> None:
+    what = f"more than {MOST_STATES} states" if states else "2^29 numbers or more in a sequence"
+    log.warning("selective_scan: the triton backend does not take %s; these run in torch", what)
+
+
+# -- the cut -----------------------------------------------------------------------------------------------------------
+
+
+def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
+    """Two channels to a thread, one, then two threads to a channel, four: the first that fills the device."""
+    np = triton.next_power_of_2(n)
+    if np <= 16:
+        for bd in (64, 32):
+            if b * triton.cdiv(d, bd) >= FULL:
+                return Cut(bd, np, 1, 1, 4 if save else 8, 4)
+    g = min(np, max(4, np // 8))  # up to eight states for a thread
+    bd = 32 // g
+    return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), g, 8, 4)
+
+
+def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
+    np = max(4, triton.next_power_of_2(n))
+    bd = max(8, 256 // np)
+    count = chunks(l)
+    segments = _cheapest(b * triton.cdiv(d, bd), count)
+    parts = triton.cdiv(4 * FULL, b * max(1, segments - 1) * triton.cdiv(d, _wide(np)))
+    parts = min(count // segments, triton.next_power_of_2(parts))
+    length = parts * triton.cdiv(count, segments * parts)
+    return Cut(bd, np, triton.cdiv(count, length), length=length, parts=parts)
+
+
+@cache
+def _cheapest(programs: int, count: int) -> int:
+    """Into how many segments, of two chunks at least, the backward pass is best cut, by times measured on an H200.
+
+    One where that fills the device. Else programs come in rounds of as many as there are seats. In a last round that
+    leaves every other seat empty they run in 0.63 of the time. To find what enters the segments takes, for each step, a
+    quarter of what the pass itself does.
+    """
+
+    def time(segments: int) -> float:
+        rounds, rest = divmod(programs * segments, SEATS)
+        last = 0.0 if rest == 0 else 0.63 if 2 * rest <= SEATS else 1.0
+        return (rounds + last - 0.25 * programs / SEATS) / segments  # less the quarter itself, the same for all
+
+    most = 1 if programs >= FULL else min(triton.cdiv(count, 2), triton.cdiv(4 * SEATS, programs))
+    return min(range(1, most + 1), key=time)
+
+
+def _wide(np: int) -> int:
+    """Channels for a warp where only the states are found: more than elsewhere, since little else is kept."""
+    return max(1, 512 // np)
+
+
+def _segments(programs: int, l: int) -> int:
+    """One where that fills the device; else as many as fill it, of two chunks at least."""
+    if programs >= FULL:
+        return 1
+    count = chunks(l)
+    return triton.cdiv(count, max(2, triton.cdiv(count, max(1, FULL // programs))))
+
+
+def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
+    """Flags that choose the quicker loads where the shapes allow them."""
+    l, d = x.u.shape[1:]
+    n = x.A.shape[1]
+    even = l % steps == 0 and d % cut.bd == 0 and n == cut.np
+    pairs = all(t.dtype == torch.bfloat16 and t.stride(1) % 2 == 0 and t.data_ptr() % 4 == 0 for t in (x.B, x.C))
+    flags = {"EVEN": even, "WORDS": even and pairs and n >= 2 * cut.g}
+    return flags | {"CHUNK": CHUNK, "BD": cut.bd, "STAGES": cut.stages, "num_warps": 1}
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+def _walk(
+    x: Inputs,
+    cut: Cut,
+    reverse: bool,
+    marks: Tensor | None,
+    *,
+    y: Tensor,
+    last: Tensor,
+    before: Tensor | None = None,
+    **out: Tensor,
+) -> None:
+    """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
+    b, l, d = x.u.shape
+    ends, saved = "product" in out, out.get("saved")
+    given = (x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), _or(x.z, x.u), _or(before, x.u), y, last)
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, _or(x.z, x.u)))
+    sizes = (l, d, x.A.shape[1], chunks(l), cut.segments, 1)
+    grid = (b * (cut.segments - ends) * triton.cdiv(d, cut.bd),)
+    flags = {
+        "REVERSE": reverse,
+        "SKIP": x.D is not None and not ends,
+        "GATED": x.z is not None and not ends,
+        "STARTED": before is not None,
+        "SAVE": saved is not None and saved.shape[1] > 0,
+        "PACKED": marks is not None,
+    }
+    shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
+    with on_device(x.u):
+        forward_kernel[grid](
+            *given, out.get("product", last), _or(saved, last), _words(marks, cut.t), *strides, *sizes, **flags, **shape
+        )
+
+
+def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks: Tensor | None) -> Tensor:
+    """The gradient of the state after each segment, (b, segments, d, n): what all but the first hand back."""
+    b, l, d = x.u.shape
+    n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
+    wide = Cut(_wide(cut.np), cut.np, triton.cdiv(count, short) - cut.parts, stages=4)
+    ends, product = _new(x, b, wide.segments, d, n), _new(x, b, wide.segments, d, n)
+    z = _or(x.z, x.u)
+    strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
+    with on_device(x.u):
+        adjoint_ends_kernel[(b * wide.segments * triton.cdiv(d, wide.bd),)](
+            x.dt, x.A, x.C, z, gy, ends, product, _words(marks, T.value), *strides,
+            l, d, n, count, wide.segments, cut.parts, short, 1,
+            REVERSE=reverse, GATED=x.z is not None, PACKED=marks is not None, NP=cut.np, **_shape(x, wide, CHUNK),
+        )  # fmt: skip
+    return _entering(product, ends, gh, cut.parts)
+
+
+def _gradients(
+    x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    b, l, d = x.u.shape
+    n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), _or(x.z, x.u)
+    gu, gdt, gz = (torch.empty((b, l, d), dtype=t.dtype, device=t.device) for t in (x.u, x.dt, z))
+    gA, gh0 = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
+    gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
+    gD = _new(x, b, cut.segments, d)
+    programs = b * cut.segments * blocks
+    lead = CHUNK + (cut.stages - 1) * T.value
+    slots = (CHUNK + lead) // T.value
+    scratch = _new(x, programs, slots, cut.bd, cut.np)
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
+    with on_device(x.u):
+        backward_kernel[(programs,)](
+            x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), z, gy, after, saved, scratch,
+            gu, gdt, gA, gB, gC, gD, gz, gh0, _words(marks, T.value), *strides,
+            l, d, n, b, chunks(l), cut.segments, cut.length,
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, PACKED=marks is not None,
+            NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
+        )  # fmt: skip
+    return (
+        gu,
+        gdt,
+        gA.sum((0, 1)).to(x.A.dtype),
+        gB.sum(0),
+        gC.sum(0),
+        None if x.D is None else gD.sum((0, 1)).to(x.D.dtype),
+        None if x.z is None else gz,
+        None if x.h0 is None else gh0[:, 0].contiguous().to(x.h0.dtype),
+    )
+
+
+def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, parts: int = 0) -> Tensor:
+    """What enters each segment (b, ·, d, n), from what each alone hands on and its product of multipliers.
+
+    With `parts` the sequence is gone through backwards, every so many segments are one, and the first is left out.
+    """
+    flat = ends.flatten(2)  # (b, segments, d n)
+    outer = torch.zeros_like(flat[:, 0]) if outer is None else outer.float().flatten(1)
+    after = triton_scan(product.flatten(2), flat, outer, parts > 0)
+    shifted = (after[:, ::parts], outer[:, None]) if parts else (outer[:, None], after[:, :-1])
+    return torch.cat(shifted, 1).unflatten(2, ends.shape[2:])
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _dense(t: Tensor) -> Tensor:
+    """t as the kernels index it: steps at one distance, also from sequence to sequence, and columns side by side."""
+    t = t.detach()
+    if t.dim() == 3 and t.stride(2) == 1 and t.stride(0) == t.shape[1] * t.stride(1) and t.stride(1) >= t.shape[2]:
+        return t
+    return t.contiguous()
+
+
+def _marks(reset: Tensor | None, reverse: bool) -> Tensor | None:
+    """Where the state is forgotten (b, l), in the order of the scan and in whole chunks: bytes (b, chunks CHUNK)."""
+    if reset is None:
+        return None
+    b, l = reset.shape
+    marks = torch.zeros((b, chunks(l) * CHUNK), dtype=torch.int8, device=reset.device)
+    marks[:, :l] = reset.flip(1) if reverse else reset
+    return marks
+
+
+def _words(marks: Tensor | None, t: int) -> Tensor | None:
+    """The marks of t steps as one word."""
+    return None if marks is None else marks.view({4: torch.int32, 8: torch.int64}[t])
+
+
+def _or(t: Tensor | None, other: Tensor) -> Tensor:
+    return other if t is None else t
+
+
+def _new(x: Inputs, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=x.u.device)

@@ -1,0 +1,315 @@
+"""The selective scan's backward pass in Triton: states recomputed from the saved ones, every gradient in one walk.
+
+With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards and all others follow from it:
+
+    λ_t = C_t g_t + ā_{t+1} λ_{t+1}        m_t = λ_t ∘ ā_t ∘ h_{t-1}        ā_t = exp(dt_t A)
+    ∂A = Σ_t dt_t m_t    ∂dt_t = Σ_n A m_t + u_t Σ_n λ_t B_t    ∂u_t = dt_t Σ_n λ_t B_t + D g_t
+    ∂B_t = Σ_d λ_t dt_t u_t    ∂C_t = Σ_d h_t g_t
+
+A program is one warp; it owns BD channels of one segment and walks its chunks backwards. The states of a chunk are
+found forwards, from the one saved at its start, and needed backwards: those at every fourth step are kept in `scratch`,
+which stays in cache, and from each of these in turn come four states and multipliers in registers. One loop does both,
+the gradients of one chunk and, LEAD steps ahead of them, the states: its loads then never run dry, and one half has
+work while the other waits. ∂B and ∂C come out as one part for each block of channels and are added up afterwards, in a
+fixed order.
+"""
+# Triton's language has no unpacking into tuples.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
+
+import triton
+import triton.language as tl
+
+from resolvent.ops.selective_scan.triton_tiles import (
+    LN2,
+    LOG2E,
+    STREAMED,
+    fold,
+    forgets,
+    halves,
+    once,
+    put,
+    rows,
+    sigmoid,
+    tile,
+    widen,
+)
+
+T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as registers hold
+
+
+@triton.jit(do_not_specialize=["unit"])
+def adjoint_ends_kernel(
+    dt: tl.tensor,
+    A: tl.tensor,
+    C: tl.tensor,
+    z: tl.tensor,
+    gy: tl.tensor,
+    ends: tl.tensor,
+    product: tl.tensor,
+    marks: tl.tensor,
+    sdt: tl.tensor,
+    sC: tl.tensor,
+    sz: tl.tensor,
+    sgy: tl.tensor,
+    l: tl.tensor,
+    d: tl.tensor,
+    n: tl.tensor,
+    chunks: tl.tensor,
+    segments: tl.tensor,
+    skipped: tl.tensor,
+    length: tl.tensor,
+    unit: tl.tensor,
+    REVERSE: tl.constexpr,
+    GATED: tl.constexpr,
+    PACKED: tl.constexpr,
+    EVEN: tl.constexpr,
+    WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BD: tl.constexpr,
+    NP: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
+
+    Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
+    `marks` are those of the forward pass.
+    """
+    blocks = tl.cdiv(d, BD)
+    pid = tl.program_id(0)
+    j = (pid % blocks) * BD + tl.arange(0, BD)  # (BD,)
+    part = (pid // blocks).to(tl.int64)
+    row, segment = part // segments, (part % segments).to(tl.int32)
+    s = tl.arange(0, NP)
+    channel = j < d
+    both = channel[:, None] & (s < n)[None, :]
+    states = (j * n)[:, None] + (s * unit)[None, :]  # (BD, NP)
+    rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
+    carry = tl.zeros((BD, NP), tl.float32)
+    total = tl.zeros((BD, T), tl.float32)
+    dt += row * l * sdt
+    z += row * l * sz
+    gy += row * l * sgy
+    C += row * l * sC
+    k = s
+    if WORDS:
+        C, sC = C.to(tl.pointer_type(tl.int32), bitcast=True), sC // 2
+        k = tl.arange(0, NP // 2)
+    if PACKED:
+        marks += row * chunks * (CHUNK // T)
+        seen = tl.zeros((), marks.dtype.element_ty)
+    low = (segment + skipped) * length * CHUNK
+    high = tl.minimum(low + length * CHUNK, chunks * CHUNK)
+    for back in tl.range(low, high, T, num_stages=STAGES):
+        i = high - T - (back - low)
+        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
+        g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        if GATED:
+            gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            g *= gate * sigmoid(gate)
+        if PACKED:
+            mark = tl.load(marks + i // T)
+            seen |= mark
+        sizes, gs = rows(size), rows(g)
+        for q in tl.static_range(T - 1, -1, -1):
+            carry = tl.exp2(sizes[q][:, None] * rate) * (carry + gs[q][:, None] * Cs[q][None, :])
+            if PACKED:
+                carry = tl.where(forgets(mark, q), 0.0, carry)
+        total += size
+    tl.store(ends + part * d * n + states, carry, mask=both)
+    if PACKED:
+        across = tl.where(seen == 0, tl.exp2(tl.sum(total, 1)[:, None] * rate), 0.0)
+        tl.store(product + part * d * n + states, across, mask=both)
+    else:
+        tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
+
+
+@triton.jit
+def advance(
+    h: tl.tensor, u: tl.tensor, dt: tl.tensor, B: tl.tensor, su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, i: tl.tensor,
+    l: tl.tensor, n: tl.tensor, rate: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor, marks: tl.tensor,
+    REVERSE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The states (BD, NP) one tile later, from those before step i."""
+    x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+    if PACKED:
+        mark = tl.load(marks + i // T)
+    sizes, drives = rows(size), rows(size * x)
+    for q in tl.static_range(T):
+        if PACKED:
+            h = tl.where(forgets(mark, q), 0.0, h)
+        h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
+    return h
+
+
+@triton.jit
+def backward_kernel(
+    u: tl.tensor,
+    dt: tl.tensor,
+    A: tl.tensor,
+    B: tl.tensor,
+    C: tl.tensor,
+    D: tl.tensor,
+    z: tl.tensor,
+    gy: tl.tensor,
+    gh: tl.tensor,
+    saved: tl.tensor,
+    scratch: tl.tensor,
+    gu: tl.tensor,
+    gdt: tl.tensor,
+    gA: tl.tensor,
+    gB: tl.tensor,
+    gC: tl.tensor,
+    gD: tl.tensor,
+    gz: tl.tensor,
+    gh0: tl.tensor,
+    marks: tl.tensor,
+    su: tl.tensor,
+    sdt: tl.tensor,
+    sB: tl.tensor,
+    sC: tl.tensor,
+    sz: tl.tensor,
+    sgy: tl.tensor,
+    l: tl.tensor,
+    d: tl.tensor,
+    n: tl.tensor,
+    count: tl.tensor,
+    chunks: tl.tensor,
+    segments: tl.tensor,
+    length: tl.tensor,
+    REVERSE: tl.constexpr,
+    SKIP: tl.constexpr,
+    GATED: tl.constexpr,
+    PACKED: tl.constexpr,
+    EVEN: tl.constexpr,
+    WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BD: tl.constexpr,
+    NP: tl.constexpr,
+    STAGES: tl.constexpr,
+    LEAD: tl.constexpr,
+    SLOTS: tl.constexpr,
+) -> None:
+    """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
+    each segment of `length` chunks; gD likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b. PACKED: `marks`
+    are those of the forward pass.
+
+    scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
+    last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.
+    """
+    blocks = tl.cdiv(d, BD)
+    pid = tl.program_id(0)
+    block = pid % blocks
+    j = block * BD + tl.arange(0, BD)  # (BD,)
+    part = (pid // blocks).to(tl.int64)
+    row, segment = part // segments, (part % segments).to(tl.int32)
+    s = tl.arange(0, NP)
+    states = j[:, None] * n + s[None, :]  # (BD, NP)
+    own = tl.arange(0, BD)[:, None] * NP + s[None, :]
+    channel = j < d
+    both = channel[:, None] & (s < n)[None, :]
+    rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
+    carry = tl.load(gh + part * d * n + states, mask=both, other=0.0)
+    of_A = tl.zeros((BD, NP), tl.float32)
+    of_D = tl.zeros((BD, T), tl.float32)
+    if SKIP:
+        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    scratch += pid.to(tl.int64) * (SLOTS * BD * NP)
+    saved += row * chunks * d * n
+    u += row * l * su
+    dt += row * l * sdt
+    z += row * l * sz
+    gy += row * l * sgy
+    B += row * l * sB
+    C += row * l * sC
+    gu += row * l * d
+    gdt += row * l * d
+    gz += row * l * d
+    gB += (block.to(tl.int64) * count + row) * l * n
+    gC += (block.to(tl.int64) * count + row) * l * n
+    k = s
+    if WORDS:
+        B, C = B.to(tl.pointer_type(tl.int32), bitcast=True), C.to(tl.pointer_type(tl.int32), bitcast=True)
+        sB, sC = sB // 2, sC // 2
+        k = tl.arange(0, NP // 2)
+    if PACKED:
+        marks += row * chunks * (CHUNK // T)
+    low, high = segment * length, tl.minimum(segment * length + length, chunks)
+    front = tl.zeros((BD, NP), tl.float32)  # the state LEAD steps ahead
+    for ahead in tl.range(0, LEAD, T, num_stages=STAGES):
+        c = tl.maximum(high - 1 - ahead // CHUNK, low)
+        if ahead % CHUNK == 0:
+            front = tl.load(saved + c * d * n + states, mask=both, other=0.0)
+        tl.store(scratch + ahead // T * (BD * NP) + own, front)
+        i = c * CHUNK + ahead % CHUNK
+        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
+    tl.debug_barrier()
+    for back in tl.range(0, (high - low) * CHUNK, T, num_stages=STAGES):
+        slot = (back // CHUNK * CHUNK + CHUNK - T - back % CHUNK) // T % SLOTS
+        h = tl.load(scratch + slot * (BD * NP) + own)
+        ahead = back + LEAD
+        m = ahead % CHUNK
+        c = tl.maximum(high - 1 - ahead // CHUNK, low)  # at the end nothing lies ahead: the first chunk, to no use
+        fresh = tl.load(saved + c * d * n + states, mask=both & (m == 0), other=0.0)
+        front = tl.where(m == 0, fresh, front)
+        tl.store(scratch + ahead // T % SLOTS * (BD * NP) + own, front)
+        i = c * CHUNK + m
+        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
+        i = high * CHUNK - T - back
+        x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        if GATED:
+            gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+            share = sigmoid(gate)
+            slope = g * share * (1.0 + gate * (1.0 - share))
+            g *= gate * share
+        Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
+        Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
+        g = once(g)
+        if PACKED:
+            mark = tl.load(marks + i // T)
+        sizes, drives, gs = rows(size), rows(size * x), rows(g)
+        hs, bars, reads, of_Cs = (), (), (), ()
+        for q in tl.static_range(T):
+            bar = tl.exp2(sizes[q][:, None] * rate)
+            if PACKED:
+                h = tl.where(forgets(mark, q), 0.0, h)
+            hs = hs + (h,)
+            h = bar * h + drives[q][:, None] * Bs[q][None, :]
+            bars = bars + (bar,)
+            if GATED:
+                reads = reads + (tl.sum(tl.reshape(h * Cs[q][None, :], (BD, 4, NP // 4)), 2),)
+            of_Cs = of_Cs + (tl.trans(tl.sum(tl.reshape(h * gs[q][:, None], (BD // 8, 8, NP)), 0)),)
+        put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        if GATED:
+            v = fold(reads)
+            if SKIP:
+                v += skip * x
+            put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        drawn, slopes, of_Bs = (), (), ()
+        for q in tl.static_range(T - 1, -1, -1):
+            lam = carry + gs[q][:, None] * Cs[q][None, :]
+            carry = lam * bars[q]
+            if PACKED:
+                carry = tl.where(forgets(mark, q), 0.0, carry)
+            through = carry * hs[q]
+            of_A += through * sizes[q][:, None]
+            drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
+            slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
+            of_Bs = (tl.trans(tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)),) + of_Bs
+        put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        of_drive, of_size = halves(fold(drawn + slopes))
+        of_u = of_drive * size
+        if SKIP:
+            of_u += g * skip
+            of_D += g * x
+        put(gu, of_u, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        put(gdt, of_size * LN2 + of_drive * x, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+    tl.store(gh0 + part * d * n + states, carry, mask=both)
+    tl.store(gA + part * d * n + states, of_A, mask=both)
+    if SKIP:
+        tl.store(gD + part * d + j, tl.sum(of_D, 1), mask=channel)

@@ -1,0 +1,1 @@
+"""One time step of a layer in one compiled call."""

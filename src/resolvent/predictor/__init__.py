@@ -1,0 +1,26 @@
+"""What was trained, as one thing: weights, settings and preprocessing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resolvent.predictor.predictor import Predictor, load
+from resolvent.predictor.reduction import ModelReduction, reduce_model
+
+if TYPE_CHECKING:
+    from resolvent.predictor.classifier import SequenceClassifier
+
+__all__ = ["ModelReduction", "Predictor", "SequenceClassifier", "load", "reduce_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """The classifier needs scikit-learn, which nothing else here does."""
+    if name != "SequenceClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from resolvent.predictor.classifier import SequenceClassifier
+    except ModuleNotFoundError as missing:
+        if missing.name != "sklearn":
+            raise
+        raise ImportError("SequenceClassifier needs scikit-learn: pip install 'resolvent[sklearn]'.") from missing
+    return SequenceClassifier

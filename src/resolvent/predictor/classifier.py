@@ -1,0 +1,160 @@
+"""A classifier of sequences in the manner of scikit-learn: it goes into its pipelines, searches and cross-validations.
+
+    SequenceClassifier(epochs=20).fit(X, y).predict(X_new)            # X (n, l, c), (n, l), or a list of (l, c)
+    SequenceClassifier(layout="ncl")                                  # as aeon and sktime order their axes
+    SequenceClassifier(objective=rv.trades(rv.Threat("linf", 0.1)))   # trained against an attacker
+
+`predictor_` is what `rv.load` gives back: it is attacked, certified, saved and streamed like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from resolvent.data import Task, from_dataset
+from resolvent.data.preparation.preprocess import Missing, Scale
+from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
+from resolvent.models.config import BlockConfig
+from resolvent.predictor.predictor import Predictor
+from resolvent.training import FitSettings, Objective, fit
+
+Layout = Literal["nlc", "ncl"]
+
+
+class SequenceClassifier(ClassifierMixin, BaseEstimator):
+    """Residual blocks around a state-space layer, trained on X and y; words or numbers as classes.
+
+    block         settings of a block, e.g. ResidualConfig(S5Config()) or MambaConfig(); None: S4D with a GLU
+    d_model, layers   channels of the model, and its number of blocks
+    objective     "standard", `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
+    epochs, batch_size, lr   of the training
+    validation    share of the samples by which the best epoch is chosen
+    scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
+    layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
+    random_state  of weights, split and order
+    """
+
+    def __init__(
+        self,
+        block: BlockConfig | None = None,
+        *,
+        d_model: int = 32,
+        layers: int = 2,
+        objective: Objective | str = "standard",
+        epochs: int = 30,
+        batch_size: int = 32,
+        lr: float = 1e-2,
+        validation: float = 0.15,
+        scale: Scale = "standard",
+        missing: Missing = "refuse",
+        layout: Layout = "nlc",
+        random_state: int = 0,
+    ) -> None:
+        self.block = block
+        self.d_model = d_model
+        self.layers = layers
+        self.objective = objective
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.validation = validation
+        self.scale = scale
+        self.missing = missing
+        self.layout = layout
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """X (n, l, c) in the layout's order, (n, l), or a list of n sequences (l, c) of any lengths; y (n,)."""
+        sequences = self._sequences(X, first=True)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        if len(y) != len(sequences):
+            raise ValueError(f"fit: expected one answer a sample, got {len(sequences)} samples and {len(y)} answers.")
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"fit: expected at least 2 classes in y, got 1 class ({self.classes_[0]!r}).")
+        task = self._task(sequences, numbers)
+        settings = FitSettings(
+            self.epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, self.epochs / 2), seed=self.random_state
+        )
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.random_state)
+            model = build_model(self._config(task))
+        self.history_ = fit(model, task, self.objective, settings)
+        self.history_.load(model, "best")
+        self.predictor_ = Predictor(model.double(), task.preprocess)  # rows of a batch do not move each other's digits
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, classes), in the order of `classes_`."""
+        check_is_fitted(self)
+        raw = self.predictor_.read(self._sequences(X))
+        return self.predictor_.probabilities(self.predictor_.outputs(raw))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) of `classes_`."""
+        check_is_fitted(self)
+        found: np.ndarray = self.classes_[self.predict_proba(X).argmax(1)]
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = self.missing != "refuse"
+        return tags
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _sequences(self, X: Any, first: bool = False) -> list[np.ndarray]:
+        """One array (l, c) a sample. A table (n, l) is read as n sequences of one channel."""
+        finite: Any = True if self.missing == "refuse" else "allow-nan"
+        if self.layout not in ("nlc", "ncl"):
+            raise ValueError(f"SequenceClassifier: layout must be 'nlc' or 'ncl', got {self.layout!r}.")
+        uneven = isinstance(X, list | tuple) and len({np.shape(x) for x in X}) > 1
+        if uneven:
+            found = [check_array(x, ensure_all_finite=finite, dtype="numeric", estimator=self) for x in X]
+        else:
+            array = check_array(X, allow_nd=True, ensure_all_finite=finite, dtype="numeric", estimator=self)
+            found = list(array[..., None] if array.ndim == 2 else array)
+        if self.layout == "ncl" and (uneven or array.ndim == 3):
+            found = [x.T for x in found]
+        self._check_width(found, None if uneven or array.ndim != 2 else array.shape[1], first)
+        return [np.ascontiguousarray(x, dtype=np.float32) for x in found]
+
+    def _check_width(self, found: list[np.ndarray], columns: int | None, first: bool) -> None:
+        """Of a table the columns must be those of `fit`, as everywhere in scikit-learn; else the channels."""
+        width = columns or found[0].shape[1]
+        if first:
+            self.n_features_in_ = width
+        elif width != self.n_features_in_:
+            own = f"{type(self).__name__} is expecting {self.n_features_in_}"
+            raise ValueError(f"X has {width} features, but {own} features as input")
+
+    def _task(self, sequences: list[np.ndarray], numbers: np.ndarray) -> Task:
+        names = tuple(str(name) for name in self.classes_)
+        names = names if len(set(names)) == len(names) else ()
+        pairs: Any = list(zip(sequences, numbers.tolist(), strict=True))
+        task = from_dataset(
+            pairs,
+            class_names=names,
+            fractions=(self.validation, 0.0),
+            seed=self.random_state,
+            scale=self.scale,
+            missing=self.missing,
+        )
+        return task if len(task.validation) else replace(task, validation=task.train)  # too few to leave some out
+
+    def _config(self, task: Task) -> ModelConfig:
+        usual = S4DConfig(dt_min=min(0.01, 0.64 / task.length), dt_max=min(0.5, 64 / task.length))
+        block = ResidualConfig(usual) if self.block is None else self.block
+        head = ClassifierConfig(len(self.classes_))
+        entry = ChannelsConfig(task.channels or 1)
+        return ModelConfig(entry, block, head, self.d_model, self.layers, final_norm=True)

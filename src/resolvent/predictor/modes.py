@@ -1,0 +1,74 @@
+"""A reduced system in modal form, as a smaller S4D or S5 can take it over.
+
+A real system of r states has complex pairs and real eigenvalues. Both layers keep one of each pair and read 2 Re(C x);
+a real eigenvalue takes a place of its own, with half of its residue. `layer.set_modes` takes them over.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.ssm import Diagonal, System
+
+_SMALLEST = 1e-12  # of |lam_bar|: what decays faster is gone after one step
+_LARGEST = 1 - 1e-12
+FREQUENCIES = 256
+
+
+class Modes(NamedTuple):
+    """lam_bar (..., k), B (..., k, m), C (..., p, k): y = 2 Re(C x); unused places have C = 0."""
+
+    lam_bar: Tensor
+    B: Tensor
+    C: Tensor
+
+    @property
+    def places(self) -> int:
+        return self.lam_bar.shape[-1]
+
+
+def modes_of(system: System) -> Modes:
+    """The modal form of a real bank (...,) of dense systems, one place for a pair or a real eigenvalue."""
+    lam, V = torch.linalg.eig(system.A.dense())  # (..., r), (..., r, r)
+    B = torch.linalg.solve(V, system.B.to(V.dtype))
+    C = system.C.to(V.dtype) @ V
+    real = lam.imag.abs() <= 1e-13 * lam.abs().clamp_min(1e-30)
+    kept = real | (lam.imag > 0)
+    C = C * torch.where(real, 0.5, 1.0)[..., None, :]
+    order = (~kept).to(torch.int8).argsort(dim=-1, stable=True)  # those that are kept first
+    most = int(kept.sum(-1).max())
+    order = order[..., :most]
+    used = kept.gather(-1, order)
+    lam = torch.where(used, lam.gather(-1, order), 0.0)
+    B = B.gather(-2, order[..., None].expand(*order.shape, B.shape[-1]))
+    C = C.gather(-1, order[..., None, :].expand(*order.shape[:-1], C.shape[-2], most))
+    size = lam.abs().clamp(_SMALLEST, _LARGEST)
+    lam = torch.where(lam.abs() > 0, lam / lam.abs().clamp_min(1e-300) * size, _SMALLEST)
+    return Modes(lam, B, torch.where(used[..., None, :], C, 0.0))
+
+
+@torch.no_grad()
+def largest_difference(first: System, second: System, frequencies: int = FREQUENCIES) -> Tensor:
+    """The largest singular value of G_1 - G_2 over a grid of frequencies, for each system of the bank: (...)."""
+    w = torch.linspace(0, torch.pi, frequencies, dtype=torch.float64)
+    worst = torch.zeros(first.bank, dtype=torch.float64)
+    for part in w.split(64):
+        gap = _response(first, part) - _response(second, part)  # (..., f, p, m)
+        worst = torch.maximum(worst, torch.linalg.matrix_norm(gap, 2).amax(-1))
+    return worst
+
+
+def _response(system: System, w: Tensor) -> Tensor:
+    """C (I - A e^{-iw})^-1 B + D at each w: (..., f, p, m)."""
+    wide = torch.complex128
+    turn = torch.exp(-1j * w.to(wide))[:, None, None]
+    B, C, D = (t.detach().to(wide)[..., None, :, :] for t in (system.B, system.C, system.D))
+    if isinstance(system.A, Diagonal):
+        return (C / (1 - system.A.lam.detach().to(wide)[..., None, None, :] * turn)) @ B + D
+    A = system.A.dense().detach().to(wide)[..., None, :, :]
+    eye = torch.eye(A.shape[-1], dtype=wide)
+    shape = (*A.shape[:-3], len(w), *B.shape[-2:])
+    return C @ torch.linalg.solve(eye - A * turn, B.expand(shape)) + D

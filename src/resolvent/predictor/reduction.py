@@ -1,0 +1,169 @@
+"""A trained model with fewer states: balanced truncation of every S4D and S5 layer, with a certified error for each.
+
+    small, found = reduce_model(model, error=1e-3)
+    print(found)          # d_state before and after; how far each layer's output can move
+
+For every input u of a layer  ||y - y_small||_2 <= error gain ||u||_2,  where gain is the layer's own largest: the
+H-infinity norm of the difference of the two systems is at most twice the sum of the Hankel singular values that were
+dropped (analysis.balanced_truncation), and what the modal form in the model's own precision adds is measured over
+frequencies and counted in.
+The states of all layers are as many as the most demanding one needs: a model has one d_state.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from resolvent.analysis import Reduction, balanced_truncation
+from resolvent.models import Model, TwoTower, build_model
+from resolvent.models.config import ModelConfig
+from resolvent.models.layer_config import S4DConfig, S5Config
+from resolvent.predictor.modes import Modes, largest_difference, modes_of
+
+_TRIES = 4  # tolerances that are tried where the modal form takes part of the error for itself
+
+
+class CannotReduce(ValueError):
+    """Within this error there is nothing to gain."""
+
+
+@dataclass(frozen=True)
+class LayerReduction:
+    """One layer: states of the full system before and after; the certified error of its output per unit of input."""
+
+    name: str
+    before: int
+    after: int
+    error: float  # certified: truncation and modal form together
+    gain: float  # the largest of the layer itself, over a grid of frequencies
+    truncation: float  # twice the sum of the dropped Hankel singular values, of the worst channel
+    modal: float  # what modal form and precision add, over a grid of frequencies
+
+
+@dataclass(frozen=True)
+class ModelReduction:
+    """What happened to every layer."""
+
+    layers: tuple[LayerReduction, ...]
+    asked: float
+
+    @property
+    def before(self) -> int:
+        return self.layers[0].before
+
+    @property
+    def after(self) -> int:
+        return self.layers[0].after
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "layers": [vars(each) for each in self.layers]}
+
+    def __str__(self) -> str:
+        width = max(len(each.name) for each in self.layers)
+        lines = [f"d_state {self.before} -> {self.after}; a layer's output moves by at most {self.asked:g} of its gain"]
+        for each in self.layers:
+            share = each.error / each.gain
+            lines.append(f"  {each.name:<{width}}  {each.error:.3g} |u|, {share:.3g} of its gain {each.gain:.3g}")
+        return "\n".join(lines)
+
+
+def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTower, ModelReduction]:
+    """A copy with fewer states; `error` is relative to each layer's own largest gain.
+
+    A ValueError where layers cannot be reduced, `CannotReduce` where there is nothing to gain within this error.
+    """
+    if isinstance(error, bool) or not isinstance(error, int | float) or not 0 < error < math.inf:
+        raise ValueError(f"reduce: error must be a positive number, got {error!r}.")
+    held = {name: layer for name, layer in model.named_modules() if hasattr(layer, "set_modes")}
+    config = _layer_config(model.config, held)
+    gains = {name: _gain(layer) for name, layer in held.items()}
+    share = 0.9 * error
+    for _ in range(_TRIES):
+        found = {name: _modes(layer, share * gains[name]) for name, layer in held.items()}
+        count = max(modes.places for modes, _ in found.values())
+        small = _with_states(model, config, 2 * count)
+        told = _fill(small, held, found, gains)
+        if all(each.error <= error * each.gain for each in told):
+            break
+        share /= 4
+    else:
+        worst = max(told, key=lambda each: each.error / each.gain)
+        raise CannotReduce(
+            f"reduce: {worst.name} moves by {worst.error / worst.gain:.3g} of its gain, above the error {error:g}: the "
+            "modal form loses too much; allow a larger one."
+        )
+    if 2 * count >= config.d_state:
+        raise CannotReduce(
+            f"reduce: within the error {error:g} the layers need {2 * count} of {config.d_state} states: nothing to "
+            "gain; allow a larger one."
+        )
+    return small.train(model.training), ModelReduction(told, float(error))
+
+
+def _layer_config(config: ModelConfig, held: dict[str, Any]) -> S4DConfig | S5Config:
+    own = getattr(config.block, "layer", None)
+    if not held or not isinstance(own, S4DConfig | S5Config):
+        kind = type(own if own is not None else config.block).__name__.removesuffix("Config")
+        raise ValueError(
+            f"reduce: expected a model of S4D or S5 layers, whose systems stay the same over time, got {kind}."
+        )
+    if own.bidirectional:
+        raise ValueError("reduce: layers that run in both directions have no causal system; train with one direction.")
+    return own
+
+
+@torch.no_grad()
+def _gain(layer: Any) -> float:
+    """The largest gain over a grid of frequencies: no more than the H-infinity norm."""
+    system = copy.deepcopy(layer).double().system()
+    silent = replace(system, C=torch.zeros_like(system.C), D=torch.zeros_like(system.D))
+    return float(largest_difference(system, silent).max())
+
+
+def _modes(layer: Any, tolerance: float) -> tuple[Modes, Reduction]:
+    wide = copy.deepcopy(layer).double()
+    with torch.no_grad():
+        reduced = balanced_truncation(wide.system(), tolerance=tolerance)
+        return modes_of(reduced.system), reduced
+
+
+def _with_states(model: Model | TwoTower, own: S4DConfig | S5Config, d_state: int) -> Model | TwoTower:
+    """A new model of that size with all other weights of the old one."""
+    layer: Any = replace(own, d_state=d_state, init="legs")
+    if isinstance(layer, S5Config):
+        layer = replace(layer, blocks=1, conjugate=True)
+    small = build_model(replace(model.config, block=replace(model.config.block, layer=layer)))
+    first = next(model.parameters())
+    small = small.to(first.device, first.dtype)
+    state = {name: value for name, value in model.state_dict().items() if small.state_dict()[name].shape == value.shape}
+    small.load_state_dict(state, strict=False)
+    return small
+
+
+@torch.no_grad()
+def _fill(
+    small: Model | TwoTower,
+    held: dict[str, Any],
+    found: dict[str, tuple[Modes, Reduction]],
+    gains: dict[str, float],
+) -> tuple[LayerReduction, ...]:
+    told = []
+    for name, layer in held.items():
+        modes, reduced = found[name]
+        new: Any = small.get_submodule(name)
+        new.set_modes(*_pad(modes, new.d_state // 2))
+        modal = float(largest_difference(copy.deepcopy(new).double().system(), reduced.system).max())
+        cut = float(reduced.error_bound.max())
+        told.append(LayerReduction(name, layer.d_state, new.d_state, cut + modal, gains[name], cut, modal))
+    return tuple(told)
+
+
+def _pad(modes: Modes, count: int) -> Modes:
+    more = count - modes.places
+    pad = torch.nn.functional.pad
+    return Modes(pad(modes.lam_bar, (0, more), value=0.5), pad(modes.B, (0, 0, 0, more)), pad(modes.C, (0, more)))

@@ -1,0 +1,157 @@
+"""The samples that a command works on: a task's test split, the run's own, or a new file read as training read its own.
+
+What a run has learned of its data (scale, gaps, channels, classes, bounds) holds for every new file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from resolvent.data import Task, from_file, load_task
+from resolvent.data.preparation.keep import load_preprocess
+from resolvent.data.preparation.like import read_like
+from resolvent.data.preparation.preprocess import Bounds, Missing, Preprocess
+from resolvent.data.readers.archive import read_arrays
+from resolvent.data.readers.file import ARRAYS, SUFFIXES
+from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.words import number_words
+from resolvent.disk import Damaged, read_json
+from resolvent.experiments.store.folder import CELL, Folder
+from resolvent.experiments.store.prepared import refuse_older, require_same
+from resolvent.experiments.tasks import open_task
+from resolvent.predictor.saved import Kept, preprocess_in
+from resolvent.usage.error import UsageError
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a new file is read where it differs from the training file; None: as that was."""
+
+    label: str | None = None
+    missing: Missing | None = None
+    header: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """As a model reads them; lengths None: every step counts. `bounds` are the valid range of a value."""
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None = None
+    bounds: Bounds | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> tuple[Tensor, ...]:
+        """(x, y), or (x, y, lengths): what an evaluation takes."""
+        return (self.x, self.y) if self.lengths is None else (self.x, self.y, self.lengths)
+
+
+def samples_of(run: Path, data: str | None = None, how: Reading | None = None, checkpoint: Kept = "best") -> Samples:
+    """What `data` names; else the test samples of what the run was trained on, the user's own file included; else the
+    digits."""
+    how = how or Reading()
+    if data is None and (run / CELL).is_file():
+        return _own(run, how)
+    name = data or _trained_on(run) or "digits"
+    path = Path(name)
+    if path.suffix.lower() not in SUFFIXES:
+        _refuse_options(how, name)
+        return _read_as_trained(_test_of(load_task(name)), preprocess_in(run, checkpoint) if run.is_dir() else None)
+    if not path.is_file():
+        raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
+    learned = preprocess_in(run, checkpoint) if run.is_dir() else None
+    return _plain(path, how) if learned is None else read_samples(path, learned, how)
+
+
+def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
+    """A file with answers, preprocessed as the run's own data were."""
+    raw = read_like(path, learned, label=how.label, header=how.header)
+    if raw.y is None:
+        wanted = f" (a column {learned.layout.label!r})" if learned.layout.label else ""
+        raise UsageError(f"{path}: expected answers{wanted} beside the values, found none; name them with --label.")
+    x = learned.by(how.missing)(raw.x, raw.lengths)
+    bounds, notes = _widen_bounds(x, learned)
+    return Samples(x, raw.y, raw.lengths, bounds, (*raw.notes, *notes))
+
+
+def _read_as_trained(found: Samples, learned: Preprocess | None) -> Samples:
+    """A task's samples for a model that learned to read a user's own values: scaled as those were."""
+    if learned is None or learned.inputs is None or (learned.scale == "none" and not learned.flagged):
+        return found
+    x = learned(found.x, found.lengths)
+    bounds, notes = _widen_bounds(x, learned)
+    return replace(found, x=x, bounds=bounds, notes=notes)
+
+
+def _widen_bounds(x: Tensor, learned: Preprocess) -> tuple[Bounds | None, tuple[str, ...]]:
+    """Bounds that were those of the training data hold new data as well; bounds that were given stay."""
+    if learned.bounds is None or not learned.inferred or not x.numel():
+        return learned.bounds, ()
+    low, high = learned.bounds
+    wide = (min(low, float(x.min())), max(high, float(x.max())))
+    if wide == learned.bounds:
+        return learned.bounds, ()
+    return wide, (f"bounds widened from {low:g} .. {high:g} to {wide[0]:g} .. {wide[1]:g} for values of the new file",)
+
+
+def _own(run: Path, how: Reading) -> Samples:
+    _refuse_options(how, "the run's own data")
+    cell = Folder(run).cell()
+    try:
+        task = open_task(cell.task)
+    except OSError as gone:
+        raise UsageError(f"what this run was trained on cannot be read ({gone}); name it with --data.") from gone
+    held = load_preprocess(run)
+    if held is None:
+        refuse_older(cell, run)
+    else:
+        require_same(held, task, run)
+    return _test_of(task)
+
+
+def _refuse_options(how: Reading, what: str) -> None:
+    given = next((name for name in ("label", "missing", "header") if getattr(how, name) is not None), None)
+    if given is not None:
+        raise UsageError(f"--{given.replace('header', 'no-header')} is for a file given with --data, not for {what}.")
+
+
+def _trained_on(run: Path) -> str | None:
+    """The task that a training run was about; None where there is no such run."""
+    path = run / "config.json"
+    try:
+        name = read_json(path)["task"]["name"] if path.is_file() else None
+    except (Damaged, KeyError, TypeError):
+        return None  # the settings of a saved model, or of something else
+    return name if isinstance(name, str) else None
+
+
+def _test_of(task: Task) -> Samples:
+    test = task.test.unpack()
+    return Samples(test.x, test.y, test.lengths, task.bounds)
+
+
+# -- for a model that says nothing of its data -------------------------------------------------------------------------
+
+
+def _plain(path: Path, how: Reading) -> Samples:
+    """All that a file holds, as it is, without bounds."""
+    if path.suffix.lower() not in ARRAYS:
+        missing, header = how.missing or "refuse", how.header is not False
+        task = from_file(path, test=path, label=how.label, header=header, missing=missing)
+        return replace(_test_of(task), bounds=None)
+    arrays = read_arrays(path)
+    if not {"x", "y"} <= set(arrays):
+        raise UsageError(f"{path} must hold x and y, it has {', '.join(sorted(arrays)) or 'nothing'}.")
+    answers, _ = number_words({"y": arrays["y"]}, [str(name) for name in arrays.get("class_names", ())])
+    x, y = (tensor_of(name, value) for name, value in (("x", arrays["x"]), ("y", answers["y"])))
+    if x.dim() < 2 or 0 in x.shape or y.shape[:1] != x.shape[:1]:
+        raise UsageError(
+            f"{path}: expected x (n, l, ...) of at least one sample and an answer for each, got x {tuple(x.shape)} and "
+            f"y {tuple(y.shape)}; one sample is x[None]."
+        )
+    return Samples(x, y, tensor_of("lengths", arrays["lengths"]) if "lengths" in arrays else None)

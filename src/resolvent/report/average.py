@@ -1,0 +1,66 @@
+"""Rows of the Long Range Arena's tables that no run has: averages over the tasks, and the best of S4D's variants."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from resolvent.report.claim import VARIANTS
+from resolvent.report.evidence import Evidence
+
+RECIPE = "lra"
+TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+FAILED = {"transformer": {"pathx": 50.0}, "s4d-lin": {"pathx": 50.0}}  # in the tables; their averages count chance
+
+Scores = dict[str, float]
+
+
+def with_rows(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The evidence, and after it what follows from it: for each seed the best of three, then the averages."""
+    found = list(evidence)
+    found += [best for best in map(_best, _alike(found)) if best is not None]
+    return [*found, *_averages(found)]
+
+
+def average(name: str, scores: Scores) -> float | None:
+    """Of a model's scores by task; None where one is missing that the table does not call failed."""
+    held = FAILED.get(name, {}) | scores
+    return statistics.mean(held[task] for task in TASKS) if set(TASKS) <= set(held) else None
+
+
+def _alike(evidence: Sequence[Evidence]) -> list[dict[str, Evidence]]:
+    """Runs of the three variants on one task from one seed."""
+    groups: dict[tuple[str, int], dict[str, Evidence]] = {}
+    for held in evidence:
+        if held.recipe == RECIPE and len(held.tags) == 2 and held.tags[0] in VARIANTS and held.tags[1] in TASKS:
+            groups.setdefault((held.tags[1], held.seed), {})[held.tags[0]] = held
+    return list(groups.values())
+
+
+def _best(runs: dict[str, Evidence]) -> Evidence | None:
+    """Column by column; on Path-X the failed variant is none."""
+    task = next(iter(runs.values())).tags[1]
+    needed = [name for name in VARIANTS if task not in FAILED.get(name, {})]
+    if not set(needed) <= set(runs):
+        return None
+    held = list(runs.values())
+    shared = set.intersection(*(set(run.values) for run in held)) - {"diverged", "epochs"}
+    values = {measure: max(run.values[measure] for run in held) for measure in shared}
+    return Evidence(RECIPE, ("s4d", task), held[0].seed, values, source=" ".join(run.source for run in held))
+
+
+def _averages(evidence: Sequence[Evidence]) -> list[Evidence]:
+    groups: dict[tuple[str, int], dict[str, Evidence]] = {}
+    for held in evidence:
+        if held.recipe == RECIPE and len(held.tags) == 2 and held.tags[1] in TASKS:
+            groups.setdefault((held.tags[0], held.seed), {})[held.tags[1]] = held
+    made = []
+    for (name, seed), runs in groups.items():
+        values: Scores = {}
+        for measure in set.intersection(*(set(run.values) for run in runs.values())) - {"diverged", "epochs"}:
+            mean = average(name, {task: run.values[measure] for task, run in runs.items()})
+            values |= {} if mean is None else {measure: mean}
+        if values:
+            sources = " ".join(run.source for run in runs.values())
+            made.append(Evidence(RECIPE, (name, "average"), seed, values, source=sources))
+    return made

@@ -1,0 +1,1 @@
+"""Figures: what they show, drawn on the page and for print."""

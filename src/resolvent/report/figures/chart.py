@@ -1,0 +1,73 @@
+"""Any curves in one frame, from the plain values that studies and analyses leave in their records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from resolvent.report.figures.figure import INK, MUTED, SERIES, SIZE, blank, legend, legend_above, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Chart = dict[str, Any]
+DASHES = ("-", "--", "-.", ":")
+BROAD = (7.4, 3.2)  # inches: for charts with many curves
+MANY = 5  # curves
+INSIDE = 3  # names that find a free corner of the frame
+FEW = 7  # places on an axis
+WHOLE = ("epoch", "layer")  # what comes in whole numbers
+
+
+def chart_svg(chart: Chart) -> str:
+    return svg(chart_figure(chart), f"chart{chart['title']}{chart['ylabel']}{chart['series']}")  # ids of its own
+
+
+def chart_figure(chart: Chart) -> Figure:
+    """Lines, dashed references and points; marked points carry their words. What no axis can show is left out."""
+    figure, axes = blank(BROAD if wide(chart) else SIZE)
+    log = chart.get("log", "")
+    drawn = 0
+    for curve in chart["series"]:
+        x, y = (_drop_unshown(curve[key], key in log) for key in ("x", "y"))
+        points = curve.get("style") == "points"
+        number = max(drawn - 1, 0) if points else drawn  # points go with the line before them
+        colour, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+        if curve.get("style") == "dash":
+            axes.plot(x, y, lw=1.0, ls="--", color=MUTED, label=curve["name"])
+            continue
+        axes.plot(x, y, "o" if points else dash, ms=3.4, mew=0, lw=1.2, color=colour, label=curve["name"])
+        drawn += not points
+    for mark in chart.get("marks", []):
+        axes.plot([mark["x"]], [mark["y"]], "v", ms=3.5, mew=0, color=INK)
+        axes.annotate(mark["text"], (mark["x"], mark["y"]), (4, 4), textcoords="offset points", size=7, color=INK)
+    _scale(axes, chart, log)
+    axes.set(xlabel=chart["xlabel"], ylabel=chart["ylabel"])
+    if chart["xlabel"] in WHOLE and "x" not in log:
+        axes.locator_params(axis="x", integer=True)
+    if len(chart["series"]) > 1:
+        (legend_above if len(chart["series"]) > INSIDE else legend)(axes)
+    return figure
+
+
+def wide(chart: Chart) -> bool:
+    """Whether it takes a row of its own: many curves, unless it stands among others of its kind."""
+    return len(chart["series"]) >= MANY and not chart.get("small", False)
+
+
+def _drop_unshown(values: Sequence[float | None], log: bool) -> list[float]:
+    """A gap where there is no number, or none that a logarithm takes."""
+    return [math.nan if v is None or (log and v <= 0) else float(v) for v in values]
+
+
+def _scale(axes: Any, chart: Chart, log: str) -> None:
+    """Logarithms where asked for; a few round places on the x axis are its ticks."""
+    for name, set_scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
+        values = [v for curve in chart["series"] for v in _drop_unshown(curve[name], name in log)]
+        if name in log and any(math.isfinite(v) for v in values):
+            set_scale("log")
+    places = sorted({v for curve in chart["series"] for v in _drop_unshown(curve["x"], "x" in log) if math.isfinite(v)})
+    if "x" in log and len(places) <= FEW:
+        axes.set_xticks(places, [f"{v:g}" for v in places])
+        axes.set_xticks([], minor=True)

@@ -1,0 +1,99 @@
+"""Corrupted data, run beside run: a table, errors over severities, and all kinds of robustness in one figure.
+
+The figure has four bars a run: accuracy under PGD-10, under AutoAttack, certified, and on corrupted data (one minus the
+mean corruption error), each where the run has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resolvent.report.figures.figure import INK, SERIES, blank, svg
+from resolvent.report.runs import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Named = list[tuple[str, Record]]
+KINDS = ("clean", "corrupted", "PGD-10", "AutoAttack", "certified")
+
+
+def corruption_findings(named: Named) -> list[dict[str, Any]]:
+    """One for each task: text, table, chart of the mean error at each severity."""
+    held = [(name, record) for name, record in named if "corruptions" in record]
+    tasks = dict.fromkeys(record["task"]["name"] for _, record in held)
+    return [_task(task, [(n, r) for n, r in held if r["task"]["name"] == task]) for task in tasks]
+
+
+def _task(task: str, named: Named) -> dict[str, Any]:
+    real = bool(named[0][1]["corruptions"]["regression"])
+    unit, times = ("error", 1.0) if real else ("error, %", 100.0)
+    names = list(dict.fromkeys(kind for _, r in named for kind in r["corruptions"]["errors"]))
+    rows, curves = [], []
+    for name, record in named:
+        own = record["corruptions"]
+        means = {kind: sum(row) / len(row) for kind, row in own["errors"].items()}
+        cells = [times * means[kind] if kind in means else None for kind in names]
+        rows.append([name, times * own["clean"], times * own["mean_error"], *cells])
+        y = [times * v for v in (own["clean"], *own["by_severity"])]
+        curves.append({"name": name, "x": list(range(len(y))), "y": y})
+    text = f"{task}: {len(names)} corruptions in five severities, at test time alone; 0 is clean."
+    chart = {"title": f"{task}, mean over corruptions", "caption": "", "xlabel": "severity", "ylabel": unit, "log": "",
+             "series": curves}  # fmt: skip
+    table = {"columns": ["run", "clean", "mean corruption " + unit, *names], "rows": rows}
+    return {"text": text, "table": table, "charts": [chart]}
+
+
+def robustness_bars(named: Named) -> list[tuple[str, dict[str, float]]]:
+    """Per run the accuracies that it has, in per cent; only classifiers that were corrupted."""
+    found = []
+    for name, record in named:
+        own = record.get("corruptions")
+        if own is None or own["regression"]:
+            continue
+        bars = {"clean": 1 - own["clean"], "corrupted": 1 - own["mean_error"]}
+        attack = _strongest(record)
+        if attack is not None:
+            bars["AutoAttack"] = attack["accuracy"]
+            if "pgd10" in attack:
+                bars["PGD-10"] = attack["pgd10"]["accuracy"]
+        curve = (record.get("certificate") or {}).get("curve") or []
+        if curve:
+            bars["certified"] = curve[0]["certified"]
+        found.append((name, {kind: 100 * bars[kind] for kind in KINDS if kind in bars}))
+    return found
+
+
+def _strongest(record: Record) -> Record | None:
+    """The evaluation of the best checkpoint with the largest eps."""
+    held = [a for a in record.get("attacks", {}).values() if a.get("checkpoint") == "best"]
+    return max(held, key=lambda a: a["eps"], default=None)
+
+
+def robustness_figures(named: Named) -> list[tuple[str, str]]:
+    """(title, svg) for each task."""
+    tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
+    made = []
+    for task in tasks:
+        bars = robustness_bars([(n, r) for n, r in named if r["task"]["name"] == task])
+        if bars:
+            title = f"{task}: corrupted, attacked, certified"
+            made.append((title, svg(robustness_figure(bars), title)))
+    return made
+
+
+def robustness_figure(bars: list[tuple[str, dict[str, float]]]) -> Figure:
+    """Runs down, one colour a kind of robustness."""
+    step = 0.86 / len(KINDS)
+    figure, axes = blank((7.4, 1.0 + 0.13 * len(KINDS) * len(bars)))
+    for k, kind in enumerate(KINDS):
+        rows = [(i, held[kind]) for i, (_, held) in enumerate(bars) if kind in held]
+        places, values = [i - 0.43 + step * (k + 0.5) for i, _ in rows], [v for _, v in rows]
+        if rows:
+            axes.barh(places, values, height=0.9 * step, color=SERIES[k % len(SERIES)], label=kind)
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("accuracy, %")
+    figure.legend(fontsize=7.5, frameon=False, loc="outside upper center", ncols=5, handlelength=1.1, labelcolor=INK)
+    return figure

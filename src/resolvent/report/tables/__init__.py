@@ -1,0 +1,1 @@
+"""Tables: rows, columns, tiles, on the page and on a terminal."""

@@ -1,0 +1,85 @@
+"""Verdicts for people: lines of a terminal's table, and the page docs/reproduction.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from resolvent.report.claim import PAPERS
+from resolvent.report.verdict import OUTCOMES, Verdict
+
+HEAD = """# What was reproduced
+
+Every claim of four papers, with the verdict that our committed records give it. This page is written by a command, and
+a test keeps it up to date:
+
+    resolvent verdicts benchmarks/results/evidence --markdown docs/reproduction.md
+
+A verdict is computed, not written. `report/claims.toml` says for each claim which number of which runs must lie where:
+a published row of accuracies within 2 points (clean, PGD-10), 3 (AutoAttack) or 1 (Long Range Arena); the sign of an
+effect by two standard errors from three seeds on. `benchmarks/results/evidence/` holds what each run has shown, with
+its commit, command and seed. *Partly* means that some of a claim's tests pass, that some have not been run, or that
+seeds diverged; *not reproduced* that none passes, which seeds that lie far apart may do as well. Where a row names a
+checkpoint it is the authors' choice, best by test; ours, best by validation, stands in the same file. Errors in the
+papers that we met on the way are on the [errata page](errata.md), the MNIST rows under PGD-AT on
+[their own](notes/mnist.md).
+"""
+
+
+def counts(found: Sequence[Verdict]) -> str:
+    """`12 reproduced, 3 partly, ...; n with three seeds or more`."""
+    held = Counter(verdict.outcome for verdict in found)
+    told = ", ".join(f"{held[outcome]} {outcome}" for outcome in OUTCOMES if held[outcome])
+    seeded = sum(verdict.seeds >= 3 for verdict in found)
+    return f"{len(found)} claims: {told}; {seeded} judged with three seeds or more"
+
+
+def markdown(found: Sequence[Verdict]) -> str:
+    """The whole page: a section a paper, what was judged first, then what was not run with command and cost."""
+    parts = [HEAD, f"\n**{counts(found)}.**\n"]
+    for paper, title in PAPERS.items():
+        mine = [verdict for verdict in found if verdict.claim.paper == paper]
+        judged = [verdict for verdict in mine if verdict.outcome != "not run"]
+        parts.append(f"\n## {title}\n")
+        if judged:
+            parts.append("\n" + verdict_table(judged))
+            parts.append("\n" + "".join(_sentence(verdict) for verdict in judged))
+        idle = [verdict for verdict in mine if verdict.outcome == "not run"]
+        if idle:
+            parts.append("\nNot run:\n\n| where | claim | published | command | cost |\n|---|---|---|---|---|\n")
+            parts += [_idle(verdict) for verdict in idle]
+    return "".join(parts)
+
+
+def verdict_table(judged: Sequence[Verdict]) -> str:
+    head = "| where | claim | published | ours | seeds | verdict |\n|---|---|---|---|---|---|\n"
+    return head + "".join(map(_row, judged))
+
+
+def _row(verdict: Verdict) -> str:
+    claim = verdict.claim
+    cells = (claim.place, claim.says, claim.published, verdict.ours, str(verdict.seeds), f"**{verdict.outcome}**")
+    return f"| {' | '.join(map(_plain, cells))} |\n"
+
+
+def _sentence(verdict: Verdict) -> str:
+    """What we found, and from which files."""
+    files = sorted({file for found in verdict.findings for held in found.sources for file in held.split()})
+    named = ", ".join(f"`{name}`" for name in files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    missing = len(verdict.claim.tests) - len(verdict.findings)
+    unrun = f" {missing} of {len(verdict.claim.tests)} tests not run." if missing else ""
+    note = f" {verdict.claim.note}" if verdict.claim.note else ""
+    seeds = f"{verdict.seeds} seed{'s' * (verdict.seeds != 1)}"
+    told = f"{verdict.outcome}, {seeds}: {verdict.ours}, where the paper has {verdict.claim.published}."
+    return f"- {verdict.claim.place}: {told}{unrun}{note} ({named}; `{verdict.claim.command}`)\n"
+
+
+def _idle(verdict: Verdict) -> str:
+    claim = verdict.claim
+    return (
+        f"| {' | '.join(map(_plain, (claim.place, claim.says, claim.published, f'`{claim.command}`', claim.cost)))} |\n"
+    )
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,150 @@
+"""Which implementation of an operation runs here: asked once, by running it.
+
+An operation lists its candidates, best first. The first one that accepts the device and dtype, loads, and gives the
+reference's numbers on a tiny input is remembered; one that fails is logged once and skipped. A further backend is one
+more `Candidate` in an operation's tuple.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Kernel = Callable[..., Any]
+BACKENDS = ("reference", "torch", "numba", "triton")
+log = logging.getLogger("resolvent")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run an operation.
+
+    name     one of BACKENDS.
+    accepts  whether it is meant for this device and dtype.
+    load     imports what it needs and returns the kernel; may raise.
+    probe    runs the kernel on a tiny input of that device and dtype and compares it with the reference; may raise.
+    """
+
+    name: str
+    accepts: Callable[[torch.device, torch.dtype], bool]
+    load: Callable[[], Kernel]
+    probe: Callable[[Kernel, torch.device, torch.dtype], bool]
+
+
+def numba_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
+    """numba on a CPU; elsewhere, and where it fails, `truth`: torch's operations, or what says that nothing is here."""
+    everywhere: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
+    names = "torch", "reference"
+    return Candidate("numba", _real_on_cpu, load, probe), *(Candidate(name, *everywhere) for name in names)
+
+
+def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+
+def nothing() -> None:
+    """A truth for `numba_or` that the caller knows by its name: it goes its own way."""
+
+
+_Key = tuple[str, str, str, torch.dtype]  # operation, backend, device type, dtype
+_tried: dict[_Key, Kernel | str] = {}  # a kernel that works, or the reason why not
+_chosen: dict[tuple[str, str, torch.dtype, str | None], Kernel] = {}
+_forced: list[str] = []  # a plain stack, not a context variable: autograd's device threads must see it too
+
+
+def choose(op: str, candidates: tuple[Candidate, ...], device: torch.device, dtype: torch.dtype) -> Kernel:
+    """The kernel for `op` here: the forced one inside `use`, otherwise the first candidate that works."""
+    forced = _forced[-1] if _forced else None
+    key = (op, device.type, dtype, forced)
+    kernel = _chosen.get(key)
+    if kernel is None:
+        kernel = _chosen[key] = _select(op, candidates, device, dtype, forced)
+    return kernel
+
+
+def available(op: str, candidates: tuple[Candidate, ...], device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """Names of the candidates that work here, best first."""
+    return tuple(c.name for c in candidates if not isinstance(_try(op, c, device, dtype), str))
+
+
+@contextmanager
+def use(name: str) -> Iterator[None]:
+    """Force one backend for every operation inside the block, backward passes included.
+
+    For tests and benchmarks. It holds for the whole process. An operation that cannot run with this backend raises a
+    ValueError that lists those that can.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"use: expected one of {', '.join(BACKENDS)}, got {name!r}; pass one of these names.")
+    _forced.append(name)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def is_forced() -> bool:
+    """Whether a backend is forced at the moment."""
+    return bool(_forced)
+
+
+def forget() -> None:
+    """Drop every remembered choice, so that the next call probes again (after installing a package, or in a test)."""
+    _tried.clear()
+    _chosen.clear()
+
+
+def _select(
+    op: str, candidates: tuple[Candidate, ...], device: torch.device, dtype: torch.dtype, forced: str | None
+) -> Kernel:
+    reasons = []
+    for candidate in candidates:
+        if forced is not None and candidate.name != forced:
+            continue
+        result = _try(op, candidate, device, dtype)
+        if not isinstance(result, str):
+            return result
+        reasons.append(f"{candidate.name}: {result}")
+    wanted = f"the {forced} backend" if forced else "a backend"
+    why = "; ".join(reasons) or "no such implementation"
+    works = ", ".join(available(op, candidates, device, dtype)) or "none"
+    raise ValueError(
+        f"{op}: expected {wanted} for {dtype} on {device.type}, which cannot run here ({why}); what works: {works}."
+    )
+
+
+def _try(op: str, candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
+    if not candidate.accepts(device, dtype):
+        return f"not made for {dtype} on {device.type}"
+    key = (op, candidate.name, device.type, dtype)
+    if key not in _tried:
+        _tried[key] = result = _attempt(candidate, device, dtype)
+        if isinstance(result, str):
+            log.warning("%s: skipping the %s backend for %s on %s: %s", op, candidate.name, dtype, device.type, result)
+    return _tried[key]
+
+
+def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
+    """Load and probe in a thread of its own: autocast, inference mode, transforms and the dispatcher's state belong to
+    the caller's thread, and a choice that lasts must not depend on where it happened to be asked for first."""
+    found: list[Kernel | str] = []
+    thread = threading.Thread(target=lambda: found.append(_probe(candidate, device, dtype)), name="resolvent-probe")
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _probe(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
+    try:
+        kernel = candidate.load()
+        with torch.no_grad():
+            works = candidate.probe(kernel, device, dtype)
+    except Exception as error:  # whatever a compiler or a missing library throws, another backend can take over
+        return f"{type(error).__name__}: {error}"
+    return kernel if works else "its numbers differ from the reference's"

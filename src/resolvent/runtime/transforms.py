@@ -1,0 +1,99 @@
+"""Who besides autograd is at work around a call: what a kernel of ours cannot serve, or must be kept from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_as_traced: list[bool] = []
+_suspensions: list[str] = []
+
+
+def traced(*tensors: Tensor | None) -> bool:
+    """Whether the call is recorded, not run: by the compiler, by an export, with fake tensors or on the meta device.
+
+    Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). So are subclasses
+    of tensors treated: they need an operator to dispatch on.
+    """
+    if torch.compiler.is_compiling() or _as_traced:
+        return True
+    return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
+
+
+def recorded(*tensors: Tensor | None) -> bool:
+    """Whether values are not there to be read or kept: `traced`, but not by `as_traced`."""
+    if torch.compiler.is_compiling():
+        return True
+    return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
+
+
+@contextmanager
+def as_traced() -> Iterator[None]:
+    """Run as if the pass were traced: what `frozen()` keeps then is what an export takes as constants."""
+    _as_traced.append(True)
+    try:
+        yield
+    finally:
+        _as_traced.pop()
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` is at work."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def forward_mode() -> bool:
+    """Whether tangents travel along."""
+    return forward_ad._current_level >= 0
+
+
+def is_batched(*tensors: Tensor | None) -> bool:
+    """Whether the older vmap is active, which `torch.autograd.grad(is_grads_batched=True)` still uses.
+
+    It knows no rule of ours, but takes an operator apart into one call per sample.
+    """
+    return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """A context outside of autocast; none at all where autocast is off, so that a traced graph shows none."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False) if torch.compiler.is_compiling() else _suspended(device_type)
+
+
+@contextmanager
+def _suspended(device_type: str) -> Iterator[None]:
+    _suspensions.append(device_type)
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        _suspensions.pop()
+
+
+def autocast_is_suspended() -> bool:
+    """Whether autocast is on around the layer that is at work: `backward()` may then run inside of it."""
+    return bool(_suspensions)
+
+
+def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with its products left as they are, where autocast would round their inputs to half.
+
+    The device is that of the first tensor; autograd's context, where it comes first, holds none.
+    """
+
+    @wraps(function)
+    def run(*args: Any) -> Any:
+        device = next((x.device.type for x in args if isinstance(x, Tensor)), "cpu")
+        with without_autocast(device):
+            return function(*args)
+
+    return run

@@ -1,0 +1,70 @@
+"""Adversarial weight perturbation: the loss where both the input and the weights are at their worst nearby.
+
+    min_w  max_{|v_i| <= gamma |w_i|}  E[ l(f_{w+v}(x'), y) ]        Wu, Xia, Wang 2020, eq. 6 to 9
+
+x' is the attack's answer to w; v is one step up the gradient at x', as long as gamma |w_i| in every tensor i of two or
+more dimensions; the gradient that training follows is that at w + v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.attacks.setting import check_positive
+from resolvent.training.objective import PGDAT, TRADES, Loss
+from resolvent.training.step.batch import Batch
+from resolvent.training.step.inner import Inner
+
+
+@dataclass(frozen=True)
+class AWP:
+    """An adversarial objective at perturbed weights; see `awp`."""
+
+    objective: PGDAT | TRADES
+    gamma: float = 5e-3
+
+    @property
+    def inner(self) -> Inner:
+        return self.objective.inner
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        x_adv = self.objective.find(model, batch)
+        with shift_weights(model, self.worst(model, batch, x_adv)):
+            return self.objective.at(model, batch, x_adv)
+
+    def worst(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> dict[nn.Parameter, Tensor]:
+        """v for every tensor that moves; none where the gradient vanishes."""
+        moved = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(self.objective.at(model, batch, x_adv).value, moved, allow_unused=True)
+        with torch.no_grad():
+            pairs = [(p, g, g.norm()) for p, g in zip(moved, slopes, strict=True) if g is not None]
+            return {p: torch.where(size > 0, self.gamma * p.norm() * g / size, 0) for p, g, size in pairs}
+
+
+@contextmanager
+def shift_weights(model: nn.Module, by: dict[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Inside, w + v stands where w stood, and gradients reach w."""
+    held = [(own._parameters, name, p) for own in model.modules() for name, p in own._parameters.items() if p in by]
+    made = {p: p + v for p, v in by.items()}  # one for parameters that are shared
+    try:
+        for own, name, p in held:
+            own[name] = made[p]  # type: ignore[assignment]
+        yield
+    finally:
+        for own, name, p in held:
+            own[name] = p
+
+
+def awp(objective: PGDAT | TRADES, gamma: float = 5e-3) -> AWP:
+    """`objective`, `pgd_at(threat)` or `trades(threat)`, at the worst weights within gamma of their own size."""
+    if not isinstance(objective, PGDAT | TRADES):
+        kind = getattr(objective, "__name__", type(objective).__name__)
+        raise TypeError(f"awp: expected pgd_at(threat) or trades(threat), got {kind}.")
+    check_positive("awp", gamma=gamma)
+    return AWP(objective, gamma)

@@ -1,0 +1,25 @@
+"""Whether a result can be written, asked before the work that makes it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from resolvent.usage.error import UsageError
+
+
+def require_writable(path: Path, option: str) -> None:
+    """A UsageError when the file `path` cannot be made; nothing stays behind.
+
+    The nearest folder that exists is tried with a nameless file, since mode bits tell nothing of read-only disks.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(None, "there is a folder of that name")
+        tempfile.TemporaryFile(dir=_existing(path.absolute().parent)).close()
+    except OSError as wrong:
+        raise UsageError(f"cannot write {str(path)!r} ({wrong.strerror or wrong}); choose another {option}.") from None
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())

@@ -1,0 +1,17 @@
+"""Devices that the user names."""
+
+from __future__ import annotations
+
+import torch
+
+from resolvent.usage.error import UsageError
+
+
+def require_device(name: str) -> torch.device:
+    """The device of that name, if it can be computed on."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # what is made there can be read
+    except (RuntimeError, AssertionError) as wrong:  # torch without CUDA asserts
+        raise UsageError(f"--device {name!r} cannot be used here: {str(wrong).splitlines()[0]}") from None
+    return device

@@ -1,0 +1,56 @@
+"""What the command line may change in a recipe's cells without making them other cells of the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from resolvent import cli
+from resolvent.commands.run.cells import of_worker
+from resolvent.commands.run.options import Run
+from resolvent.experiments.cell import Budget, Cell
+from resolvent.experiments.overrides import Pace
+from resolvent.experiments.recipe import cells_of
+
+ALL = Pace("bf16", 6, 2000)
+
+
+def headline() -> Cell:
+    (cell,) = cells_of("qi2024-table1", "full", "s4,cifar10,pgd-at")
+    assert isinstance(cell, Cell)
+    return cell
+
+
+def test_nothing_asked_changes_nothing() -> None:
+    assert Pace().of(headline()) == headline()
+
+
+def test_only_what_is_asked_changes() -> None:
+    own, made = headline(), ALL.of(headline())
+    assert isinstance(made, Cell)
+    assert made.budget == replace(own.budget, precision="bf16", evaluate_every=6)
+    assert made.attacks == tuple(replace(plan, batch_size=2000) for plan in own.attacks)
+    assert replace(made, budget=Budget(), attacks=()) == replace(own, budget=Budget(), attacks=())
+    assert Cell.from_dict(made.to_dict()) == made
+
+
+def test_a_study_stays_as_it_is() -> None:
+    (study,) = cells_of("qi2024-error-growth", "small")
+    assert ALL.of(study) is study
+
+
+def test_workers_are_told() -> None:
+    told = of_worker(Run("quickstart", precision="bf16", attack_batch=512, seeds=(3, 4), out="-odd", workers=2))
+    assert told == [
+        "run", "quickstart", "--seeds", "3", "4", "--out=-odd", "--precision=bf16", "--attack-batch=512", "--no-report"
+    ]  # fmt: skip
+    assert cli.parse(told) == Run(
+        "quickstart", precision="bf16", attack_batch=512, seeds=(3, 4), out="-odd", report=False
+    )
+
+
+@pytest.mark.parametrize(("changes", "name"), [({"evaluate_every": 0}, "evaluate_every"), ({"attack_batch": -1}, "at")])
+def test_bad_counts_are_refused(changes: dict[str, int], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Pace(**changes)  # type: ignore[arg-type]

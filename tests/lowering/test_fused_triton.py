@@ -1,0 +1,147 @@
+"""The Triton kernels of fused blocks and Toeplitz products on the CPU, in the interpreter, on tiny shapes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close
+
+if torch.cuda.is_available():
+    pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
+sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
+import triton_interpreter  # noqa: F401
+
+from resolvent.lowering.gpu import fused_torch, fused_triton
+from resolvent.lowering.gpu.fused_torch import Weights
+from resolvent.ops.filter import toeplitz, toeplitz_triton
+
+
+def weights(d: int, c: int, kinds: tuple[str, str, str | None], entry: bool = False) -> Weights:
+    act, final, sigma = kinds
+    W, Wa = torch.randn(d, c) / c**0.5, torch.randn(d, d) / d**0.5
+    bias, gamma, beta, ba = (torch.randn(d) for _ in range(4))
+    more: Any = (Wa, ba, Wa) if sigma else (None, None, None)
+    return Weights(1e-5, act, final, sigma or "none", torch.float32, W, bias, gamma, beta, W, *more, entry=entry)
+
+
+def compare(y: Tensor, r: Tensor | None, g: Tensor, w: Weights) -> None:
+    (want, kept), (got, made) = fused_torch.forward(y, r, w), fused_triton.forward(y, r, w)
+    assert kept is not None
+    assert made is not None
+    assert_close((got, *made[:2]), (want, *kept[:2]))
+    alone, nothing = fused_triton.forward(y, r, w, keep=False)
+    assert nothing is None
+    assert torch.equal(alone, got)
+    for learn in (False, True):
+        truth = fused_torch.backward(g, kept, y, w, learn)
+        found = fused_triton.backward(g, made, y, w, learn)
+        for a, b in zip((*found[:2], *(found[2] or ())), (*truth[:2], *(truth[2] or ())), strict=True):
+            if b is not None and (r is not None or a.shape != truth[0].shape):  # an entry has no skip
+                assert_close(a, b, gradient=True)
+
+
+@pytest.mark.parametrize(
+    ("d", "b", "l", "kinds"),
+    [
+        (16, 2, 9, ("none", "none", None)),
+        (20, 3, 31, ("gelu", "silu", "relu")),
+        (16, 2, 64, ("gelu_tanh", "tanh", "sigmoid")),
+        (16, 1, 1, ("tanh", "relu", "tanh")),
+        (20, 3, 31, ("gelu", "gelu", None)),
+        (16, 2, 33, ("silu", "none", None)),
+        (16, 2, 32, ("none", "gelu_tanh", None)),
+    ],
+)
+def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> None:
+    g = torch.randn(d, b, 1).expand(d, b, l) if l == 64 else torch.randn(d, b, l)
+    compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
+
+
+def test_gelu_of_half_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curve that stands for GELU in bf16, here in float32: far below the step of bf16, however large x is."""
+    d, b, l = 16, 1, 64
+    w = replace(weights(d, d, ("gelu", "none", None)), W=torch.eye(d), low=torch.eye(d))
+    y = torch.linspace(-40, 40, d * b * l).view(d, b, l)
+    y[0, 0], y[1, 0] = torch.linspace(-9, 9, l), torch.linspace(-2, 2, l)
+    truth = torch.nn.functional.gelu(y.double())
+    monkeypatch.setattr(fused_triton, "KINDS", fused_triton.KINDS | fused_triton.HALF)
+    _, kept = fused_triton.forward(y, torch.zeros_like(y), w)
+    assert kept is not None
+    unit, rstd = kept[:2]
+    z = truth.float() + w.bias[:, None, None]
+    z = (z - z.mean(0)) * rstd.view(1, b, l)
+    assert float(((unit - z) / rstd.view(1, b, l)).abs().max()) < 4e-5
+    g = torch.randn(d, b, l)
+    gz, gy, _ = fused_triton.backward(g, kept, None, w, learn=False)
+    x = y.double().requires_grad_()
+    (slope,) = torch.autograd.grad(torch.nn.functional.gelu(x), x, gz.double())
+    assert float((gy - slope).abs().max()) < 1.2e-4 * float(gz.abs().max())
+
+
+@pytest.mark.parametrize(("act", "final"), [("gelu", "relu"), ("sigmoid", "silu"), ("gelu_tanh", "tanh")])
+def test_slopes_as_bytes(act: str, final: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept beside bf16 is within half a step of 1/200 of the slope, and exact where that is zero or one."""
+    d, b, l = 16, 1, 96
+    w, y = weights(d, d, (act, final, None)), torch.linspace(-12, 12, d * b * l).view(d, b, l)
+    _, plain = fused_triton.forward(y, y, w)
+    monkeypatch.setitem(fused_triton.SLOPES, torch.float32, torch.uint8)
+    _, kept = fused_triton.forward(y, y, w)
+    assert plain is not None
+    assert kept is not None
+    for byte, slope, name in zip(kept[2:], plain[2:], (act, final), strict=True):
+        assert isinstance(byte, Tensor)
+        assert isinstance(slope, Tensor)
+        assert byte.dtype == torch.uint8
+        step = 0.00125 if name == "sigmoid" else 0.005
+        found = (byte.double() - 27) * step
+        assert float((found - slope).abs().max()) < 0.501 * step
+        assert bool((found[(slope == 0) | (slope == 1)] == slope[(slope == 0) | (slope == 1)]).all())
+    g = torch.randn(d, b, l)
+    rounded, truth = (fused_triton.backward(g, k, y, w, learn=False) for k in (kept, plain))
+    assert torch.equal(rounded[0], truth[0])
+    half = (float(w.W.abs().sum(0).max()) + 1) * 0.0026 * float(truth[0].abs().max())  # of a step, in both slopes
+    assert 0 < float((rounded[1] - truth[1]).abs().max()) < half * 1.13
+
+
+def test_entry() -> None:
+    x = torch.randn(2, 9, 3)
+    compare(x.permute(2, 0, 1), None, torch.randn(16, 2, 9), weights(16, 3, ("none", "none", None), entry=True))
+
+
+@pytest.mark.parametrize("b", [32, 21])
+@pytest.mark.parametrize("fine", [False, True])
+def test_toeplitz_products(b: int, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tiles and a broken one; tables whole, and as the two halves that float32 takes on matrix units."""
+    for name in ("SIZE", "ROWS", "DEPTH", "FINE_DEPTH"):
+        monkeypatch.setattr(toeplitz_triton, name, 16)
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
+    x, g, k = torch.randn(2, b, 64), torch.randn(2, b, 64), torch.randn(2, 64)
+    ahead, back = toeplitz_triton.tables(k, torch.float32, 16, fine)
+    want = toeplitz._tables(k, torch.float32, 16)
+    assert_close((toeplitz._whole(ahead), toeplitz._whole(back)), want)
+    y, gx = toeplitz.forward_product(x, want[0]), toeplitz.adjoint_product(g, want[1])
+    assert_close(toeplitz_triton.product(x, ahead, back=False), y)
+    assert_close(toeplitz_triton.product(g, back, back=True), gx)
+    assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone()), gx + x)
+    assert_close(toeplitz.forward_product(x, ahead), y)  # torch's products take both kinds of table too
+    assert_close(toeplitz.adjoint_product(g, back, onto=x.clone()), gx + x)
+    assert_close(toeplitz_triton.kernel_gradient(x, g), toeplitz.kernel_gradient(x, g, 16), gradient=True)
+
+
+def test_halves_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has eleven binary digits, and both add up to every digit of the table."""
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
+    k = torch.randn(1, 64) * 10.0 ** torch.randint(-20, 20, (1, 64))
+    made, whole = toeplitz_triton.tables(k, torch.float32, 16, True), toeplitz._tables(k, k.dtype, 16)
+    for table, want in zip(made, whole, strict=True):
+        assert torch.equal(table[0].double() + table[1].double(), want.double())
+        assert bool((table[0].view(torch.int32) % 0x2000 == 0).all())
+        assert bool((table[1].abs() <= want.abs() * 2.0**-11).all())

@@ -1,0 +1,137 @@
+"""The compiled response of S4D against what the layer answers to an impulse, in values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close, filters
+from resolvent.layers import S4D
+from resolvent.lowering.responses import response
+from resolvent.runtime.dispatch import use
+
+pytest.importorskip("numba")
+
+
+def layer_of(d: int = 5, n: int = 6, **more: Any) -> S4D:
+    torch.manual_seed(0)
+    layer = S4D(d, n, **({"dt_min": 0.01, "dt_max": 1.0} | more)).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return layer
+
+
+def answer(layer: S4D, length: int) -> Tensor:
+    """Step by step."""
+    state, rows = layer.initial_state(1), []
+    for t in range(length):
+        y, state = layer.step(torch.full((1, layer.d_model), float(t == 0), dtype=torch.float64), state)
+        rows.append(y[0])
+    return torch.stack(rows, 1)  # (d, l)
+
+
+def compiled(layer: S4D, length: int) -> Tensor:
+    K = response(filters(layer)[0], length)
+    assert type(K.grad_fn).__name__ == "_ResponseBackward"
+    return K
+
+
+def compare(layer: S4D, length: int) -> None:
+    got, want = compiled(layer, length), answer(layer, length)
+    assert_close(got, want)
+    weight = torch.linspace(-1, 2, want.numel(), dtype=torch.float64).view_as(want)
+    own = list(layer.parameters())
+    for a, b in zip(*(torch.autograd.grad(K, own, weight) for K in (got, want)), strict=True):
+        assert_close(a, b, gradient=True)
+
+
+@pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
+@pytest.mark.parametrize(("d", "n", "length"), [(1, 2, 1), (5, 6, 2), (3, 34, 61), (7, 4, 128)])
+def test_shapes(d: int, n: int, length: int, discretisation: str) -> None:
+    compare(layer_of(d, n, discretisation=discretisation), length)
+
+
+def test_without_skip() -> None:
+    compare(layer_of(skip=False), 9)
+
+
+@pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
+@pytest.mark.parametrize(("name", "value"), [("log_decay", -45.0), ("log_decay", 35.0), ("log_dt", -50.0)])
+def test_held_parameters(name: str, value: float, discretisation: str) -> None:
+    """On the unit circle, and where a parameter is held at the end of its range."""
+    layer = layer_of(discretisation=discretisation)
+    with torch.no_grad():
+        getattr(layer, name)[1] = value
+    compare(layer, 20)
+
+
+def test_series_and_quotient_meet() -> None:
+    """dt |lam| on both sides of the radius where the series ends, and at zero."""
+    layer = layer_of(5, 2)
+    with torch.no_grad():
+        layer.log_decay.fill_(-30.0)
+        layer.frequency.copy_(torch.tensor([[0.0], [0.4999], [0.5001], [1e-6], [3.0]]))  # type: ignore[union-attr]
+        layer.log_dt.zero_()
+    compare(layer, 7)
+
+
+def test_float32_parameters_give_a_float64_response() -> None:
+    layer = layer_of().float()
+    with use("torch"):
+        want = response(filters(layer)[0], 40)
+    got = compiled(layer, 40)
+    assert got.dtype == torch.float64
+    assert_close(got, want)
+    g = torch.randn_like(want)
+    found = [torch.autograd.grad(K, list(layer.parameters()), g) for K in (got, want)]
+    for a, b in zip(*found, strict=True):
+        assert a.dtype == torch.float32
+        assert_close(a, b, gradient=True)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    layer, threads = layer_of(40, 32), torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            K = compiled(layer, 64)
+            found.append([K, *torch.autograd.grad(K.square().sum(), list(layer.parameters()))])
+    finally:
+        torch.set_num_threads(threads)
+    for parts in zip(*found, strict=True):
+        assert all(torch.equal(p, parts[0]) for p in parts)
+
+
+def test_gradients_of_gradients() -> None:
+    layer, found = layer_of(3, 4), []
+    own = list(layer.parameters())
+    for K in (compiled(layer, 6), answer(layer, 6)):
+        slopes = torch.autograd.grad(K.square().sum(), own, create_graph=True)
+        found.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), own))  # type: ignore[arg-type]
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b, gradient=True)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    layer = layer_of()
+    with torch.no_grad():
+        layer.log_dt[2] = torch.nan
+    bad = compiled(layer, 8).isnan().all(1)
+    assert bad.tolist() == [False, False, True, False, False]
+
+
+def test_what_has_no_kernel_runs_as_ever() -> None:
+    real = layer_of(init="real")
+    assert_close(response(filters(real)[0], 9), answer(real, 9))
+    with use("torch"):
+        assert type(response(filters(layer_of())[0], 9).grad_fn).__name__ != "_ResponseBackward"
+    layer = layer_of()
+    layer.C.requires_grad_(False)
+    K = compiled(layer, 9)
+    (g,) = torch.autograd.grad(K.sum(), layer.B)
+    assert g.abs().sum() > 0

@@ -1,0 +1,160 @@
+"""A stack inside of somebody's own module, against the same blocks called one after the other."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import assert_close
+from resolvent.attacks import PGD, Draws, Threat
+from resolvent.blocks import AdS, LayerNorm, Mixer, Residual, Stack
+from resolvent.layers import DSS, S4, S4D, S5
+from resolvent.lowering import stack_form
+from resolvent.training import pgd_at
+from resolvent.training.step.batch import Batch
+
+LAYERS: dict[str, Callable[[], Any]] = {"s4": lambda: S4(4, 4), "s4d": lambda: S4D(4, 4), "dss": lambda: DSS(4, 4)}
+
+
+def stack(name: str = "s4d", **more: Any) -> Stack:
+    torch.manual_seed(0)
+    blocks = [
+        Residual(LAYERS[name](), mixer=Mixer(4, kind), ads=ads, **more)
+        for kind, ads in (("linear", AdS(4, "tanh")), ("glu", None))  # type: ignore[arg-type]
+    ]
+    return Stack(blocks).double()
+
+
+class Mine(nn.Module):
+    """Somebody's own model; with `whole` it calls the stack, else its blocks."""
+
+    def __init__(self, whole: bool = True, **more: Any) -> None:
+        super().__init__()
+        self.whole, self.body = whole, stack(**more)
+        self.enter, self.out = nn.Linear(2, 4).double(), nn.Linear(4, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.enter(x).tanh()
+        if self.whole:
+            h = self.body(h)[0]
+        else:
+            for block in self.body.blocks:
+                h = block(h)[0]
+        out: Tensor = self.out(h.mean(1))
+        return out
+
+
+def pair(**more: Any) -> tuple[Mine, Mine]:
+    torch.manual_seed(0)
+    mine = Mine(**more)
+    plain = copy.deepcopy(mine)
+    plain.whole = False
+    return mine, plain
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 64)])
+def test_values_and_gradients(name: str, prenorm: bool, shape: tuple[int, int]) -> None:
+    """Of the first and second order, in x and in the parameters."""
+    found = []
+    for model in pair(name=name, prenorm=prenorm):
+        x = torch.randn(*shape, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        y = model(x)
+        first = torch.autograd.grad(y.square().sum(), [x, *model.parameters()], create_graph=True)
+        (second,) = torch.autograd.grad(first[0].square().sum(), x)
+        found.append([y, *first, second])
+    assert stack_form.stackable(stack(name, prenorm=prenorm)) is not None
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want, gradient=True, tolerance=1e-8)  # second derivatives of norms lose two digits
+
+
+def test_an_attack_and_a_training_step_find_the_same() -> None:
+    mine, plain = pair()
+    g = torch.Generator().manual_seed(2)
+    x, y = torch.rand(6, 20, 2, dtype=torch.float64, generator=g), torch.randint(0, 3, (6,), generator=g)
+    threat = Threat("linf", 0.1, (0, 1))
+    for attack in (PGD(steps=3, random_start=False), PGD(steps=3)):
+        assert_close(attack(mine.eval(), x, y, threat).x_adv, attack(plain.eval(), x, y, threat).x_adv)
+    found = []
+    for model in (mine.train(), plain.train()):
+        loss = pgd_at(threat, steps=2)(model, Batch(x, y, None, Draws(0, torch.arange(6))))
+        loss.value.backward()
+        found.append([loss.value, *(p.grad for p in model.parameters())])
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want, gradient=True)
+
+
+def test_the_state_is_there_when_it_is_asked_for() -> None:
+    own, x = stack(), torch.randn(2, 9, 4, dtype=torch.float64)
+    y, state = own(x)
+    assert isinstance(state, stack_form.LateState)
+    want = own.blocks[1](own.blocks[0](x)[0])[1]
+    assert_close(state["blocks.1"]["layer"], want["layer"])
+    x_t = torch.randn(2, 4, dtype=torch.float64)
+    whole = own(torch.cat([x, x_t[:, None]], 1))[0]
+    for late in (state, own(x)[1], pickle.loads(pickle.dumps(own(x.detach())[1])), own(x)[1].copy()):
+        assert sorted(late) == ["blocks.0", "blocks.1"]
+        assert_close(own.step(x_t, late)[0], whole[:, -1])
+        assert_close(own(x_t[:, None], late)[0], whole[:, -1:])
+    assert_close(y, whole[:, :-1])
+
+
+def test_frozen_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, x, made = stack(), torch.randn(2, 9, 4, dtype=torch.float64), []
+    make = stack_form._make_tables
+    monkeypatch.setattr(stack_form, "_make_tables", lambda *a: made.append(a) or make(*a))
+    want = own(x)[0]
+    with own.frozen():
+        for _ in range(3):
+            assert_close(own(x)[0], want)
+    assert len(made) == 2
+
+
+class Shifted(LayerNorm):
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return super().forward(x, lengths) + 1
+
+
+CHANGES: dict[str, Callable[[Stack], Any]] = {
+    "a hook": lambda s: s.blocks[0].layer.register_forward_hook(lambda m, g, out: (2 * out[0], out[1])),
+    "a subclass": lambda s: setattr(s.blocks[1].norm, "__class__", Shifted),
+    "a method": lambda s: setattr(s.blocks[0].mixer, "forward", lambda x: x.cos()),
+    "another layer": lambda s: s.blocks.append(Residual(S5(4, 4)).double()),
+    "both directions": lambda s: s.blocks.append(Residual(S4D(4, 4, bidirectional=True)).double()),
+    "dropout": lambda s: setattr(s.blocks[0].dropout, "p", 0.5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_ours_is_called(change: str) -> None:
+    own, x = stack(), torch.randn(2, 9, 4, dtype=torch.float64)
+    own(x)
+    CHANGES[change](own)
+    assert stack_form.serve(own, x) is None
+
+
+def test_the_modules_take_what_the_form_does_not() -> None:
+    own, x = stack(), torch.randn(2, 9, 4, dtype=torch.float64)
+    lengths = torch.tensor([9, 3])
+    h = x
+    for block in own.blocks:
+        h = block(h, None, lengths)[0]
+    assert_close(own(x, None, lengths)[0], h)
+    with pytest.raises(ValueError, match="Stack takes no dt or rate"):  # which the layers say, not the form
+        own(x, dt=torch.ones(2, 9, dtype=torch.float64))
+    with pytest.raises(TypeError):
+        own(x, stride=None)
+    broken = x.clone()
+    broken[:, 5] = torch.nan
+    assert_close(own(broken)[0][:, :5], own(x)[0][:, :5])
+    for odd in (x[:, :0], x.float(), x[..., :3], torch.randn(2, 65, 4, dtype=torch.float64), None):
+        assert not isinstance(odd, Tensor) or stack_form.serve(own, odd) is None
+    with pytest.raises((TypeError, ValueError)):
+        own(x[..., :3])

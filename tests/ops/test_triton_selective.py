@@ -1,0 +1,130 @@
+"""The Triton selective scan in interpreter mode, on tiny shapes, against the loop in float64."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
+from selective_cases import ALL, double, draw, slow, with_gradients
+
+from helpers import assert_close
+from resolvent.ops.selective_scan import torch as selective_chunked
+from resolvent.ops.selective_scan import triton as selective_triton
+from resolvent.ops.selective_scan.inputs import Inputs, each
+
+
+def check(x: Inputs, reverse: bool = False) -> None:
+    """Values and every gradient, with the upstream gradients that `with_gradients` draws."""
+    (y, h), want = with_gradients(slow, double(x), reverse)
+    source = torch.Generator().manual_seed(1)
+    gy, gh = (torch.randn(t.shape, generator=source, dtype=torch.float64) for t in (y, h))
+    x = each(torch.Tensor.detach, x)
+    y_found, h_found, saved = selective_triton.forward(x, reverse, True)
+    gradients = selective_triton.backward(x, saved, gy.to(x.u.dtype), gh.float(), reverse)
+    found = [g for g in gradients if g is not None]
+    assert y_found.dtype == x.u.dtype
+    assert [g.dtype for g in found] == [t.dtype for t in x if t is not None]
+    assert_close(y_found.double(), y, dtype=x.u.dtype)
+    assert_close(h_found.double(), h, dtype=x.u.dtype)
+    for got, true in zip(found, want, strict=True):
+        assert_close(got.double(), true, dtype=x.u.dtype, gradient=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_odd_sizes(reverse: bool) -> None:
+    check(draw(1, 5, 3, 3, dtype=torch.float32), reverse)
+
+
+def test_more_than_one_chunk() -> None:
+    check(draw(1, 33, 2, 1, extras=("z",), dtype=torch.float32))
+
+
+def test_bare() -> None:
+    check(draw(2, 3, 2, 2, extras=(), dtype=torch.float32))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_first_state_cut_from_a_wider_one(reverse: bool) -> None:
+    x = draw(2, 5, 3, 4, dtype=torch.float32)
+    assert x.h0 is not None
+    wide = torch.full((2, 3, 8), torch.nan)
+    wide[:, :, :4] = x.h0.detach()
+    check(x._replace(h0=wide[:, :, :4].requires_grad_()), reverse)
+
+
+@pytest.mark.parametrize(("b", "d"), [(0, 3), (2, 0)])
+def test_nothing_gives_nothing(b: int, d: int) -> None:
+    x = each(torch.Tensor.detach, draw(b, 5, d, 4, dtype=torch.float32))
+    y, h, saved = selective_triton.forward(x, False, True)
+    assert y.shape == (b, 5, d)
+    assert h.shape == (b, d, 4)
+    found = selective_triton.backward(x, saved, y, h, False)
+    assert [None if g is None else g.shape for g in found] == [None if t is None else t.shape for t in x]
+
+
+def test_whole_tiles_in_half_precision() -> None:
+    """No tail anywhere: no masks, and B and C in pairs."""
+    check(draw(1, 32, 16, 16, dtype=torch.bfloat16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", [False, True])
+def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 64 steps, and a last one of 33: what enters each is found first, backwards in two parts of each."""
+    monkeypatch.setattr(selective_triton, "FULL", 10**6)
+    cut = selective_triton.backward_cut(1, 161, 2, 2)
+    assert (cut.segments, cut.length, cut.parts) == (3, 2, 2)
+    check(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
+
+
+@pytest.mark.slow
+def test_many_chunks_in_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five in one: the memory for states that are found ahead is written over and over."""
+    monkeypatch.setattr(selective_triton, "_cheapest", lambda *_: 1)
+    check(draw(1, 129, 2, 1, extras=("D", "h0"), dtype=torch.float32))
+
+
+def test_cut_of_the_backward_pass() -> None:
+    """Rounds as full as can be, and no segment more than that takes."""
+    cuts = [selective_triton.backward_cut(*size, 16) for size in ((256, 1024, 256), (8, 16384, 1024), (1, 65536, 256))]
+    assert [(cut.segments, cut.length) for cut in cuts] == [(1, 32), (2, 256), (64, 32)]
+
+
+def test_saved_states_lie_side_by_side() -> None:
+    """(b, chunks, n, d) as everywhere, with n innermost in memory."""
+    x = each(torch.Tensor.detach, draw(1, 33, 3, 2, dtype=torch.float32))
+    saved = selective_triton.forward(x, False, True)[2]
+    assert saved.shape == (1, 2, 2, 3)
+    assert saved.mT.is_contiguous()
+    assert_close(saved, selective_chunked.forward(x, False, True)[2])
+
+
+def test_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two channels to a thread."""
+    monkeypatch.setattr(selective_triton, "FULL", 1)
+    check(draw(1, 4, 70, 2, extras=("D", "z"), dtype=torch.float32))
+
+
+@pytest.mark.slow
+def test_slices_of_one_projection() -> None:
+    """u and z side by side in memory, as a projection leaves them, are read where they lie."""
+    x = draw(2, 4, 3, 2, dtype=torch.float32)
+    pair = torch.cat((x.u, x.z), -1).detach()
+    u, z = pair.chunk(2, -1)
+    assert selective_triton._dense(u).data_ptr() == u.data_ptr()
+    check(x._replace(u=u.requires_grad_(), z=z.requires_grad_()))
+
+
+def test_too_many_states_run_in_torch(caplog: pytest.LogCaptureFixture) -> None:
+    selective_triton._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "resolvent"):
+        for _ in range(2):
+            check(draw(1, 3, 2, selective_triton.MOST_STATES + 1, extras=ALL, dtype=torch.float32))
+    assert sum("states" in message for message in caplog.messages) == 1
+
+
+def test_a_dtype_that_is_not_taken() -> None:
+    with pytest.raises(TypeError, match="float32"):
+        selective_triton.forward(draw(1, 2, 2, 2), False, False)

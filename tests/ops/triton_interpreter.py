@@ -1,0 +1,44 @@
+"""Triton kernels on the CPU, one numpy operation after another; import this before the modules that hold kernels.
+
+On a machine with a GPU the kernels are compiled, for the whole process, and `tests/gpu` runs them.
+
+With newer numpy a scalar, which the interpreter keeps as an array of one element, no longer turns into the bound of a
+loop by itself; the repair lives here, and works on every version.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+if torch.cuda.is_available():
+    pytest.skip("here the kernels run compiled, in tests/gpu", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"
+interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs triton, which no extra of ours brings")
+_patch = interpreter._patch_lang_tensor
+
+
+def _with_index(tensor: Any, scope: Any) -> None:
+    _patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _with_index
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *places: tuple[ModuleType, str]) -> None:
+    """Each of these functions fails as a kernel does that a device has no room for; nothing was refused before."""
+    from triton.runtime.errors import OutOfResources
+
+    from resolvent.ops.linear_scan import triton as linear_triton
+
+    def refuse(*_: Any) -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(linear_triton, "_refused", set())
+    for module, name in places:
+        monkeypatch.setattr(module, name, refuse)

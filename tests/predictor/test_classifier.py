@@ -1,0 +1,120 @@
+"""The estimator under scikit-learn's own checks, in its pipelines and searches, on sequences of three layouts."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import resolvent as rv
+from resolvent.models import ResidualConfig, S5Config
+
+QUICK = {"epochs": 8, "d_model": 8, "layers": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks() -> None:
+    """All but what needs pandas or an array API that is not switched on."""
+    found = check_estimator(rv.SequenceClassifier(**QUICK), on_fail=None, on_skip=None)
+    assert {r["check_name"]: r["exception"] for r in found if r["status"] not in ("passed", "skipped")} == {}
+    assert sum(r["status"] == "passed" for r in found) >= 50
+
+
+def tones(n: int = 60, l: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Slow or quick oscillations in the first of two channels; the second is noise. Words as classes."""
+    rng = np.random.default_rng(seed)
+    quick = rng.integers(0, 2, n).astype(bool)
+    phase, t = rng.uniform(0, 6, (n, 1)), np.arange(l)
+    x = np.stack([np.sin(np.where(quick, 2.2, 0.4)[:, None] * t + phase), rng.normal(size=(n, l))], -1)
+    return 5 + 3 * x, np.where(quick, "quick", "slow")
+
+
+def classifier(**options: Any) -> Any:
+    return rv.SequenceClassifier(**{**QUICK, "epochs": 15, **options})
+
+
+def test_it_learns_and_answers_with_the_classes_given() -> None:
+    x, y = tones()
+    new, truth = tones(seed=1)
+    made = classifier(epochs=30, d_model=16, batch_size=16).fit(x, y)
+    assert made.score(new, truth) > 0.9
+    assert set(made.predict(new)) == {"quick", "slow"}
+    np.testing.assert_allclose(made.predict_proba(new).sum(1), 1)
+    assert made.classes_[made.predict_proba(new).argmax(1)].tolist() == made.predict(new).tolist()
+    numbers = classifier(epochs=2).fit(x, np.where(y == "quick", 7, -3))
+    assert set(numbers.classes_) == {7, -3}
+
+
+def test_layouts_and_lists_are_the_same_samples() -> None:
+    x, y = tones(30)
+    first = classifier(epochs=2).fit(x, y)
+    turned = classifier(epochs=2, layout="ncl").fit(x.transpose(0, 2, 1), y)
+    np.testing.assert_array_equal(first.predict_proba(x), turned.predict_proba(x.transpose(0, 2, 1)))
+    np.testing.assert_allclose(first.predict_proba(list(x)), first.predict_proba(x), atol=1e-12)
+    cut = [v[: 10 + i % 9] for i, v in enumerate(x)]
+    padded = np.zeros_like(x)
+    for i, v in enumerate(cut):
+        padded[i, : len(v)] = v
+    lengths = [len(v) for v in cut]
+    expected = first.predictor_.predict_proba(padded.astype(np.float32), lengths)
+    np.testing.assert_allclose(first.predict_proba(cut), expected, atol=1e-12)
+
+
+def test_pipelines_searches_and_pickles() -> None:
+    x, y = tones(30)
+    scores = cross_val_score(make_pipeline(FunctionTransformer(lambda v: v[:, ::2]), classifier(epochs=1)), x, y, cv=2)
+    assert len(scores) == 2
+    grid = {"block": [None, ResidualConfig(S5Config(d_state=8))]}
+    found = GridSearchCV(classifier(epochs=1), grid, cv=2).fit(x, y)
+    again = pickle.loads(pickle.dumps(found.best_estimator_))
+    np.testing.assert_array_equal(again.predict_proba(x), found.best_estimator_.predict_proba(x))
+
+
+def test_it_is_trained_against_an_attacker_saved_and_attacked(tmp_path: Path) -> None:
+    x, y = tones(30)
+    made = classifier(epochs=1, objective=rv.trades(rv.Threat("linf", 0.2), steps=2)).fit(x, y)
+    made.predictor_.save(tmp_path / "kept")
+    np.testing.assert_array_equal(rv.load(tmp_path / "kept").predict(x.astype(np.float32)), made.predict(x))
+    assert "validation_robust" in made.history_.rows[-1]
+
+
+def test_missing_values() -> None:
+    x, y = tones(30)
+    x[3, 4, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        classifier().fit(x, y)
+    made = classifier(epochs=1, missing="ffill").fit(x, y)
+    assert np.isfinite(made.predict_proba(x)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda x, y: (x, y[:-1]), "one answer a sample"),
+        (lambda x, y: (x, np.full(len(y), "one")), "at least 2 classes"),
+        (lambda x, y: (x[:, :, :, None], y), "x of shape"),
+        (lambda x, y: (x[:0], y[:0]), "0 sample"),
+    ],
+)
+def test_bad_input_is_refused(change: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        classifier(epochs=1).fit(*change(*tones(12)))
+
+
+def test_another_width_is_refused() -> None:
+    x, y = tones(12)
+    made = classifier(epochs=1).fit(x, y)
+    with pytest.raises(ValueError, match="X has 1 features, but SequenceClassifier is expecting 2"):
+        made.predict(x[..., :1])
+    with pytest.raises(ValueError, match="layout must be"):
+        classifier(layout="cnl").fit(x, y)
