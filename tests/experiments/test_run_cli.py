@@ -215,9 +215,12 @@ def test_a_pickle_in_the_place_of_weights(capsys: pytest.CaptureFixture[str], tm
     run_cell(replace(small_cell(), attacks=()), tmp_path / "run", told=lambda line: None)
     path = tmp_path / "run" / "checkpoint" / "best" / "model.safetensors"
     torch.save(Bomb(), path)
-    for command in (["attack"], ["certify"], ["analyse"]):
-        error = said(capsys, *command, str(tmp_path / "run"))
-        assert "model.safetensors cannot be read" in error
+    for command in ("attack", "certify", "analyse"):
+        error = said(capsys, command, str(tmp_path / "run"))
+        assert "is not what its run kept there" in error
+    copied = shutil.copytree(path.parent, tmp_path / "copied")  # beside no record that tells its digest
+    for command in ("attack", "certify", "analyse"):
+        assert "model.safetensors cannot be read" in said(capsys, command, str(copied), "--data", "digits")
 
 
 def test_a_report_of_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
