@@ -14,10 +14,12 @@ import torch
 
 from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance, leaves
 from resolvent.lowering.describe import describe
-from resolvent.models import ModelConfig, build_model
+from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, build_model
+from resolvent.models.layer_config import LayerConfig
 from resolvent.models.model import Model
 
-__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "filters", "random_cuts", "stirred"]
+__all__ = ["GRADIENTS", "VALUES", "assert_close", "distance", "filters", "random_cuts", "small_classifier", "stir",
+           "stirred", "through_modules"]  # fmt: skip
 
 
 def assert_close(
@@ -42,15 +44,31 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return {torch.complex128: torch.float64, torch.complex64: torch.float32}.get(dtype, dtype)
 
 
+def small_classifier(layer: LayerConfig, channels: int, classes: int, d_model: int = 4) -> ModelConfig:
+    """The settings of one residual block around a layer."""
+    return ModelConfig(ChannelsConfig(channels), ResidualConfig(layer), ClassifierConfig(classes), d_model, layers=1)
+
+
+def stir(model: torch.nn.Module, by: float) -> None:
+    """Move every parameter and running mean from the symmetric values that they have when fresh."""
+    means = [b for name, b in model.named_buffers() if name.endswith("running_mean")]
+    with torch.no_grad():
+        for t in [*model.parameters(), *means]:
+            t.add_(by * torch.randn_like(t))
+
+
 def stirred(settings: ModelConfig, by: float, dtype: torch.dtype = torch.float64) -> Model:
     """A model away from the symmetric values that it has when fresh."""
     torch.manual_seed(0)
     model = build_model(settings).to(dtype)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(by * torch.randn_like(p))
+    stir(model, by)
     assert isinstance(model, Model)
     return model
+
+
+def through_modules(model: Model, x: torch.Tensor) -> torch.Tensor:
+    """The pass by modules, one after another: no kernel of a lowered form."""
+    return model.from_embedding(model.embed(x))
 
 
 def filters(*layers: torch.nn.Module) -> list[Any]:

@@ -13,30 +13,15 @@ from torch import Tensor, nn
 
 import resolvent as rv
 from resolvent.analysis import Attribution, Change, attribution, feature_kl, feature_mse
-from resolvent.models import (
-    ClassifierConfig,
-    DSSConfig,
-    MambaConfig,
-    MegaConfig,
-    ModelConfig,
-    ResidualConfig,
-    RetrievalConfig,
-    S4Config,
-    S5Config,
-    TokensConfig,
-    build_model,
-    components_of,
-    config,
-    presets,
-)
+from resolvent.models import DSSConfig, ModelConfig, S4Config, S5Config, build_model, components_of, config, presets
 from resolvent.models.presets.robustness import Structure
 
 SMALL: dict[str, Any] = {
-    "s4": ResidualConfig(S4Config(4), mixer="linear", activation="gelu"),
-    "dss": ResidualConfig(DSSConfig(2, "softmax", separate_dt=False), mixer="linear", activation="gelu"),
-    "s5": ResidualConfig(S5Config(4, conjugate=False), mixer="none", activation="none"),
-    "mega": MegaConfig(z=4, hidden=8, d_state=2, ffn=8, max_length=16, bidirectional=True),
-    "mamba": MambaConfig(3),
+    "s4": config.ResidualConfig(S4Config(4), mixer="linear", activation="gelu"),
+    "dss": config.ResidualConfig(DSSConfig(2, "softmax", separate_dt=False), mixer="linear", activation="gelu"),
+    "s5": config.ResidualConfig(S5Config(4, conjugate=False), mixer="none", activation="none"),
+    "mega": config.MegaConfig(z=4, hidden=8, d_state=2, ffn=8, max_length=16, bidirectional=True),
+    "mamba": config.MambaConfig(3),
 }
 LABELS = {  # what Figure 3 has bars for, AdS apart
     "s4": {"ssm", "linear"},
@@ -305,7 +290,8 @@ def test_ssm_of_mamba_is_read_beside_its_fused_gate() -> None:
 
 def test_tokens_are_perturbed_after_the_embedding() -> None:
     torch.manual_seed(0)
-    model = build_model(ModelConfig(TokensConfig(5), SMALL["s4"], ClassifierConfig(2), d_model=6, layers=1)).double()
+    settings = ModelConfig(config.TokensConfig(5), SMALL["s4"], config.ClassifierConfig(2), d_model=6, layers=1)
+    model = build_model(settings).double()
     e = model.embed(torch.randint(5, (3, 9))).detach()
     noisy = e + 0.1 * torch.randn_like(e)
     lengths = torch.tensor([9, 4, 6])
@@ -315,7 +301,7 @@ def test_tokens_are_perturbed_after_the_embedding() -> None:
 
 def test_two_documents_for_each_answer() -> None:
     torch.manual_seed(0)
-    settings = ModelConfig(config.ChannelsConfig(1), SMALL["s4"], RetrievalConfig(2), d_model=6, layers=1)
+    settings = ModelConfig(config.ChannelsConfig(1), SMALL["s4"], config.RetrievalConfig(2), d_model=6, layers=1)
     model = build_model(settings).double()
     x, x_adv = pair(2, 2, 9, 1)
     lengths = torch.tensor([[9, 2], [5, 7]])
@@ -330,7 +316,8 @@ def test_two_documents_for_each_answer() -> None:
 )
 def test_other_blocks(block: Any) -> None:
     torch.manual_seed(0)
-    model = build_model(ModelConfig(config.ChannelsConfig(1), block, ClassifierConfig(2), d_model=4, layers=3)).double()
+    settings = ModelConfig(config.ChannelsConfig(1), block, config.ClassifierConfig(2), d_model=4, layers=3)
+    model = build_model(settings).double()
     parts = components_of(model)
     assert set(parts) == {"ssm", "linear"} | ({"attention"} if isinstance(block, config.GriffinConfig) else set())
     x, x_adv = pair(3, 9, 1)

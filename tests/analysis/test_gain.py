@@ -11,14 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.analysis.certificates.gain import SLACK, BrokenClaim, Gain, NoBound, certified_gain, hinf_gain
 from resolvent.models import ModelConfig, build_model
-from resolvent.models.config import (
-    CertifiedConfig,
-    ChannelsConfig,
-    ClassifierConfig,
-    LipschitzConfig,
-    MambaConfig,
-    ResidualConfig,
-)
+from resolvent.models import config as c
 from resolvent.ssm.part import Part
 from resolvent.ssm.system import Diagonal, System
 
@@ -117,7 +110,7 @@ def test_what_is_no_list_of_parts() -> None:
 
 
 def small(block: object, norm: str = "none", **change: object) -> ModelConfig:
-    settings = {"d_model": 4, "layers": 2, "norm": norm, "input": ChannelsConfig(2), "head": ClassifierConfig(3)}
+    settings = {"d_model": 4, "layers": 2, "norm": norm, "input": c.ChannelsConfig(2), "head": c.ClassifierConfig(3)}
     return ModelConfig(block=block, **{**settings, **change})
 
 
@@ -125,10 +118,10 @@ def models() -> dict[str, nn.Module]:
     from resolvent.models import layer_config as lc
 
     made = {
-        name: build_model(small(ResidualConfig(layer=layer, mixer="linear")))
+        name: build_model(small(c.ResidualConfig(layer=layer, mixer="linear")))
         for name, layer in {"LRU": lc.LRUConfig(d_state=6), "S4D": lc.S4DConfig(d_state=4)}.items()
     }
-    certified = small(LipschitzConfig(), certified=CertifiedConfig(gain=2.5, memory=8))
+    certified = small(c.LipschitzConfig(), certified=c.CertifiedConfig(gain=2.5, memory=8))
     return made | {"L2RU": build_model(certified)}
 
 
@@ -173,8 +166,8 @@ def test_bound_holds_after_absurd_training_steps() -> None:
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        (small(ResidualConfig(), norm="layer"), "norm"),
-        (small(MambaConfig()), "selective"),
+        (small(c.ResidualConfig(), norm="layer"), "norm"),
+        (small(c.MambaConfig()), "selective"),
     ],
     ids=["LayerNorm", "Mamba"],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from victims import Recurrent, labelled, sequences
+from victims import Padded, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, FAB, FGSM, PGD, Draws, Square, Threat, autoattack, dlr, targeted_dlr
 from resolvent.attacks.rows import fit_threat
@@ -30,16 +30,6 @@ ATTACKS: tuple[Any, ...] = (
     Square(n_queries=40),
 )
 NAMES = [f"{attack.name}-{i}" for i, attack in enumerate(ATTACKS)]
-
-
-class Padded(Recurrent):
-    """The same, which stops at each length."""
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if lengths is None:
-            return super().forward(x)
-        inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-        return super().forward(torch.where(inside[:, :, None], x, 0.5))
 
 
 def assert_obeys(point: Tensor, x: Tensor, eps: Any, norm: str, bounds: Any = None, free: Any = None) -> None:

@@ -10,30 +10,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from victims import Recurrent, labelled, sequences
+from victims import STRANGER, Recurrent, labelled, sequences
 
+from helpers import small_classifier
 from resolvent import cli
 from resolvent.data import load_task
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    ModelConfig,
-    ResidualConfig,
-    S4DConfig,
-    build_model,
-    load_model,
-    save_model,
-)
+from resolvent.models import S4DConfig, build_model, load_model, save_model
 from resolvent.training import FitSettings, fit
-
-STRANGER = f"{Path(__file__).parent / 'victims.py'}:Recurrent"
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    x = sequences(8)
-    save_file({"x": x, "y": labelled(Recurrent(), x)}, tmp_path / "data.safetensors")
-    return tmp_path / "data.safetensors"
 
 
 def quick(*arguments: str) -> int:
@@ -54,7 +37,7 @@ def test_a_strangers_class(data: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_one_logit_is_attacked_as_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig()), ClassifierConfig(1), d_model=4, layers=1)
+    config = small_classifier(S4DConfig(), channels=1, classes=1)
     model, x = build_model(config), torch.rand(6, 9, 1)
     save_model(model, tmp_path)
     y = (model(x)[:, 0] > 0).long()
@@ -66,7 +49,7 @@ def test_one_logit_is_attacked_as_two(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_saved_model_on_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig()), ClassifierConfig(10), d_model=4, layers=1)
+    config = small_classifier(S4DConfig(), channels=1, classes=10)
     save_model(build_model(config), tmp_path / "checkpoint")
     assert quick(str(tmp_path), "--samples", "2", "--eps", "0.01") == 0
     assert "2 samples" in capsys.readouterr().out
@@ -76,7 +59,7 @@ def trained(folder: Path) -> None:
     """A run of one epoch on a handful of digits, as `fit` leaves it."""
     task = load_task("digits")
     few = replace(task, **{n: part.select(torch.arange(40)) for n, part in task.splits().items()})
-    config = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig(4)), ClassifierConfig(10), d_model=4, layers=1)
+    config = small_classifier(S4DConfig(4), channels=1, classes=10)
     fit(build_model(config), few, settings=FitSettings(epochs=2, batch_size=20), folder=folder, save=save_model)
 
 

@@ -11,30 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from victims import Recurrent, labelled, sequences
+from victims import STRANGER, sequences
 
+from helpers import small_classifier
 from resolvent import cli
 from resolvent.attacks import Threat, autoattack
 from resolvent.data.preparation.keep import save_preprocess
 from resolvent.data.preparation.preprocess import Preprocess
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    ModelConfig,
-    ResidualConfig,
-    S4DConfig,
-    build_model,
-    save_model,
-)
-
-STRANGER = f"{Path(__file__).parent / 'victims.py'}:Recurrent"
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    x = sequences(8)
-    save_file({"x": x, "y": labelled(Recurrent(), x)}, tmp_path / "data.safetensors")
-    return tmp_path / "data.safetensors"
+from resolvent.models import S4DConfig, build_model, save_model
 
 
 def attack(*words: str) -> int:
@@ -58,7 +42,7 @@ def test_several_sizes_make_a_curve(data: Path, tmp_path: Path, capsys: pytest.C
 def scaled_run(folder: Path) -> tuple[nn.Module, np.ndarray[Any, Any], torch.Tensor, Preprocess]:
     """A model of three channels that a file in other units is scaled for."""
     torch.manual_seed(0)
-    config = ModelConfig(ChannelsConfig(3), ResidualConfig(S4DConfig()), ClassifierConfig(3), d_model=8, layers=1)
+    config = small_classifier(S4DConfig(), channels=3, classes=3, d_model=8)
     model = build_model(config).eval()
     raw = np.random.default_rng(0).normal(size=(10, 9, 3)) * [10.0, 0.1, 2.0] + [100.0, 0.0, -5.0]
     learned = Preprocess(

@@ -11,19 +11,12 @@ import torch
 from torch import Tensor
 from victims import Recurrent, labelled, sequences
 
+from helpers import small_classifier
 from resolvent import cli
 from resolvent.attacks import CorruptionReport, CorruptionSettings, Draws, evaluate_corruptions
 from resolvent.attacks.corruptions.corruption import CORRUPTIONS, SEVERITIES, Scene
 from resolvent.attacks.corruptions.evaluate import corrupt
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    ModelConfig,
-    ResidualConfig,
-    S4DConfig,
-    build_model,
-    save_model,
-)
+from resolvent.models import S4DConfig, build_model, save_model
 
 
 def scene(n: int = 200, l: int = 40, c: int = 3, lengths: Tensor | None = None) -> Scene:
@@ -129,8 +122,7 @@ def test_what_is_refused() -> None:
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    block = ResidualConfig(S4DConfig(4))
-    config = ModelConfig(input=ChannelsConfig(1), block=block, head=ClassifierConfig(10), d_model=4, layers=1)
+    config = small_classifier(S4DConfig(4), channels=1, classes=10)
     save_model(build_model(config), tmp_path / "run")
     words = ["corrupt", str(tmp_path / "run"), "--samples", "20"]
     assert cli.main(words) == 0

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
+from victims import Perceptron, answered
 
 from helpers import assert_close
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
@@ -19,25 +20,9 @@ NORMS = {"linf": 0.05, "l2": 0.3, "l1": 1.2}
 DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}
 
 
-class Bent(nn.Module):
-    """A small classifier of any shape that sums row by row, in double precision: batches of any size agree."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int = 5) -> None:
-        super().__init__()
-        n = int(torch.tensor(shape).prod())
-        g = torch.Generator().manual_seed(0)
-        self.first = nn.Parameter(torch.randn(n, 12, generator=g).double() / n**0.5)
-        self.last = nn.Parameter(torch.randn(12, classes, generator=g).double())
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = ((x.flatten(1).double() - 0.5)[:, :, None] * self.first).sum(1)
-        return (torch.tanh(3 * hidden)[:, :, None] * self.last).sum(1)
-
-
-def case(shape: tuple[int, ...] = (6, 3), b: int = 10, seed: int = 1) -> tuple[Bent, Tensor, Tensor]:
-    f = Bent(shape)
-    x = torch.rand(b, *shape, generator=torch.Generator().manual_seed(seed))
-    return f, x, f(x).argmax(1)
+def case(shape: tuple[int, ...] = (6, 3), b: int = 10, seed: int = 1) -> tuple[Perceptron, Tensor, Tensor]:
+    f = Perceptron(shape, hidden=12, classes=5)
+    return f, *answered(f, shape, b, seed)
 
 
 def same(a: AttackResult, b: AttackResult) -> bool:

@@ -9,20 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from victims import Recurrent, labelled, sequences
+from victims import Padded, Recurrent, labelled, sequences
 
 from resolvent.attacks import APGD, FAB, FGSM, PGD, SparseSteps, Square, Threat, autoattack, dlr, margin
 from resolvent.attacks.rows import fit_threat
-
-
-class Padded(Recurrent):
-    """The same, which stops at each length."""
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if lengths is None:
-            return super().forward(x)
-        inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-        return super().forward(torch.where(inside[:, :, None], x, 0.5))
 
 
 def outside_band(delta: np.ndarray[Any, Any], low: float, high: float) -> float:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from victims import Perceptron, answered
 
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
 from resolvent.attacks.square.attack import Square, square
@@ -16,25 +17,9 @@ from resolvent.attacks.square.attack import Square, square
 NORMS = {"linf": 0.2, "l2": 0.7, "l1": 2.0}
 
 
-class Flat(nn.Module):
-    """A small classifier of any shape, in double precision inside so that batches of any size agree."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int = 4) -> None:
-        super().__init__()
-        n = int(torch.tensor(shape).prod())
-        g = torch.Generator().manual_seed(0)
-        self.first = nn.Parameter(torch.randn(n, 16, generator=g).double() / n**0.5)
-        self.last = nn.Parameter(torch.randn(16, classes, generator=g).double())
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = (x.flatten(1).double() - 0.5)[:, :, None] * self.first  # summed row by row: no product over the batch
-        return (torch.tanh(3 * hidden.sum(1))[:, :, None] * self.last).sum(1)
-
-
-def case(shape: tuple[int, ...], b: int = 12, seed: int = 1) -> tuple[Flat, Tensor, Tensor]:
-    f = Flat(shape)
-    x = torch.rand(b, *shape, generator=torch.Generator().manual_seed(seed))
-    return f, x, f(x).argmax(1)
+def case(shape: tuple[int, ...], b: int = 12, seed: int = 1) -> tuple[Perceptron, Tensor, Tensor]:
+    f = Perceptron(shape, hidden=16, classes=4)
+    return f, *answered(f, shape, b, seed)
 
 
 def same(a: AttackResult, b: AttackResult) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent.attacks.autoattack.store import Store, digest, first_difference, plain
-from resolvent.disk import fingerprint, replace
+from resolvent.attacks.autoattack.store import Store, digest, plain
+from resolvent.disk import fingerprint, first_difference, replace
 
 CONFIG = {"attacks": [{"name": "pgd", "steps": 10}], "threat": {"eps": 0.1}, "seed": 0}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,37 @@ class Recurrent(nn.Module):
         return self.noise(h) @ self.out
 
 
+class Padded(Recurrent):
+    """The same, which stops at each length."""
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if lengths is None:
+            return super().forward(x)
+        inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return super().forward(torch.where(inside[:, :, None], x, 0.5))
+
+
+class Perceptron(nn.Module):
+    """A small classifier of any shape that sums row by row, in double precision: batches of any size agree."""
+
+    def __init__(self, shape: tuple[int, ...], hidden: int, classes: int) -> None:
+        super().__init__()
+        n = int(torch.tensor(shape).prod())
+        g = torch.Generator().manual_seed(0)
+        self.first = nn.Parameter(torch.randn(n, hidden, generator=g).double() / n**0.5)
+        self.last = nn.Parameter(torch.randn(hidden, classes, generator=g).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = ((x.flatten(1).double() - 0.5)[:, :, None] * self.first).sum(1)
+        return (torch.tanh(3 * hidden)[:, :, None] * self.last).sum(1)
+
+
+def answered(f: nn.Module, shape: tuple[int, ...], b: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Samples and the model's own answers."""
+    x = torch.rand(b, *shape, generator=torch.Generator().manual_seed(seed))
+    return x, f(x).argmax(1)
+
+
 def sequences(n: int = 24, l: int = 6, d: int = 3, seed: int = 1) -> Tensor:
     return torch.rand(n, l, d, generator=torch.Generator().manual_seed(seed))
 
@@ -40,4 +73,5 @@ def labelled(model: nn.Module, x: Tensor, wrong: int = 2) -> Tensor:
     return y
 
 
+STRANGER = f"{Path(__file__)}:Recurrent"  # as the command line names a class
 BOX = Threat("linf", 0.03, bounds=(0.0, 1.0))

@@ -11,18 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from helpers import small_classifier
 from resolvent import cli
 from resolvent.data import from_file
 from resolvent.data.readers.archive import read_arrays
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    LRUConfig,
-    ModelConfig,
-    ResidualConfig,
-    build_model,
-    save_model,
-)
+from resolvent.models import LRUConfig, build_model, save_model
 
 EIGHT = torch.float8_e4m3fn
 X, Y = np.linspace(0, 1, 240, dtype=np.float32).reshape(20, 4, 3), np.arange(20) % 2
@@ -36,7 +29,7 @@ NARROW = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = build_model(ModelConfig(ChannelsConfig(3), ResidualConfig(LRUConfig(4)), ClassifierConfig(2), 4, 1))
+    made = build_model(small_classifier(LRUConfig(4), channels=3, classes=2))
     return save_model(made, tmp_path_factory.mktemp("model"))
 
 

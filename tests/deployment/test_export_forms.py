@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import assert_close
+from helpers import assert_close, stir
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.deployment.flow import Flow
 from resolvent.deployment.forms import Step, Whole
@@ -57,9 +57,7 @@ CONFIGS: dict[str, c.ModelConfig] = {
 def made(name: str) -> Any:
     torch.manual_seed(0)
     model = build_model(CONFIGS[name]).double().eval()
-    with torch.no_grad():
-        for t in [*model.parameters(), *(b for n, b in model.named_buffers() if n.endswith("running_mean"))]:
-            t.add_(0.1 * torch.randn_like(t))
+    stir(model, 0.1)
     return model
 
 

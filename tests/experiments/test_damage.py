@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken_files import cut, flip
 
 from resolvent.experiments import AttackPlan, RunError, run_cell
 from resolvent.experiments.how import How
@@ -52,16 +53,6 @@ def unfinished(run: Path, *names: str) -> None:
     for name in ("record.json", *names):
         path = run / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def flip(path: Path) -> None:
-    held = bytearray(path.read_bytes())
-    held[-5] ^= 0x40
-    path.write_bytes(held)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def garble(path: Path) -> None:

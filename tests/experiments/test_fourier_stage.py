@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import assert_close
+from helpers import assert_close, small_classifier
 from resolvent.attacks import Draws
 from resolvent.experiments import Budget, Cell, FourierPlan, Goal, TaskChoice, run_cell
 from resolvent.experiments.recipe import cells_of
@@ -18,15 +18,7 @@ from resolvent.experiments.recipes.ptd import noise_model
 from resolvent.experiments.stages.fourier import own_worst
 from resolvent.experiments.stages.sites import sites_of, step_of
 from resolvent.layers import LRU, S5
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    ModelConfig,
-    ResidualConfig,
-    S4DConfig,
-    build_model,
-    load_model,
-)
+from resolvent.models import ChannelsConfig, ClassifierConfig, S4DConfig, build_model, load_model
 from resolvent.models.presets import robustness
 from resolvent.training import Batch
 
@@ -86,8 +78,8 @@ def test_the_own_worst_frequency_is_in_the_time_of_its_place() -> None:
 
 
 def test_a_bidirectional_model_has_a_worst_frequency_too() -> None:
-    block = ResidualConfig(S4DConfig(4, bidirectional=True, dt_min=0.1, dt_max=0.1))
-    model = build_model(ModelConfig(ChannelsConfig(1), block, ClassifierConfig(2), 3, 1))
+    layer = S4DConfig(4, bidirectional=True, dt_min=0.1, dt_max=0.1)
+    model = build_model(small_classifier(layer, channels=1, classes=2, d_model=3))
     found = own_worst(model)
     assert found is not None
     assert found.name.startswith("tower.body.blocks.0.layer.")

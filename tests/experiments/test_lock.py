@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from race import race
 
 from resolvent.experiments.store.lock import NAME, Lock, Taken
 
@@ -74,21 +74,7 @@ def test_a_file_without_sense_is_waited_for_and_then_replaced(tmp_path: Path) ->
 
 def test_one_of_many_claimants_wins(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname(), "token": "dead"}))
-    won: list[Lock] = []
-    start = threading.Barrier(16)
-
-    def claim() -> None:
-        start.wait()
-        try:
-            won.append(Lock(tmp_path).__enter__())
-        except Taken:
-            return
-
-    threads = [threading.Thread(target=claim) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    won: list[Lock] = race(lambda: Lock(tmp_path).__enter__())
     assert len(won) == 1
     assert won[0].held()
     won[0].__exit__(None, None, None)

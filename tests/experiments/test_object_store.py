@@ -11,7 +11,6 @@ import shutil
 import socket
 import sys
 import tarfile
-import threading
 import time
 import uuid
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from race import race
 
 pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
 
@@ -145,21 +145,7 @@ def test_one_of_many_claimants_wins(tmp_path: Path) -> None:
     """On a disk, where creation is atomic as it is in an object store."""
     objects = Objects(f"file://{tmp_path}")
     objects.create(f"cell/{CLAIMS}/000001", claimed_by(socket.gethostname(), 2**22 + 1))
-    won: list[Claim] = []
-    start = threading.Barrier(16)
-
-    def claim() -> None:
-        start.wait()
-        try:
-            won.append(Claim(objects, "cell", NEVER).__enter__())
-        except Taken:
-            return
-
-    threads = [threading.Thread(target=claim) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    won: list[Claim] = race(lambda: Claim(objects, "cell", NEVER).__enter__())
     assert len(won) == 1
     won[0].__exit__(None, None, None)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from broken_files import cut, flip
 
 from resolvent.disk import unseal
 from resolvent.experiments import Cell, Folder, Goal, RunError, Taken, run_cell
@@ -93,16 +94,6 @@ def test_killed_at_random_moments_it_comes_to_the_same_record(
     assert hit, "no process was killed at work"
     for folder in sorted(tmp_path.iterdir()):
         assert timeless(run_cell(small_cell(), folder, told=quiet)) == timeless(undisturbed[1])
-
-
-def flip(path: Path) -> None:
-    held = bytearray(path.read_bytes())
-    held[-5] ^= 0x40
-    path.write_bytes(held)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.mark.parametrize("damage", [flip, cut])

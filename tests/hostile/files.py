@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
-import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from damage import DAMAGES
-from scene import Said, Scene, call, numbers, timeless
+from scene import Said, Scene, call, numbers, run_cases, timeless
 
 from resolvent.report.runs import read_runs
 from resolvent.report.tables.table import tables
@@ -105,15 +102,7 @@ class Files:
 
 
 def run(count: int, first: int = 0, limit: float = 1e9) -> dict[str, object]:
-    """As many cases as `limit` seconds allow, at most `count`."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        began, made, number = time.perf_counter(), Files(Path(folder)), first
-        while number < first + count and time.perf_counter() - began < limit:
-            made.case(number)
-            number += 1
-        return {"what": "files", "first": first, "cases": number - first, "wrong": made.wrong,
-                "outcomes": dict(sorted(made.outcomes.items())),
-                "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    return {"what": "files"} | run_cases(Files, count, first, limit)
 
 
 if __name__ == "__main__":

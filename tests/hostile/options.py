@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
-import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 from damage import DAMAGES
-from scene import call
+from scene import call, run_cases
 
 from resolvent.models import (
     ChannelsConfig,
@@ -124,15 +121,7 @@ class Options:
 
 
 def run(count: int, first: int = 0, limit: float = 1e9) -> dict[str, object]:
-    """As many cases as `limit` seconds allow, at most `count`."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        began, made, number = time.perf_counter(), Options(Path(folder)), first
-        while number < first + count and time.perf_counter() - began < limit:
-            made.case(number)
-            number += 1
-        return {"what": "options", "first": first, "cases": number - first, "wrong": made.wrong,
-                "outcomes": dict(sorted(made.outcomes.items())),
-                "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    return {"what": "options"} | run_cases(Options, count, first, limit)
 
 
 if __name__ == "__main__":

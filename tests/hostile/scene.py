@@ -8,10 +8,14 @@ import json
 import os
 import re
 import shutil
+import tempfile
+import time
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +34,27 @@ class Said:
     def bad(self) -> bool:
         """Whether a user saw something that nobody should."""
         return self.status not in (0, 1, 2) or "Traceback" in self.err
+
+
+class Cases(Protocol):
+    """Numbered cases that count their outcomes and keep what went wrong."""
+
+    wrong: list[Any]
+    outcomes: Counter[Any]
+
+    def case(self, number: int) -> None: ...
+
+
+def run_cases(make: Callable[[Path], Cases], count: int, first: int, limit: float) -> dict[str, Any]:
+    """As many cases as `limit` seconds allow, at most `count`, in a folder of their own."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        began, made, number = time.perf_counter(), make(Path(folder)), first
+        while number < first + count and time.perf_counter() - began < limit:
+            made.case(number)
+            number += 1
+        return {"first": first, "cases": number - first, "wrong": made.wrong,
+                "outcomes": dict(sorted(made.outcomes.items())),
+                "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
 
 
 def call(*arguments: str) -> Said:

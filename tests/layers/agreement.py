@@ -51,6 +51,24 @@ def reached(layer: Layer, b: int, l: int = 4) -> Any:
     return tree_map(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), state)
 
 
+def check_cuts(layer: Layer) -> None:
+    """Streams of one, two and many steps, padding, causality."""
+    for l in (1, 2, 13):
+        check_streams(layer, inputs(layer, 2, l))
+    check_lengths(layer, inputs(layer))
+    check_causal(layer, inputs(layer))
+
+
+def check_long_stream(layer: Layer) -> None:
+    """1e5 steps of float32, one by one, against float64."""
+    x = torch.randn(1, 100_000, layer.d_model)
+    with torch.no_grad(), layer.frozen():
+        got = stepwise(layer, x)[0]
+    with torch.no_grad():
+        want = layer.double()(x.double())[0]
+    assert_close(got, want, tolerance=1e-3)  # 1e5 roundings of a memory of a thousand steps
+
+
 def numbers(tree: Any) -> list[Tensor]:
     """The tensors that gradients flow through; positions and flags are left out."""
     return [t for t in tree_flatten(tree)[0] if isinstance(t, Tensor) and t.is_floating_point()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import agreement
 import pytest
 import torch
 
@@ -135,13 +136,4 @@ def test_optimiser_groups_are_data() -> None:
 
 @pytest.mark.slow
 def test_long_streaming_in_float32_stays_near_float64() -> None:
-    layer = LRU(4, 8, r_min=0.99, r_max=0.999)
-    x = torch.randn(1, 100_000, 4)
-    with torch.no_grad(), layer.frozen():
-        state, steps = None, []
-        for x_t in x.unbind(1):
-            y_t, state = layer.step(x_t, state)
-            steps.append(y_t)
-    with torch.no_grad():
-        want = layer.double()(x.double())[0]
-    assert_close(torch.stack(steps, 1), want, tolerance=1e-3)  # 1e5 roundings of a memory of a thousand steps
+    agreement.check_long_stream(LRU(4, 8, r_min=0.99, r_max=0.999))

@@ -14,27 +14,17 @@ from resolvent.analysis import NoBound, certified_gain
 from resolvent.blocks.norm import NoNorm
 from resolvent.commands.certify.stages import stages_of
 from resolvent.layers import LRU
-from resolvent.models import (
-    CertifiedConfig,
-    ChannelsConfig,
-    ClassifierConfig,
-    LipschitzConfig,
-    LRUConfig,
-    Model,
-    ModelConfig,
-    NormalisedLRUConfig,
-    ResidualConfig,
-    build_model,
-)
+from resolvent.models import LRUConfig, Model, ModelConfig, NormalisedLRUConfig, build_model
+from resolvent.models import config as c
 from resolvent.models.parts import last_weight
 
 
 def made(lipschitz: bool = False) -> Model:
     torch.manual_seed(0)
-    block: Any = LipschitzConfig(NormalisedLRUConfig(4)) if lipschitz else ResidualConfig(LRUConfig(4), mixer="mlp")
+    block: Any = c.LipschitzConfig(NormalisedLRUConfig(4)) if lipschitz else c.ResidualConfig(LRUConfig(4), mixer="mlp")
     config = ModelConfig(
-        ChannelsConfig(2), block, ClassifierConfig(3, hidden=5), 4, 1, norm="none",
-        certified=CertifiedConfig(2.0) if lipschitz else None,
+        c.ChannelsConfig(2), block, c.ClassifierConfig(3, hidden=5), 4, 1, norm="none",
+        certified=c.CertifiedConfig(2.0) if lipschitz else None,
     )  # fmt: skip
     model = build_model(config).eval()
     assert isinstance(model, Model)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from helpers import assert_close
+from helpers import assert_close, stir
 from resolvent.blocks import GatedMLP, Residual, SandwichMLP, Stack
 from resolvent.blocks.mixer import KINDS
 from resolvent.layers import EMA, S4D, Layer
@@ -69,9 +69,7 @@ CONFIGS: dict[str, c.ModelConfig] = {
 def made(name: str) -> Any:
     torch.manual_seed(0)
     model = build_model(CONFIGS[name]).double().eval()
-    with torch.no_grad():
-        for t in [*model.parameters(), *(b for n, b in model.named_buffers() if n.endswith("running_mean"))]:
-            t.add_(0.1 * torch.randn_like(t))
+    stir(model, 0.1)
     return model
 
 

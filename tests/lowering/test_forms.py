@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import assert_close
+from helpers import assert_close, stirred, through_modules
 from resolvent.attacks import Draws, Threat
 from resolvent.layers.position import RelativeBias
 from resolvent.lowering import forms
-from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ClassifierConfig, H3Config, MambaConfig, MegaConfig, ModelConfig
 from resolvent.models.config import ResidualConfig as Scaffold
 from resolvent.models.layer_config import LRUConfig, RGLRUConfig, S5Config
@@ -46,17 +45,7 @@ CASES: dict[str, ModelConfig] = {
 
 
 def model_of(config: ModelConfig) -> Model:
-    """In float64, away from the symmetric values of a fresh model."""
-    model = build_model(replace(config, d_model=6, layers=2)).double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.05 * torch.randn_like(p))
-    assert isinstance(model, Model)
-    return model
-
-
-def through_modules(model: Model, x: Tensor) -> Tensor:
-    return model.from_embedding(model.embed(x))
+    return stirred(replace(config, d_model=6, layers=2), 0.05)
 
 
 def through_form(model: Model, x: Tensor) -> Tensor:

@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers import assert_close, filters
+from helpers import assert_close, filters, stirred, through_modules
 from resolvent.attacks import Draws, Threat
 from resolvent.layers import DSS, S4, S4D
 from resolvent.lowering import lowered, responses
 from resolvent.lowering.responses import alike, response
-from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.model import Model
@@ -43,17 +42,7 @@ def config(layer: LayerConfig = LAYERS["s4d"], act: Any = "none", final: Any = "
 
 
 def model_of(settings: ModelConfig) -> Model:
-    """In float64, away from the symmetric values of a fresh model."""
-    model = build_model(settings).double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.05 * torch.randn_like(p))
-    assert isinstance(model, Model)
-    return model
-
-
-def through_modules(model: Model, x: Tensor) -> Tensor:
-    return model.from_embedding(model.embed(x))
+    return stirred(settings, 0.05)
 
 
 def compare(model: Model, x: Tensor) -> None:

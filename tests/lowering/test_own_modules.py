@@ -19,7 +19,7 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from helpers import assert_close, distance
+from helpers import assert_close, distance, stirred
 from resolvent.attacks import FAB, PGD, Draws, Square, Threat, autoattack, cross_entropy, fgsm
 from resolvent.attacks.apgd.attack import APGD
 from resolvent.blocks.mamba import Mamba
@@ -27,8 +27,8 @@ from resolvent.blocks.norm import LayerNorm
 from resolvent.blocks.residual import Residual
 from resolvent.data.task import Split, Task
 from resolvent.layers import S4D, S6
-from resolvent.models import Model, build_model
-from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
+from resolvent.models import Model
+from resolvent.models.config import AdSConfig, ResidualConfig
 from resolvent.models.layer_config import LayerConfig, S4DConfig, S5Config
 from resolvent.models.presets import robustness
 from resolvent.training import FitSettings, fit, pgd_at, trades
@@ -40,14 +40,7 @@ Custom = Callable[[Model], Any]  # changes a model, or gives a context in which 
 
 def built(layer: LayerConfig | None = None, **more: Any) -> Model:
     block = ResidualConfig(layer or S4DConfig(4), mixer="linear", activation="gelu", final_activation="none")
-    torch.manual_seed(0)
-    settings: ModelConfig = replace(robustness("s4"), d_model=6, layers=2, block=block, ads=AdSConfig("relu"), **more)
-    model = build_model(settings).double()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-    assert isinstance(model, Model)
-    return model
+    return stirred(replace(robustness("s4"), d_model=6, layers=2, block=block, ads=AdSConfig("relu"), **more), 0.1)
 
 
 class ByModules(nn.Module):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from resolvent.disk import first_difference
 from resolvent.models import (
     AdSConfig,
     ChannelsConfig,
@@ -16,7 +17,7 @@ from resolvent.models import (
     TokensConfig,
     presets,
 )
-from resolvent.models.settings import first_difference, from_dict, to_dict
+from resolvent.models.settings import from_dict, to_dict
 
 
 def test_bad_choices_name_the_nearest() -> None:

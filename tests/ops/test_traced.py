@@ -11,6 +11,7 @@ from torch.export import Dim, export
 
 from helpers import assert_close
 from resolvent import layers
+from resolvent.conformance.properties.tracing import Outputs
 from resolvent.layers.freezing import constant_tables
 from resolvent.ops import plain
 from resolvent.ops.blocked import operation as blocked
@@ -136,16 +137,6 @@ SAMPLES: dict[str, tuple[object, Callable[[], tuple[object, ...]]]] = {
 def test_an_operator_keeps_its_schema_and_its_shapes(name: str) -> None:
     operator, make = SAMPLES[name]
     torch.library.opcheck(operator, make(), test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))  # type: ignore[arg-type]
-
-
-class Outputs(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layer(x)[0]
-        return y
 
 
 def own_operators(program: torch.export.ExportedProgram) -> list[str]:

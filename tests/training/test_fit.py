@@ -12,19 +12,10 @@ import torch.nn.functional as F
 from small_models import Small, small_task
 from torch import Tensor, nn
 
-from helpers import assert_close
+from helpers import assert_close, small_classifier
 from resolvent.attacks import Threat
 from resolvent.data import Split, from_arrays
-from resolvent.models import (
-    ChannelsConfig,
-    ClassifierConfig,
-    ModelConfig,
-    ResidualConfig,
-    S4DConfig,
-    build_model,
-    load_model,
-    save_model,
-)
+from resolvent.models import S4DConfig, build_model, load_model, save_model
 from resolvent.training import FitSettings, Loss, Probe, fit, measure, pgd_at, standard, trades
 from resolvent.training.history import best_rows
 from resolvent.training.step.batch import Batches
@@ -198,9 +189,7 @@ def test_without_validation_only_the_test_can_choose() -> None:
 
 
 def test_a_run_leaves_the_files_that_the_library_reads(tmp_path: Path) -> None:
-    config = ModelConfig(
-        input=ChannelsConfig(2), block=ResidualConfig(S4DConfig(4)), head=ClassifierConfig(3), d_model=4, layers=1
-    )
+    config = small_classifier(S4DConfig(4), channels=2, classes=3)
     torch.manual_seed(0)
     f = build_model(config)
     folder = tmp_path / "run"

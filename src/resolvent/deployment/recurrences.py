@@ -19,13 +19,21 @@ def _keep(part: nn.Module, **tensors: Tensor | None) -> None:
         part.register_buffer(name, None if tensor is None else tensor.detach().clone())
 
 
-class Diagonal(Temporal):
+class Feedthrough(Temporal):
+    """A part whose output holds D x as well, where there is a D."""
+
+    D: Tensor | None
+
+    def answer(self, out: Tensor, x: Tensor) -> Tensor:
+        return out if self.D is None else out + self.D * x
+
+
+class Diagonal(Feedthrough):
     """Every channel a diagonal bank: h = lam h + gain u, y = Re(weight h) + D u; a complex h is (b, d, n, 2)."""
 
     re: Tensor
     im: Tensor | None
     row: Tensor
-    D: Tensor | None
     gain: Tensor | None
 
     def __init__(self, bank: DiagonalBank, dtype: torch.dtype) -> None:
@@ -57,17 +65,13 @@ class Diagonal(Temporal):
         h = h + enters
         return (h,), (self.row * h).sum((-2, -1))
 
-    def answer(self, out: Tensor, x: Tensor) -> Tensor:
-        return out if self.D is None else out + self.D * x
 
-
-class Dense(Temporal):
+class Dense(Feedthrough):
     """Every channel a dense real system: h = A h + B u, y = C h + D u; h (b, d, s)."""
 
     A: Tensor
     B: Tensor
     C: Tensor
-    D: Tensor | None
 
     def __init__(self, bank: DenseBank, dtype: torch.dtype) -> None:
         super().__init__()
@@ -80,18 +84,14 @@ class Dense(Temporal):
         h = (self.A * h[:, :, None]).sum(-1) + self.B * u[..., None]
         return (h,), (self.C * h).sum(-1)
 
-    def answer(self, out: Tensor, x: Tensor) -> Tensor:
-        return out if self.D is None else out + self.D * x
 
-
-class Coupled(Temporal):
+class Coupled(Feedthrough):
     """S5 and LRU: h = lam h + W_in u in pairs (b, p, 2), y = W_out h + D u."""
 
     re: Tensor
     im: Tensor
     W_in: Tensor
     W_out: Tensor
-    D: Tensor | None
 
     def __init__(self, lam: Tensor, W_in: Tensor, W_out: Tensor, D: Tensor | None) -> None:
         super().__init__()
@@ -106,8 +106,7 @@ class Coupled(Temporal):
         return (h,), h
 
     def answer(self, out: Tensor, x: Tensor) -> Tensor:
-        y = F.linear(out.flatten(-2), self.W_out)
-        return y if self.D is None else y + self.D * x
+        return super().answer(F.linear(out.flatten(-2), self.W_out), x)
 
 
 class Delayed(Temporal):
@@ -139,14 +138,13 @@ class Delayed(Temporal):
         return F.linear(before, self.C) + F.linear(x, self.D)
 
 
-class Selective(Temporal):
+class Selective(Feedthrough):
     """S6: dt, B and C from x; h = exp(dt A) h + dt u B, y = C h + D u. W_dt None: one dt for all channels."""
 
     W: Tensor
     W_dt: Tensor | None
     b_dt: Tensor
     A: Tensor
-    D: Tensor | None
 
     def __init__(self, W: Tensor, W_dt: Tensor | None, b_dt: Tensor, A: Tensor, D: Tensor | None) -> None:
         super().__init__()
@@ -163,9 +161,6 @@ class Selective(Temporal):
         (h,), (dt, enters, B, C) = state, driven
         h = torch.exp(dt[..., None] * self.A) * h + enters[..., None] * B[:, None]
         return (h,), (h * C[:, None]).sum(-1)
-
-    def answer(self, out: Tensor, x: Tensor) -> Tensor:
-        return out if self.D is None else out + self.D * x
 
 
 class Gated(Temporal):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from resolvent.disk.seal import Damaged, parse, seal, unseal
+from resolvent.disk.seal import Damaged, fingerprint, parse, seal, unseal
 from resolvent.disk.whole import replace
 
 LARGEST = 64 * 2**20  # bytes: no JSON file of ours is near it
@@ -43,3 +43,25 @@ def read_sealed(path: Path) -> dict[str, Any]:
         return parse(path.read_bytes())
     except Damaged as wrong:
         raise Damaged(f"{path} is damaged ({wrong})") from None
+
+
+def check_same(found: dict[str, Any], config: dict[str, Any], holder: str) -> None:
+    """Refuse to go on with what another configuration began; `holder` begins the sentence."""
+    if fingerprint(found) != fingerprint(config):
+        where, then, now = first_difference(found, config) or ("config", "?", "?")
+        raise ValueError(
+            f"{holder} of another configuration: {where} was {then!r} there and is {now!r} now; use another folder, "
+            "or the old settings to go on."
+        )
+
+
+def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """The first field in which two configurations differ: (dotted path, value in a, value in b)."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = [*a, *(name for name in b if name not in a)]
+        pairs = [(f"{path}.{name}" if path else name, a.get(name), b.get(name)) for name in names]
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(a, b, strict=True))]
+    else:
+        return None if a == b else (path, a, b)
+    return next((found for where, x, y in pairs if (found := first_difference(x, y, where))), None)

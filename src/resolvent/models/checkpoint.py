@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from resolvent.disk import DIGEST, Damaged, read_json, read_sealed, seal, write_json
+from resolvent.disk import DIGEST, Damaged, first_difference, read_json, read_sealed, seal, write_json
 from resolvent.disk.tensors import read_tensors, write_tensors
 from resolvent.models.build import build_model
 from resolvent.models.certified import verify_certified
 from resolvent.models.config import ModelConfig
 from resolvent.models.model import Model, TwoTower
-from resolvent.models.settings import Settings, first_difference, from_dict, to_dict
+from resolvent.models.settings import Settings, from_dict, to_dict
 
 WEIGHTS = "model.safetensors"
 SETTINGS = "config.json"

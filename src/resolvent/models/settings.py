@@ -65,17 +65,6 @@ def from_dict(data: Any, hint: Any) -> Any:
     return kind(**{name: from_dict(value, hints[name]) for name, value in values.items()})
 
 
-def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two dicts of settings differ: (dotted path, value in a, value in b)."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in [*a, *(name for name in b if name not in a)]:
-            found = first_difference(a.get(name), b.get(name), f"{path}.{name}" if path else name)
-            if found:
-                return found
-        return None
-    return None if a == b else (path, a, b)
-
-
 def _check_fields(kind: type, values: dict[str, Any]) -> None:
     known = [f.name for f in fields(kind)]
     for name in values:

@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks.autoattack.store import first_difference
-from resolvent.disk import Damaged, fingerprint, read_json, write_json, write_text
+from resolvent.disk import Damaged, check_same, fingerprint, read_json, write_json, write_text
 from resolvent.disk.tensors import read_tensors, sealed_tensors, write_tensors
 from resolvent.training.step.average import Average
 
@@ -160,12 +159,7 @@ class RunFolder:
         except Damaged as wrong:
             self._readmit(config, wrong)
             return
-        if fingerprint(found) != fingerprint(config):
-            where, then, now = first_difference(found, config) or ("config", "?", "?")
-            raise ValueError(
-                f"fit: {str(self.folder)!r} holds a run of another configuration: {where} was {then!r} there and is "
-                f"{now!r} now; use another folder, or the old settings to go on."
-            )
+        check_same(found, config, f"fit: {str(self.folder)!r} holds a run")
 
     def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
         """A damaged configuration is set aside and written again where the state tells that it is of this one."""

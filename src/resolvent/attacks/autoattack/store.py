@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.disk import Damaged, fingerprint, read_json, write_json
+from resolvent.disk import Damaged, check_same, fingerprint, read_json, write_json
 from resolvent.disk.tensors import read_tensors, sealed_tensors, write_tensors
 
 FORMAT = 1
@@ -78,12 +78,7 @@ class Store:
             return
         if not isinstance(found, dict):
             raise ValueError(f"store: {path} is no configuration of an evaluation; use an empty folder.")
-        if fingerprint(found) != fingerprint(config):
-            where, then, now = first_difference(found, config) or ("config", "?", "?")
-            raise ValueError(
-                f"store: {str(self.folder)!r} holds an evaluation of another configuration: {where} was {then!r} there "
-                f"and is {now!r} now; use another folder, or the old settings to go on."
-            )
+        check_same(found, config, f"store: {str(self.folder)!r} holds an evaluation")
 
     def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
         """A damaged configuration is set aside and written again. Pieces tell what they are of, but for those of older
@@ -126,18 +121,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return getattr(value, "__name__", repr(value))
-
-
-def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two configurations differ: (dotted path, value in a, value in b)."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = [*a, *(name for name in b if name not in a)]
-        pairs = [(f"{path}.{name}" if path else name, a.get(name), b.get(name)) for name in names]
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(a, b, strict=True))]
-    else:
-        return None if a == b else (path, a, b)
-    return next((found for where, x, y in pairs if (found := first_difference(x, y, where))), None)
 
 
 def _tells(piece: Path) -> bool:

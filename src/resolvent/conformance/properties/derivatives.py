@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from resolvent.conformance import drive
-from resolvent.conformance.properties.streaming import NO_STREAM
+from resolvent.conformance.properties.streaming import of_streams
 from resolvent.conformance.result import Finding, Skip
 from resolvent.conformance.subject import Subject
 from resolvent.conformance.tolerance import GRADIENTS, distance, is_inexact, leaves
@@ -20,10 +20,9 @@ from resolvent.conformance.tolerance import GRADIENTS, distance, is_inexact, lea
 Run = Callable[[nn.Module, Tensor, Any], tuple[Tensor, Any]]
 
 
+@of_streams
 def first(subject: Subject) -> Finding | Skip:
     """d/dx, d/dstate, d/dparameters of outputs and final state together."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer = subject.build()
     x = subject.input(subject.length - 5)
     start = drive.reached_state(subject, layer)
@@ -31,10 +30,9 @@ def first(subject: Subject) -> Finding | Skip:
     return Finding(distance(got, want), GRADIENTS[subject.dtype])
 
 
+@of_streams
 def second(subject: Subject) -> Finding | Skip:
     """A Hessian-vector product, inputs, states and parameters together."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer = subject.build()
     x = subject.input(subject.short)
     start = drive.reached_state(subject, layer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
@@ -14,14 +15,23 @@ from resolvent.conformance.result import Finding, Skip
 from resolvent.conformance.subject import Subject, widen
 from resolvent.conformance.tolerance import VALUES, distance, leaves
 
-NO_STREAM = "takes whole sequences only"
+Measure = Callable[[Subject], Finding | Skip]
 
 
+def of_streams(measure: Measure) -> Measure:
+    """Only of a layer that can go on from a state."""
+
+    @wraps(measure)
+    def measured(subject: Subject) -> Finding | Skip:
+        return measure(subject) if subject.traits.streams else Skip("takes whole sequences only")
+
+    return measured
+
+
+@of_streams
 @torch.no_grad()
 def chunks(subject: Subject) -> Finding | Skip:
     """Random cuts, empty and single-step pieces among them, give the outputs and the final state of one pass."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer, x = subject.build(), subject.input()
     want = layer(x)
     generator = subject.generator(3)
@@ -52,21 +62,19 @@ def _sizes(cuts: list[int]) -> str:
     return f"in chunks of {', '.join(map(str, cuts))} steps"
 
 
+@of_streams
 @torch.no_grad()
 def steps(subject: Subject) -> Finding | Skip:
     """Step by step, for the batch and for one sequence alone."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer, x = subject.build(), subject.input()
     worst = max(distance(layer(part), drive.stepwise(layer, part)) for part in (x, x[:1], x[:, :1]))
     return Finding(worst, VALUES[subject.dtype])
 
 
+@of_streams
 @torch.no_grad()
 def dense(subject: Subject) -> Finding | Skip:
     """The System that the layer hands over, stepped densely in float64, gives the layer's outputs."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer, x = subject.build(), subject.input()
     want = drive.dense(widen(layer), x)
     if want is None:
@@ -75,11 +83,10 @@ def dense(subject: Subject) -> Finding | Skip:
     return Finding(distance(layer(x)[0], want + offset.double()), VALUES[subject.dtype])
 
 
+@of_streams
 @torch.no_grad()
 def state(subject: Subject) -> Finding | Skip:
     """From a state that was reached, a pass equals the steps; no state equals initial_state; an empty pass keeps it."""
-    if not subject.traits.streams:
-        return Skip(NO_STREAM)
     layer = subject.build()
     x = subject.input(subject.length - 5)
     start = drive.reached_state(subject, layer)

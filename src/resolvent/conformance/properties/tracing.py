@@ -18,7 +18,7 @@ LENGTHS = (131, 19, 77, 100, 64, 128, 65, 97, 2, 53)  # of which the first is tr
 GRAPHS = 2  # a graph for whole blocks and one for less
 
 
-class _Outputs(nn.Module):
+class Outputs(nn.Module):
     """The layer without its state."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -34,7 +34,7 @@ def many_lengths(subject: Subject) -> Finding | Skip:
     """Ten lengths under torch.compile: two graphs at most, no complex number in them, eager values and gradients."""
     if not subject.traits.open_lengths:
         return Skip("its graph depends on the length")
-    model, graphs = _Outputs(subject.build()), []
+    model, graphs = Outputs(subject.build()), []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         graphs.append(graph)
@@ -77,11 +77,11 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_complex()
 
 
-def exported(subject: Subject) -> Finding | Skip:
+def dynamic_export(subject: Subject) -> Finding | Skip:
     """`torch.export` with open batch and length: the program's outputs at other sizes are the layer's."""
     if not subject.traits.open_lengths:
         return Skip("its graph depends on the length")
-    model = _Outputs(subject.build())
+    model = Outputs(subject.build())
     sizes = {0: Dim("batch", min=1, max=64), 1: Dim("length", min=2, max=4096)}
     program = export(model, (subject.input(),), dynamic_shapes=(sizes,)).module()
     found = []
@@ -104,9 +104,9 @@ def meta(subject: Subject) -> Finding | Skip:
     return Finding(0.0 if right else float("inf"), 0.0, "" if right else f"got {tuple(y.shape)} in {y.dtype}")
 
 
-def checkpointed(subject: Subject) -> Finding | Skip:
+def checkpointing(subject: Subject) -> Finding | Skip:
     """`torch.utils.checkpoint`, both variants: the gradients of the pass itself."""
-    model = _Outputs(subject.build())
+    model = Outputs(subject.build())
     x = subject.input().requires_grad_()
     want = _values_and_gradients(subject, model, model, x)
     found = 0.0

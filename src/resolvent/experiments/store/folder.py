@@ -21,8 +21,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from resolvent.attacks.autoattack.store import first_difference
-from resolvent.disk import Damaged, fingerprint, is_sealed, read_json, read_sealed, replace, write_json
+from resolvent.disk import (
+    Damaged,
+    fingerprint,
+    first_difference,
+    is_sealed,
+    read_json,
+    read_sealed,
+    replace,
+    write_json,
+)
 from resolvent.experiments.cell import Cell
 from resolvent.models.checkpoint import PREPROCESS, restore_settings, sound
 
