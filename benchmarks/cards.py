@@ -24,13 +24,13 @@ from resolvent.models.shipped import CARD, HERE, Card
 RADII = (0.1, 0.25, 0.5)
 
 
-def write(name: str, folder: Path, preprocess: Preprocess, told: dict[str, Any]) -> None:
+def write(name: str, folder: Path, preprocess: Preprocess, record: dict[str, Any]) -> None:
     model = rv.load_model(folder)
     place = HERE / name
     shutil.rmtree(place, ignore_errors=True)
     save_model(model, place, preprocess)
     weights = hashlib.sha256((place / "model.safetensors").read_bytes()).hexdigest()
-    card = Card(name=name, parameters=count_parameters(model), weights=weights, **told)
+    card = Card(name=name, parameters=count_parameters(model), weights=weights, **record)
     write_json(place / CARD, vars(card), indent=2)
     write_text(place / "README.md", card.markdown())
     print(card.markdown())

@@ -47,11 +47,11 @@ def masking(record: dict[str, Any]) -> dict[str, Any]:
         values["images"] = record["alone"]["clean"]["n"]
         values["AutoAttack"] = 100 * record["autoattack"]["accuracy"]
     structure = cell["structure"] if cell["ads"] is None else f"{cell['structure']}+{cell['ads']}"
-    told = {"recipe": "mnist-masking", "tags": [structure, cell["activation"], cell["attack"], cell["kind"]]}
-    told |= {"seed": cell["seed"], "commit": record["commit"], "command": command(record["command"])}
-    told |= {"device": record["versions"]["device"], "values": {name: round(v, 4) for name, v in values.items()}}
+    entry = {"recipe": "mnist-masking", "tags": [structure, cell["activation"], cell["attack"], cell["kind"]]}
+    entry |= {"seed": cell["seed"], "commit": record["commit"], "command": command(record["command"])}
+    entry |= {"device": record["versions"]["device"], "values": {name: round(v, 4) for name, v in values.items()}}
     kept = ("epochs", "checkpoint", "versions", "threat", "rows", "alone", "larger", "along", "autoattack", "seconds")
-    return told | {"record": {name: record[name] for name in kept if name in record}}
+    return entry | {"record": {name: record[name] for name in kept if name in record}}
 
 
 def command(line: str) -> str:
@@ -72,8 +72,8 @@ def headline(record: dict[str, Any], name: str) -> dict[str, Any]:
     }
     text = name == "headline_text"
     tags = ["s4", "cifar10", "pgd-at"] + ([] if text else ["pixels", "none"])
-    told = {"recipe": "qi2024-table1" if text else "qi2024-versions", "tags": tags, "seed": 5}
-    return told | {
+    entry = {"recipe": "qi2024-table1" if text else "qi2024-versions", "tags": tags, "seed": 5}
+    return entry | {
         "commit": record["commit"],
         "command": record["command"],
         "device": record["device"],

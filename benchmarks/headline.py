@@ -74,7 +74,7 @@ def _partial(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     budget, plan = cell["budget"], cell["attacks"][0]
     measured = [row for row in rows if "test_clean" in row]
-    told = {"clean": "test_clean", "PGD-10": "test_robust"}
+    names = {"clean": "test_clean", "PGD-10": "test_robust"}
     return {
         "device": asked.device,
         "date": time.strftime("%Y-%m-%d", time.gmtime((folder / "metrics.jsonl").stat().st_mtime)),
@@ -84,7 +84,7 @@ def _partial(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
         "memory": asked.memory,
         "epochs": rows[-1]["epoch"],
         "of": budget["epochs"],
-        "measured": [{"epoch": r["epoch"]} | {name: _percent(r[key]) for name, key in told.items()} for r in measured],
+        "measured": [{"epoch": r["epoch"]} | {name: _percent(r[key]) for name, key in names.items()} for r in measured],
         "paper": _paper(),
         "seconds": round(sum(row["seconds"] for row in rows), 1),
         "curve": [{key: row[key] for key in CURVE if key in row} for row in rows],
@@ -114,7 +114,7 @@ def _paper() -> dict[str, Any]:
     held = next(t for t in targets if t["recipe"] == "qi2024-table1" and t["tags"] == TAGS)
     names = {"clean": "clean", "pgd10": "PGD-10", "autoattack": "AA"}
     return {
-        which: {told: held[f"{key}_{which}"] for key, told in names.items()}
+        which: {label: held[f"{key}_{which}"] for key, label in names.items()}
         for which in ("best", "last")  # best: by PGD-10 on the test images
     }
 
@@ -135,11 +135,11 @@ def _times(record: dict[str, Any]) -> dict[str, Any]:
 def _seconds(folder: Path) -> dict[str, float]:
     """By attack, from the times at which its results were stored."""
     stored = sorted(folder.glob("0*.safetensors"))
-    told: dict[str, float] = {}
+    record: dict[str, float] = {}
     for before, after in pairwise(stored):
         name = after.stem[3:-5]
-        told[name] = round(told.get(name, 0.0) + after.stat().st_mtime - before.stat().st_mtime, 1)
-    return told | {"all": round(sum(told.values()), 1)}
+        record[name] = round(record.get(name, 0.0) + after.stat().st_mtime - before.stat().st_mtime, 1)
+    return record | {"all": round(sum(record.values()), 1)}
 
 
 def _percent(share: float) -> float:

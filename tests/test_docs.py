@@ -52,9 +52,9 @@ def run_command(block: str, capsys: pytest.CaptureFixture[str]) -> None:
         return
     assert program == "resolvent"
     assert cli.main(words) == 0, command
-    told = {shape(line) for line in capsys.readouterr().out.splitlines()}
+    lines = {shape(line) for line in capsys.readouterr().out.splitlines()}
     for line in shown:
-        assert shape(line) in told or "/" in line, f"{command}: {line}"
+        assert shape(line) in lines or "/" in line, f"{command}: {line}"
 
 
 def shape(line: str) -> str:

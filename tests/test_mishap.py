@@ -17,7 +17,7 @@ from resolvent.experiments.store.lock import NAME, Lock
 from resolvent.models import ModelConfig, ResidualConfig, S5Config, build_model, load_model, save_model
 
 
-def told(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
+def complaint(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
     assert cli.main(list(arguments)) == status
     error = capsys.readouterr().err
     assert error.startswith(f"resolvent {arguments[0]}: ")
@@ -49,7 +49,7 @@ def test_in_one_line(
     wrong: BaseException, status: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(listing, "run", raising(wrong))
-    assert words in told(capsys, status, "list")
+    assert words in complaint(capsys, status, "list")
 
 
 def test_where_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,13 +85,13 @@ def test_code_of_somebody_else(
     name: str, kwargs: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "theirs.py").write_text(CODE)
-    assert words in told(capsys, 2, "attack", f"{tmp_path / 'theirs.py'}:{name}", "--kwargs", kwargs)
+    assert words in complaint(capsys, 2, "attack", f"{tmp_path / 'theirs.py'}:{name}", "--kwargs", kwargs)
 
 
 def test_a_module_that_ends_when_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "ends.py").write_text("raise SystemExit")
     for command in (["attack", f"{tmp_path / 'ends.py'}:X"], ["check", "--module", f"{tmp_path / 'ends.py'}:X"]):
-        assert "failed with SystemExit" in told(capsys, 2, *command)
+        assert "failed with SystemExit" in complaint(capsys, 2, *command)
 
 
 # -- claims that nobody made -------------------------------------------------------------------------------------------

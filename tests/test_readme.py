@@ -46,8 +46,8 @@ def test_the_certificate_is_worth_seeing(names: dict[str, Any]) -> None:
     assert right > 0.9
     assert found.accuracy(0.25) > 0.4
     text = README.read_text(encoding="utf-8")
-    told = [float(re.findall(words, text)[0]) for words in (r"right\s+([\d.]+) %, certified", r"0\.25: ([\d.]+) %:")]
-    assert tuple(told) == pytest.approx((100 * right, 100 * found.accuracy(0.25)), abs=2.0)  # of 447 samples
+    lines = [float(re.findall(words, text)[0]) for words in (r"right\s+([\d.]+) %, certified", r"0\.25: ([\d.]+) %:")]
+    assert tuple(lines) == pytest.approx((100 * right, 100 * found.accuracy(0.25)), abs=2.0)  # of 447 samples
 
 
 def test_the_first_page_is_short() -> None:

@@ -76,14 +76,14 @@ def test_workers_stop_with_the_one_that_started_them(name: str, tmp_path: Path) 
     words = ("--layer", "lru", "--epochs", "5000", "--width", "8", "--layers", "1", "--seeds", "0", "1", "--no-report")
     process = start("run", "train", *words, "--workers", "2", "--out", str(tmp_path / "runs"))
     until(lambda: len(list(tmp_path.glob("runs/train/*/seed-*/metrics.jsonl"))) == 2)  # both compute
-    crew = children(process.pid)
-    assert len(crew) == 2
+    workers = children(process.pid)
+    assert len(workers) == 2
     number = getattr(signal, name)
     os.kill(process.pid, number)
     status, out, error = ended(process)
     assert (status, error) == (128 + number, "")
     assert "the same command goes on from there" in out
-    assert all(gone(pid) for pid in crew)
+    assert all(gone(pid) for pid in workers)
     assert not list(tmp_path.glob("runs/train/*/seed-*/.lock"))  # they had time to let go
 
 
@@ -107,9 +107,9 @@ def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     words = ("--layer", "lru", "--epochs", "5000", "--width", "8", "--layers", "1", "--seeds", "0", "1", "--no-report")
     process = start("run", "train", *words, "--workers", "2", "--out", str(tmp_path / "runs"))
     until(lambda: len(list(tmp_path.glob("runs/train/*/seed-*/metrics.jsonl"))) == 2)
-    crew = children(process.pid)
+    workers = children(process.pid)
     process.kill()
-    until(lambda: all(gone(pid) for pid in crew))
+    until(lambda: all(gone(pid) for pid in workers))
     process.communicate()
 
 

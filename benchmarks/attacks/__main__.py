@@ -97,8 +97,8 @@ def ours(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
     counted, clock = Counted(net), Clock()
     attacks = tuple(replace(a, n_queries=queries) if isinstance(a, Square) else a for a in standard(threat.norm))
     settings = EvaluationSettings(batch_size=batch_size, probe=0)
-    told = evaluate(counted, (x, y), threat, attacks, settings=settings, listener=lambda name, *_: clock.tick(name))
-    return Outcome(clock.spent(), told.result.table, clock.ticks, counted.passed)
+    seen = evaluate(counted, (x, y), threat, attacks, settings=settings, listener=lambda name, *_: clock.tick(name))
+    return Outcome(clock.spent(), seen.result.table, clock.ticks, counted.passed)
 
 
 def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, batch_size: int) -> Outcome:
@@ -122,22 +122,22 @@ CONTENDERS: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattac
 
 def _heard(attack: Any, clock: Clock) -> dict[str, float]:
     """The accuracies that the peer only writes to its log."""
-    told: dict[str, float] = {}
+    record: dict[str, float] = {}
 
     class Ear:
         def debug(self, text: str, *_: Any) -> None:
             words = text.split()
             if text.startswith("initial accuracy"):
-                told["clean"] = float(words[2].rstrip("%")) / 100
+                record["clean"] = float(words[2].rstrip("%")) / 100
             if text.startswith("robust accuracy after"):
                 name = words[3].rstrip(":").lower()
-                told[name] = float(words[4].rstrip("%")) / 100
+                record[name] = float(words[4].rstrip("%")) / 100
                 clock.tick(name)
 
         info = warning = debug
 
     attack.logger = Ear()
-    return told
+    return record
 
 
 @dataclass(frozen=True)
@@ -221,10 +221,10 @@ class Runner:
         return self.process.poll() is None
 
     def outcome(self) -> Outcome:
-        told, wrong = self.process.communicate()
+        values, wrong = self.process.communicate()
         if self.process.returncode:
             raise SystemExit(f"{self.name} failed: {(wrong.strip().splitlines() or ['no message'])[-1]}")
-        return Outcome(**json.loads(told.strip().splitlines()[-1]) | {"seconds": self.seconds})
+        return Outcome(**json.loads(values.strip().splitlines()[-1]) | {"seconds": self.seconds})
 
 
 def competed(case: Case, args: argparse.Namespace) -> dict[str, Any]:
@@ -287,9 +287,9 @@ def parsed() -> argparse.Namespace:
 
 
 def chosen(args: argparse.Namespace) -> list[Case]:
-    told = {name: getattr(args, name) for name in ("samples", "queries") if getattr(args, name) is not None}
+    record = {name: getattr(args, name) for name in ("samples", "queries") if getattr(args, name) is not None}
     models, norms = args.subjects.split(","), args.norms.split(",")
-    return [replace(case, **told) for case in CASES if case.model in models and case.norm in norms]
+    return [replace(case, **record) for case in CASES if case.model in models and case.norm in norms]
 
 
 def main() -> None:

@@ -104,10 +104,10 @@ def main() -> None:
         stale.unlink()
     began = time.monotonic()
     call = [sys.executable, "-m", "benchmarks.attacks.masking", *sys.argv[1:]]
-    crew = [subprocess.Popen([*call, "--worker", str(i)]) for i in range(asked.workers)]
-    while any(p.poll() is None for p in crew) and time.monotonic() - began < asked.until:
+    workers = [subprocess.Popen([*call, "--worker", str(i)]) for i in range(asked.workers)]
+    while any(p.poll() is None for p in workers) and time.monotonic() - began < asked.until:
         time.sleep(0.5)
-    for process in crew:
+    for process in workers:
         process.kill()
         process.wait()
     done = sorted(p.stem for p in asked.out.glob("*.json"))
@@ -151,8 +151,8 @@ def kept(folder: Path, checkpoint: str) -> dict[str, Any]:
     """What a run that was stopped has left."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     summary = folder / "summary.json"
-    told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None
-    return {"rows": rows, "summary": told, "checkpoint": checkpoint}
+    record = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None
+    return {"rows": rows, "summary": record, "checkpoint": checkpoint}
 
 
 def examined(cell: Cell, task: Any, asked: argparse.Namespace, trained: dict[str, Any]) -> None:
@@ -174,8 +174,8 @@ def examined(cell: Cell, task: Any, asked: argparse.Namespace, trained: dict[str
     part = asked.out / f"{cell.name}.part"
     part.write_text(json.dumps(finite(record), indent=1) + "\n", encoding="utf-8")
     part.rename(asked.out / f"{cell.name}.json")
-    told = {name: row["accuracy"] for name, row in record["alone"].items()}
-    print(cell.name, record["seconds"], told, record["autoattack"]["accuracy"], flush=True)
+    values = {name: row["accuracy"] for name, row in record["alone"].items()}
+    print(cell.name, record["seconds"], values, record["autoattack"]["accuracy"], flush=True)
 
 
 def objective(cell: Cell, threat: Threat) -> Any:
@@ -252,9 +252,9 @@ def along(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> dict[str, A
 
 def cascade(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Any]:
     """AutoAttack's released list; each attack meets what those before it have left."""
-    told = evaluate(model, (x, y), threat, "standard", settings=EvaluationSettings(seed, 1000, probe=64)).to_dict()
-    del told["records"]
-    return told
+    record = evaluate(model, (x, y), threat, "standard", settings=EvaluationSettings(seed, 1000, probe=64)).to_dict()
+    del record["records"]
+    return record
 
 
 @torch.no_grad()

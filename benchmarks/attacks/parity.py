@@ -125,7 +125,7 @@ class Comparison:
         sides = (self.ours, self.theirs)
         return float(sum(variance(v) / len(v) if len(v) > 1 else 0.0 for v in sides) ** 0.5)
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "ours": round(fmean(self.ours), 3),
             "pyautoattack": round(fmean(self.theirs), 3),
@@ -158,13 +158,13 @@ def row(place: Field, attack: Attack) -> dict[str, Any]:
         name in RANDOM,
     )
     met = abs(found.apart) <= POINTS and found.error < ERROR
-    told = {"norm": place.threat.norm, "attack": name, **found.told()}
+    record = {"norm": place.threat.norm, "attack": name, **found.as_dict()}
     if plain != attack:
         default = [place.accuracy(place.ours(attack)(seed)) for seed in range(len(found.ours))]
         own = Comparison(default, found.theirs)
-        told["default"] = {"ours": round(fmean(default), 3), "apart": round(own.apart, 3)}
+        record["default"] = {"ours": round(fmean(default), 3), "apart": round(own.apart, 3)}
         met = met and own.apart <= POINTS
-    return told | {"met": met}
+    return record | {"met": met}
 
 
 def loss_row(place: Field) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def loss_row(place: Field) -> dict[str, Any]:
         lambda seed: place.loss(place.ours(attack)(seed)), lambda seed: place.loss(place.highest(seed)), True, 5e-3
     )
     met = found.apart >= -2 * found.error
-    return {"norm": place.threat.norm, "attack": "apgd-ce, mean loss", **found.told(), "met": met}
+    return {"norm": place.threat.norm, "attack": "apgd-ce, mean loss", **found.as_dict(), "met": met}
 
 
 def rows_of(norm: str, samples: int, only: str) -> list[dict[str, Any]]:
@@ -187,15 +187,15 @@ def rows_of(norm: str, samples: int, only: str) -> list[dict[str, Any]]:
     return rows if only else [*rows, say(loss_row(place))]
 
 
-def say(told: dict[str, Any]) -> dict[str, Any]:
-    default = f"; by default {told['default']['ours']:.2f}" if "default" in told else ""
+def say(row: dict[str, Any]) -> dict[str, Any]:
+    default = f"; by default {row['default']['ours']:.2f}" if "default" in row else ""
     print(
-        f"{told['norm']:<5}{told['attack']:<20}ours {told['ours']:.3f}  pyautoattack {told['pyautoattack']:.3f}  "
-        f"apart {told['apart']:+.3f} (standard error {told['standard_error']:.3f}, {told['seeds']} seeds){default}"
-        f"  {'met' if told['met'] else 'MISSED'}",
+        f"{row['norm']:<5}{row['attack']:<20}ours {row['ours']:.3f}  pyautoattack {row['pyautoattack']:.3f}  "
+        f"apart {row['apart']:+.3f} (standard error {row['standard_error']:.3f}, {row['seeds']} seeds){default}"
+        f"  {'met' if row['met'] else 'MISSED'}",
         flush=True,
     )
-    return told
+    return row
 
 
 def parsed() -> argparse.Namespace:

@@ -62,7 +62,7 @@ def main() -> int:
         _compile_ahead(chosen, settings)
     ceilings = gpu_ceilings.measure(device, settings.tiny)
     gpu_record.begin(record, ceilings, commit)
-    print(gpu_table.told(ceilings), flush=True)
+    print(gpu_table.describe(ceilings), flush=True)
     for i in chosen:
         if settings.limit is not None and time.monotonic() - started > settings.limit:
             print(f"stopped after {settings.limit:.0f} s; the same command goes on with the rows that are left")
@@ -114,10 +114,10 @@ def _measure(case: Case, ceilings: Ceilings, settings: argparse.Namespace) -> gp
     began = time.monotonic()
     chosen = [c for c in case.contenders if not (settings.skip_eager and c.name == EAGER)]
     found = {OURS: _errors(case, chosen[0])}
-    told = _refusal(case, found[OURS])
+    refusal = _refusal(case, found[OURS])
     rows: gpu_record.Rows
-    if told is not None:
-        rows = [{"case": case.name, "timing": t.name, "refused": told} for t in case.timings]
+    if refusal is not None:
+        rows = [{"case": case.name, "timing": t.name, "refused": refusal} for t in case.timings]
     else:
         found |= {c.name: _errors(case, c) for c in chosen[1:]}
         rows = [_row(case, t, _in_turns(case, t, chosen, found), ceilings, found) for t in case.timings]
@@ -203,8 +203,8 @@ def _row(
 
 def _numbers(seen: Measured) -> dict[str, Any]:
     spread = {"least": min(seen.medians), "median": seen.ms, "most": max(seen.medians)}  # over the turns
-    told = {"ms": round(seen.ms, 4), "turns": {name: round(ms, 4) for name, ms in spread.items()}}
-    return told | {"peak_gb": seen.peak_gb} | ({"recorded": True} if seen.recorded else {})
+    record = {"ms": round(seen.ms, 4), "turns": {name: round(ms, 4) for name, ms in spread.items()}}
+    return record | {"peak_gb": seen.peak_gb} | ({"recorded": True} if seen.recorded else {})
 
 
 def _other(case: Case, seen: Seen, errors: Any, ours: float) -> dict[str, Any]:

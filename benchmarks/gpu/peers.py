@@ -185,13 +185,13 @@ def _built() -> None:
         raise RuntimeError("not built here: nvcc or ninja is missing")
     process, began = _builder[0]
     try:
-        _, told = process.communicate(timeout=max(0.0, began + BUILD_SECONDS - time.monotonic()))
+        _, errors = process.communicate(timeout=max(0.0, began + BUILD_SECONDS - time.monotonic()))
     except subprocess.TimeoutExpired as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         raise RuntimeError(f"not built here within {BUILD_SECONDS} s") from error
     if process.returncode:
-        raise RuntimeError(f"not built here: {(told.strip().splitlines() or ['?'])[-1]}")
+        raise RuntimeError(f"not built here: {(errors.strip().splitlines() or ['?'])[-1]}")
 
 
 def _needs_cuda() -> None:

@@ -58,7 +58,7 @@ def _trained(precision: str, asked: argparse.Namespace) -> dict[str, Any]:
     budget = replace(cell.budget, epochs=asked.epochs, evaluate_every=asked.epochs, precision=precision)  # type: ignore[arg-type]
     cell = replace(cell, budget=budget, attacks=(), attribution=False)
     with tempfile.TemporaryDirectory() as folder:
-        record = run_cell(cell, folder, device=asked.device, told=lambda line: None)
+        record = run_cell(cell, folder, device=asked.device, tell=lambda line: None)
     last = record["training"]["summary"]["last"]
     return {
         "clean": round(100 * last["test_clean"], 2),

@@ -54,7 +54,7 @@ def main() -> int:
     device = torch.device(options.device)
     launched, warned = watched() if device.type == "cuda" else (set(), [])
     torch.manual_seed(0)
-    wrong = [name for name in names if not told(name)]
+    wrong = [name for name in names if not run_case(name)]
     missing = set() if options.only or device.type != "cuda" else kernels() - launched
     for name in sorted(launched):
         print("ran", name)
@@ -63,7 +63,7 @@ def main() -> int:
     return 1 if wrong or missing or warned else 0
 
 
-def told(name: str) -> bool:
+def run_case(name: str) -> bool:
     """One case, its largest error relative to what is allowed."""
     worst = max(CASES[name]())
     if device.type == "cuda":

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 HEAD = "| work | ours | rate | of floor | target | others in this run | memory, GB | quoted, not of this run |"
 
 
-def told(ceilings: Ceilings) -> str:
+def describe(ceilings: Ceilings) -> str:
     return (
         f"copy {ceilings.bytes_per_s * 1e-12:.2f} TB/s, bf16 products {ceilings.flops_per_s * 1e-12:.0f} TFLOP/s, "
         f"exponentials {ceilings.exponentials_per_s * 1e-12:.2f} T/s"

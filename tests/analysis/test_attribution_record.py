@@ -47,16 +47,16 @@ def record(**options: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def test_it_holds_what_attribution_finds_on_each_split() -> None:
-    model, told = record(seed=4)
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert (told["norm"], told["eps"], told["attack"]) == ("linf", pytest.approx(0.15), "pgd-10")
-    assert told["samples"] == {"train": 12, "test": 12}
-    assert [component["name"] for component in told["components"]] == ["ssm", "ads", "linear"]
+    model, found = record(seed=4)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["norm"], found["eps"], found["attack"]) == ("linf", pytest.approx(0.15), "pgd-10")
+    assert found["samples"] == {"train": 12, "test": 12}
+    assert [component["name"] for component in found["components"]] == ["ssm", "ads", "linear"]
     test = load_task("digits").test
     x, y = test.x[:12], test.y[:12]
     x_adv = PGD(steps=10)(model, x, y, THREAT, draws=Draws.of(x, 4)).x_adv
     want = attribution(model, x, x_adv, components_of(model))
-    for component in told["components"]:
+    for component in found["components"]:
         mine, known = component["test"], want[component["name"]]
         assert (mine["mse"], mine["kl"]) == (known.mse.mean, known.kl.mean)
         assert [layer["where"] for layer in mine["layers"]] == [change.where for change in known.mse.layers]
@@ -69,35 +69,35 @@ def test_padding_stays_out() -> None:
     """What lies beyond a sample's length may be anything."""
     model, test = small(), load_task("digits").test
     x, lengths = test.x[:6].clone(), torch.tensor([64, 10, 30, 64, 5, 17])
-    told = []
+    lines = []
     for filling in (0.0, 1.0):
         x[torch.arange(64) >= lengths[:, None]] = filling
         split = {"test": Split(x.clone(), test.y[:6], lengths)}
-        told.append(attribution_record(model, split, THREAT, components_of(model)))
-    for a, b in zip(told[0]["components"], told[1]["components"], strict=True):
+        lines.append(attribution_record(model, split, THREAT, components_of(model)))
+    for a, b in zip(lines[0]["components"], lines[1]["components"], strict=True):
         assert a["test"]["mse"] == pytest.approx(b["test"]["mse"], rel=1e-4)  # a sign of the attack may flip
 
 
 @pytest.mark.slow
 def test_charts_are_plain_numbers() -> None:
-    _, told = record()
-    charts = attribution_charts(told, "S4")
+    _, found = record()
+    charts = attribution_charts(found, "S4")
     assert [chart["title"] for chart in charts] == ["S4, MSE", "S4, KL"]
     assert [curve["name"] for curve in charts[0]["series"]][:2] == ["ssm, train", "ssm, test"]
     assert all(len(curve["x"]) == len(curve["y"]) == 2 for chart in charts for curve in chart["series"])
-    assert charts[1]["series"][1]["y"] == [layer["kl"] for layer in told["components"][0]["test"]["layers"]]
-    bars = attribution_bars(told, "kl")
+    assert charts[1]["series"][1]["y"] == [layer["kl"] for layer in found["components"][0]["test"]["layers"]]
+    bars = attribution_bars(found, "kl")
     assert [row[0] for row in bars] == ["ssm", "ads", "linear"]
-    assert bars[0][1:] == (told["components"][0]["train"]["kl"], told["components"][0]["test"]["kl"])
+    assert bars[0][1:] == (found["components"][0]["train"]["kl"], found["components"][0]["test"]["kl"])
 
 
 def test_a_change_without_meaning_is_left_out_of_the_bars_and_a_gap_in_the_chart() -> None:
     model, test = small(), load_task("digits").test
     splits = {"train": test, "test": test}
-    told = attribution_record(model, splits, Threat("linf", 0.0), components_of(model), samples=3)
-    assert "agree" in told["components"][0]["test"]["layers"][0]["reason"]
-    assert attribution_bars(told) == []
-    assert attribution_charts(told)[0]["series"][0]["y"] == [None, None]
+    record = attribution_record(model, splits, Threat("linf", 0.0), components_of(model), samples=3)
+    assert "agree" in record["components"][0]["test"]["layers"][0]["reason"]
+    assert attribution_bars(record) == []
+    assert attribution_charts(record)[0]["series"][0]["y"] == [None, None]
 
 
 def test_no_split_is_refused() -> None:

@@ -71,8 +71,8 @@ def test_no_attack_passes_it(outputs: int, pooling: Any, norm: Any) -> None:
 
 def test_what_is_refused() -> None:
     model, x = Flat(6, 2), torch.randn(2, 3, 2, dtype=torch.float64)
-    for y, told in ((torch.zeros(2, dtype=torch.int64), "real targets"), (torch.zeros(2, 5), "target for each")):
-        with pytest.raises((ValueError, TypeError), match=told):
+    for y, message in ((torch.zeros(2, dtype=torch.int64), "real targets"), (torch.zeros(2, 5), "target for each")):
+        with pytest.raises((ValueError, TypeError), match=message):
             certify_deviation(model, x, y, 1.0)
     with pytest.raises(ValueError, match="norm"):
         certify_deviation(model, x, None, 1.0, norm="l3")  # type: ignore[arg-type]

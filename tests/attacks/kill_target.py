@@ -21,9 +21,9 @@ def main(folder: str, out: str) -> None:
     attacks = (APGD(steps=8), APGD(targeted_dlr, steps=8, targets=3), Square(n_queries=40))
     print("ready", flush=True)
     settings = EvaluationSettings(batch_size=4)
-    told = evaluate(model, (x, labelled(model, x)), BOX, attacks, settings=settings, folder=folder)
-    bits = hashlib.sha256(told.result.x_adv.numpy().tobytes()).hexdigest()
-    Path(out).write_text(json.dumps({"x_adv": bits, **told.to_dict()}))
+    evaluation = evaluate(model, (x, labelled(model, x)), BOX, attacks, settings=settings, folder=folder)
+    bits = hashlib.sha256(evaluation.result.x_adv.numpy().tobytes()).hexdigest()
+    Path(out).write_text(json.dumps({"x_adv": bits, **evaluation.to_dict()}))
 
 
 if __name__ == "__main__":

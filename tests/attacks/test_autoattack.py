@@ -218,7 +218,7 @@ GOOD = with_output(lambda z: z)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("given", "error", "message"),
     [
         ({"y": Y + 4}, ValueError, r"labels must lie in 0 \.\. 3"),
         ({"y": Y - 1}, ValueError, "labels"),
@@ -245,9 +245,9 @@ GOOD = with_output(lambda z: z)
         ({"batch_size": "8"}, TypeError, "batch_size"),
     ],
 )
-def test_bad_input_is_told_before_any_work(given: dict[str, Any], error: type[Exception], told: str) -> None:
+def test_bad_input_is_told_before_any_work(given: dict[str, Any], error: type[Exception], message: str) -> None:
     call: dict[str, Any] = {"f": GOOD, "x": X, "y": Y, "threat": BOX, "preset": (Never(),), **given}
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         autoattack(**call)
 
 

@@ -43,12 +43,12 @@ def test_the_error_names_a_size_that_fits(each: int, count: int, fits: int, monk
     device = Device(monkeypatch, each)
     with pytest.raises(
         TooMany, match=f"fit: {count} samples at once do not fit in memory; set batch_size={fits},"
-    ) as told:
+    ) as raised:
         within_memory("fit", count, device.run)
-    assert told.value.fits == fits
-    assert "Tried to allocate" in str(told.value)
-    assert "more" not in str(told.value)
-    assert isinstance(told.value, torch.OutOfMemoryError)
+    assert raised.value.fits == fits
+    assert "Tried to allocate" in str(raised.value)
+    assert "more" not in str(raised.value)
+    assert isinstance(raised.value, torch.OutOfMemoryError)
     assert within_memory("fit", fits, device.run) == fits
 
 
@@ -77,9 +77,9 @@ def test_other_errors_are_not_taken_for_it() -> None:
 def test_room_is_left_for_the_streams_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch, 10)
     monkeypatch.setattr(capacity, "STREAMS", 100)
-    with pytest.raises(TooMany) as told:
+    with pytest.raises(TooMany) as raised:
         within_memory("fit", 256, device.run)
-    assert told.value.fits == 80
+    assert raised.value.fits == 80
 
 
 def test_a_share_of_the_device_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,24 +87,24 @@ def test_a_share_of_the_device_is_all_there_is(monkeypatch: pytest.MonkeyPatch) 
     device = Device(monkeypatch, 10, room=250)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (ROOM, ROOM))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 0.25)
-    with pytest.raises(TooMany) as told:
+    with pytest.raises(TooMany) as raised:
         within_memory("fit", 64, device.run)
-    assert told.value.fits == 22
+    assert raised.value.fits == 22
 
 
 def test_what_grows_faster_than_the_batch_is_tried_before_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch, 1)
     square = lambda n: device.run(n * n)  # noqa: E731
-    with pytest.raises(TooMany) as told:
+    with pytest.raises(TooMany) as raised:
         within_memory("fit", 40, square)
-    assert told.value.fits**2 <= ROOM
-    assert square(told.value.fits)
+    assert raised.value.fits**2 <= ROOM
+    assert square(raised.value.fits)
 
 
 def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TooMany, match="not even one sample fits") as told:
+    with pytest.raises(TooMany, match="not even one sample fits") as raised:
         within_memory("fit", 8, Device(monkeypatch, ROOM + 1).run)
-    assert told.value.fits == 0
+    assert raised.value.fits == 0
 
 
 def test_shares_of_several_processes_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ def quick(*arguments: str) -> int:
 
 def test_a_strangers_class(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    told = quick(STRANGER, "--data", str(data), "--eps", "8/255", "--samples", "6", "--out", str(out))
+    status = quick(STRANGER, "--data", str(data), "--eps", "8/255", "--samples", "6", "--out", str(out))
     text = capsys.readouterr().out
-    assert told == 0
+    assert status == 0
     for word in ("robust accuracy", "apgd-ce", "square", "6 samples", "eps 8/255 (0.0313725)", "record.json"):
         assert word in text
     record = json.loads((out / "record.json").read_text())
@@ -96,7 +96,7 @@ def test_npz_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nowhere"], "no folder 'nowhere'"),
         ([STRANGER, "--eps", "eight"], "--eps must be a number"),
@@ -112,10 +112,10 @@ def test_npz_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([str(Path(__file__).parent)], "model.safetensors"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["attack", *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.startswith("resolvent attack: ")
     assert error.count("\n") == 1
 

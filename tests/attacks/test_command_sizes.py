@@ -70,16 +70,16 @@ def test_raw_sizes_and_bounds_go_through_the_saved_scaling(norm: Any, tmp_path: 
     words = (str(tmp_path), "--data", str(tmp_path / "new.npz"), "--norm", norm)
     bounds = ("--bounds-raw", "50,-1,-20", "150,1,inf")
     assert attack(*words, "--eps-raw", "5,0.02,0.5", *bounds, "--out", str(tmp_path / "raw")) == 0
-    told = json.loads((tmp_path / "raw" / "record.json").read_text())
-    assert told["threat"]["eps"] == pytest.approx([0.5, 0.2, 0.25])
-    assert told["threat"]["bounds"] == [pytest.approx([-5.0, -10.0, -7.5]), pytest.approx([5.0, 10.0, np.inf])]
+    record = json.loads((tmp_path / "raw" / "record.json").read_text())
+    assert record["threat"]["eps"] == pytest.approx([0.5, 0.2, 0.25])
+    assert record["threat"]["bounds"] == [pytest.approx([-5.0, -10.0, -7.5]), pytest.approx([5.0, 10.0, np.inf])]
     x = learned(torch.tensor(raw, dtype=torch.float32))
     threat = Threat(norm, (0.5, 0.2, 0.25), ((-5.0, -10.0, -7.5), (5.0, 10.0, np.inf)))
-    assert told["accuracy"] == autoattack(model, x, y, threat, "fast", batch_size=256).accuracy
+    assert record["accuracy"] == autoattack(model, x, y, threat, "fast", batch_size=256).accuracy
     assert attack(*words, "--eps-raw", "5", "--out", str(tmp_path / "one")) == 0
     assert json.loads((tmp_path / "one" / "record.json").read_text())["threat"]["eps"] == [0.5, 50.0, 2.5]
     assert attack(*words, "--eps", "0.5,0.2,0.25", *bounds, "--out", str(tmp_path / "own")) == 0
-    assert json.loads((tmp_path / "own" / "record.json").read_text())["accuracy"] == told["accuracy"]
+    assert json.loads((tmp_path / "own" / "record.json").read_text())["accuracy"] == record["accuracy"]
 
 
 HOSTILE: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -116,10 +116,10 @@ def test_hostile_options_are_one_line(
     words: tuple[str, ...], says: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert attack(STRANGER, *words, "--data", str(data)) == 2
-    told = capsys.readouterr().err.strip()
-    assert says in told
-    assert len(told.splitlines()) == 1
-    assert "Traceback" not in told
+    output = capsys.readouterr().err.strip()
+    assert says in output
+    assert len(output.splitlines()) == 1
+    assert "Traceback" not in output
 
 
 def test_a_limit_tells_what_is_undecided(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,11 +188,11 @@ def test_weights_of_somebodys_class(
     save_file(state, tmp_path / "w.safetensors")
     torch.save(state, tmp_path / "w.pt")
     torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "deep.pth")
-    told = set()
+    seen = set()
     for name in ("w.safetensors", "w.pt", "deep.pth"):
         assert attack(target, "--weights", str(tmp_path / name), "--data", str(data), "--eps", "0.1") == 0
-        told.add(capsys.readouterr().out.split("AutoAttack", 1)[1])
-    assert len(told) == 1
+        seen.add(capsys.readouterr().out.split("AutoAttack", 1)[1])
+    assert len(seen) == 1
     scope: dict[str, Any] = {}
     exec(FOREIGN, scope)
     from safetensors.torch import load_file
@@ -200,7 +200,7 @@ def test_weights_of_somebodys_class(
     held, model = load_file(data), scope["Reader"]()
     model.load_state_dict(state)
     right = float((model(held["x"]).argmax(1) == held["y"]).double().mean())
-    assert f"{100 * right:6.2f} %" in told.pop()
+    assert f"{100 * right:6.2f} %" in seen.pop()
 
 
 class Evil:
@@ -228,9 +228,9 @@ def test_weights_that_do_not_fit(
         ("e.safetensors", "cannot be read"),
     ):
         assert attack(target, "--weights", str(tmp_path / name), "--data", str(data)) == 2
-        told = capsys.readouterr().err.strip()
-        assert says in told
-        assert len(told.splitlines()) == 1
+        output = capsys.readouterr().err.strip()
+        assert says in output
+        assert len(output.splitlines()) == 1
     assert (
         attack(target, "--weights", str(tmp_path / "f.safetensors"), "--kwargs", '{"hidden": 6}', "--data", str(data))
         == 2
@@ -253,16 +253,16 @@ def test_a_class_without_lengths_on_padded_data(
 
 
 def test_few_steps_and_a_band(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in (
+    for words, message in (
         (("--time-steps", "2"), "2 time steps"),
         (("--band", "0", "2.5", "--rate", "10"), "band 0 to 0.25 cycles a step"),
     ):
         assert attack(STRANGER, "--eps", "0.1", "--data", str(data), *words) == 0
-        assert told in capsys.readouterr().out
+        assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--time-steps", "7"), "has 6"),
         (("--band", "0", "0.7"), "Nyquist"),
@@ -270,6 +270,6 @@ def test_few_steps_and_a_band(data: Path, tmp_path: Path, capsys: pytest.Capture
         (("--rate", "10"), "goes with --band"),
     ],
 )
-def test_a_shape_that_does_not_fit(data: Path, words: tuple[str, ...], told: str, capsys: Any) -> None:
+def test_a_shape_that_does_not_fit(data: Path, words: tuple[str, ...], message: str, capsys: Any) -> None:
     assert attack(STRANGER, "--eps", "0.1", "--data", str(data), *words) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -131,9 +131,9 @@ def test_a_limit_leaves_an_honest_bracket(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert low <= whole.accuracy <= high
         assert part.result.undecided.sum() == round((high - low) * len(x))
         assert not (part.result.undecided & part.result.robust).any()
-        told = json.loads((tmp_path / "out" / "record.json").read_text())
-        assert told["bracket"] == [low, high]
-        assert told["undecided"] == sum(r["undecided"] for r in told["records"])
+        record = json.loads((tmp_path / "out" / "record.json").read_text())
+        assert record["bracket"] == [low, high]
+        assert record["undecided"] == sum(r["undecided"] for r in record["records"])
         brackets.append((low, high))
         if low == high:
             assert "between" not in str(part)
@@ -163,10 +163,10 @@ def test_a_limit_over_several_sizes_goes_on(monkeypatch: pytest.MonkeyPatch, tmp
         if all(low == high for low, high in part.bracket):
             break
     assert part.accuracy == whole.accuracy
-    told = json.loads((tmp_path / "record.json").read_text())
-    assert [p["accuracy"] for p in told["curve"]] == list(whole.accuracy)
-    assert told["samples"] == 16
-    assert told["preset"] == "custom"
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert [p["accuracy"] for p in record["curve"]] == list(whole.accuracy)
+    assert record["samples"] == 16
+    assert record["preset"] == "custom"
     assert (tmp_path / "eps-0.02" / "record.json").is_file()
 
 

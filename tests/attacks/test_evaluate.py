@@ -27,10 +27,10 @@ def case(n: int = 16) -> tuple[Recurrent, torch.Tensor, torch.Tensor]:
 
 def test_records_are_what_the_model_says() -> None:
     model, x, y = case()
-    told = evaluate(model, (x, y), BOX, QUICK, settings=EvaluationSettings(seed=3, batch_size=5, probe=0))
+    evaluation = evaluate(model, (x, y), BOX, QUICK, settings=EvaluationSettings(seed=3, batch_size=5, probe=0))
     with torch.no_grad():
-        clean, now = model.eval()(x), model(told.result.x_adv)
-    for i, record in enumerate(told.records):
+        clean, now = model.eval()(x), model(evaluation.result.x_adv)
+    for i, record in enumerate(evaluation.records):
         rest = now[i].clone()
         rest[y[i]] = -torch.inf
         assert record.index == i
@@ -40,10 +40,10 @@ def test_records_are_what_the_model_says() -> None:
         assert (record.broken_by is None) == (record.prediction == record.label)
         assert (record.broken_by == "clean") == (record.clean_prediction != record.label)
         assert record.margin == pytest.approx(float(rest.max() - now[i, y[i]]), abs=1e-6)
-        assert record.norm == pytest.approx(float((told.result.x_adv[i] - x[i]).abs().max()), abs=1e-7)
+        assert record.norm == pytest.approx(float((evaluation.result.x_adv[i] - x[i]).abs().max()), abs=1e-7)
         assert record.queries >= 1
         assert record.seed == 3
-    assert told.accuracy == sum(r.broken_by is None for r in told.records) / len(x)
+    assert evaluation.accuracy == sum(r.broken_by is None for r in evaluation.records) / len(x)
 
 
 def test_a_loader_and_its_first_samples() -> None:
@@ -56,7 +56,7 @@ def test_a_loader_and_its_first_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "told"),
+    ("data", "error", "message"),
     [
         ([], ValueError, "loader is empty"),
         (DataLoader(TensorDataset(torch.rand(0, 6, 3), torch.zeros(0).long())), ValueError, "loader is empty"),
@@ -65,13 +65,13 @@ def test_a_loader_and_its_first_samples() -> None:
         ([torch.rand(2, 6, 3)], TypeError, "pairs of tensors"),
     ],
 )
-def test_bad_data(data: Any, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_bad_data(data: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         evaluate(Recurrent(), data, BOX, QUICK)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("given", "error", "message"),
     [
         ({"samples": "2000"}, TypeError, "samples must be a whole number, got '2000'"),
         ({"samples": 0}, ValueError, "samples"),
@@ -83,8 +83,8 @@ def test_bad_data(data: Any, error: type[Exception], told: str) -> None:
         ({"probe": -1}, ValueError, "probe"),
     ],
 )
-def test_bad_settings(given: dict[str, Any], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_bad_settings(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         EvaluationSettings(**given)
 
 
@@ -96,18 +96,18 @@ def test_an_empty_shard_is_refused() -> None:
 
 def test_a_folder_holds_the_whole_story(tmp_path: Path) -> None:
     model, x, y = case()
-    told = evaluate(model, (x, y), BOX, QUICK, settings=SMALL, folder=tmp_path)
+    evaluation = evaluate(model, (x, y), BOX, QUICK, settings=SMALL, folder=tmp_path)
     record = json.loads((tmp_path / "record.json").read_text())
-    assert record["accuracy"] == told.accuracy
-    assert record["table"] == told.result.table
+    assert record["accuracy"] == evaluation.accuracy
+    assert record["table"] == evaluation.result.table
     assert [attack["name"] for attack in record["attacks"]] == ["pgd-4", "square"]
     assert record["attacks"][0]["objective"] == "cross_entropy"
     assert record["threat"] == {"norm": "linf", "eps": pytest.approx(0.03), "bounds": [0.0, 1.0], "mask": None}
     assert len(record["records"]) == len(x)
     assert not list(tmp_path.glob("*.p*t"))
     again = evaluate(model, (x, y), BOX, QUICK, settings=SMALL, folder=tmp_path)
-    assert torch.equal(again.result.x_adv, told.result.x_adv)
-    assert again.records == told.records
+    assert torch.equal(again.result.x_adv, evaluation.result.x_adv)
+    assert again.records == evaluation.records
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 4])

@@ -73,12 +73,12 @@ def test_drawing_back(norm: str, dtype: torch.dtype, logit: torch.dtype) -> None
         logits[0, 0, 1] = torch.nan
         logits[-1, -1] = 1.0  # all the same: the first class
         y = torch.arange(size[0] * size[1]).view(size[:2]) % 2
-        told = []
+        lines = []
         for back in (torch_back, compiled.back):
             walk = walk_of(norm, size, dtype=dtype)
             at, walker = back(walk, logits, y, PACE)
-            told.append((walker, walk.odd, at, walk.best, walk.distance.nan_to_num(posinf=9.0)))
-        for number, (want, got) in enumerate(zip(*told, strict=True)):
+            lines.append((walker, walk.odd, at, walk.best, walk.distance.nan_to_num(posinf=9.0)))
+        for number, (want, got) in enumerate(zip(*lines, strict=True)):
             assert_close(got, want) if number > 1 else torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 

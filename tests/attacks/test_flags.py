@@ -85,17 +85,17 @@ def test_a_quantised_model_is_seen_through() -> None:
     """Square breaks what PGD cannot move; a larger ball does not help PGD; points of the bare model do."""
     model, x, y = case()
     threat = Threat("linf", 0.2, bounds=(0.0, 1.0))
-    told = evaluate(Quantised(model), (x, y), threat, (PGD(steps=5, stop=True), Square(n_queries=200)), surrogate=model)
-    assert {"zero_gradients", "square_wins", "transfer_wins"} <= kinds(told.flags)
-    square = next(flag for flag in told.flags if flag.kind == "square_wins")
-    table = told.result.table
+    seen = evaluate(Quantised(model), (x, y), threat, (PGD(steps=5, stop=True), Square(n_queries=200)), surrogate=model)
+    assert {"zero_gradients", "square_wins", "transfer_wins"} <= kinds(seen.flags)
+    square = next(flag for flag in seen.flags if flag.kind == "square_wins")
+    table = seen.result.table
     assert square.value == pytest.approx(table["pgd-5"] - table["square"])
 
 
 def test_a_larger_ball_that_does_not_help() -> None:
     x = sequences(6)
-    told = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),))
-    assert "larger_eps" in kinds(told.flags)
+    seen = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),))
+    assert "larger_eps" in kinds(seen.flags)
     none = EvaluationSettings(probe=0)
     off = evaluate(Constant(), (x, torch.zeros(6, dtype=torch.int64)), BOX, (PGD(steps=2),), settings=none)
     assert "larger_eps" not in kinds(off.flags)
@@ -137,9 +137,9 @@ def test_too_few_classes_for_dlr_are_told() -> None:
     x = sequences(8)
     y = labelled(model, x, wrong=0)
     result = autoattack(model, x, y, BOX, (APGD(dlr, steps=3), APGD(targeted_dlr, steps=3, targets=9)))
-    told = [flag.explanation for flag in result.flags if flag.kind == "replaced_loss"]
-    assert len(told) == 2
-    assert all("2" in line for line in told)
+    lines = [flag.explanation for flag in result.flags if flag.kind == "replaced_loss"]
+    assert len(lines) == 2
+    assert all("2" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_padding_stays_out(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: FourierNoise(-1.0, 1.0), "amplitude must be finite"),
         (lambda: FourierNoise(1.0, (2.0, 1.0)), "low <= high"),
@@ -135,6 +135,6 @@ def test_padding_stays_out(model: nn.Module) -> None:
         (lambda: fourier_sweep(nn.Identity(), (torch.zeros(2, 3, 1), torch.zeros(2)), []), "no noise to try"),
     ],
 )
-def test_bad_input(make: object, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_input(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]

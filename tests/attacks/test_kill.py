@@ -28,8 +28,8 @@ def finish(folder: Path, out: Path) -> dict[str, object]:
     process = start(folder, out)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
-    told: dict[str, object] = json.loads(out.read_text())
-    return told
+    record: dict[str, object] = json.loads(out.read_text())
+    return record
 
 
 def pieces(folder: Path) -> int:

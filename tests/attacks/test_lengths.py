@@ -97,17 +97,17 @@ def test_autoattack_and_evaluate(batch_size: int | None) -> None:
     assert torch.equal(result.broken_by[:2], torch.zeros(2, dtype=torch.int64))
     settings = EvaluationSettings(batch_size=batch_size)
     loader = [(x[:5], y[:5], LENGTHS[:5]), (x[5:], y[5:], LENGTHS[5:])]
-    told = evaluate(model(), loader, threat, attacks, settings=settings)
-    assert torch.equal(told.result.x_adv, result.x_adv)
+    evaluation = evaluate(model(), loader, threat, attacks, settings=settings)
+    assert torch.equal(evaluation.result.x_adv, result.x_adv)
     shards = [
         evaluate(model(), (x, y, LENGTHS), threat, attacks, settings=EvaluationSettings(shard=(i, 2), probe=0))
         for i in (0, 1)
     ]
-    assert torch.equal(type(told).joined(shards).result.broken_by, result.broken_by)
+    assert torch.equal(type(evaluation).joined(shards).result.broken_by, result.broken_by)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "told"),
+    ("lengths", "message"),
     [
         (torch.full((8,), 13), "1 .. 12"),
         (torch.zeros(8, dtype=torch.int64), "1 .. 12"),
@@ -116,8 +116,8 @@ def test_autoattack_and_evaluate(batch_size: int | None) -> None:
         ([1] * 8, "list"),
     ],
 )
-def test_lengths_that_do_not_fit(lengths: Any, told: str) -> None:
+def test_lengths_that_do_not_fit(lengths: Any, message: str) -> None:
     x, y = padded()
     with pytest.raises(ValueError, match="lengths") as error:
         PGD()(model(), x, y, Threat("linf", 0.1), lengths=lengths)
-    assert told in str(error.value)
+    assert message in str(error.value)

@@ -365,8 +365,8 @@ def test_a_target_alone_is_success() -> None:
     assert bool(threat.check(x).contains(aimed.x_adv, x).all())
     one = pgd(model, x[y != 2], y[y != 2], threat, steps=20, target=2)
     assert torch.equal(one.success, model(one.x_adv).argmax(1) == 2)
-    for wrong, told in ((y, "another class"), (9, "0 .. 3"), (torch.zeros(3), "class number")):
-        with pytest.raises(ValueError, match=told):
+    for wrong, message in ((y, "another class"), (9, "0 .. 3"), (torch.zeros(3), "class number")):
+        with pytest.raises(ValueError, match=message):
             PGD(steps=2)(model, x, y, threat, target=wrong)
     with pytest.raises(ValueError, match="takes no target"):
         Square(n_queries=3)(model, x, y, threat, target=target)

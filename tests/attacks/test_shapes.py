@@ -165,7 +165,7 @@ def test_attacks_on_whole_balls_refuse_a_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "message"),
     [
         ({"steps": 7}, "6"),
         ({"steps": 0}, "at least 1"),
@@ -179,8 +179,8 @@ def test_attacks_on_whole_balls_refuse_a_shape() -> None:
         ({"band": (0.0, 0.2), "mask": torch.tensor([[True, False, True, True, True, True]])}, "gaps"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused(shape: dict[str, Any], told: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=told):
+def test_a_shape_that_does_not_fit_is_refused(shape: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         Threat("linf", 0.1, **shape).check(sequences())
 
 

@@ -44,7 +44,7 @@ def one_by_one(
     attack: Square, f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, threat: Threat
 ) -> dict[str, Tensor]:
     """Algorithm 1 of Andriushchenko et al. 2020 as a plain loop over samples and queries."""
-    told: dict[str, list[Tensor]] = {"x_adv": [], "success": [], "queries": [], "non_finite": []}
+    record: dict[str, list[Tensor]] = {"x_adv": [], "success": [], "queries": [], "non_finite": []}
     for i in range(len(x)):
         draws = Draws(0, torch.tensor([i])).fold("square").fold(0)
         fitted = threat.check(x).select(torch.tensor([i]))
@@ -64,11 +64,11 @@ def one_by_one(
             loss = margin(logits, y[i : i + 1])
             if wrong or bool(loss > top):
                 best, top = trial, loss.to(x.dtype)
-        told["x_adv"].append(best[0].view(x.shape[1:]) if wrong or bool(top > start.to(x.dtype)) else x[i])
-        told["success"].append(torch.tensor(wrong))
-        told["queries"].append(torch.tensor(queries + 1))
-        told["non_finite"].append(torch.tensor(bad))
-    return {name: torch.stack(values) for name, values in told.items()}
+        record["x_adv"].append(best[0].view(x.shape[1:]) if wrong or bool(top > start.to(x.dtype)) else x[i])
+        record["success"].append(torch.tensor(wrong))
+        record["queries"].append(torch.tensor(queries + 1))
+        record["non_finite"].append(torch.tensor(bad))
+    return {name: torch.stack(values) for name, values in record.items()}
 
 
 def agree(found: AttackResult, want: dict[str, Tensor]) -> None:

@@ -128,8 +128,8 @@ def test_foreign_places_are_refused(tmp_path: Path) -> None:
 
 def test_digests_tell_content_shape_and_type_apart() -> None:
     x = torch.arange(6.0)
-    told = [digest(v) for v in (x, x.view(2, 3), x.double(), x + 1, x[:0], x.bool())]
-    assert len(set(told)) == len(told)
+    lines = [digest(v) for v in (x, x.view(2, 3), x.double(), x + 1, x[:0], x.bool())]
+    assert len(set(lines)) == len(lines)
     assert digest(x) == digest(x.clone())
     assert digest(x.view(2, 3).T) == digest(x.view(2, 3).T.contiguous())
 
@@ -141,11 +141,11 @@ class Sample:
 
 
 def test_settings_become_plain_values() -> None:
-    told = plain(Sample(torch.nn.functional.relu, torch.ones(3)))
-    assert told["class"] == "Sample"
-    assert told["loss"] == "relu"
-    assert told["eps"].startswith("tensor (3,) ")
-    json.dumps(told)
+    values = plain(Sample(torch.nn.functional.relu, torch.ones(3)))
+    assert values["class"] == "Sample"
+    assert values["loss"] == "relu"
+    assert values["eps"].startswith("tensor (3,) ")
+    json.dumps(values)
     assert fingerprint(plain(Sample(1))) != fingerprint(plain(Sample(2)))
 
 

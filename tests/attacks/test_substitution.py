@@ -119,7 +119,7 @@ def test_it_beats_chance_on_listops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"k": 7}, "7 substitutions"),
         ({"k": 2, "lengths": torch.tensor([1, 4])}, "2 substitutions"),
@@ -128,9 +128,9 @@ def test_it_beats_chance_on_listops() -> None:
         ({"mask": torch.ones(2, 5, dtype=torch.bool)}, "mask"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: dict[str, object], told: str) -> None:
+def test_what_does_not_fit_is_refused(given: dict[str, object], message: str) -> None:
     tokens = torch.tensor([[0, 1, 2, 3, 4, 1], [4, 3, 2, 1, 0, 2]])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         substitute(Reader(5), tokens, torch.tensor([0, 1]), **{"vocabulary": 5} | given)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no embed"):
         substitute(nn.Linear(2, 2), tokens, torch.tensor([0, 1]))

@@ -82,8 +82,8 @@ def test_the_page_the_numbers_and_the_figures(
     monkeypatch.setattr(execute, "portrait", short)
     given = ["--init", "ptd", "--n", "8", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "n.json")]
     assert cli.main(["analyse", *given, "--figures", str(tmp_path / "figures")]) == 0
-    told = capsys.readouterr().out
-    assert "perturbed then diagonalised, 8 states" in told
+    output = capsys.readouterr().out
+    assert "perturbed then diagonalised, 8 states" in output
     record = json.loads((tmp_path / "out" / "analysis.json").read_text())
     assert record == json.loads((tmp_path / "n.json").read_text())
     text = (tmp_path / "out" / "analysis.html").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "seed-0"
     cell = small_cell()
     cell = replace(cell, attacks=(), attribution=True, budget=replace(cell.budget, epochs=1))
-    run_cell(cell, folder, told=lambda line: None)
+    run_cell(cell, folder, tell=lambda line: None)
     return folder
 
 
@@ -153,7 +153,7 @@ def test_a_preset_with_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         ([], "name one thing"),
         (["--init", "legs", "--preset", "lru_stack"], "name one thing"),
@@ -171,11 +171,11 @@ def test_a_preset_with_arguments() -> None:
         (["nowhere"], "no folder 'nowhere'"),
     ],
 )
-def test_mistakes_are_one_line(given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(given: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["analyse", *given, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("resolvent analyse: ")
-    assert told in error
+    assert text in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

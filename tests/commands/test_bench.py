@@ -89,7 +89,7 @@ def test_a_log_has_one_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--layer", "s55"], "did you mean S5"),
         (["--length", "0"], "--length must be at least 1"),
@@ -98,11 +98,11 @@ def test_a_log_has_one_table() -> None:
         (["--device", "abacus"], "--device 'abacus' cannot be used here"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("resolvent bench: ")
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
 
 

@@ -48,8 +48,8 @@ def samples(folder: Path, x: torch.Tensor, y: torch.Tensor) -> Path:
 
 def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
     status = cli.main(["certify", *map(str, words)])
-    told = capsys.readouterr()
-    return status, " ".join((told.out + told.err).split())
+    output = capsys.readouterr()
+    return status, " ".join((output.out + output.err).split())
 
 
 def loaded(folder: Path) -> Model:
@@ -65,11 +65,11 @@ def test_several_sizes_make_a_curve(
 ) -> None:
     folder, data = saved
     out = tmp_path / "curve.json"
-    status, told = ask(capsys, folder, "--norm", "l2", "--eps", "1/100", "0", "0.3", "--data", data, "--json", out)
+    status, output = ask(capsys, folder, "--norm", "l2", "--eps", "1/100", "0", "0.3", "--data", data, "--json", out)
     assert status == 0
-    assert "eps certified attacked" in told
-    assert "n 12, no attack; standard errors" in told  # of the smallest, 0
-    assert " ± " in told.split("attacked")[-1]
+    assert "eps certified attacked" in output
+    assert "n 12, no attack; standard errors" in output  # of the smallest, 0
+    assert " ± " in output.split("attacked")[-1]
     curve = json.loads(out.read_text())["curve"]
     assert [point["eps"] for point in curve] == [0.0, 0.01, 0.3]
     certified, attacked = ([point[name] for point in curve[1:]] for name in ("certified", "attacked"))
@@ -87,10 +87,10 @@ def test_l2_between_certificate_and_attack(
 ) -> None:
     folder, data = saved
     out = tmp_path / "record.json"
-    status, told = ask(capsys, folder, "--norm", "l2", "--eps", "1/100", "--data", data, "--json", out)
+    status, output = ask(capsys, folder, "--norm", "l2", "--eps", "1/100", "--data", data, "--json", out)
     assert status == 0
-    assert "<= robust accuracy <=" in told
-    assert "pair by pair over the last map" in told
+    assert "<= robust accuracy <=" in output
+    assert "pair by pair over the last map" in output
     record = json.loads(out.read_text())
     assert record["status"] == "certified"
     assert record["sandwich"]["certified"] <= record["sandwich"]["attacked"] <= record["sandwich"]["clean"]
@@ -116,10 +116,10 @@ def test_linf_takes_the_better_bound(saved: tuple[Path, Path], tmp_path: Path,
                                      capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     folder, data = saved
     out = tmp_path / "record.json"
-    status, told = ask(capsys, folder, "--norm", "linf", "--eps", 0.01, "--data", data, "--json", out)
+    status, output = ask(capsys, folder, "--norm", "linf", "--eps", 0.01, "--data", data, "--json", out)
     assert status == 0
-    assert "by the Lipschitz constant" in told
-    assert "by linear bounds over the box" in told
+    assert "by the Lipschitz constant" in output
+    assert "by linear bounds over the box" in output
     record = json.loads(out.read_text())
     radius, linear = torch.tensor(record["certificate"]["radius"]), torch.tensor(record["linear"]["samples"])
     either = (linear | (radius >= 0.01)).double().mean()
@@ -132,9 +132,9 @@ def test_linf_of_a_model_without_stages_says_why(tmp_path: Path, capsys: pytest.
     block = dataclasses.replace(config.block, sigma="gate")
     folder = save_model(build_model(dataclasses.replace(config, block=block)), tmp_path / "gate")
     data = samples(tmp_path, torch.rand(4, 6, 1), torch.tensor([0, 1, 2, 0]))
-    status, told = ask(capsys, folder, "--norm", "linf", "--eps", 0.01, "--data", data, "--preset", "none")
+    status, output = ask(capsys, folder, "--norm", "linf", "--eps", 0.01, "--data", data, "--preset", "none")
     assert status == 0
-    assert "by linear bounds over the box: stages_of: tower.body.blocks.0.sigma (Gate) has no bound" in told
+    assert "by linear bounds over the box: stages_of: tower.body.blocks.0.sigma (Gate) has no bound" in output
 
 
 def test_a_model_without_a_bound_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,13 +142,13 @@ def test_a_model_without_a_bound_is_refused_by_name(tmp_path: Path, capsys: pyte
     folder = save_model(build_model(model), tmp_path / "plain")
     data = samples(tmp_path, torch.rand(4, 6, 1), torch.tensor([0, 1, 2, 0]))
     for norm in ("l2", "linf"):
-        status, told = ask(capsys, folder, "--norm", norm, "--data", data)
+        status, output = ask(capsys, folder, "--norm", norm, "--data", data)
         assert status == 1
-        assert "tower.body.blocks.0.norm (norm): LayerNorm divides by" in told
-        assert "certified <=" not in told
-    status, told = ask(capsys, folder, "--data", data, "--smoothing", 0.5, "--noise-samples", 50, "--eps", 0.1)
+        assert "tower.body.blocks.0.norm (norm): LayerNorm divides by" in output
+        assert "certified <=" not in output
+    status, output = ask(capsys, folder, "--data", data, "--smoothing", 0.5, "--noise-samples", 50, "--eps", 0.1)
     assert status == 1
-    assert "certified within 0.1 in L2" in told
+    assert "certified within 0.1 in L2" in output
 
 
 def test_weights_that_are_not_numbers_are_refused(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,9 +157,9 @@ def test_weights_that_are_not_numbers_are_refused(saved: tuple[Path, Path], caps
     with torch.no_grad():
         model.head.out.weight[0, 0] = float("nan")
     save_model(model, folder)
-    status, told = ask(capsys, folder, "--data", data)
+    status, output = ask(capsys, folder, "--data", data)
     assert status == 2
-    assert "head.out.weight holds NaN or infinity, so nothing is certified" in told
+    assert "head.out.weight holds NaN or infinity, so nothing is certified" in output
 
 
 def test_weights_that_do_not_verify_are_refused(saved: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,9 +168,9 @@ def test_weights_that_do_not_verify_are_refused(saved: tuple[Path, Path], capsys
     held = bytearray(path.read_bytes())
     held[-3] ^= 1
     path.write_bytes(held)
-    status, told = ask(capsys, folder, "--data", data)
+    status, output = ask(capsys, folder, "--data", data)
     assert status == 2
-    assert "is damaged: its tensors are not those that were saved" in told
+    assert "is damaged: its tensors are not those that were saved" in output
 
 
 @pytest.mark.parametrize(
@@ -191,22 +191,22 @@ def test_bad_usage(
 ) -> None:
     folder, data = saved
     given = words if "--data" in words else [*words, "--data", str(data)]
-    status, told = ask(capsys, folder, *given)
+    status, output = ask(capsys, folder, *given)
     assert status == 2
-    assert message in told
+    assert message in output
 
 
 def test_no_folder_and_models_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told = ask(capsys, tmp_path / "nowhere")
+    status, output = ask(capsys, tmp_path / "nowhere")
     assert status == 2
-    assert "there is no folder" in told
-    status, told = ask(capsys, tmp_path)
+    assert "there is no folder" in output
+    status, output = ask(capsys, tmp_path)
     assert status == 2
-    assert "no model.safetensors" in told
+    assert "no model.safetensors" in output
     tokens = ModelConfig(TokensConfig(5), ResidualConfig(S4DConfig(4)), ClassifierConfig(3), 4, 1)
-    status, told = ask(capsys, save_model(build_model(tokens), tmp_path / "tokens"))
+    status, output = ask(capsys, save_model(build_model(tokens), tmp_path / "tokens"))
     assert status == 2
-    assert "reads tokens, which have no distance" in told
+    assert "reads tokens, which have no distance" in output
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
@@ -230,8 +230,8 @@ def test_padded_samples_are_certified_as_the_model_answers_them(
     folder, out = save_model(model, tmp_path / "model"), tmp_path / "record.json"
     eps = 0.02 if norm == "l2" else 0.004
     words = [folder, "--norm", norm, "--eps", eps, "--data", tmp_path / "padded.safetensors", "--json", out]
-    status, told = ask(capsys, *words, *(["--smoothing", 0.3, "--noise-samples", 40] if norm == "l2" else []))
-    assert status == 0, told
+    status, output = ask(capsys, *words, *(["--smoothing", 0.3, "--noise-samples", 40] if norm == "l2" else []))
+    assert status == 0, output
     record = json.loads(out.read_text())
     right = model(x, lengths).argmax(-1) == y
     radius = torch.tensor(record["certificate"]["radius"], dtype=torch.float64)
@@ -249,6 +249,6 @@ def test_padded_samples_are_certified_as_the_model_answers_them(
 def test_a_model_in_float64(saved: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save_model(loaded(saved[0]).double(), tmp_path / "wide")
     for norm in ("l2", "linf"):
-        status, told = ask(capsys, folder, "--norm", norm, "--eps", 0.01, "--data", saved[1], "--preset", "none")
-        assert status == 0, told
-        assert "<= robust accuracy <=" in told
+        status, output = ask(capsys, folder, "--norm", norm, "--eps", 0.01, "--data", saved[1], "--preset", "none")
+        assert status == 0, output
+        assert "<= robust accuracy <=" in output

@@ -63,10 +63,10 @@ def test_a_foreign_layer_that_holds(capsys: pytest.CaptureFixture[str], tmp_path
     out = tmp_path / "deep" / "report.json"
     status = cli.main(["check", "--module", LAYER + "Stranger", "--kwargs", '{"d_model": 2}', "--json", str(out)])
     assert status == 0
-    told = json.loads(out.read_text())
-    assert told["ok"] is True
-    assert told["settings"]["device"] == "cpu"
-    assert {r["property"]: r["status"] for r in told["results"]} == {"chunks": "pass", "steps": "pass", "frozen": "n/a"}
+    made = json.loads(out.read_text())
+    assert made["ok"] is True
+    assert made["settings"]["device"] == "cpu"
+    assert {r["property"]: r["status"] for r in made["results"]} == {"chunks": "pass", "steps": "pass", "frozen": "n/a"}
     assert "Stranger" in capsys.readouterr().out
     assert list(out.parent.iterdir()) == [out]  # no partial file stays
 
@@ -91,7 +91,7 @@ def test_one_layer_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--layer", "S4E"], "did you mean S4"),
         (["--layer", "S4", "--module", "a:B"], "not both"),
@@ -109,11 +109,11 @@ def test_one_layer_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_mistakes_are_one_line_and_status_two(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.startswith("resolvent check: ")
     assert error.count("\n") == 1
 

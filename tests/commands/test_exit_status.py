@@ -35,9 +35,9 @@ def record(**extra: Any) -> dict[str, Any]:
 def test_done_is_zero(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr(run_cells, "_records", lambda *_: [record()])
     assert cli.main([*RUN, "--out", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert "50.0" in told
-    assert str(tmp_path) in told
+    output = capsys.readouterr().out
+    assert "50.0" in output
+    assert str(tmp_path) in output
 
 
 def test_a_diverged_run_is_one(
@@ -78,8 +78,8 @@ def test_help_and_documentation_tell_the_same_statuses(capsys: pytest.CaptureFix
     assert re.findall(r"^\| (\d+)[ ,]", page, re.M) == ["0", "1", "2", "3", "124", "129"]
     cli.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    told = text[text.index("Exit status:") :]
-    assert all(f" {status} " in told for status in ("0", "1", "2", "3", "124", "130", "143", "129"))
+    section = text[text.index("Exit status:") :]
+    assert all(f" {status} " in section for status in ("0", "1", "2", "3", "124", "130", "143", "129"))
     assert set(re.findall(r"`resolvent (\w+)", page)) >= set(cli.COMMANDS)
 
 

@@ -48,7 +48,7 @@ def test_a_model_reads_them(own_folder: Path) -> None:
 
 
 def test_without_the_files(own_folder: Path) -> None:
-    with pytest.raises(FileNotFoundError) as told:
+    with pytest.raises(FileNotFoundError) as raised:
         load_task("aan")
     for part in (
         str(own_folder),
@@ -57,7 +57,7 @@ def test_without_the_files(own_folder: Path) -> None:
         "RESOLVENT_DATA",
         "not be redistributed",
     ):
-        assert part in str(told.value)
+        assert part in str(raised.value)
 
 
 @pytest.mark.parametrize("row", ["1.0\ta\tb\ttext", "2\ta\tb\tc\td", "1.0\ta\tb\tc\td\te"])

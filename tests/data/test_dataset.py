@@ -80,7 +80,7 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (Stream(), "expected a map-style Dataset"),
         (Pairs([], []), "holds no samples"),
@@ -91,6 +91,6 @@ class Stream(IterableDataset[Any]):
         (Pairs([["a"]], [0]), "expected numbers in x"),
     ],
 )
-def test_bad_datasets_are_refused(wrong: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_bad_datasets_are_refused(wrong: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         from_dataset(wrong)

@@ -85,10 +85,10 @@ def test_a_damaged_file_stays_when_no_better_one_comes(own_folder: Path) -> None
 
 
 def test_offline_the_message_tells_everything(own_folder: Path) -> None:
-    with pytest.raises(FileNotFoundError) as told:
+    with pytest.raises(FileNotFoundError) as raised:
         fetch(Remote("set/a.bin", md5(GOOD), (NOWHERE,)))
     for part in (str(own_folder / "set" / "a.bin"), NOWHERE, "RESOLVENT_DATA", md5(GOOD)):
-        assert part in str(told.value)
+        assert part in str(raised.value)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

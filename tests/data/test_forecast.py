@@ -59,7 +59,7 @@ def test_whole_numbers_are_quantities_when_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"task": "forecast"}, "needs a window"),
         ({"task": "forecast", "window": 0}, "at least 1"),
@@ -70,9 +70,9 @@ def test_whole_numbers_are_quantities_when_told(tmp_path: Path) -> None:
         ({"task": "guess"}, "task must be"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, object], told: str) -> None:
+def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
     series(tmp_path / "one.csv")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         from_file(tmp_path / "one.csv", **options)  # type: ignore[arg-type]
 
 
@@ -85,11 +85,11 @@ def test_from_a_csv_to_an_attack_and_a_certificate(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     limits = ["--samples", "10", "--norm", "l2", "--eps", "0.1", "--tolerance", "0.5"]
     assert cli.main(["attack", run, *limits, "--preset", "fast"]) == 0
-    told = capsys.readouterr().out
-    assert "tolerance 0.5" in told
-    assert "within" in told
+    output = capsys.readouterr().out
+    assert "tolerance 0.5" in output
+    assert "within" in output
     assert cli.main(["certify", run, *limits, "--preset", "none"]) == 0
-    told = capsys.readouterr().out
-    assert "outputs move by at most" in told
-    assert "certified within 0.5" in told
+    output = capsys.readouterr().out
+    assert "outputs move by at most" in output
+    assert "certified within 0.5" in output
     assert cli.main(["predict", run, str(tmp_path / "one.csv")]) == 0

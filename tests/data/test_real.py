@@ -127,10 +127,10 @@ def test_without_the_files_the_message_helps(tmp_path: object, monkeypatch: pyte
     monkeypatch.setenv("RESOLVENT_DATA", str(tmp_path))
     monkeypatch.setattr(home, "_retrieve", _offline)
     for name, file in (("mnist", MNIST), ("cifar10", CIFAR[0]), ("imdb", "aclImdb_v1.tar.gz")):
-        with pytest.raises(FileNotFoundError) as told:
+        with pytest.raises(FileNotFoundError) as raised:
             load_task(name)
         for part in (str(tmp_path), file, "https://", "RESOLVENT_DATA"):
-            assert part in str(told.value), (name, part)
+            assert part in str(raised.value), (name, part)
 
 
 def _offline(url: str, remote: object) -> None:

@@ -94,9 +94,9 @@ def test_the_command_exports_preprocessing_and_says_where(tmp_path: Path, capsys
     model = small(BLOCKS["lru"])
     rv.Predictor(model, GAPS).save(tmp_path / "saved")
     assert cli.main(["export", str(tmp_path / "saved"), "--to", "pt2", "--out", str(tmp_path / "out")]) == 0
-    told = capsys.readouterr().out
-    assert "model.pt2" in told
-    assert "step.pt2" in told
+    output = capsys.readouterr().out
+    assert "model.pt2" in output
+    assert "step.pt2" in output
     card = json.loads((tmp_path / "out" / "export.json").read_text())
     assert card["classes"] == ["a", "b", "c"]
     assert card["missing"] == "ffill"

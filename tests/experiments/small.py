@@ -29,5 +29,5 @@ def small_cell(**changes: object) -> Cell:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run_cell(small_cell(), sys.argv[1], told=lambda line: None)
+    run_cell(small_cell(), sys.argv[1], tell=lambda line: None)
     print("done", flush=True)

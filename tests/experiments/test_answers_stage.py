@@ -36,7 +36,7 @@ def test_answers_and_examples_of_padded_data(padded: Path, tmp_path: Path) -> No
     cell = small_cell(task=TaskChoice("weather", file=str(padded)))
     head = replace(cell.model.head, classes=2)  # type: ignore[type-var]
     cell = replace(cell, model=replace(cell.model, input=ChannelsConfig(3), head=head))
-    record = run_cell(cell, tmp_path / "run", told=lambda line: None)
+    record = run_cell(cell, tmp_path / "run", tell=lambda line: None)
     test = open_task(cell.task).test.unpack()
     with torch.no_grad():
         answers = load_model(tmp_path / "run/checkpoint/best").eval()(test.x, test.lengths).argmax(-1)
@@ -59,7 +59,7 @@ def test_pgd_is_measured_on_the_samples_of_the_attack(tmp_path: Path) -> None:
     from resolvent.attacks import PGD, Threat
 
     cell = small_cell(task=TaskChoice("digits", samples=32))
-    record = run_cell(replace(cell, budget=replace(cell.budget, epochs=1)), tmp_path / "run", told=lambda line: None)
+    record = run_cell(replace(cell, budget=replace(cell.budget, epochs=1)), tmp_path / "run", tell=lambda line: None)
     test = open_task(cell.task).test.unpack()
     model = load_model(tmp_path / "run/checkpoint/best").eval()
     attack = record["attacks"]["fast-linf-0.05-best"]

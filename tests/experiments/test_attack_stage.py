@@ -25,7 +25,7 @@ def test_equal_weights_are_attacked_once(tmp_path: Path, monkeypatch: pytest.Mon
         return whole(*inputs)
 
     monkeypatch.setattr(stages, "evaluate_together", counted)
-    record = run_cell(replace(cell, budget=replace(cell.budget, epochs=1)), tmp_path / "run", told=lambda line: None)
+    record = run_cell(replace(cell, budget=replace(cell.budget, epochs=1)), tmp_path / "run", tell=lambda line: None)
     best, last = (record["attacks"][f"fast-linf-0.05-{name}"] for name in ("best", "last"))
     assert seen == [tmp_path / "run/attack/fast-linf-0.05-best"]
     assert (best["checkpoint"], last["checkpoint"]) == ("best", "last")

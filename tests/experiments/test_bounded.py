@@ -88,7 +88,7 @@ def test_sizes_follow_the_data(padded: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--certified", "--layer", "s5"], "--certified builds a model of l2ru or lru layers, got --layer s5"),
         (["--certified", "--gamma", "0"], "--gamma, the Lipschitz bound of the model, must be positive"),
@@ -96,7 +96,7 @@ def test_sizes_follow_the_data(padded: Path) -> None:
         (["--gamma", "2"], "or --certified, or leave it out"),
     ],
 )
-def test_mistakes(words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "train", *words, "--out", str(tmp_path / "runs"), "--no-report"]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

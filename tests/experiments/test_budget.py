@@ -40,31 +40,31 @@ def cell() -> Cell:
 
 @pytest.fixture(scope="module")
 def whole(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_cell(cell, tmp_path_factory.mktemp("whole"), told=quiet)
+    return run_cell(cell, tmp_path_factory.mktemp("whole"), tell=quiet)
 
 
 def test_a_budget_that_ends_everywhere_leads_to_the_same_record(
     cell: Cell, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     """One step, stage or batch at a time: as many pauses as there are places to pause at."""
-    told: list[str] = []
+    lines: list[str] = []
     for _ in range(100):
         try:
-            record = run_cell(cell, tmp_path, told=quiet, how=How(late=after_calls(1 + len(told) // 4)))
+            record = run_cell(cell, tmp_path, tell=quiet, how=How(late=after_calls(1 + len(lines) // 4)))
             break
         except Paused as stop:
-            told.append(str(stop))
+            lines.append(str(stop))
     assert same(record) == same(whole)
-    assert any("stopped after step 1 of 6; 5 steps are left, about" in line for line in told)
-    assert any("stopped after step 4 of 6; 2 steps are left" in line for line in told)
-    assert any("training is done" in line for line in told)
-    assert any(re.match(r"attack fast-linf-0\.05-(best|last) stopped after \d+ of \d+ by ", line) for line in told)
-    assert len(told) > 8
+    assert any("stopped after step 1 of 6; 5 steps are left, about" in line for line in lines)
+    assert any("stopped after step 4 of 6; 2 steps are left" in line for line in lines)
+    assert any("training is done" in line for line in lines)
+    assert any(re.match(r"attack fast-linf-0\.05-(best|last) stopped after \d+ of \d+ by ", line) for line in lines)
+    assert len(lines) > 8
 
 
 def test_points_of_attacks_go_when_they_are_done_unless_asked_for(cell: Cell, tmp_path: Path) -> None:
-    record = run_cell(cell, tmp_path / "small", told=quiet)
-    kept = run_cell(cell, tmp_path / "large", told=quiet, how=How(points=True))
+    record = run_cell(cell, tmp_path / "small", tell=quiet)
+    kept = run_cell(cell, tmp_path / "large", tell=quiet, how=How(points=True))
     assert same(record) == same(kept)
     assert not list((tmp_path / "small").glob("attack/**/*.safetensors"))
     assert list((tmp_path / "large").glob("attack/**/*.safetensors"))
@@ -76,11 +76,11 @@ def test_points_of_attacks_go_when_they_are_done_unless_asked_for(cell: Cell, tm
 def test_a_sweep_says_what_is_left_and_tells_what_has_ended(cell: Cell, tmp_path: Path) -> None:
     cells, ended = [cell.seeded(seed) for seed in (0, 1)], []
     with pytest.raises(Paused, match=r"lru,digits, seed 0: training stopped after step 2 .*; left: small/lru-digits"):
-        sweep(cells, tmp_path, told=quiet, how=How(late=after_calls(3)))
+        sweep(cells, tmp_path, tell=quiet, how=How(late=after_calls(3)))
     with pytest.raises(Paused, match=r"^1 of 2 runs are done; left: small/lru-digits/seed-1$"):
-        sweep(cells, tmp_path, told=quiet, how=How(late=once_done(tmp_path)), ended=ended.append)
+        sweep(cells, tmp_path, tell=quiet, how=How(late=once_done(tmp_path)), ended=ended.append)
     assert ended == ["small/lru-digits/seed-0"]
-    assert len(sweep(cells, tmp_path, told=quiet, how=How(), ended=ended.append)) == 2
+    assert len(sweep(cells, tmp_path, tell=quiet, how=How(), ended=ended.append)) == 2
     assert ended == ["small/lru-digits/seed-0", "small/lru-digits/seed-1"]
 
 
@@ -94,9 +94,9 @@ CALL = ["run", "ptd-conditioning", "--size", "small", "--no-report"]
 def test_the_command_stops_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--out", str(tmp_path)]
     assert main([*CALL, *place, "--budget", "1e-9"]) == 124
-    told = capsys.readouterr().out
-    assert "the budget of 1e-09 s is spent. 0 of 1 runs are done; left: ptd-conditioning/legs/seed-0" in told
-    assert "the same command goes on from there" in told
+    output = capsys.readouterr().out
+    assert "the budget of 1e-09 s is spent. 0 of 1 runs are done; left: ptd-conditioning/legs/seed-0" in output
+    assert "the same command goes on from there" in output
     assert main([*CALL, *place, "--budget", "600"]) == 0
 
 

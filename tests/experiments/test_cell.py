@@ -104,7 +104,7 @@ def test_small_cells_of_the_long_range_arena_train(cell: Cell, tmp_path: Path) -
     """Every model takes a few steps, and its settings come back from JSON."""
     assert Cell.from_dict(json.loads(json.dumps(cell.to_dict()))) == cell
     short = replace(cell, task=TaskChoice("digits", samples=48), budget=Budget(1, 24, 4e-3, choose="clean"))
-    record = run_cell(short, tmp_path, told=lambda line: None)
+    record = run_cell(short, tmp_path, tell=lambda line: None)
     rows = record["training"]["rows"]
     assert (rows[-1]["step"], len(rows)) == (2, 1)
     assert 0 < rows[-1]["train_loss"] < 20

@@ -33,7 +33,7 @@ def quiet(line: str) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run_cell(CELL, folder, told=quiet, how=How(points=True))
+    run_cell(CELL, folder, tell=quiet, how=How(points=True))
     return folder
 
 
@@ -70,9 +70,9 @@ def test_weights_damaged_in_the_midst_of_training(run: Path, whole: Path, damage
     """Before the end no list of checksums is there yet: the file carries its own."""
     unfinished(run, "summary.json", "stage", "attack", "checkpoint/sums.json", "checkpoint/last")
     DAMAGES[damage](run / "checkpoint" / "best" / "model.safetensors")
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("best/model.safetensors" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("best/model.safetensors" in line for line in lines)
     assert timeless(run) == timeless(whole)
     assert (run / "damaged" / "checkpoint" / "best" / "model.safetensors").is_file()
 
@@ -80,9 +80,9 @@ def test_weights_damaged_in_the_midst_of_training(run: Path, whole: Path, damage
 @pytest.mark.parametrize("damage", ["cut", pytest.param("garble", marks=SLOW)])
 def test_a_damaged_record_is_named_and_made_again(run: Path, whole: Path, damage: str) -> None:
     DAMAGES[damage](run / "record.json")
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("record.json is damaged" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("record.json is damaged" in line for line in lines)
     assert timeless(run) == timeless(whole)
     assert (run / "damaged" / "record.json").is_file()
 
@@ -92,7 +92,7 @@ def test_a_damaged_summary_is_made_again(run: Path, whole: Path, damage: str) ->
     unfinished(run)
     DAMAGES[damage](run / "summary.json")
     with pytest.warns(UserWarning, match=r"summary\.json is damaged"):
-        run_cell(CELL, run, told=quiet)
+        run_cell(CELL, run, tell=quiet)
     assert timeless(run) == timeless(whole)
     assert (run / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
 
@@ -101,9 +101,9 @@ def test_a_state_that_is_gone_is_noticed(run: Path, whole: Path) -> None:
     """Without it the finished run would have no history."""
     unfinished(run)
     (run / "checkpoint" / "state.safetensors").unlink()
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("state.safetensors is gone" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("state.safetensors is gone" in line for line in lines)
     assert timeless(run) == timeless(whole)
 
 
@@ -113,7 +113,7 @@ def test_a_corrupt_line_of_metrics_is_named_kept_and_replaced(run: Path, whole: 
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], '{"epoch": 2, "tr\x00in', *lines[2:]]) + "\n")
     with pytest.warns(UserWarning, match=r"line 2 of .*metrics\.jsonl"):
-        run_cell(CELL, run, told=quiet)
+        run_cell(CELL, run, tell=quiet)
     assert path.read_text() == (whole / "metrics.jsonl").read_text()
     assert "\x00" in (run / "metrics.jsonl.damaged").read_text()
     assert timeless(run) == timeless(whole)
@@ -123,7 +123,7 @@ def test_a_line_that_a_kill_cut_short_is_no_damage(run: Path, whole: Path, recwa
     unfinished(run)
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:-20])
-    run_cell(CELL, run, told=quiet)
+    run_cell(CELL, run, tell=quiet)
     assert path.read_text() == (whole / "metrics.jsonl").read_text()
     assert not [w for w in recwarn if "metrics" in str(w.message)]
 
@@ -132,7 +132,7 @@ def test_a_line_that_a_kill_cut_short_is_no_damage(run: Path, whole: Path, recwa
 def test_a_damaged_piece_of_an_attack_is_done_again(run: Path, whole: Path, damage: str) -> None:
     unfinished(run, "stage")
     DAMAGES[damage](next((run / "attack").rglob("01-*.safetensors")))
-    run_cell(CELL, run, told=quiet)
+    run_cell(CELL, run, tell=quiet)
     assert timeless(run) == timeless(whole)
 
 
@@ -142,7 +142,7 @@ def test_damaged_settings_are_written_again_and_training_is_kept(run: Path, whol
     before = (run / "checkpoint" / "state.safetensors").read_bytes()
     garble(run / name)
     with pytest.warns(UserWarning, match=rf"{name} is damaged .* it is written again"):
-        run_cell(CELL, run, told=quiet)
+        run_cell(CELL, run, tell=quiet)
     assert (run / "checkpoint" / "state.safetensors").read_bytes() == before
     assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert timeless(run) == timeless(whole)
@@ -154,13 +154,13 @@ def test_damaged_settings_do_not_let_another_run_in(run: Path, name: str) -> Non
     garble(run / name)
     if name == "config.json":  # and as if that cell had been written here
         unfinished(run, "cell.json")
-    told: list[str] = []
+    lines: list[str] = []
     if name == "cell.json":
         with pytest.raises(RunError, match=r"budget\.lr was 0\.01 there and is 0\.02 now"):
-            run_cell(other, run, told=told.append)
+            run_cell(other, run, tell=lines.append)
         return
-    record = run_cell(other, run, told=told.append)  # the state does not fit: it is set aside, and trained again
-    assert any("state.safetensors is damaged" in line for line in told)
+    record = run_cell(other, run, tell=lines.append)  # the state does not fit: it is set aside, and trained again
+    assert any("state.safetensors is damaged" in line for line in lines)
     first = (run / "damaged" / "metrics.jsonl").read_text().splitlines()[0]
     assert record["training"]["rows"][0]["lr"] == pytest.approx(2 * json.loads(first)["lr"])
 
@@ -196,7 +196,7 @@ def test_one_flipped_bit_is_not_believed(run: Path, whole: Path, name: str, key:
     nudge(run / name, key)
     assert (run / name).read_bytes() != (whole / name).read_bytes()
     json.loads((run / name).read_text())
-    record = run_cell(CELL, run, told=quiet)
+    record = run_cell(CELL, run, tell=quiet)
     assert {k: v for k, v in record.items() if k != "times"} | {"digest": 0} == timeless(whole) | {"digest": 0}
     assert timeless(run) == timeless(whole)
     assert name == "record.json" or (run / name).read_bytes() == (whole / name).read_bytes()
@@ -207,7 +207,7 @@ def test_what_is_known_of_the_data_is_copied_again(run: Path, whole: Path, name:
     """In a complete run too, which is otherwise only read."""
     nudge(run / name, "length")
     assert (run / name).read_bytes() != (whole / name).read_bytes()
-    run_cell(CELL, run, told=quiet)
+    run_cell(CELL, run, tell=quiet)
     assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -218,18 +218,18 @@ def test_the_ledger_of_a_state_is_not_believed_either(run: Path, whole: Path) ->
     raw = path.read_bytes()
     at = raw.index(b"validation_clean") + len(b'validation_clean\\": 0.')
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("state.safetensors is damaged: the notes in its header" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("state.safetensors is damaged: the notes in its header" in line for line in lines)
     assert timeless(run) == timeless(whole)
 
 
 def test_a_sound_record_of_another_run_is_not_taken_for_this_one(run: Path, whole: Path, tmp_path: Path) -> None:
-    run_cell(replace(CELL, seed=1), tmp_path / "other", told=quiet)
+    run_cell(replace(CELL, seed=1), tmp_path / "other", tell=quiet)
     shutil.copy(tmp_path / "other" / "record.json", run / "record.json")
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("the record of another run (seed differs)" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("the record of another run (seed differs)" in line for line in lines)
     assert timeless(run) == timeless(whole)
 
 
@@ -245,11 +245,11 @@ def without_digests(run: Path) -> None:
 
 def test_files_of_an_older_version_still_count(run: Path, whole: Path) -> None:
     without_digests(run)
-    assert {k: v for k, v in run_cell(CELL, run, told=quiet).items() if k != "times"} == timeless(whole)
+    assert {k: v for k, v in run_cell(CELL, run, tell=quiet).items() if k != "times"} == timeless(whole)
     unfinished(run)
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert told == []  # nothing was done again
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert lines == []  # nothing was done again
     assert timeless(run) == timeless(whole)
 
 
@@ -257,10 +257,10 @@ def test_a_checkpoint_of_another_configuration_is_refused(run: Path, tmp_path: P
     """The folder's own config.json against the weights' settings."""
     other = replace(CELL, model=replace(CELL.model, d_model=4))
     with pytest.raises(RunError, match=r"model\.d_model was 8 there and is 4 now"):
-        run_cell(other, run, told=quiet)
+        run_cell(other, run, tell=quiet)
     unfinished(run, "cell.json")
     with pytest.raises(ValueError, match="another configuration"):
-        run_cell(other, run, told=quiet)
+        run_cell(other, run, tell=quiet)
 
 
 # -- hostile files -----------------------------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ def test_a_forged_checkpoint_is_refused_and_nothing_runs(run: Path, whole: Path,
         load_model(run / "checkpoint" / "best")
     unfinished(run, "stage", "attack", "checkpoint/sums.json")
     forge(run / "checkpoint" / "state.safetensors")
-    told: list[str] = []
-    run_cell(CELL, run, told=told.append)
-    assert any("state.safetensors cannot be read" in line for line in told)
+    lines: list[str] = []
+    run_cell(CELL, run, tell=lines.append)
+    assert any("state.safetensors cannot be read" in line for line in lines)
     assert timeless(run) == timeless(whole)
 
 
@@ -308,7 +308,7 @@ def test_a_forged_checkpoint_is_refused_and_nothing_runs(run: Path, whole: Path,
 def test_a_list_of_checksums_that_points_elsewhere_is_refused(run: Path, name: str) -> None:
     (run / "checkpoint" / "sums.json").write_text(json.dumps({name: "0" * 64}))
     with pytest.raises(RunError, match="which is no checkpoint of a run"):
-        run_cell(CELL, run, told=quiet)
+        run_cell(CELL, run, tell=quiet)
 
 
 @pytest.mark.parametrize("tag", ["../../elsewhere", "/etc", "a/b"])

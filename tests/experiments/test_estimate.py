@@ -72,8 +72,8 @@ def test_of_a_generated_set_only_a_batch_is_made(
     task, n_train, n_test = glimpse(TaskChoice(name), 3)
     assert (len(task.train), n_train, n_test) == (3, train, test)
     assert glimpse(TaskChoice(name, samples=50), 3)[1:] == (50, 50)
-    told = glimpse(TaskChoice("digits"), 3)
-    assert (len(told[0].train), len(told[0].test)) == told[1:]
+    glimpsed = glimpse(TaskChoice("digits"), 3)
+    assert (len(glimpsed[0].train), len(glimpsed[0].test)) == glimpsed[1:]
 
 
 def test_data_that_are_not_here_stop_only_their_own_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_data_that_are_not_here_stop_only_their_own_cell(tmp_path: Path, monkeyp
     gone = replace(here, tags=("lru", "aan"), task=TaskChoice("aan"))
     heard: list[str] = []
     with pytest.raises(FileNotFoundError, match=r"1 of 2 cells were left out, all others are done\. aan: "):
-        sweep([gone, here], tmp_path / "runs", told=heard.append)
+        sweep([gone, here], tmp_path / "runs", tell=heard.append)
     assert (tmp_path / "runs" / here.place / "record.json").exists()
     assert any(line.startswith("lru,aan: left out, aan: ") for line in heard)
     console = Console(file=StringIO(), width=200)

@@ -38,14 +38,14 @@ def cell() -> Cell:
 def test_a_run_tells_its_scores_under_noise(cell: Cell, tmp_path: Path) -> None:
     torch.manual_seed(cell.seed)
     before = build_model(cell.model).state_dict()
-    record = run_cell(cell, tmp_path / "a", told=quiet)
+    record = run_cell(cell, tmp_path / "a", tell=quiet)
     held = record["fourier"]
     assert (held["samples"], held["where"], held["regression"]) == (20, "layers", False)
     assert held["sites"] == ["tower.body.blocks.0.layer", "tower.body.blocks.1.layer"]
     assert [p["amplitude"] for p in held["points"]] == [0.1, 10.0] * 2
     assert held["points"][2]["frequency"] == held["own"]["frequency"]
     other = replace(cell, fourier=replace(cell.fourier or FourierPlan(), batch_size=20))
-    assert run_cell(other, tmp_path / "b", told=quiet)["fourier"] == held
+    assert run_cell(other, tmp_path / "b", tell=quiet)["fourier"] == held
     after = load_model(tmp_path / "a" / "checkpoint" / "last").state_dict()
     frozen = [n for n in before if n.rpartition(".")[2] in ("log_dt", "log_decay", "frequency", "B")]
     assert len(frozen) == 8
@@ -123,7 +123,7 @@ def scores(record: dict[str, Any]) -> dict[float, float]:
 def test_a_tone_at_the_spike_hurts_s4d_and_not_ptd(task: str, tmp_path: Path) -> None:
     """Half a minute each: training on two cores, no outside data."""
     cells = [cell for name in ("s4d", "s4-ptd") for cell in cells_of("ptd-fourier", "small", f"{name},{task}")]
-    s4d, ptd = (run_cell(cell, tmp_path / str(i), told=quiet) for i, cell in enumerate(cells))  # type: ignore[arg-type]
+    s4d, ptd = (run_cell(cell, tmp_path / str(i), tell=quiet) for i, cell in enumerate(cells))  # type: ignore[arg-type]
     lost = [record["fourier"]["clean"] - scores(record)[0.3] for record in (s4d, ptd)]
     if task == "digits":
         assert min(record["fourier"]["clean"] for record in (s4d, ptd)) > 0.85

@@ -29,7 +29,7 @@ def first(recipe: str, only: str = "") -> Cell:
 
 def test_experiment_1_drives_the_abscissa_to_zero(tmp_path: Path) -> None:
     """From s_A = 0.1 at T = 50: the loss falls by orders, and s_A ends within a fifth of where it began."""
-    record = run_cell(first("honarpisheh2025-stability", "T=50").seeded(1), tmp_path, told=lambda line: None)
+    record = run_cell(first("honarpisheh2025-stability", "T=50").seeded(1), tmp_path, tell=lambda line: None)
     rows = record["training"]["rows"]
     assert rows[-1]["train_loss"] < 1e-3 * rows[0]["train_loss"]
     assert rows[-1]["train_score"] > 0.9
@@ -51,7 +51,7 @@ def check_bound(held: dict[str, object], folder: Path) -> None:
 
 def test_a_length_that_training_does_not_survive_is_counted(tmp_path: Path) -> None:
     cell = first("honarpisheh2025-stability", "T=300")
-    record = run_cell(cell, tmp_path, told=lambda line: None)
+    record = run_cell(cell, tmp_path, tell=lambda line: None)
     assert "not finite at step 1" in record["failed"]
     assert "generalisation" not in record
     json.loads((tmp_path / "record.json").read_text())

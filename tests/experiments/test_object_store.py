@@ -201,12 +201,12 @@ def test_a_bundle_cannot_leave_its_folder(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run_cell(BARE, folder, told=quiet)
+    run_cell(BARE, folder, tell=quiet)
     return folder
 
 
 def test_a_sweep_leaves_the_files_of_a_folder(url: str, whole: Path, tmp_path: Path) -> None:
-    records = sweep([BARE], url, told=quiet)
+    records = sweep([BARE], url, tell=quiet)
     assert [timeless(record) for record in records] == [timeless(Folder(whole).record() or {})]
     names = sorted(p.relative_to(whole).as_posix() for p in whole.rglob("*") if p.is_file())
     assert Objects(url).names() == [f"{BARE.place}/{name}" for name in names]
@@ -214,11 +214,11 @@ def test_a_sweep_leaves_the_files_of_a_folder(url: str, whole: Path, tmp_path: P
     assert Objects(url).read(f"{BARE.place}/{weights}") == (whole / weights).read_bytes()
     copy = fetch_runs(url, tmp_path / "copy")
     assert {p.name for p in (copy / BARE.place).iterdir()} == {"cell.json", "record.json"}
-    told: list[str] = []
-    assert sweep([BARE], url, told=told.append) == records
-    assert not any("training" in line for line in told)
+    lines: list[str] = []
+    assert sweep([BARE], url, tell=lines.append) == records
+    assert not any("training" in line for line in lines)
     with pytest.raises(RunError, match=r"budget\.lr was 0\.01 there"):
-        sweep([replace(BARE, budget=replace(BARE.budget, lr=0.02))], url, told=quiet)
+        sweep([replace(BARE, budget=replace(BARE.budget, lr=0.02))], url, tell=quiet)
 
 
 class Stop(Exception):
@@ -239,7 +239,7 @@ def test_a_stopped_worker_leaves_its_progress_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(home, "_store", stopping)
         with pytest.raises(Stop):
-            sweep([BARE], store, told=quiet)
+            sweep([BARE], store, tell=quiet)
     assert f"{BARE.place}/{PROGRESS}" in store.objects.names()
     epochs: list[int] = []
 
@@ -248,7 +248,7 @@ def test_a_stopped_worker_leaves_its_progress_to_the_next(
         keep(run, row)
 
     monkeypatch.setattr(home, "_store", counting)
-    (record,) = sweep([BARE], store, told=quiet)
+    (record,) = sweep([BARE], store, tell=quiet)
     assert epochs == [3]  # the first two were not trained again
     assert timeless(record) == timeless(Folder(whole).record() or {})
     assert not [name for name in store.objects.names() if PROGRESS in name or CLAIMS in name]
@@ -261,17 +261,17 @@ def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
         shutil.copytree(whole, path, ignore=shutil.ignore_patterns("record.json"), dirs_exist_ok=True)
         while f"{BARE.place}/{PROGRESS}" not in store.objects.names():
             time.sleep(0.01)
-        run_cell(BARE, path, told=quiet)
+        run_cell(BARE, path, tell=quiet)
     assert store.complete(BARE.place)
     assert f"{BARE.place}/{PROGRESS}" not in store.objects.names()
 
 
 @pytest.mark.slow
 def test_damaged_progress_is_told_and_not_used(url: str, whole: Path) -> None:
-    store, told = ObjectStore(url, NEVER), []
+    store, lines = ObjectStore(url, NEVER), []
     store.objects.write(f"{BARE.place}/{PROGRESS}", b"0" * 500)
-    (record,) = sweep([BARE], store, told=told.append)
-    assert any("does not hold what was packed" in line for line in told)
+    (record,) = sweep([BARE], store, tell=lines.append)
+    assert any("does not hold what was packed" in line for line in lines)
     assert timeless(record) == timeless(Folder(whole).record() or {})
 
 

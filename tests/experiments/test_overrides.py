@@ -10,10 +10,10 @@ from resolvent import cli
 from resolvent.commands.run.cells import of_worker
 from resolvent.commands.run.options import Run
 from resolvent.experiments.cell import Budget, Cell
-from resolvent.experiments.overrides import Pace
+from resolvent.experiments.overrides import Overrides
 from resolvent.experiments.recipe import cells_of
 
-ALL = Pace("bf16", 6, 2000)
+ALL = Overrides("bf16", 6, 2000)
 
 
 def headline() -> Cell:
@@ -23,7 +23,7 @@ def headline() -> Cell:
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    assert Pace().of(headline()) == headline()
+    assert Overrides().of(headline()) == headline()
 
 
 def test_only_what_is_asked_changes() -> None:
@@ -41,11 +41,11 @@ def test_a_study_stays_as_it_is() -> None:
 
 
 def test_workers_are_told() -> None:
-    told = of_worker(Run("quickstart", precision="bf16", attack_batch=512, seeds=(3, 4), out="-odd", workers=2))
-    assert told == [
+    words = of_worker(Run("quickstart", precision="bf16", attack_batch=512, seeds=(3, 4), out="-odd", workers=2))
+    assert words == [
         "run", "quickstart", "--seeds", "3", "4", "--out=-odd", "--precision=bf16", "--attack-batch=512", "--no-report"
     ]  # fmt: skip
-    assert cli.parse(told) == Run(
+    assert cli.parse(words) == Run(
         "quickstart", precision="bf16", attack_batch=512, seeds=(3, 4), out="-odd", report=False
     )
 
@@ -53,4 +53,4 @@ def test_workers_are_told() -> None:
 @pytest.mark.parametrize(("changes", "name"), [({"evaluate_every": 0}, "evaluate_every"), ({"attack_batch": -1}, "at")])
 def test_bad_counts_are_refused(changes: dict[str, int], name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        Pace(**changes)  # type: ignore[arg-type]
+        Overrides(**changes)  # type: ignore[arg-type]

@@ -82,9 +82,9 @@ def test_tokens_cannot_be_attacked(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["run", "train", "--data", str(tmp_path / "words.npz"), "--out", str(tmp_path / "runs")]
     for more in (["--eps", "0.1"], ["--eps-raw", "0.1"], ["--eps", "0.1", "--objective", "pgd-at"]):
         assert cli.main([*words, *more]) == 2
-        told = capsys.readouterr().err
-        assert "tokens" in told
-        assert "--embedding" in told
+        output = capsys.readouterr().err
+        assert "tokens" in output
+        assert "--embedding" in output
         assert not (tmp_path / "runs").exists()
 
 
@@ -94,11 +94,11 @@ def test_a_run_is_attacked_as_it_was_trained(tmp_path: Path, capsys: pytest.Capt
     words = ["--scale", "standard", "--width", "8", "--layers", "1", "--epochs", "1", "--no-report", "--out", str(out)]
     assert cli.main(["run", "train", "--data", str(data), "--objective", "pgd-at", *sizes, *words]) == 0
     record = next(out.rglob("record.json"))
-    told = next(v for k, v in json.loads(record.read_text())["attacks"].items() if k.endswith("-best"))
-    assert len(told["threat"]["eps"]) == 3
+    row = next(v for k, v in json.loads(record.read_text())["attacks"].items() if k.endswith("-best"))
+    assert len(row["threat"]["eps"]) == 3
     run = next(p for p in (record, *record.parents) if (p / "checkpoint").is_dir())
     capsys.readouterr()
     assert cli.main(["attack", str(run), "--preset", "fast", *sizes, "--out", str(tmp_path / "again")]) == 0
     again = json.loads((tmp_path / "again" / "record.json").read_text())
-    assert again["threat"] == told["threat"]
-    assert again["accuracy"] == told["accuracy"]
+    assert again["threat"] == row["threat"]
+    assert again["accuracy"] == row["accuracy"]

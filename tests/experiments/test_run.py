@@ -41,7 +41,7 @@ def _one_thread() -> Any:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    return folder, run_cell(small_cell(), folder, told=quiet)
+    return folder, run_cell(small_cell(), folder, tell=quiet)
 
 
 def timeless(record: dict[str, Any]) -> str:
@@ -67,7 +67,7 @@ def test_a_run_tells_everything(undisturbed: tuple[Path, dict[str, Any]]) -> Non
 def test_a_complete_run_is_read_not_repeated(undisturbed: tuple[Path, dict[str, Any]]) -> None:
     folder, record = undisturbed
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
-    assert run_cell(small_cell(), folder, told=quiet) == json.loads(json.dumps(record))
+    assert run_cell(small_cell(), folder, tell=quiet) == json.loads(json.dumps(record))
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -93,73 +93,73 @@ def test_killed_at_random_moments_it_comes_to_the_same_record(
     hit = sum(killed(tmp_path / f"run{i // 4}", random.uniform(0, 2.0)) for i in range(kills))
     assert hit, "no process was killed at work"
     for folder in sorted(tmp_path.iterdir()):
-        assert timeless(run_cell(small_cell(), folder, told=quiet)) == timeless(undisturbed[1])
+        assert timeless(run_cell(small_cell(), folder, tell=quiet)) == timeless(undisturbed[1])
 
 
 @pytest.mark.parametrize("damage", [flip, cut])
 def test_damaged_weights_are_named_set_aside_and_made_again(
     tmp_path: Path, undisturbed: tuple[Path, dict[str, Any]], damage: Any
 ) -> None:
-    cell, told = replace(small_cell(), attacks=()), []
-    first = run_cell(cell, tmp_path / "run", told=quiet)
+    cell, lines = replace(small_cell(), attacks=()), []
+    first = run_cell(cell, tmp_path / "run", tell=quiet)
     damage(tmp_path / "run" / "checkpoint" / "best" / "model.safetensors")
-    again = run_cell(cell, tmp_path / "run", told=told.append)
-    assert any("checkpoint/best/model.safetensors" in line for line in told)
+    again = run_cell(cell, tmp_path / "run", tell=lines.append)
+    assert any("checkpoint/best/model.safetensors" in line for line in lines)
     assert timeless(again) == timeless(first)
     assert (tmp_path / "run" / "damaged" / "checkpoint" / "best" / "model.safetensors").is_file()
 
 
 def test_a_damaged_state_is_named_and_training_starts_again(tmp_path: Path) -> None:
-    cell, told = replace(small_cell(), attacks=()), []
-    whole = run_cell(cell, tmp_path / "whole", told=quiet)
-    run_cell(cell, tmp_path / "run", told=quiet)
+    cell, lines = replace(small_cell(), attacks=()), []
+    whole = run_cell(cell, tmp_path / "whole", tell=quiet)
+    run_cell(cell, tmp_path / "run", tell=quiet)
     for name in ("record.json", "summary.json", "checkpoint/sums.json"):  # as if killed before the end
         (tmp_path / "run" / name).unlink()
     flip(tmp_path / "run" / "checkpoint" / "state.safetensors")
-    assert timeless(run_cell(cell, tmp_path / "run", told=told.append)) == timeless(whole)
-    assert any("state.safetensors is damaged" in line for line in told)
+    assert timeless(run_cell(cell, tmp_path / "run", tell=lines.append)) == timeless(whole)
+    assert any("state.safetensors is damaged" in line for line in lines)
 
 
 def test_a_damaged_stage_is_done_again(tmp_path: Path, undisturbed: tuple[Path, dict[str, Any]]) -> None:
     cell = small_cell()
-    first = run_cell(cell, tmp_path / "run", told=quiet)
+    first = run_cell(cell, tmp_path / "run", tell=quiet)
     path = tmp_path / "run" / "stage" / "attacks.json"
     path.write_text(path.read_text().replace('"accuracy": 0', '"accuracy": 1', 1))
     (tmp_path / "run" / "record.json").unlink()
-    assert timeless(run_cell(cell, tmp_path / "run", told=quiet)) == timeless(first)
+    assert timeless(run_cell(cell, tmp_path / "run", tell=quiet)) == timeless(first)
 
 
 def test_other_settings_are_refused_by_field(undisturbed: tuple[Path, dict[str, Any]]) -> None:
     other = replace(small_cell(), goal=Goal("pgd-at", eps=0.06, steps=2))
     with pytest.raises(RunError, match=r"goal\.eps was 0\.05 there and is 0\.06 now"):
-        run_cell(other, undisturbed[0], told=quiet)
+        run_cell(other, undisturbed[0], tell=quiet)
 
 
 def test_two_writers(tmp_path: Path) -> None:
     with Lock(tmp_path / "run"), pytest.raises(Taken):
-        run_cell(small_cell(), tmp_path / "run", told=quiet)
+        run_cell(small_cell(), tmp_path / "run", tell=quiet)
 
 
 def test_a_run_that_diverges_has_a_record_that_says_so(tmp_path: Path) -> None:
     cell = small_cell()
     wild = replace(cell, budget=replace(cell.budget, lr=1e30), attacks=())
-    record = run_cell(wild, tmp_path / "run", told=quiet)
+    record = run_cell(wild, tmp_path / "run", tell=quiet)
     assert "not finite" in record["failed"]
 
 
 def test_a_sweep_leaves_to_others_what_they_hold(tmp_path: Path) -> None:
     cells = [replace(small_cell(), attacks=(), seed=seed) for seed in (0, 1)]
     with Lock(tmp_path / cells[0].place):
-        records = sweep(cells, tmp_path, told=quiet, wait=False)
+        records = sweep(cells, tmp_path, tell=quiet, wait=False)
     assert [record["cell"]["seed"] for record in records] == [1]
-    records = sweep(cells, tmp_path, told=quiet)
+    records = sweep(cells, tmp_path, tell=quiet)
     assert [record["cell"]["seed"] for record in records] == [0, 1]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs /dev/full-like disk limits")
 def test_nothing_good_is_lost_when_a_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = replace(small_cell(), attacks=())
-    first = run_cell(cell, tmp_path / "run", told=quiet)
+    first = run_cell(cell, tmp_path / "run", tell=quiet)
     before = (tmp_path / "run" / "record.json").read_bytes()
     folder = Folder(tmp_path / "run")
 

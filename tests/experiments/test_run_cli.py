@@ -33,7 +33,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["quikstart"], "did you mean 'quickstart'"),
         (["trian"], "did you mean 'train'"),
@@ -88,9 +88,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["quickstart", "--device", "nowhere", "--dry-run"], "--device 'nowhere'"),
     ],
 )
-def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = said(capsys, "run", *arguments, "--out", str(tmp_path / "runs"), "--no-report")
-    assert told in error
+    assert message in error
     assert not (tmp_path / "runs").exists()
 
 
@@ -212,7 +212,7 @@ class Bomb:
 
 
 def test_a_pickle_in_the_place_of_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run_cell(replace(small_cell(), attacks=()), tmp_path / "run", told=lambda line: None)
+    run_cell(replace(small_cell(), attacks=()), tmp_path / "run", tell=lambda line: None)
     path = tmp_path / "run" / "checkpoint" / "best" / "model.safetensors"
     torch.save(Bomb(), path)
     for command in ("attack", "certify", "analyse"):

@@ -17,7 +17,7 @@ from resolvent.experiments.stages.smoothed import SoftVote
 def test_the_record_holds_the_smoothed_curve_below_the_attack(tmp_path: Path) -> None:
     plan = CertifyPlan((0.05, 0.5), samples=6, smoothing=0.2, copies=60)
     cell = small_cell(goal=Goal(noise=0.2), attacks=(), certify=plan)
-    record = run_cell(cell, tmp_path, told=lambda line: None)["certificate"]
+    record = run_cell(cell, tmp_path, tell=lambda line: None)["certificate"]
     assert record["gain"] is None
     assert "LayerNorm" in record["reason"]
     held = record["smoothing"]

@@ -95,10 +95,10 @@ def test_a_start_is_what_it_says(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "told"), [("leg", 4, "did you mean 'legs'"), ("ptd", 1, "at least 2"), ("s4d-lin", 5, "use 6")]
+    ("name", "n", "message"), [("leg", 4, "did you mean 'legs'"), ("ptd", 1, "at least 2"), ("s4d-lin", 5, "use 6")]
 )
-def test_a_start_that_is_none(name: str, n: int, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_start_that_is_none(name: str, n: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         start(name, n)
 
 
@@ -106,7 +106,7 @@ def test_a_start_that_is_none(name: str, n: int, told: str) -> None:
 def test_each_recipe_runs_small_and_survives_json(name: str, tmp_path: Path) -> None:
     assert name in names()
     jobs = cells_of(name, "small")
-    records = sweep(jobs, tmp_path, told=quiet)
+    records = sweep(jobs, tmp_path, tell=quiet)
     assert len(records) == len(jobs)
     for record in records:
         assert record["study"]["text"]
@@ -119,19 +119,19 @@ def test_each_recipe_runs_small_and_survives_json(name: str, tmp_path: Path) -> 
 def test_a_study_is_read_not_repeated_and_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (study,) = cells_of("ptd-conditioning", "small")
     assert isinstance(study, Study)
-    first = run_study(study, tmp_path, told=quiet)
+    first = run_study(study, tmp_path, tell=quiet)
     monkeypatch.setattr(conditioning, "before_and_after", None)
-    again = run_study(study, tmp_path, told=quiet)
+    again = run_study(study, tmp_path, tell=quiet)
     assert json.loads(json.dumps(first)) == again
     monkeypatch.undo()
     with pytest.raises(RunError, match="settings"):
-        run_study(replace(study, settings=(("sizes", (2, 4)),)), tmp_path, told=quiet)
+        run_study(replace(study, settings=(("sizes", (2, 4)),)), tmp_path, tell=quiet)
     with Lock(tmp_path / "other"), pytest.raises(Taken):
-        run_study(study, tmp_path / "other", told=quiet)
+        run_study(study, tmp_path / "other", tell=quiet)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"function": "os.system"}, "no study 'os.system'"),
         ({"function": "conditioning"}, "expected a function"),
@@ -140,7 +140,7 @@ def test_a_study_is_read_not_repeated_and_others_are_refused(tmp_path: Path, mon
         ({"tags": ("../x",)}, "goes into a path"),
     ],
 )
-def test_a_study_that_is_none(changes: dict[str, Any], told: str) -> None:
+def test_a_study_that_is_none(changes: dict[str, Any], message: str) -> None:
     held: dict[str, Any] = {"recipe": "r", "tags": (), "function": "conditioning.before_and_after"}
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         Study(**held | changes)

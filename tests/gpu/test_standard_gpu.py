@@ -89,10 +89,10 @@ def test_out_of_memory_names_a_batch_that_fits() -> None:
     settings = FitSettings(epochs=1, batch_size=4096, precision="bf16", choose="clean")
     torch.cuda.set_per_process_memory_fraction(1.4 * 2**30 / torch.cuda.get_device_properties(0).total_memory)
     try:
-        with pytest.raises(TooMany, match="set batch_size=") as told:
+        with pytest.raises(TooMany, match="set batch_size=") as raised:
             fit(model_of("s4d", 2), task, standard, settings)
-        assert 0 < told.value.fits < 4096
-        fit(model_of("s4d", 2), task, standard, replace(settings, batch_size=told.value.fits))
+        assert 0 < raised.value.fits < 4096
+        fit(model_of("s4d", 2), task, standard, replace(settings, batch_size=raised.value.fits))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

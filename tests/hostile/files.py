@@ -48,27 +48,27 @@ class Files:
             if not (place / name).exists():
                 name = chance.choice([n for n in self.names if (place / n).exists()])
         damage(place / name, [place / n for n in self.names if (place / n).is_file()], chance)
-        told = f"case {number}: {damage.__name__} {name}, {command}"
+        message = f"case {number}: {damage.__name__} {name}, {command}"
         try:
-            self._judge(told, command)
+            self._judge(message, command)
         finally:
             self.scene.restore()
 
-    def _judge(self, told: str, command: str) -> None:
+    def _judge(self, message: str, command: str) -> None:
         if command == "report":
             table = self._table()
             if table and table != self.table:
-                self.wrong.append(f"{told}: the table says {table}")
+                self.wrong.append(f"{message}: the table says {table}")
             self.outcomes[f"report {'same' if table else 'left out'}"] += 1
             return
         said = self._said(command)
         self.outcomes[f"{command} {said.status}"] += 1
         if said.bad:
-            self.wrong.append(f"{told}: {said.status} {said.err[-300:]}")
+            self.wrong.append(f"{message}: {said.status} {said.err[-300:]}")
         elif said.status == 0 and command == "run" and not self._same():
-            self.wrong.append(f"{told}: another record")
+            self.wrong.append(f"{message}: another record")
         elif command != "run" and said.status != 2 and numbers(said.out) != self.shown[command]:
-            self.wrong.append(f"{told}: other numbers: {said.out[-300:]}")
+            self.wrong.append(f"{message}: other numbers: {said.out[-300:]}")
 
     def _same(self) -> bool:
         """Whether the record is that of the undisturbed run; where cell.json became that of another, the run may have

@@ -96,14 +96,14 @@ class Kills:
                 break
             kills += 1
             self.outcomes["attack killed" if attack else "run killed"] += 1
-        told = f"trial {number}: {'attack' if attack else 'run'} after {kills} kills"
+        message = f"trial {number}: {'attack' if attack else 'run'} after {kills} kills"
         if ended:
-            self.wrong.append(f"{told}: status {ended}")
+            self.wrong.append(f"{message}: status {ended}")
         elif timeless(out if attack else self.scene.place()) != (self.found if attack else self.want):
-            self.wrong.append(f"{told}: another record")
+            self.wrong.append(f"{message}: another record")
         left = [str(p.relative_to(out)) for p in out.rglob(".*")]
         if left:
-            self.wrong.append(f"{told}: left {left}")
+            self.wrong.append(f"{message}: left {left}")
         return kills
 
     def _fate(self, work: Callable[[], int], chance: random.Random) -> Callable[[], int]:

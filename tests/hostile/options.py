@@ -98,8 +98,8 @@ class Options:
             rows = [f"{i},{t},{x[i, t, 0]},{x[i, t, 1]},{y[i]}" for i in range(12) for t in range(5)]
             path.write_text("\n".join(["id,time,a,b,label", *rows]) + "\n")
         else:
-            told = [":".join(",".join(map(str, channel)) for channel in sample.T) for sample in x]
-            rows = [f"{values}:{c}" for values, c in zip(told, y, strict=True)]
+            lines = [":".join(",".join(map(str, channel)) for channel in sample.T) for sample in x]
+            rows = [f"{values}:{c}" for values, c in zip(lines, y, strict=True)]
             path.write_text("@problemName x\n@classLabel true 0 1\n@data\n" + "\n".join(rows) + "\n")
 
     def _line(self, chance: random.Random) -> list[str]:

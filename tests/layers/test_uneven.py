@@ -161,10 +161,10 @@ def test_a_step_may_be_cut_in_two(name: str) -> None:
 
 def test_what_is_refused() -> None:
     x, dt = torch.randn(2, 5, 3), torch.ones(2, 5)
-    for layer, told in ((EMA(3), "weights belong to steps"), (LRU(3), "eigenvalues belong to steps")):
-        with pytest.raises(ValueError, match=told):
+    for layer, message in ((EMA(3), "weights belong to steps"), (LRU(3), "eigenvalues belong to steps")):
+        with pytest.raises(ValueError, match=message):
             layer(x, dt=dt)
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             layer(x, rate=2.0)
     layer = S4D(3, 4)
     for wrong in (dt[:, :4], dt.long(), 0 * dt, -dt, dt / 0, 1.0):

@@ -115,8 +115,8 @@ def test_each_reason_is_said_once(case: str, said: Callable[[], list[str]], monk
     ask, words = CASES[case]
     for _ in range(3):
         assert not ask()
-    (told,) = said()
-    assert re.search(words, told), told
+    (lines,) = said()
+    assert re.search(words, lines), lines
 
 
 def test_two_reasons_are_two_lines(said: Callable[[], list[str]]) -> None:
@@ -193,8 +193,8 @@ def test_a_model_that_runs_as_modules_says_why(
     model = build_model(config())
     for _ in range(2):
         assert asked(model, claimed(2, 130, 3, dtype=dtype), monkeypatch) is None
-    (told,) = said()
-    assert told.startswith(words)
+    (lines,) = said()
+    assert lines.startswith(words)
 
 
 def test_recurrences_have_another_form(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

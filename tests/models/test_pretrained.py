@@ -24,13 +24,13 @@ def test_some_are_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_is_of_these_weights(name: str) -> None:
-    told, model = card(name), pretrained(name)
+    made, model = card(name), pretrained(name)
     assert not model.training
-    assert told.parameters == count_parameters(model)
+    assert made.parameters == count_parameters(model)
     weights = folder_of(name) / "model.safetensors"
-    assert told.weights == hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert all((told.commit, told.command, told.licence))
-    assert (folder_of(name) / "README.md").read_text(encoding="utf-8") == told.markdown()
+    assert made.weights == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert all((made.commit, made.command, made.licence))
+    assert (folder_of(name) / "README.md").read_text(encoding="utf-8") == made.markdown()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,9 +75,9 @@ def test_another_name_is_told_the_nearest() -> None:
 def test_a_changed_card_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "digits-l2ru-certified"
     shutil.copytree(folder_of("digits-l2ru-certified"), place)
-    told = json.loads((place / CARD).read_text())
-    told["clean"] = 99.9
-    (place / CARD).write_text(json.dumps(told))
+    record = json.loads((place / CARD).read_text())
+    record["clean"] = 99.9
+    (place / CARD).write_text(json.dumps(record))
     monkeypatch.setattr("resolvent.models.shipped.HERE", tmp_path)
     with pytest.raises(ValueError, match="card"):
         card("digits-l2ru-certified")

@@ -98,7 +98,7 @@ def test_missing_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda x, y: (x, y[:-1]), "one answer a sample"),
         (lambda x, y: (x, np.full(len(y), "one")), "at least 2 classes"),
@@ -106,8 +106,8 @@ def test_missing_values() -> None:
         (lambda x, y: (x[:0], y[:0]), "0 sample"),
     ],
 )
-def test_bad_input_is_refused(change: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_input_is_refused(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         classifier(epochs=1).fit(*change(*tones(12)))
 
 

@@ -282,9 +282,9 @@ def test_a_run_is_timed_on_a_new_file(
     monkeypatch.setattr("resolvent.commands.bench.trained.BUDGET_S", 0.01)
     call = ["bench", str(place / "run"), "--data", str(place / "test.csv"), "--json", str(place / "bench.json")]
     assert cli.main(call) == 0
-    told = capsys.readouterr().out
-    assert "12 samples of up to 18 steps" in told
-    assert "samples a second" in told
+    output = capsys.readouterr().out
+    assert "12 samples of up to 18 steps" in output
+    assert "samples a second" in output
     found = json.loads((place / "bench.json").read_text())
     assert all(found[name] > 0 for name in ("read_ms", "answer_ms", "one_ms", "step_ms", "gradient_ms"))
     assert cli.main(["bench", str(place / "run"), "--json", str(place / "own.json")]) == 0

@@ -59,13 +59,13 @@ def test_the_measured_error_is_below_the_certified_one_at_every_size(name: str) 
         new = first_layer(small)
         assert new.d_state == found.after < layer.d_state
         sizes.append(found.after)
-        (told,) = found.layers
-        assert told.error <= error * told.gain
+        (cuts,) = found.layers
+        assert cuts.error <= error * cuts.gain
         apart = (new(u)[0] - layer(u)[0]).detach()
         measured = (apart.flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)).max()
-        assert float(measured) <= told.error
+        assert float(measured) <= cuts.error
         # the worst frequency of the two systems themselves
-        assert float(largest_difference(layer.system(), new.system()).max()) <= told.error * (1 + 1e-9)
+        assert float(largest_difference(layer.system(), new.system()).max()) <= cuts.error * (1 + 1e-9)
     assert sizes == sorted(sizes)
     assert sizes
 
@@ -113,9 +113,9 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     save_model(model_of(LAYERS["s4d-real"]).float(), tmp_path / "run")
     words = ["reduce", str(tmp_path / "run"), "--samples", "20"]
     assert cli.main([*words, "--error", "0.1"]) == 0
-    told = capsys.readouterr().out
-    assert "d_state 16 ->" in told
-    assert "accuracy" in told
+    output = capsys.readouterr().out
+    assert "d_state 16 ->" in output
+    assert "accuracy" in output
     assert (tmp_path / "run" / "reduced" / "reduction.json").is_file()
     assert cli.main([*words, "--error", "1e-9"]) == 1
     assert cli.main([*words, "--error", "-1"]) == 2

@@ -41,6 +41,6 @@ def widths(page: Path, folder: Path, width: int) -> tuple[int, int, list[str]]:
         f'border: 0" srcdoc="{text}"></iframe><script>{script}</script>',
         encoding="utf-8",
     )
-    told, messages = visit(frame.as_uri(), folder, "--window-size=1300,900", "--dump-dom")
-    view, taken = map(int, re.findall(r"<title>(\d+) (\d+)</title>", told)[0])
+    dumped, messages = visit(frame.as_uri(), folder, "--window-size=1300,900", "--dump-dom")
+    view, taken = map(int, re.findall(r"<title>(\d+) (\d+)</title>", dumped)[0])
     return view, taken, messages

@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     few = [shorter(cell, epochs=1, samples=4) for cell in cells_of("quickstart", "small", "trades")[1:3]]
     cells = [replace(cell, task=replace(cell.task, samples=64), attacks=cell.attacks[:1]) for cell in few]
-    sweep(cells, folder, told=lambda line: None)
+    sweep(cells, folder, tell=lambda line: None)
     return write_report([folder], folder / "out")
 
 

@@ -100,9 +100,9 @@ def test_cells() -> None:
 
 
 def test_counts() -> None:
-    told = counts([result("S4", "a", error=5e-11), result("S4", "b", "fail", 1.0), result("S5", "a", "n/a", None)])
-    assert (told["layers"], told["cases"], told["passed"], told["failed"]) == (2, 2, 1, 1)
-    assert told["closest"] == "50 %"
+    counted = counts([result("S4", "a", error=5e-11), result("S4", "b", "fail", 1.0), result("S5", "a", "n/a", None)])
+    assert (counted["layers"], counted["cases"], counted["passed"], counted["failed"]) == (2, 2, 1, 1)
+    assert counted["closest"] == "50 %"
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:

@@ -193,9 +193,9 @@ def test_a_record_whose_digest_fails_is_left_out_and_named(tmp_path: Path) -> No
     text = json.dumps(seal(json.loads((bad / "record.json").read_text())))
     (bad / "record.json").write_text(text.replace('"epoch": 1', '"epoch": 3'))
     assert (bad / "record.json").read_text() != text
-    told = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
-    assert "its digest is not that of its content" in told
-    assert "s5 cifar10 pgd-at" not in told.split("<h2>Accuracy</h2>")[1]
+    output = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
+    assert "its digest is not that of its content" in output
+    assert "s5 cifar10 pgd-at" not in output.split("<h2>Accuracy</h2>")[1]
 
 
 def test_a_record_beside_the_settings_of_another_run_is_left_out(tmp_path: Path) -> None:

@@ -110,10 +110,10 @@ def test_a_regression_has_errors_not_accuracies(tmp_path: Path) -> None:
     assert "<h2>Accuracy</h2>" not in page
     assert "best clean accuracy" not in page
     assert "squared error</text>" in page  # the axis of its training curve
-    told = (tmp_path / "out" / NAMES["markdown"]).read_text()
-    assert "Squared error (less is better)" in told
-    assert "0.6" in told
-    assert "-60" not in page + told
+    output = (tmp_path / "out" / NAMES["markdown"]).read_text()
+    assert "Squared error (less is better)" in output
+    assert "0.6" in output
+    assert "-60" not in page + output
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / NAMES["csv"]).read_text())))
     assert {(line["what"], line["unit"], line["mean"]) for line in lines} >= {("clean_best", "squared error", "0.6000")}
 
@@ -161,12 +161,12 @@ def test_what_breaks_a_bound_is_told_once() -> None:
 
     norm, gate = "divides by the deviation: unbounded", "a product has no constant"
     text = f"a.0 (norm): {norm}; a.0.ads (gate): {gate}; a.1 (norm): {norm}; a.2 (norm): {norm}"
-    told = [f"a.0 (norm) and 2 like it: {norm}", f"a.0.ads (gate): {gate}"]
-    assert reasons(text) == told
+    lines = [f"a.0 (norm) and 2 like it: {norm}", f"a.0.ads (gate): {gate}"]
+    assert reasons(text) == lines
     assert reasons("no finite bound") == ["no finite bound"]
     runs: list[tuple[str, dict[str, Any]]] = [("s4", {"gain": None, "reason": text}), ("l2ru", {"gain": 1.0}),
                                               ("dss", {"gain": None, "reason": text})]  # fmt: skip
-    assert list_unbounded(runs) == [("s4, dss", told)]
+    assert list_unbounded(runs) == [("s4, dss", lines)]
 
 
 def test_figures_that_share_a_title_do_not_share_ids(tmp_path: Path) -> None:

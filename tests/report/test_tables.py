@@ -109,9 +109,9 @@ def test_every_form_tells_terms_epochs_and_parameters(tmp_path: Path) -> None:
 
 def test_a_tile_is_about_one_checkpoint() -> None:
     held = record(attacks={"a": attack(0.9, "last"), "b": attack(0.4, "best")})
-    told = {tile["name"]: (tile["value"], tile["error"]) for tile in tiles([held])}
-    (name,) = [name for name in told if "AutoAttack" in name]
-    assert told[name] == ("40.0 %", "± 4.3")
+    row = {tile["name"]: (tile["value"], tile["error"]) for tile in tiles([held])}
+    (name,) = [name for name in row if "AutoAttack" in name]
+    assert row[name] == ("40.0 %", "± 4.3")
     assert "s4 digits (Linf 8/255, n 128)" in name
 
 

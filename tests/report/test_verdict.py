@@ -145,11 +145,11 @@ def test_every_published_row_is_covered_and_every_claim_says_how_it_is_run() -> 
     assert {claim.paper for claim in found} == set(PAPERS)
     assert all(claim.command and claim.published and claim.tests for claim in found)
     said = {(test.recipe, test.tags) for claim in found for test in claim.tests}
-    told = json.dumps([claim.place + claim.says for claim in found])
+    text = json.dumps([claim.place + claim.says for claim in found])
     for recipe, tags in targets():
         if recipe in ("qi2024-table1", "qi2024-table2", "lra"):
             assert (recipe, tags) in said or {"s4", "mnist"} <= set(tags), (recipe, tags)
-    assert "MNIST, S4, PGD-AT" in told
+    assert "MNIST, S4, PGD-AT" in text
 
 
 def test_commands_of_claims_name_cells_that_there_are() -> None:
@@ -220,11 +220,11 @@ def test_committed_numbers_can_be_traced() -> None:
 
 def test_what_was_not_run_is_told_with_command_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verdicts", str(COMMITTED), "--paper", "massai2025"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    message = " ".join(capsys.readouterr().out.split())
     idle = [v.claim for v in judge(claims(), read_evidence([COMMITTED])) if v.outcome == "not run"]
     assert all(claim.command and claim.cost for claim in idle)
-    assert "transformer,listops" in told
-    assert "estimate" in told
+    assert "transformer,listops" in message
+    assert "estimate" in message
 
 
 def test_the_committed_page_is_what_the_committed_records_give() -> None:
@@ -236,7 +236,7 @@ def test_the_committed_page_is_what_the_committed_records_give() -> None:
 
 def test_the_command_prints_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verdicts", str(COMMITTED), "--paper", "yu2024", "--judged"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     mine = [v for v in judge(claims(), read_evidence([COMMITTED])) if v.claim.paper == "yu2024"]
-    assert counts(mine) in " ".join(told.split())
-    assert "not run" not in told.splitlines()[1]
+    assert counts(mine) in " ".join(output.split())
+    assert "not run" not in output.splitlines()[1]

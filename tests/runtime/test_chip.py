@@ -19,8 +19,8 @@ from resolvent.runtime.chip import lacking
     ],
 )
 def test_devices(major: int, minor: int, held: int, word: str | None) -> None:
-    told = lacking(SimpleNamespace(major=major, minor=minor, shared_memory_per_block_optin=held << 10), None)
-    assert told is None if word is None else word in str(told)
+    missing = lacking(SimpleNamespace(major=major, minor=minor, shared_memory_per_block_optin=held << 10), None)
+    assert missing is None if word is None else word in str(missing)
 
 
 def test_other_makers_and_older_versions_of_torch() -> None:

@@ -46,9 +46,9 @@ def test_every_way_is_checked_and_timed(program: Any, out: Path) -> None:
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(("part", "told"), [("forward", "1.0e-02 where 1e-05"), ("adjoint", "1.0e-02 where 1e-04")])
+@pytest.mark.parametrize(("part", "message"), [("forward", "1.0e-02 where 1e-05"), ("adjoint", "1.0e-02 where 1e-04")])
 def test_no_time_for_wrong_numbers(
-    program: Any, out: Path, monkeypatch: pytest.MonkeyPatch, part: str, told: str
+    program: Any, out: Path, monkeypatch: pytest.MonkeyPatch, part: str, message: str
 ) -> None:
     right = getattr(program.crossover_long.Transforms, part)
 
@@ -60,7 +60,7 @@ def test_no_time_for_wrong_numbers(
     assert program.main() == 1
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     fine = [row["ways"]["fft"] for row in rows if row["dtype"] == "float32"]
-    assert all(told in way["refused"] and "ms" not in way for way in fine)
+    assert all(message in way["refused"] and "ms" not in way for way in fine)
     assert all("ms" in row["ways"]["toeplitz"] for row in rows)
 
 

@@ -56,9 +56,9 @@ def test_one_run_tells_everything(run: Run, capsys: pytest.CaptureFixture[str]) 
     for row in record["rows"]:
         eager = row["others"]["eager"]
         assert eager["ratio"] == pytest.approx(eager["ms"] / row["ms"], rel=0.05)
-    told = capsys.readouterr().out
-    assert "25 ms met" in told or "25 ms missed" in told
-    assert "peer accelerated-scan (CUDA): not there" in told
+    output = capsys.readouterr().out
+    assert "25 ms met" in output or "25 ms missed" in output
+    assert "peer accelerated-scan (CUDA): not there" in output
 
 
 def test_a_run_cut_short_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,10 +168,10 @@ def test_no_speed_for_a_batch_that_is_wrong_at_its_full_size(parts: Any) -> None
         return output * torch.tensor([[1.0], [1.0], [1.1]]) if wrong else output
 
     case._model().register_forward_hook(off)
-    told = refused(parts, case)
-    assert "logits, full size differ" in told
-    assert "parameters, full size differ" in told
-    assert "x, frozen, full size" not in told
+    printed = refused(parts, case)
+    assert "logits, full size differ" in printed
+    assert "parameters, full size differ" in printed
+    assert "x, frozen, full size" not in printed
 
 
 def test_no_speed_for_an_attack_that_is_wrong_at_its_full_size(parts: Any) -> None:
@@ -213,9 +213,9 @@ def test_no_speed_for_a_recording_that_forgets(parts: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(parts.step, "pgd_at", stale)
     case = parts.step.StepCase("s4d", parts.step.Size(3, 32, 16, 1), CPU)
-    told = refused(parts, case)
-    assert "parameters, repeated differ" in told
-    assert "full size" not in told
+    printed = refused(parts, case)
+    assert "parameters, repeated differ" in printed
+    assert "full size" not in printed
 
 
 def test_a_recording_must_be_able_to_show_that_it_forgets(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +252,8 @@ def test_contenders_take_turns(parts: Any) -> None:
     assert order == ["far"] + ["ours", "near"] * 3
     assert (seen["ours"].ms, seen["near"].ms, seen["far"].ms) == (2.0, 3.0, 50.0)
     assert seen["fails"] == "RuntimeError: no memory"
-    told = parts.gpu._numbers(seen["near"])
-    assert told["turns"] == {"least": 2.0, "median": 3.0, "most": 4.0}
+    numbers = parts.gpu._numbers(seen["near"])
+    assert numbers["turns"] == {"least": 2.0, "median": 3.0, "most": 4.0}
 
 
 @pytest.mark.parametrize("kind", ["s4", "dss", "s4 gelu", "s4 ads", "s5", "mamba", "mega"])

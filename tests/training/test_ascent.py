@@ -20,10 +20,10 @@ def case(b: int, shape: tuple[int, ...], classes: int = 3) -> tuple[Tensor, Tens
     return x, grad, (torch.randn(b), torch.randn(b, classes)), Threat("linf", torch.linspace(0.01, 0.3, b), (0, 1))
 
 
-def written_out(x: Tensor, g: Tensor, told: tuple[Tensor, Tensor], threat: Threat, centre: Tensor) -> Tensor:
+def written_out(x: Tensor, g: Tensor, seen: tuple[Tensor, Tensor], threat: Threat, centre: Tensor) -> Tensor:
     moved, eps = x.clone(), threat.radius(centre).flatten()
     for i in range(len(x)):
-        numbers = [*told[0][i].flatten().tolist(), *told[1][i].flatten().tolist(), *g[i].flatten().tolist()]
+        numbers = [*seen[0][i].flatten().tolist(), *seen[1][i].flatten().tolist(), *g[i].flatten().tolist()]
         if not all(map(math.isfinite, numbers)):
             continue
         for j in range(x[i].numel()):
@@ -35,14 +35,14 @@ def written_out(x: Tensor, g: Tensor, told: tuple[Tensor, Tensor], threat: Threa
 
 
 def compare(step: object, b: int, shape: tuple[int, ...]) -> None:
-    x, grad, told, threat = case(b, shape)
+    x, grad, seen, threat = case(b, shape)
     if b > 3:
-        grad.view(b, -1)[0, -1], told[0][1], told[1][2, 1] = BAD
+        grad.view(b, -1)[0, -1], seen[0][1], seen[1][2, 1] = BAD
     region = threat.around(x)
     start = region.project(x + 0.01 * torch.randn_like(x))
     size = 0.25 * threat.radius(x)
-    found = step(start, grad, told, region, size)  # type: ignore[operator]
-    assert torch.equal(found, written_out(start, grad, told, threat, x))
+    found = step(start, grad, seen, region, size)  # type: ignore[operator]
+    assert torch.equal(found, written_out(start, grad, seen, threat, x))
 
 
 @pytest.mark.parametrize(("b", "shape"), [(5, (7, 3)), (1, (1, 1)), (4, (11,))])

@@ -117,7 +117,7 @@ def test_patience_counts_measurements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"accumulate": 0}, "accumulate"),
         ({"patience": 0}, "patience"),
@@ -126,8 +126,8 @@ def test_patience_counts_measurements() -> None:
         ({"average_from": 99.0}, "within the 3 epochs"),
     ],
 )
-def test_bad_settings_are_refused(wrong: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_settings_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         replace(QUICK, **wrong)
 
 

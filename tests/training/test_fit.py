@@ -252,9 +252,9 @@ def test_dropout_follows_the_seed_and_the_outer_generator_is_left_alone() -> Non
     b = fit(f, small_task(), standard, QUICK)
     f.load_state_dict(start)
     c = fit(f, small_task(), standard, replace(QUICK, seed=1))
-    told = [[row["train_loss"] for row in h.rows] for h in (a, b, c)]
-    assert told[0] == told[1]
-    assert told[0] != told[2]
+    lines = [[row["train_loss"] for row in h.rows] for h in (a, b, c)]
+    assert lines[0] == lines[1]
+    assert lines[0] != lines[2]
 
 
 def test_ones_own_objective_is_a_function() -> None:

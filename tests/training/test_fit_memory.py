@@ -40,9 +40,9 @@ def test_the_batch_size_is_told(peak: list[int]) -> None:
         return inner(model, batch)
 
     task = small_task()
-    with pytest.raises(TooMany, match=r"fit: 16 samples .* batch_size=9,") as told:
+    with pytest.raises(TooMany, match=r"fit: 16 samples .* batch_size=9,") as raised:
         fit(Small(), task, heavy, FitSettings(epochs=1, batch_size=16))
-    assert fit(Small(), task, heavy, FitSettings(epochs=1, batch_size=told.value.fits)).rows
+    assert fit(Small(), task, heavy, FitSettings(epochs=1, batch_size=raised.value.fits)).rows
     assert fit(Small(), task, standard, FitSettings(epochs=1, batch_size=16)).rows
 
 

@@ -25,11 +25,11 @@ def test_groups_are_those_that_the_layers_ask_for() -> None:
     got, want = parameter_groups(model), optim_groups(model)
     assert len(got) > 1
 
-    def told(groups: list[dict[str, object]]) -> list[tuple[object, object, set[int]]]:
+    def contents(groups: list[dict[str, object]]) -> list[tuple[object, object, set[int]]]:
         found = [(g.get("lr"), g.get("weight_decay"), {id(p) for p in g["params"]}) for g in groups]  # type: ignore[attr-defined]
         return sorted(found, key=lambda item: min(item[2]))
 
-    assert told(got) == told(want)
+    assert contents(got) == contents(want)
 
 
 def test_a_model_that_offers_groups_is_asked_itself() -> None:

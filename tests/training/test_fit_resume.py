@@ -61,7 +61,7 @@ def dies_at(call: int) -> Any:
     return objective
 
 
-def told(history: History) -> tuple[Any, ...]:
+def results(history: History) -> tuple[Any, ...]:
     """Everything but the times."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
     return rows, history.summary
@@ -77,7 +77,7 @@ def test_stopped_in_any_step_and_gone_on(tmp_path: Path, call: int) -> None:
     with pytest.raises(Killed):
         run(tmp_path, dies_at(call))
     model, got = run(tmp_path, dies_at(-1), seed=5)  # even a model that starts elsewhere: the start was stored
-    assert told(got) == told(want)
+    assert results(got) == results(want)
     assert same(model, whole)
     assert all(torch.equal(got.weights["best"][k], v) for k, v in want.weights["best"].items())
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_models_of_the_library_go_on_to_the_same_bits(tmp_path: Path, block: Any
     with pytest.raises(Killed):
         go(tmp_path, dies_at(6))
     model, got = go(tmp_path, dies_at(-1))
-    assert told(got) == told(want)
+    assert results(got) == results(want)
     assert same(model, whole)
 
 
@@ -130,7 +130,7 @@ def test_stopped_in_any_write_and_gone_on(tmp_path: Path, write: int, monkeypatc
         else:
             assert count < write  # the run has fewer writes than that
     _, got = run(tmp_path, dies_at(-1))
-    assert told(got) == told(want)
+    assert results(got) == results(want)
     assert not list(tmp_path.rglob(".*.part"))
 
 
@@ -147,7 +147,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state\.safetensors cannot be read"):
         run(tmp_path, dies_at(-1))
     path.unlink()
-    assert told(run(tmp_path, dies_at(-1))[1]) == told(run(None, dies_at(-1))[1])
+    assert results(run(tmp_path, dies_at(-1))[1]) == results(run(None, dies_at(-1))[1])
 
 
 def test_the_optimiser_comes_back_whole(tmp_path: Path) -> None:

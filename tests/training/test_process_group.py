@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent.training.process_group import Crew
+from resolvent.training.process_group import ProcessGroup
 
 TARGET = Path(__file__).parent / "process_group_target.py"
 
@@ -18,12 +18,12 @@ TARGET = Path(__file__).parent / "process_group_target.py"
 @pytest.mark.parametrize("count", [0, 1, 5, 64, 101])
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_rows_are_shared_out_once(count: int, size: int) -> None:
-    parts = [torch.arange(count)[Crew(rank, size).rows(count)] for rank in range(size)]
+    parts = [torch.arange(count)[ProcessGroup(rank, size).rows(count)] for rank in range(size)]
     assert torch.equal(torch.cat(parts), torch.arange(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def told(folder: Path, norm: str, processes: int) -> list[dict[str, float]]:
+def rows_of(folder: Path, norm: str, processes: int) -> list[dict[str, float]]:
     start = [sys.executable]
     if processes > 1:
         start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
@@ -38,7 +38,7 @@ def told(folder: Path, norm: str, processes: int) -> list[dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_two_processes_train_like_one(tmp_path: Path, norm: str) -> None:
-    one, two = told(tmp_path / "one", norm, 1), told(tmp_path / "two", norm, 2)
+    one, two = rows_of(tmp_path / "one", norm, 1), rows_of(tmp_path / "two", norm, 2)
     assert len(one) == 5
     assert one[-1]["step"] == 20
     for single, shared in zip(one, two, strict=True):

@@ -116,5 +116,5 @@ def _name_device(device: torch.device) -> str:
 def _shorten(crash: BaseException) -> str:
     """The first lines of a crash, short enough for a table's footnote."""
     text = " ".join(str(crash).split())
-    told = f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__
-    return "; ".join([told, *getattr(crash, "__notes__", ())])
+    message = f"{type(crash).__name__}: {text[:300]}" if text else type(crash).__name__
+    return "; ".join([message, *getattr(crash, "__notes__", ())])

@@ -64,5 +64,5 @@ def _summary(report: Report) -> Text:
     failed = len(report.failures)
     seconds = sum(r.seconds for r in report.results)
     dtype = report.settings.get("dtype", "")
-    told = f"{passed} hold, {failed} fail, {len(report.layers)} layers, {dtype}, {seconds:.0f} s"
-    return Text(told, style="bold green" if report.ok else "bold red")
+    message = f"{passed} hold, {failed} fail, {len(report.layers)} layers, {dtype}, {seconds:.0f} s"
+    return Text(message, style="bold green" if report.ok else "bold red")

@@ -31,5 +31,5 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
 
 def _system_error(wrong: Exception) -> int | None:
     """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
-    told = re.search(r"\(os error (\d+)\)", str(wrong))
-    return wrong.errno if isinstance(wrong, OSError) else int(told[1]) if told else None
+    code = re.search(r"\(os error (\d+)\)", str(wrong))
+    return wrong.errno if isinstance(wrong, OSError) else int(code[1]) if code else None

@@ -83,9 +83,9 @@ def _settings(held: Held) -> Held:
 def difference(then: Held, now: Held) -> str:
     """`lr=0.01`, `epochs=40-width=32`; a few digits of a checksum where words would be many or odd."""
     found = [pair for part in COMPARED for pair in _leaves(_spread(then.get(part)), _spread(now.get(part)))]
-    told = {SPOKEN.get(name, name): value for name, value in found if name not in DERIVED}
-    ending = "-".join(_format_setting(name, value) for name, value in told.items())
-    return ending if 0 < len(told) <= MOST and len(ending) <= LONGEST and TAG.fullmatch(ending) else _digest(now)
+    record = {SPOKEN.get(name, name): value for name, value in found if name not in DERIVED}
+    ending = "-".join(_format_setting(name, value) for name, value in record.items())
+    return ending if 0 < len(record) <= MOST and len(ending) <= LONGEST and TAG.fullmatch(ending) else _digest(now)
 
 
 def _spread(part: Any) -> Any:

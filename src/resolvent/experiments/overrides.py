@@ -15,7 +15,7 @@ from resolvent.experiments.study import Job
 
 
 @dataclass(frozen=True)
-class Pace:
+class Overrides:
     """None leaves the cell's own.
 
     precision       of training; measurements and attacks are in float32 always
@@ -33,7 +33,7 @@ class Pace:
                 check_count("run", 1, **{name: getattr(self, name)})
 
     def of(self, job: Job) -> Job:
-        """The same cell at this pace; a study trains nothing and stays as it is."""
+        """The same cell with these; a study trains nothing and stays as it is."""
         if not isinstance(job, Cell):
             return job
         wished = {"precision": self.precision, "evaluate_every": self.evaluate_every}

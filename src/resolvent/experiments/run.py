@@ -25,13 +25,13 @@ from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages.generalised import norms_watch
 from resolvent.experiments.stages.stages import SHARED, STAGES, Stage
 from resolvent.experiments.store.entry import enter_folder
-from resolvent.experiments.store.folder import RECORD, Folder
+from resolvent.experiments.store.folder import RECORD, Folder, Tell
 from resolvent.experiments.store.prepared import keep_preprocess
 from resolvent.experiments.tasks import open_task
-from resolvent.experiments.work import Told, Work
+from resolvent.experiments.work import Work
 from resolvent.models import build_model, count_parameters, save_model
 from resolvent.training import Diverged, FitSettings, fit
-from resolvent.training.process_group import crew
+from resolvent.training.process_group import current_group
 from resolvent.training.state import DamagedState
 
 FORMAT = 1
@@ -39,26 +39,26 @@ log = logging.getLogger("resolvent.experiments")
 
 
 def run_cell(
-    cell: Cell, path: str | Path, *, device: str = "cpu", told: Told = log.info, how: How | None = None
+    cell: Cell, path: str | Path, *, device: str = "cpu", tell: Tell = log.info, how: How | None = None
 ) -> dict[str, Any]:
     """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed".
 
     `how` takes the place of `device`; where its time is spent `Paused` is raised, and the same call goes on from there.
     """
-    folder, team = Folder(path), crew()
+    folder, group = Folder(path), current_group()
     way = how or How(device)
-    with enter_folder(folder, cell, team):
-        done = team.gather(_found(folder, told) if team.first else None)[0]
+    with enter_folder(folder, cell, group):
+        done = group.gather(_found(folder, tell) if group.first else None)[0]
         if done is not None:
             return done
-        heard = told if team.first else _silent
+        heard = tell if group.first else _silent
         work = Work(cell, folder, open_task(cell.task), torch.device(way.device), heard, way)
         return _complete(work)
 
 
-def _found(folder: Folder, told: Told) -> dict[str, Any] | None:
+def _found(folder: Folder, tell: Tell) -> dict[str, Any] | None:
     """The record of a complete run whose weights are sound; a damaged record is set aside and made again."""
-    done = folder.sound_record(told)
+    done = folder.sound_record(tell)
     return done if done is None or not folder.damaged() else None
 
 
@@ -75,7 +75,7 @@ def _complete(work: Work) -> dict[str, Any]:
     try:
         record["training"] = _train(work)
     except Diverged as stop:
-        work.told(f"{cell.address}: {stop}")
+        work.tell(f"{cell.address}: {stop}")
         record["failed"] = str(stop)
     times["training"] = round(time.perf_counter() - started, 3)
     for name, wanted, stage in STAGES if "failed" not in record else ():
@@ -85,34 +85,34 @@ def _complete(work: Work) -> dict[str, Any]:
         record[name] = _run_stage(work, name, stage)
         times[name] = round(time.perf_counter() - started, 3)
     record["times"] = times | {"rows": [row.pop("seconds", None) for row in record.get("training", {}).get("rows", [])]}
-    if crew().first:
+    if current_group().first:
         work.folder.write(RECORD, record)
         if not work.how.points:
             work.folder.drop_pieces()
-    crew().wait()
+    current_group().wait()
     return record
 
 
 def _run_stage(work: Work, name: str, stage: Stage) -> dict[str, Any]:
     """The result of a stage; all processes share the attacks, the rest is done by the first alone."""
-    team = crew()
-    team.wait()
+    group = current_group()
+    group.wait()
     found = work.folder.stage(name)
-    team.wait()
-    if found is None and (team.first or name in SHARED):
+    group.wait()
+    if found is None and (group.first or name in SHARED):
         work.how.check_time(f"training is done; {name} and what follows are left")
-        work.told(f"{work.cell.address}: {name}")
+        work.tell(f"{work.cell.address}: {name}")
         found = stage(work)
-        if team.first:
+        if group.first:
             work.folder.finish(name, found)
-    team.wait()
+    group.wait()
     return found if found is not None else work.folder.stage(name) or {}
 
 
 def _train(work: Work) -> dict[str, Any]:
     """Train, or read what training left; a damaged state or checkpoint is set aside by name and made again."""
-    team = crew()
-    damaged = team.gather(work.folder.damaged() if team.first else [])[0]
+    group = current_group()
+    damaged = group.gather(work.folder.damaged() if group.first else [])[0]
     if damaged:
         _anew(work, f"{', '.join(damaged)} no longer holds what training wrote; training again")
     try:
@@ -123,10 +123,10 @@ def _train(work: Work) -> dict[str, Any]:
 
 
 def _anew(work: Work, why: str) -> None:
-    work.told(f"{work.cell.address}: {why}")
-    if crew().first:
+    work.tell(f"{work.cell.address}: {why}")
+    if current_group().first:
         work.folder.set_aside(TRAINED)
-    crew().wait()
+    current_group().wait()
 
 
 def _fit(work: Work) -> dict[str, Any]:
@@ -139,11 +139,11 @@ def _fit(work: Work) -> dict[str, Any]:
     save = partial(save_model, preprocess=preprocess_of(work.task))
     own: dict[str, Any] = {"save": save, "watch": watch, "late": late}
     history = fit(model, work.task, goal.objective(bounds), settings, work.folder.path, **own)
-    if crew().first:
+    if current_group().first:
         work.folder.seal()
-    crew().wait()
-    told = {"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary}
-    plain: dict[str, Any] = finite(told)
+    current_group().wait()
+    record = {"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary}
+    plain: dict[str, Any] = finite(record)
     return plain
 
 

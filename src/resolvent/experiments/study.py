@@ -22,10 +22,9 @@ from resolvent.experiments import studies
 from resolvent.experiments.cell import Addressed, Cell, check_tags
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.store.entry import enter_folder
-from resolvent.experiments.store.folder import RECORD, Folder
-from resolvent.experiments.work import Told
+from resolvent.experiments.store.folder import RECORD, Folder, Tell
 from resolvent.models.settings import nearest
-from resolvent.training.process_group import crew
+from resolvent.training.process_group import current_group
 
 FORMAT = 1
 Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
@@ -67,14 +66,14 @@ class Study(Addressed):
 Job = Cell | Study
 
 
-def run_study(study: Study, path: str | Path, *, told: Told = log.info) -> dict[str, Any]:
+def run_study(study: Study, path: str | Path, *, tell: Tell = log.info) -> dict[str, Any]:
     """Run it unless its record is there. Of several processes that torchrun started the first does the work."""
-    folder, team = Folder(path), crew()
-    with enter_folder(folder, study, team):
-        if team.first and folder.sound_record(told) is None:
-            told(f"{study.address}: {study.function}")
+    folder, group = Folder(path), current_group()
+    with enter_folder(folder, study, group):
+        if group.first and folder.sound_record(tell) is None:
+            tell(f"{study.address}: {study.function}")
             folder.write(RECORD, _record(study))
-        team.wait()
+        group.wait()
         return folder.record() or {}
 
 
@@ -83,5 +82,5 @@ def _record(study: Study) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(study.seed)
         found = study.find()(**dict(study.settings))
-    told = {"format": FORMAT, "cell": study.to_dict(), "versions": provenance(torch.device("cpu")), "study": found}
-    return told | {"times": {"study": round(time.perf_counter() - started, 3)}}
+    record = {"format": FORMAT, "cell": study.to_dict(), "versions": provenance(torch.device("cpu")), "study": found}
+    return record | {"times": {"study": round(time.perf_counter() - started, 3)}}

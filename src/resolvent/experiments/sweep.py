@@ -14,10 +14,10 @@ from typing import Any
 
 from resolvent.experiments.how import How
 from resolvent.experiments.run import run_cell
+from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.store import Store, open_store
 from resolvent.experiments.study import Job, Study, run_study
-from resolvent.experiments.work import Told
 from resolvent.training import Paused
 
 WAIT = 2.0  # seconds between looks at cells that others hold
@@ -30,7 +30,7 @@ def sweep(
     root: str | Path | Store,
     *,
     device: str = "cpu",
-    told: Told = print,
+    tell: Tell = print,
     wait: bool = True,
     how: How | None = None,
     ended: Ended | None = None,
@@ -56,22 +56,22 @@ def sweep(
                 if not done and way.late():
                     raise Paused("")
                 if place not in taken and not done:
-                    told(f"{numbers[place]} {cell.address}, seed {cell.seed}")
-                with store.working(place, told) as path:
-                    _run(cell, path, way, told)
+                    tell(f"{numbers[place]} {cell.address}, seed {cell.seed}")
+                with store.working(place, tell) as path:
+                    _run(cell, path, way, tell)
                 if ended is not None and not done:
                     ended(place)
             except Paused as stop:
                 raise Paused(_left(list(places), store, f"{cell.address}, seed {cell.seed}", str(stop))) from None
             except Taken as other:
                 if place not in taken:  # once; it is looked at again and again
-                    told(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
+                    tell(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
                 taken.add(place)
                 continue
             except FileNotFoundError as absent:
                 if len(places) == 1:
                     raise
-                told(f"{cell.address}: left out, {str(absent).splitlines()[0]}")
+                tell(f"{cell.address}: left out, {str(absent).splitlines()[0]}")
                 lacking.append(absent)
             open_cells.pop(place)
         if not wait:
@@ -93,8 +93,8 @@ def _left(places: Sequence[str], store: Store, name: str, why: str) -> str:
     return f"{stopped}{len(places) - len(left)} of {len(places)} runs are done; left: {some}"
 
 
-def _run(job: Job, path: Path, how: How, told: Told) -> None:
+def _run(job: Job, path: Path, how: How, tell: Tell) -> None:
     if isinstance(job, Study):
-        run_study(job, path, told=told)
+        run_study(job, path, tell=tell)
     else:
-        run_cell(job, path, told=told, how=how)
+        run_cell(job, path, tell=tell, how=how)

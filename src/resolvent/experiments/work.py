@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -10,10 +9,8 @@ import torch
 from resolvent.data import Task
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.how import How
-from resolvent.experiments.store.folder import Folder, RunError
+from resolvent.experiments.store.folder import Folder, RunError, Tell
 from resolvent.models import Model, TwoTower, load_model
-
-Told = Callable[[str], None]  # takes a line for the user
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Work:
     folder: Folder
     task: Task
     device: torch.device
-    told: Told
+    tell: Tell
     how: How = field(default_factory=How)
 
     def trained(self, kept: str = "best") -> Model | TwoTower:

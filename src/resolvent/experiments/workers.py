@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.store.store import Store
 
-Told = Callable[[str], None]
 LOOK = 0.5  # seconds between looks at the workers, or of a worker at its parent
 GRACE = 10.0  # seconds that workers have to stop
 OUT_OF_TIME = 124  # exit status of a call whose --budget is spent, that of timeout(1)
@@ -27,7 +26,7 @@ PARENT = "RESOLVENT_PARENT"  # set for a worker: the process that started it
 
 
 def work_together(
-    command: Sequence[str], store: Store, places: Sequence[str], workers: int, told: Told, tick: Callable[[int], None]
+    command: Sequence[str], store: Store, places: Sequence[str], workers: int, tell: Tell, tick: Callable[[int], None]
 ) -> None:
     """Run `command` (arguments of `python -m resolvent`) in `workers` processes until every place has its record.
 
@@ -35,16 +34,16 @@ def work_together(
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     environment[PARENT] = str(os.getpid())
-    crew: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryFile("w+") as errors:
         try:
             for _ in range(workers):
-                crew.append(_start(command, environment, errors))
-            _follow(crew, store, places, told, tick)
+                processes.append(_start(command, environment, errors))
+            _follow(processes, store, places, tell, tick)
         finally:
-            _end(crew)
+            _end(processes)
         errors.seek(0)
-        _answer(crew, errors.read())
+        _answer(processes, errors.read())
 
 
 def _start(command: Sequence[str], environment: dict[str, str], errors: IO[str]) -> subprocess.Popen[bytes]:
@@ -57,12 +56,12 @@ def _start(command: Sequence[str], environment: dict[str, str], errors: IO[str])
     )
 
 
-def _end(crew: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Ask every worker and what it started to stop; wait for all of them, and end those that do not answer."""
-    for process in crew:
+    for process in processes:
         _signal(process, signal.SIGTERM)
     last = time.monotonic() + GRACE
-    for process in crew:
+    for process in processes:
         try:
             process.wait(max(0.0, last - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -96,27 +95,27 @@ def _watch(parent: int) -> None:
 
 
 def _follow(
-    crew: Sequence[subprocess.Popen[bytes]],
+    processes: Sequence[subprocess.Popen[bytes]],
     store: Store,
     places: Sequence[str],
-    told: Told,
+    tell: Tell,
     tick: Callable[[int], None],
 ) -> None:
     done = {place for place in places if store.complete(place)}
-    while any(process.poll() is None for process in crew):
+    while any(process.poll() is None for process in processes):
         for place in places:
             if place not in done and store.complete(place):
                 done.add(place)
-                told(f"[{len(done)}/{len(places)}] {', '.join(place.split('/')[-2:])}")
+                tell(f"[{len(done)}/{len(places)}] {', '.join(place.split('/')[-2:])}")
         tick(len(done))
         time.sleep(LOOK)
     tick(sum(store.complete(place) for place in places))
 
 
-def _answer(crew: Sequence[subprocess.Popen[bytes]], errors: str) -> None:
+def _answer(processes: Sequence[subprocess.Popen[bytes]], errors: str) -> None:
     """A worker that was called wrongly, or died, is told; one that left a diverged run behind has done its work, and
     one whose time was spent, too."""
-    bad = [process.returncode for process in crew if process.returncode not in (0, 1, OUT_OF_TIME)]
+    bad = [process.returncode for process in processes if process.returncode not in (0, 1, OUT_OF_TIME)]
     if bad:
         lines = errors.strip().splitlines()
         raise RunError(f"run: a worker ended with status {bad[0]}: {lines[-1] if lines else 'it said nothing.'}")

@@ -112,8 +112,8 @@ def _search_perturbation(A: Tensor, B: Tensor | None, objective: Objective, how:
     found = search(A.to(torch.complex128) if complex_E else A, B, objective, how)
     result = measure_ptd(A, found.V, found.lam, B)
     seconds = time.process_time() - begun
-    told = replace(result, objective=objective, value=found.value, converged=found.settled, message=_story(found))
-    return _judge(A, replace(told, rounds=found.rounds, seconds=seconds))
+    searched = replace(result, objective=objective, value=found.value, converged=found.settled, message=_story(found))
+    return _judge(A, replace(searched, rounds=found.rounds, seconds=seconds))
 
 
 def _story(found: Found) -> str:

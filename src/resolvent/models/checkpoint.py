@@ -152,21 +152,21 @@ def _require_sizes(path: Path, settings: dict[str, Any], weights: dict[str, Tens
     dims = {n for tensor in weights.values() for n in tensor.shape}
     layers, width = settings.get("layers", 1), settings.get("d_model")
     if isinstance(layers, int) and layers > max(1, len(weights)):
-        told = f"layers is {layers:,} for {len(weights):,} tensors"
+        message = f"layers is {layers:,} for {len(weights):,} tensors"
     elif isinstance(width, int) and dims and width > max(dims):
-        told = f"d_model is {width:,}, and no tensor is longer than {max(dims):,}"
+        message = f"d_model is {width:,}, and no tensor is longer than {max(dims):,}"
     else:
         return
-    raise ValueError(f"checkpoint: the settings in {path} are not those of its weights: {told}; it is forged.")
+    raise ValueError(f"checkpoint: the settings in {path} are not those of its weights: {message}; it is forged.")
 
 
 def _check_agreement(copy: Path, settings: dict[str, Any]) -> None:
     """Whoever changed the copy expects another model than the weights are of; without a legible one nothing is lost."""
     try:
-        told = {name: value for name, value in read_sealed(copy).items() if name != DIGEST}
+        record = {name: value for name, value in read_sealed(copy).items() if name != DIGEST}
     except (OSError, Damaged):
         return
-    found = first_difference(told, settings)
+    found = first_difference(record, settings)
     if found:
         path, said, saved = found
         raise ValueError(

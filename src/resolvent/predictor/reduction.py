@@ -87,12 +87,12 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
         found = {name: _modes(layer, share * gains[name]) for name, layer in held.items()}
         count = max(modes.places for modes, _ in found.values())
         small = _with_states(model, config, 2 * count)
-        told = _fill(small, held, found, gains)
-        if all(each.error <= error * each.gain for each in told):
+        cuts = _fill(small, held, found, gains)
+        if all(each.error <= error * each.gain for each in cuts):
             break
         share /= 4
     else:
-        worst = max(told, key=lambda each: each.error / each.gain)
+        worst = max(cuts, key=lambda each: each.error / each.gain)
         raise CannotReduce(
             f"reduce: {worst.name} moves by {worst.error / worst.gain:.3g} of its gain, above the error {error:g}: the "
             "modal form loses too much; allow a larger one."
@@ -102,7 +102,7 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
             f"reduce: within the error {error:g} the layers need {2 * count} of {config.d_state} states: nothing to "
             "gain; allow a larger one."
         )
-    return small.train(model.training), ModelReduction(told, float(error))
+    return small.train(model.training), ModelReduction(cuts, float(error))
 
 
 def _layer_config(config: ModelConfig, held: dict[str, Any]) -> S4DConfig | S5Config:
@@ -152,15 +152,15 @@ def _fill(
     found: dict[str, tuple[Modes, Reduction]],
     gains: dict[str, float],
 ) -> tuple[LayerReduction, ...]:
-    told = []
+    lines = []
     for name, layer in held.items():
         modes, reduced = found[name]
         new: Any = small.get_submodule(name)
         new.set_modes(*_pad(modes, new.d_state // 2))
         modal = float(largest_difference(copy.deepcopy(new).double().system(), reduced.system).max())
         cut = float(reduced.error_bound.max())
-        told.append(LayerReduction(name, layer.d_state, new.d_state, cut + modal, gains[name], cut, modal))
-    return tuple(told)
+        lines.append(LayerReduction(name, layer.d_state, new.d_state, cut + modal, gains[name], cut, modal))
+    return tuple(lines)
 
 
 def _pad(modes: Modes, count: int) -> Modes:

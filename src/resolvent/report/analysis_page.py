@@ -73,17 +73,17 @@ def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
             spectrum_figure(Spectrum(**held)),
         )
     if record.get("pseudospectrum"):
-        told = "A change of A by 10^k can carry an eigenvalue anywhere inside the line 10^k."
-        yield "Pseudospectrum", told, pseudospectrum_figure(record["pseudospectrum"])
+        message = "A change of A by 10^k can carry an eigenvalue anywhere inside the line 10^k."
+        yield "Pseudospectrum", message, pseudospectrum_figure(record["pseudospectrum"])
     for chart in record["charts"]:
         yield chart["title"], chart["caption"], chart_figure(chart)
     for what in ("mse", "kl"):
         rows = attribution_rows(record["attribution"], what) if record.get("attribution") else []
         if rows:
-            told = (
+            message = (
                 "Full bars: training samples; hatched: test samples. To the left, the component brings them together."
             )
-            yield f"Attribution, {what.upper()}", told, attribution_figure(rows, what.upper())
+            yield f"Attribution, {what.upper()}", message, attribution_figure(rows, what.upper())
 
 
 def facts(record: Analysis) -> list[tuple[str, str]]:

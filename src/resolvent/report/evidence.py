@@ -52,8 +52,8 @@ def read_evidence(folders: list[Path]) -> list[Evidence]:
         if own:
             found += evidence_of(read_runs([folder]))
     if not found:
-        told = ", ".join(map(str, folders))
-        raise ValueError(f"no record of a finished run in {told}; `resolvent run ptd-conditioning` makes one.")
+        message = ", ".join(map(str, folders))
+        raise ValueError(f"no record of a finished run in {message}; `resolvent run ptd-conditioning` makes one.")
     return found
 
 
@@ -67,9 +67,9 @@ def save_evidence(runs: Runs, folder: Path, commit: str, options: Options = lamb
     written = []
     for held in evidence_of(runs, commit, options):
         path = folder / f"{'-'.join([held.recipe, *held.tags])}-seed{held.seed}.json"
-        told = {"recipe": held.recipe, "tags": list(held.tags), "seed": held.seed, "commit": held.commit,
+        row = {"recipe": held.recipe, "tags": list(held.tags), "seed": held.seed, "commit": held.commit,
                 "command": held.command, "device": held.device, "values": held.values}  # fmt: skip
-        write_text(path, json.dumps(told, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(row, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
         written.append(path)
     return written
 
@@ -93,9 +93,9 @@ def _parse(held: dict[str, Any], source: str) -> Evidence:
     values = {str(name): float(value) for name, value in held["values"].items()}
     if not all(map(math.isfinite, values.values())):
         raise ValueError("a value is not finite")
-    told = {name: str(held.get(name, "")) for name in ("commit", "command", "device")}
+    record = {name: str(held.get(name, "")) for name in ("commit", "command", "device")}
     return Evidence(
-        str(held["recipe"]), tuple(map(str, held["tags"])), int(held["seed"]), values, **told, source=source
+        str(held["recipe"]), tuple(map(str, held["tags"])), int(held["seed"]), values, **record, source=source
     )
 
 

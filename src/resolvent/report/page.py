@@ -82,8 +82,8 @@ def cell(result: dict[str, Any] | None) -> dict[str, str]:
     kind = "good" if result["status"] == "pass" else "bad"
     text = "✓" if error == 0 and kind == "good" else f"{error:.0e}" if math.isfinite(error) else "✗"
     allowed = f"allowed {result['tolerance']:.0e}" if result["tolerance"] else "exactly"
-    told = ", ".join(part for part in (result["case"], allowed, result["note"]) if part)
-    return {"text": text.replace("e-0", "e-").replace("-", "−"), "kind": kind, "title": told}
+    message = ", ".join(part for part in (result["case"], allowed, result["note"]) if part)
+    return {"text": text.replace("e-0", "e-").replace("-", "−"), "kind": kind, "title": message}
 
 
 def counts(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,11 +49,11 @@ def _texts(runs: Runs, title: str | None = None) -> dict[str, str]:
     """The content of every file, by its name; the page last."""
     found = [t for recipe, cells in runs.recipes().items() for t in tables(recipe, cells)]
     found += arena_averages(found)
-    told = [(markdown_text(n), markdown_text(str(r["study"]["text"]))) for n, r in runs.studies()]
+    lines = [(markdown_text(n), markdown_text(str(r["study"]["text"]))) for n, r in runs.studies()]
     judged = verdicts(runs)
     claimed = f"## What the papers claim\n\n{verdict_table(judged)}\n" if judged else ""
     return {
-        NAMES["markdown"]: claimed + markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{t}\n" for n, t in told),
+        NAMES["markdown"]: claimed + markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{t}\n" for n, t in lines),
         NAMES["csv"]: "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(found)),
         NAMES["html"]: render(runs, found, title),
     }
@@ -287,8 +287,8 @@ def markdown(made: list[Table], found: list[dict[str, str]]) -> str:
     """The tables, flags and failures first."""
     lines = ["# Report", ""]
     if found:
-        told = [f"{p['where']}: {p['what']}" if p["where"] else str(p["what"]) for p in found]
-        lines += ["## Flags and failures", "", *(f"- {markdown_text(line)}" for line in told), ""]
+        messages = [f"{p['where']}: {p['what']}" if p["where"] else str(p["what"]) for p in found]
+        lines += ["## Flags and failures", "", *(f"- {markdown_text(line)}" for line in messages), ""]
     for t in made:
         lines += [f"## {markdown_text(t.title)}", "", f"{t.unit}; {LEGEND}", "", t.markdown(), ""]
     return "\n".join(lines)

@@ -47,8 +47,8 @@ def read_runs(folders: list[Path], shown: dict[Path, str] | None = None) -> Runs
     for copy, origin in (shown or {}).items():
         runs.problems[:] = [line.replace(str(copy), origin.rstrip("/")) for line in runs.problems]
     if not runs.records and not runs.problems:
-        told = ", ".join((shown or {}).get(folder, str(folder)) for folder in folders)
-        raise ValueError(f"report: no run in {told}; `resolvent run quickstart` makes some.")
+        message = ", ".join((shown or {}).get(folder, str(folder)) for folder in folders)
+        raise ValueError(f"report: no run in {message}; `resolvent run quickstart` makes some.")
     return runs
 
 
@@ -62,8 +62,8 @@ def _read(folder: Path, runs: Runs) -> None:
         check(record)
         _check_place(folder, record)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as wrong:
-        told = f"{type(wrong).__name__} {wrong}" if isinstance(wrong, KeyError | AttributeError) else wrong
-        runs.problems.append(f"{path}: cannot be read ({told}); left out: the command that made the run makes it again")
+        why = f"{type(wrong).__name__} {wrong}" if isinstance(wrong, KeyError | AttributeError) else wrong
+        runs.problems.append(f"{path}: cannot be read ({why}); left out: the command that made the run makes it again")
         return
     runs.records[folder] = record | _corruptions(folder, record, runs)
 

@@ -29,9 +29,9 @@ papers that we met on the way are on the [errata page](errata.md), the MNIST row
 def counts(found: Sequence[Verdict]) -> str:
     """`12 reproduced, 3 partly, ...; n with three seeds or more`."""
     held = Counter(verdict.outcome for verdict in found)
-    told = ", ".join(f"{held[outcome]} {outcome}" for outcome in OUTCOMES if held[outcome])
+    message = ", ".join(f"{held[outcome]} {outcome}" for outcome in OUTCOMES if held[outcome])
     seeded = sum(verdict.seeds >= 3 for verdict in found)
-    return f"{len(found)} claims: {told}; {seeded} judged with three seeds or more"
+    return f"{len(found)} claims: {message}; {seeded} judged with three seeds or more"
 
 
 def markdown(found: Sequence[Verdict]) -> str:
@@ -70,8 +70,8 @@ def _sentence(verdict: Verdict) -> str:
     unrun = f" {missing} of {len(verdict.claim.tests)} tests not run." if missing else ""
     note = f" {verdict.claim.note}" if verdict.claim.note else ""
     seeds = f"{verdict.seeds} seed{'s' * (verdict.seeds != 1)}"
-    told = f"{verdict.outcome}, {seeds}: {verdict.ours}, where the paper has {verdict.claim.published}."
-    return f"- {verdict.claim.place}: {told}{unrun}{note} ({named}; `{verdict.claim.command}`)\n"
+    message = f"{verdict.outcome}, {seeds}: {verdict.ours}, where the paper has {verdict.claim.published}."
+    return f"- {verdict.claim.place}: {message}{unrun}{note} ({named}; `{verdict.claim.command}`)\n"
 
 
 def _idle(verdict: Verdict) -> str:

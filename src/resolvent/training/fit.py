@@ -76,8 +76,8 @@ def fit(
     devices = [run.device] if run.device.type == "cuda" else []
     current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is looked at
     with torch.random.fork_rng(devices), _modes(model), current:
-        with reporter(task.name, run.steps) as told:
-            _train(run, told, watch, late)
+        with reporter(task.name, run.steps) as reporting:
+            _train(run, reporting, watch, late)
         return _close_run(run, final)
 
 
@@ -92,7 +92,7 @@ def _modes(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _train(run: Run, told: Reporter, watch: Watch | None = None, late: Late | None = None) -> None:
+def _train(run: Run, reporting: Reporter, watch: Watch | None = None, late: Late | None = None) -> None:
     run.model.train()
     started = begun = time.perf_counter()
     first = run.ledger.step
@@ -100,7 +100,7 @@ def _train(run: Run, told: Reporter, watch: Watch | None = None, late: Late | No
         if late is not None and late():
             _pause(run, first, time.perf_counter() - begun)
         _step(run)
-        told.step(run.ledger.step)
+        reporting.step(run.ledger.step)
         every = run.settings.save_every
         if run.ledger.step % len(run.batches) == 0:
             _settle(run)
@@ -109,7 +109,7 @@ def _train(run: Run, told: Reporter, watch: Watch | None = None, late: Late | No
                 row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
                 _enter(run, row)
             _store(run, row)
-            told.row(row)
+            reporting.row(row)
             started = time.perf_counter()
         elif every is not None and run.ledger.step % every == 0:
             _settle(run)
@@ -137,11 +137,11 @@ def _step(run: Run) -> None:
     set_rate(run.optimiser, rate(step, len(run.batches), run.settings, losses))
     mean, right = _accumulate(run, batch, step)
     size = _clip(run)
-    told = torch.stack([mean, size.detach().double(), right])
+    numbers = torch.stack([mean, size.detach().double(), right])
     if run.guard is not None:
-        run.guard.look(told)
+        run.guard.look(numbers)
         run.optimiser.step()
-    taken = Taken(step, batch, told)
+    taken = Taken(step, batch, numbers)
     if run.device.type == "cuda" and step + 1 < run.steps:
         run.batches.prepare(step + 1)  # while the device is busy with this one
     _settle(run)
@@ -167,18 +167,18 @@ def _settle(run: Run) -> None:
 
 def _accumulate(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
     """The mean loss over the whole batch, whose gradient is left in the parameters, and the number of right answers."""
-    part = batch if run.crew.size == 1 else batch.part(run.crew.rows(len(batch)))
-    told = torch.zeros(2, dtype=torch.float64, device=run.device)
+    part = batch if run.group.size == 1 else batch.part(run.group.rows(len(batch)))
+    sums = torch.zeros(2, dtype=torch.float64, device=run.device)
     if len(part):
         weight = len(part) / len(batch)
         first = lambda count: part if count == len(part) else part.part(slice(count))  # noqa: E731
-        found = within_memory("fit", len(part), lambda n: _learn_part(run, first(n), step, weight), run.crew.size)
-        told[0], told[1] = found
+        found = within_memory("fit", len(part), lambda n: _learn_part(run, first(n), step, weight), run.group.size)
+        sums[0], sums[1] = found
     else:
         run.optimiser.zero_grad(set_to_none=True)
-    run.crew.add_gradients(run.model)
-    run.crew.add([told])
-    return told[0], told[1]
+    run.group.add_gradients(run.model)
+    run.group.add([sums])
+    return sums[0], sums[1]
 
 
 def _learn_part(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
@@ -234,7 +234,7 @@ def _measure_seen(run: Run) -> Row:
     few = torch.arange(min(run.settings.track_seen, len(split)), device=split.x.device)
     if not len(few):
         return {}
-    found = measure(run.model, split.select(few), run.probe, run.settings.batch_size, run.crew)
+    found = measure(run.model, split.select(few), run.probe, run.settings.batch_size, run.group)
     return {f"seen_{what}": value for what, value in found.items()}
 
 
@@ -244,7 +244,7 @@ def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
     for name in names:
         split = run.task.splits()[name]
         if len(split):
-            found = measure(run.model, split, run.probe, run.settings.batch_size, run.crew)
+            found = measure(run.model, split, run.probe, run.settings.batch_size, run.group)
             row |= {f"{name}_{what}": value for what, value in found.items()}
     return row
 
@@ -257,14 +257,14 @@ def _enter(run: Run, row: Row) -> None:
     for name, best in run.best().items():
         if best is row:
             run.weights[name] = _copy_weights(run.model)
-            if run.files is not None and run.crew.first:
+            if run.files is not None and run.group.first:
                 run.files.keep(name, run.model)
 
 
 def _store(run: Run, row: Row) -> None:
     """The state, then the line: whatever a kill leaves out is done again."""
     run.store()
-    if run.files is not None and run.crew.first:
+    if run.files is not None and run.group.first:
         run.files.append(row)
 
 
@@ -274,17 +274,17 @@ def _close_run(run: Run, final: Final | None) -> History:
     last = _copy_weights(run.model)
     chosen = {"last": (run.ledger.rows[-1], last)}
     chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
-    told: dict[int, Row] = {}  # a best epoch that is the last has the same weights
+    accounts: dict[int, Row] = {}  # a best epoch that is the last has the same weights
     for row, weights in chosen.values():
-        if row["epoch"] not in told:
-            told[row["epoch"]] = _account(run, row, weights, final)
-    summary: dict[str, Any] = {name: dict(told[row["epoch"]]) for name, (row, _) in chosen.items()}
+        if row["epoch"] not in accounts:
+            accounts[row["epoch"]] = _account(run, row, weights, final)
+    summary: dict[str, Any] = {name: dict(accounts[row["epoch"]]) for name, (row, _) in chosen.items()}
     run.model.load_state_dict(last)
     summary["gap"] = gaps(summary)
-    if run.files is not None and run.crew.first:
+    if run.files is not None and run.group.first:
         run.files.keep("last", run.model)
         run.files.summarise(summary)
-    run.crew.wait()
+    run.group.wait()
     return History(tuple(run.ledger.rows), summary, run.weights | {"last": last})
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from resolvent.attacks import Victim
 from resolvent.data.task import Split
-from resolvent.training.process_group import Crew
+from resolvent.training.process_group import ProcessGroup
 from resolvent.training.settings import Probe
 from resolvent.training.step.batch import Batch, take
 from resolvent.training.step.criterion import binary, criterion, pair_logits, score, wide
@@ -18,24 +18,24 @@ _SEED = 0  # of the probe's starts: the same every time, so that two epochs diff
 
 
 def measure(
-    model: nn.Module, split: Split, probe: Probe | None = None, batch_size: int = 256, crew: Crew | None = None
+    model: nn.Module, split: Split, probe: Probe | None = None, batch_size: int = 256, group: ProcessGroup | None = None
 ) -> dict[str, float]:
     """{"loss", "clean"} and, with a probe, {"robust", "robust_loss"}: means over the split.
 
     Scores ("clean", "robust") are accuracies, or minus the squared error.
 
-    The model is left in the mode in which it was found. A crew shares the samples. A split that lies elsewhere is sent
+    The model is left in the mode in which it was found. A group shares the samples. A split that lies elsewhere is sent
     to the model's device batch by batch.
     """
-    crew = crew or Crew()
+    group = group or ProcessGroup()
     names = ("loss", "clean") if probe is None else ("loss", "clean", "robust", "robust_loss")
     device = next((p.device for p in model.parameters()), split.x.device)
     sums = torch.zeros(len(names), dtype=torch.float64, device=device)
     with Victim(model).attacked():
-        for index in torch.arange(len(split))[crew.rows(len(split))].split(batch_size):
+        for index in torch.arange(len(split))[group.rows(len(split))].split(batch_size):
             found = _sums(model, take(split, index, _SEED, device), probe) if len(index) else {}
             sums += torch.tensor([found.get(name, 0.0) for name in names], dtype=torch.float64, device=sums.device)
-    crew.add([sums])
+    group.add([sums])
     return {name: value / len(split) for name, value in zip(names, sums.tolist(), strict=True)}
 
 

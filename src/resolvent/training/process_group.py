@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Crew:
+class ProcessGroup:
     """This process is number `rank` of `size`."""
 
     rank: int = 0
@@ -79,24 +79,24 @@ class Crew:
             dist.barrier()
 
 
-def crew() -> Crew:
+def current_group() -> ProcessGroup:
     """The processes that torch.distributed knows of; a single one when it was not started."""
     if dist.is_available() and dist.is_initialized():
-        return Crew(dist.get_rank(), dist.get_world_size())
-    return Crew()
+        return ProcessGroup(dist.get_rank(), dist.get_world_size())
+    return ProcessGroup()
 
 
 @contextmanager
-def crew_of_torchrun(device: str) -> Iterator[Crew]:
+def join_torchrun(device: str) -> Iterator[ProcessGroup]:
     """Join the other processes when torchrun started this one."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield crew()
+        yield current_group()
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(hours=6))
     try:
-        yield crew()
+        yield current_group()
     finally:
         dist.destroy_process_group()
 

@@ -18,7 +18,7 @@ from resolvent.disk import fingerprint
 from resolvent.training.history import Row, best_rows, has_stalled
 from resolvent.training.objective import Objective
 from resolvent.training.optimiser import make_optimiser
-from resolvent.training.process_group import Crew, crew
+from resolvent.training.process_group import ProcessGroup, current_group
 from resolvent.training.settings import FitSettings, Probe
 from resolvent.training.state import Ledger, RunFolder, Save
 from resolvent.training.step.average import Average
@@ -41,7 +41,7 @@ class Run:
     files: RunFolder | None = None
     ledger: Ledger = field(default_factory=Ledger)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
-    crew: Crew = field(default_factory=crew)
+    group: ProcessGroup = field(default_factory=current_group)
     guard: Guard | None = None  # where updates guard themselves
     awaited: Taken | None = None  # the step whose numbers are still on their way
 
@@ -73,7 +73,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def store(self) -> None:
-        if self.files is not None and self.crew.first:
+        if self.files is not None and self.group.first:
             self.files.store(self.model, self.optimiser, self.average, self.ledger)
 
 
@@ -95,8 +95,8 @@ def begin(
     run = Run(model, task, objective, settings, probe, batches, make_optimiser(model, settings), Average(settings))
     run.guard = guard(run.optimiser, parameter.device)
     check_outputs(run)
-    check_crew(run)
-    run.crew.share(model)
+    check_group(run)
+    run.group.share(model)
     if folder is not None:
         _open(run, folder, save)
     return run
@@ -114,12 +114,12 @@ def place_task(task: Task, like: Tensor, track_test: bool) -> Task:
     return replace(task, train=found["train"], validation=found["validation"], test=found["test"])
 
 
-def check_crew(run: Run) -> None:
+def check_group(run: Run) -> None:
     """Every process needs a row of every batch: one without would be missing where they meet."""
     smallest = len(run.task.train) % run.settings.batch_size or run.settings.batch_size
-    if smallest < run.crew.size:
+    if smallest < run.group.size:
         raise ValueError(
-            f"fit: {run.crew.size} processes would share a batch of {smallest}, the last of an epoch in batches of "
+            f"fit: {run.group.size} processes would share a batch of {smallest}, the last of an epoch in batches of "
             f"{run.settings.batch_size}; use fewer processes, or another batch size."
         )
 
@@ -127,19 +127,19 @@ def check_crew(run: Run) -> None:
 def _open(run: Run, folder: str | Path, save: Save | None) -> None:
     """The first process makes or checks the folder, the others read what it left; what stops it stops them too."""
     wrong: Exception | None = None
-    if run.crew.first:
+    if run.group.first:
         try:
             run.files = RunFolder(folder, describe(run), save)
             resume(run, run.files)
         except Exception as error:
             wrong = error
-    wrong = run.crew.gather(wrong)[0]
+    wrong = run.group.gather(wrong)[0]
     if wrong is not None:
         raise wrong
-    if not run.crew.first:
+    if not run.group.first:
         run.files = RunFolder(folder, describe(run), save)
         resume(run, run.files)
-    run.crew.wait()
+    run.group.wait()
 
 
 def resume(run: Run, files: RunFolder) -> None:

@@ -51,8 +51,8 @@ def build(kind: type, given: dict[str, Any]) -> Any:
     try:
         return kind(**given)
     except (Exception, SystemExit) as wrong:
-        told = f"{type(wrong).__name__}: {wrong}"
-        raise UsageError(f"{kind.__name__}(**{given}) failed with {told}; see --kwargs.") from wrong
+        message = f"{type(wrong).__name__}: {wrong}"
+        raise UsageError(f"{kind.__name__}(**{given}) failed with {message}; see --kwargs.") from wrong
 
 
 def suggestion(name: str, known: list[str]) -> str:

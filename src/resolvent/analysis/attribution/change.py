@@ -35,8 +35,8 @@ class Change:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for strict JSON: a distance that is not a finite number becomes None."""
         before, after = (v if math.isfinite(v) else None for v in (self.before, self.after))
-        told = {"reason": self.reason} if self.reason else {}
-        return {"where": self.where, "before": before, "after": after, "percent": self.percent, **told}
+        record = {"reason": self.reason} if self.reason else {}
+        return {"where": self.where, "before": before, "after": after, "percent": self.percent, **record}
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ class PartGain:
     parts: tuple[PartGain, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name, "kind": self.kind, "lipschitz": self.value}
+        record: dict[str, Any] = {"name": self.name, "kind": self.kind, "lipschitz": self.value}
         if self.reason:
-            told["reason"] = self.reason
-        return told | ({"parts": [p.as_dict() for p in self.parts]} if self.parts else {})
+            record["reason"] = self.reason
+        return record | ({"parts": [p.as_dict() for p in self.parts]} if self.parts else {})
 
 
 @dataclass(frozen=True)

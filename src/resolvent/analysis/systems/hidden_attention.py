@@ -28,8 +28,8 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
     if system.delay:
         raise ValueError("hidden_attention: expected a system without delay, got one in the delayed form.")
     if system.time_varying == (length is not None):
-        told = "has its own length: leave length out" if system.time_varying else "has no length of its own: give one"
-        raise ValueError(f"hidden_attention: a {'time-varying' if system.time_varying else 'constant'} system {told}.")
+        why = "has its own length: leave length out" if system.time_varying else "has no length of its own: give one"
+        raise ValueError(f"hidden_attention: a {'time-varying' if system.time_varying else 'constant'} system {why}.")
     A, B, C, D = system.A.dense(), system.B, system.C, system.D
     A, B, C = (t.to(system.dtype) for t in (A, B, C))
     if length is not None:

@@ -80,9 +80,9 @@ def prepare(
     check_count(where, "seed", seed, least=0)
     within = fit_threat(threat, x, lengths)
     attacks = choose_attacks(preset, threat)
-    draws, told = Draws.of(x, seed), describe_threat(threat)
+    draws, threat_values = Draws.of(x, seed), describe_threat(threat)
     y = y.detach().to(torch.int64)
-    job = Job(victim, x.detach(), y, within, draws, attacks, told=told, lengths=lengths)
+    job = Job(victim, x.detach(), y, within, draws, attacks, threat_values=threat_values, lengths=lengths)
     seen = [_first_look(where, job) for _ in range(_AGAIN)]
     check_logits(where, seen[0], job.y)
     softmax = doubt.softmax_outputs(seen[0])
@@ -127,7 +127,7 @@ def judge_job(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackRes
         index=job.draws.index,
         stages=("clean", *job.names),
         attacks=settings(job.attacks),
-        threat=job.told or describe_threat(job.threat),
+        threat=job.threat_values or describe_threat(job.threat),
         preset=preset if isinstance(preset, str) else "custom",
         seed=job.draws.seed,
         doubts=doubts,
@@ -168,16 +168,16 @@ def settings(attacks: tuple[Attack, ...]) -> tuple[dict[str, Any], ...]:
 def describe_threat(threat: Threat) -> dict[str, Any]:
     """Norm, eps (one number where all samples share it), bounds and mask as plain values."""
     bounds = None if threat.bounds is None else [_one(bound) for bound in threat.bounds]
-    told = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": plain(threat.mask)}
+    record = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": plain(threat.mask)}
     shape = {"steps": threat.steps, "band": plain(threat.band)}  # left out where there is none
-    return told | {name: value for name, value in shape.items() if value is not None}
+    return record | {name: value for name, value in shape.items() if value is not None}
 
 
 def config(job: Job) -> dict[str, Any]:
     """What a folder is bound to: another value of any field is another evaluation."""
     return {
         "attacks": list(settings(job.attacks)),
-        "threat": job.told or describe_threat(job.threat),
+        "threat": job.threat_values or describe_threat(job.threat),
         "seed": job.draws.seed,
         "batch_size": job.victim.batch_size,
         "samples": job.x.shape[0],

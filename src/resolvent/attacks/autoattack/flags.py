@@ -173,8 +173,8 @@ def borderline(count: int, n: int) -> Flag | None:
     """Of n samples those whose verdict hangs on the last bits of the logits, or on a random model's next draw."""
     if not beyond(count / max(n, 1), n):
         return None
-    told = (
+    message = (
         f"computed again, {count} perturbed samples get another verdict: they lie within rounding of the decision "
         "boundary, or the model is random. They count as broken."
     )
-    return Flag("borderline", told, samples=count)
+    return Flag("borderline", message, samples=count)

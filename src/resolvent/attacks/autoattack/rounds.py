@@ -40,7 +40,7 @@ class Job:
     attacks: tuple[Attack, ...]
     store: Store | None = None
     listener: Listener | None = None
-    told: dict[str, Any] | None = None  # the threat as plain values, in the caller's own numbers
+    threat_values: dict[str, Any] | None = None  # the threat for a record, in the caller's own numbers
     random: bool = False  # the model's outputs change from call to call
     lengths: Tensor | None = None  # (n,) of padded sequences, which the model takes beside x
     fallen: Fallen | None = None  # in a smaller ball
@@ -54,11 +54,11 @@ class Job:
     def names(self) -> tuple[str, ...]:
         """The attacks' names; one that comes again gets a number."""
         seen: dict[str, int] = {}
-        told = []
+        numbered = []
         for attack in self.attacks:
             seen[attack.name] = seen.get(attack.name, 0) + 1
-            told.append(attack.name if seen[attack.name] == 1 else f"{attack.name}-{seen[attack.name]}")
-        return tuple(told)
+            numbered.append(attack.name if seen[attack.name] == 1 else f"{attack.name}-{seen[attack.name]}")
+        return tuple(numbered)
 
     @property
     def device(self) -> torch.device:

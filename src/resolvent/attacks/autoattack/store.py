@@ -45,13 +45,13 @@ class Store:
         if not path.is_file():
             return None
         try:
-            held, told = read_tensors(path, PIECE, f"{self.of} {path.name}")
+            held, marks = read_tensors(path, PIECE, f"{self.of} {path.name}")
         except Damaged:
             return None  # a disk that lost the end of the file: done again
-        if told is None:
+        if marks is None:
             return None
-        notes = told.get("notes", [])
-        return (held, notes) if told.get("sum", known := _sum(held, notes)) == known else None
+        notes = marks.get("notes", [])
+        return (held, notes) if marks.get("sum", known := _sum(held, notes)) == known else None
 
     def save(self, attack: int, name: str, batch: int, tensors: dict[str, Tensor], notes: list[str]) -> None:
         held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}

@@ -18,9 +18,9 @@ def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
         f"AutoAttack {result.preset}: {threat['norm']}, eps {show_eps(threat['eps'])}{show_shape(threat)}, {bounds}, "
         f"{len(result)} samples, seed {result.seed}"
     ]
-    told = ["", *(_settings(attack) for attack in result.attacks)]
+    details = ["", *(_settings(attack) for attack in result.attacks)]
     width = max(len(name) for name in result.stages)
-    for (name, accuracy), more in zip(result.table.items(), told, strict=True):
+    for (name, accuracy), more in zip(result.table.items(), details, strict=True):
         lines.append(f"  {name:<{width}}  {_stage(result, name, accuracy)}   {more}".rstrip())
     lines.append(verdict(result))
     lines.append(

@@ -143,11 +143,11 @@ def _agree(call: Any, kernels: tuple[Any, Any], dtype: torch.dtype) -> bool:
     """The same walk by both: where it ends, and what it holds then."""
     same = True
     for norm in ("linf", "l2"):
-        told = []
+        lines = []
         for run in kernels:
             walk, slope = _example(norm, dtype)
-            told.append((*call(run, walk, slope), walk.best, walk.distance))
-        same &= all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*told, strict=True))
+            lines.append((*call(run, walk, slope), walk.best, walk.distance))
+        same &= all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*lines, strict=True))
     return same
 
 

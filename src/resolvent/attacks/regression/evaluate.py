@@ -91,8 +91,8 @@ class RegressionEvaluation:
         ]
         width = max(map(len, self.table))
         for name, value in self.table.items():
-            told = f"mean error {value:.6g}" if self.tolerance is None else f"{value:7.2%} within"
-            lines.append(f"  {name:<{width}}  {told}")
+            message = f"mean error {value:.6g}" if self.tolerance is None else f"{value:7.2%} within"
+            lines.append(f"  {name:<{width}}  {message}")
         lines.append(f"mean error {float(self.clean.mean()):.6g} clean, {float(self.error.mean()):.6g} at worst")
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
 
@@ -144,12 +144,14 @@ class _Job:
         self.victim, self.x, self.y, self.lengths = victim, x, y, lengths
         self.threat, self.how, self.tolerance = threat, how, tolerance
 
-    def run(self, told: dict[str, Any], folder: str | Path | None, listener: Listener | None) -> RegressionEvaluation:
+    def run(
+        self, threat_values: dict[str, Any], folder: str | Path | None, listener: Listener | None
+    ) -> RegressionEvaluation:
         with self.victim.attacked():
             output = self.victim.forward(self.x, self.lengths)
             check_targets("evaluate_regression", output, self.y)
             attacks = regression_attacks(output[0].numel(), self.how.thorough)
-            store = None if folder is None else Store(folder, self._config(attacks, told))
+            store = None if folder is None else Store(folder, self._config(attacks, threat_values))
             clean = root_mean_square(output, self.y)
             worst, x_adv, by = clean.clone(), self.x.clone(), torch.zeros(len(clean), dtype=torch.int64)
             names = ["clean", *(attack.name for attack in attacks)]
@@ -164,7 +166,8 @@ class _Job:
                 table[attack.name] = self._share(worst)
         flags = _flag_masking(blind)
         found = RegressionEvaluation(
-            clean.cpu(), worst.cpu(), x_adv, tuple(names[i] for i in by.tolist()), table, self.tolerance, told,
+            clean.cpu(), worst.cpu(), x_adv, tuple(names[i] for i in by.tolist()), table, self.tolerance,
+            threat_values,
             settings(attacks), flags,
         )  # fmt: skip
         if store is not None:
@@ -207,8 +210,8 @@ class _Job:
     def _share(self, worst: Tensor) -> float:
         return float(worst.mean()) if self.tolerance is None else float((worst <= self.tolerance).double().mean())
 
-    def _config(self, attacks: tuple[Attack, ...], told: dict[str, Any]) -> dict[str, Any]:
-        held = {"x": digest(self.x), "y": digest(self.y), "threat": told, "tolerance": self.tolerance}
+    def _config(self, attacks: tuple[Attack, ...], threat_values: dict[str, Any]) -> dict[str, Any]:
+        held = {"x": digest(self.x), "y": digest(self.y), "threat": threat_values, "tolerance": self.tolerance}
         lengths = {} if self.lengths is None else {"lengths": digest(self.lengths)}
         return held | lengths | {"seed": self.how.seed, "attacks": list(settings(attacks)), "task": "regression"}
 

@@ -29,7 +29,7 @@ from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.stages.together import curve_together
 from resolvent.predictor.samples import Reading, samples_of
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
-from resolvent.training.process_group import crew_of_torchrun, speaks
+from resolvent.training.process_group import join_torchrun, speaks
 from resolvent.training.step.criterion import binary, pair_logits
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
@@ -67,7 +67,7 @@ def run(request: Attack) -> int:
         if request.tolerance is not None:
             raise UsageError("--tolerance is for models with real outputs; these answers are classes: leave it out.")
         sizes = None if len(threats) == 1 else [each.eps for each in threats]
-        with progress, interrupted_once(), others_missed(), crew_of_torchrun(request.device):
+        with progress, interrupted_once(), others_missed(), join_torchrun(request.device):
             curve = curve_together(model, data, threat, sizes, request.preset, settings, request.out, listener)
     except KeyboardInterrupt:
         kept = "nothing was kept: with --out FOLDER a stopped attack goes on"

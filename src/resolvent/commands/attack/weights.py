@@ -63,9 +63,9 @@ def _require_fitting(model: nn.Module, held: dict[str, Tensor], path: Path) -> N
             if name in held and held[name].shape != own[name].shape
         ],
     }
-    told = [f"it {what} {_join_names(names)}" for what, names in wrong.items() if names]
-    if told:
-        raise UsageError(f"--weights: {path} is not of {type(model).__name__}: {'; '.join(told)}; see --kwargs.")
+    lines = [f"it {what} {_join_names(names)}" for what, names in wrong.items() if names]
+    if lines:
+        raise UsageError(f"--weights: {path} is not of {type(model).__name__}: {'; '.join(lines)}; see --kwargs.")
 
 
 def _join_names(names: list[str]) -> str:

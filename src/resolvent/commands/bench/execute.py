@@ -99,8 +99,8 @@ def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Bench, 
         soft_wrap=True,
     )
     for each in wrong:
-        told = f"{each.case.layer}: its values differ from its plain version's by {each.error:.1e}; no time is told."
-        console.print(told, soft_wrap=True)
+        message = f"{each.case.layer}: its values differ from its plain version's by {each.error:.1e}; no time is told."
+        console.print(message, soft_wrap=True)
 
 
 def columns(each: Outcome) -> dict[str, str]:

@@ -106,13 +106,13 @@ def certify_regression(request: Certify, threats: Sequence[Threat], console: Con
     for threat in threats:
         eps = max(line_of(threat.eps))
         point = {"eps": eps, "deviation": float(found.deviation(eps).max()), "error": float(found.error(eps).mean())}
-        told = f"{request.norm} eps {eps:g}: outputs move by at most {point['deviation']:.6g}; error at most "
-        told += f"{point['error']:.6g} (mean; clean {float(found.clean.mean()):.6g})"
+        message = f"{request.norm} eps {eps:g}: outputs move by at most {point['deviation']:.6g}; error at most "
+        message += f"{point['error']:.6g} (mean; clean {float(found.clean.mean()):.6g})"
         if request.tolerance is not None:
             point["within"] = found.within(eps, request.tolerance)
-            told += f"; {point['within']:.1%} certified within {request.tolerance:g}"
+            message += f"; {point['within']:.1%} certified within {request.tolerance:g}"
         record["curve"].append(point)
-        console.print(told)
+        console.print(message)
     if request.json is not None:
         write_json(request.json, record)
         console.print(f"record: {request.json}")
@@ -213,8 +213,8 @@ def _add_linear_bounds(
         box & correct | (radius > 0) & (radius >= eps) & correct, robust, correct, norm="linf", eps=eps
     )
     share = float((box & correct).double().mean())
-    told = {"certified": share, "samples": box.tolist()}
-    return record | {"status": "certified", "sandwich": both.as_dict(), "text": str(both), "linear": told}
+    row = {"certified": share, "samples": box.tolist()}
+    return record | {"status": "certified", "sandwich": both.as_dict(), "text": str(both), "linear": row}
 
 
 def _point(record: dict[str, Any]) -> dict[str, Any]:
@@ -237,8 +237,8 @@ def _show_curve(records: Sequence[dict[str, Any]], console: Console) -> None:
     console.print("  eps            certified        attacked")
     for point in map(_point, records):
         shares = (point["certified"], point["attacked"])
-        told = ("-" if v is None else f"{100 * v:.1f} ± {100 * standard_error(v, n):.1f} %" for v in shares)
-        console.print("  {:<10.6g}  {:>12}  {:>14}".format(point["eps"], *told))
+        cells = ("-" if v is None else f"{100 * v:.1f} ± {100 * standard_error(v, n):.1f} %" for v in shares)
+        console.print("  {:<10.6g}  {:>12}  {:>14}".format(point["eps"], *cells))
 
 
 def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
@@ -269,5 +269,5 @@ def _show_ways(record: dict[str, Any], console: Console) -> None:
             f"largest {float(radii.max()):.4g}"
         )
     if linear is not None:
-        told = linear.get("reason") or f"{linear['certified']:.1%}"
-        console.print(f"by linear bounds over the box: {told}")
+        message = linear.get("reason") or f"{linear['certified']:.1%}"
+        console.print(f"by linear bounds over the box: {message}")

@@ -81,8 +81,8 @@ def _norm(node: p.Norm) -> Stages:
 
 
 def _scale(node: p.Scale) -> Stages:
-    told = f"{node.title}, a product of features, which no line bounds"
-    raise NoBound(f"stages_of: {node.name} ({type(node.module).__name__}) has no bound on a box of inputs: {told}.")
+    message = f"{node.title}, a product of features, which no line bounds"
+    raise NoBound(f"stages_of: {node.name} ({type(node.module).__name__}) has no bound on a box of inputs: {message}.")
 
 
 def _factor(node: p.Factor) -> Stages:

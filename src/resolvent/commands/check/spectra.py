@@ -54,8 +54,8 @@ def _continuous() -> list[Spectrum]:
     found += [
         _spectrum(name, caption, _close_conjugates(starts.SPECTRA[init](N)[0])) for init, (name, caption) in S4D.items()
     ]
-    for basis, told in {"LegT": "a sliding window of Legendre polynomials", "FouT": "a sliding Fourier window"}.items():
-        caption = f"The normal part of {told}: undamped, until the low-rank part is added."
+    for basis, word in {"LegT": "a sliding window of Legendre polynomials", "FouT": "a sliding Fourier window"}.items():
+        caption = f"The normal part of {word}: undamped, until the low-rank part is added."
         found.append(_spectrum(f"HiPPO-{basis}", caption, _close_conjugates(dplr(basis.lower(), N)[0])))
     blocks = _close_conjugates(dplr("legs", N // 4)[0])
     found.append(_spectrum("S5, four blocks", "LegS of size N/4, once per block: lower frequencies, repeated.", blocks))

@@ -90,11 +90,11 @@ def _targets(values: np.ndarray) -> dict[str, float]:
 def show(rows: list[dict[str, Any]], console: Console) -> None:
     """The first rows, with the probability of what is predicted."""
     made = Table(box=None, pad_edge=False)
-    told = [name for name in rows[0] if not name.startswith("p(")][:6] if rows else []
-    for name in (*told, *(["probability"] if any(name.startswith("p(") for name in (rows or [{}])[0]) else [])):
+    shown = [name for name in rows[0] if not name.startswith("p(")][:6] if rows else []
+    for name in (*shown, *(["probability"] if any(name.startswith("p(") for name in (rows or [{}])[0]) else [])):
         made.add_column(name)
     for row in rows[:SHOWN]:
-        cells = [f"{row[name]:.6g}" if isinstance(row[name], float) else row[name] for name in told]
+        cells = [f"{row[name]:.6g}" if isinstance(row[name], float) else row[name] for name in shown]
         share = row.get(f"p({row.get('prediction')})")
         made.add_row(*cells, *([] if share is None else [f"{share:.1%}"]))
     console.print(made, markup=False)
@@ -105,8 +105,8 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 def _tell(made: Predictor, raw: Raw, outputs: torch.Tensor, console: Console) -> None:
     if made.classes is not None:
         counts = Counter(str(answer) for answer in made.answers(outputs))
-        told = ", ".join(f"{name} {counts[str(name)]}" for name in made.classes[:20])
-        console.print(f"{len(raw)} samples: {told}", markup=False)
+        message = ", ".join(f"{name} {counts[str(name)]}" for name in made.classes[:20])
+        console.print(f"{len(raw)} samples: {message}", markup=False)
     else:
         console.print(f"{len(raw)} samples")
     if raw.y is None:

@@ -51,8 +51,8 @@ def run(request: Reduce) -> int:
         f"up to {apart:.3g}; a pass takes {before['seconds']:.3g} s -> {after['seconds']:.3g} s"
     )
     save_model(small, out, preprocess_in(request.run, request.checkpoint))
-    told = {"score": [before["score"], after["score"]], "seconds": [before["seconds"], after["seconds"]]}
-    write_json(out / RECORD, found.to_dict() | told | {"largest_change": apart, "samples": len(data[1])})
+    record = {"score": [before["score"], after["score"]], "seconds": [before["seconds"], after["seconds"]]}
+    write_json(out / RECORD, found.to_dict() | record | {"largest_change": apart, "samples": len(data[1])})
     console.print(f"saved: {out}")
     return 0
 

@@ -24,8 +24,9 @@ from resolvent.experiments.cell import Cell
 from resolvent.experiments.how import How, Late, after, never
 from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.naming import clear, name_apart, strangers
-from resolvent.experiments.overrides import Pace
+from resolvent.experiments.overrides import Overrides
 from resolvent.experiments.recipe import cells_of
+from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import is_url
 from resolvent.experiments.store.store import Store, open_store
@@ -36,7 +37,7 @@ from resolvent.report.evidence import save_evidence
 from resolvent.report.runs import Runs
 from resolvent.report.tables.terminal import show
 from resolvent.training import Paused
-from resolvent.training.process_group import crew, crew_of_torchrun, speaks
+from resolvent.training.process_group import current_group, join_torchrun, speaks
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
 from resolvent.usage.error import UsageError
@@ -57,7 +58,7 @@ def run(request: Run, page: Path | None = None) -> int:
     try:
         with told_as_usage(request.out):
             device = str(require_device(request.device))
-            cells = [_pace(request).of(cell) for cell in find(request, console.print)]
+            cells = [_overrides(request).of(cell) for cell in find(request, console.print)]
             if request.dry_run:
                 foretell(cells, device, console)
                 return 0
@@ -91,7 +92,7 @@ def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
 def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, begun: float) -> list[dict[str, Any]]:
     """Run what is missing, alone or with workers, and read what was found."""
     device = str(require_device(request.device))
-    with interrupted_once(), others_missed(), crew_of_torchrun(device):
+    with interrupted_once(), others_missed(), join_torchrun(device):
         store = open_store(request.out)
         wished, cells = cells[0].place, _for_all(lambda: _place_cells(request, cells, store))
         if cells[0].place != wished:
@@ -100,7 +101,7 @@ def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, b
             left = None if request.budget is None else max(1e-3, request.budget + begun - time.monotonic())
             _with_workers(replace(request, budget=left), store, [cell.place for cell in cells], console)
         how = How(device, late, request.keep_points)
-        return sweep(cells, store, told=console.print, how=how, ended=_writer(request, store, console))
+        return sweep(cells, store, tell=console.print, how=how, ended=_writer(request, store, console))
 
 
 def _writer(request: Run, store: Store, console: Console) -> Ended | None:
@@ -127,12 +128,12 @@ def _list_overrides(request: Run) -> list[tuple[str, str]]:
 def _for_all(work: Callable[[], list[Job]]) -> list[Job]:
     """What the first process of torchrun finds, or fails with, for all of them."""
     found: list[Job] | Exception = []
-    if crew().first:
+    if current_group().first:
         try:
             found = work()
         except (ValueError, OSError, Taken) as wrong:
             found = wrong
-    found = crew().gather(found)[0]
+    found = current_group().gather(found)[0]
     if isinstance(found, Exception):
         raise found
     return found
@@ -197,17 +198,17 @@ def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def find(request: Run, told: Callable[[str], None] = print) -> list[Job]:
+def find(request: Run, tell: Tell = print) -> list[Job]:
     """The cells that the request names; of one's own data is told what was found in it."""
     if request.recipe != "train":
         size = request.size or ("small" if request.recipe in SMALL else "full")
         return cells_of(request.recipe, size, request.only or "", request.seeds)
     cell, task = train_cell(request.source, request.model, request.training)
-    told(task.describe())
+    tell(task.describe())
     if request.name is not None:
         cell = replace(cell, tags=(request.name,))
     return [cell.seeded(seed) for seed in request.seeds or (0,)]
 
 
-def _pace(request: Run) -> Pace:
-    return Pace(request.precision, request.evaluate_every, request.attack_batch)
+def _overrides(request: Run) -> Overrides:
+    return Overrides(request.precision, request.evaluate_every, request.attack_batch)

@@ -144,19 +144,19 @@ def _tag(data: str) -> str:
 def task_choice(source: DataOptions) -> TaskChoice:
     """A file where there is one of that name, else a task's name. Only what differs from the usual is written down."""
     data = Path(source.data or "digits")
-    told = {
+    record = {
         each.name: value
         for each in fields(source)
         if each.name != "data" and (value := getattr(source, each.name)) != each.default
     }
     usual = {"missing": "refuse", "scale": "none"}
-    told = {name: value for name, value in told.items() if value != usual.get(name)}
+    record = {name: value for name, value in record.items() if value != usual.get(name)}
     if data.suffix or data.exists():
-        if "test" in told:
-            told["test"] = str(Path(told["test"]).resolve())
-        return TaskChoice(data.stem, tuple(told.items()), file=str(data.resolve()))
-    if told:
-        name = next(iter(told)).replace("header", "no-header")
+        if "test" in record:
+            record["test"] = str(Path(record["test"]).resolve())
+        return TaskChoice(data.stem, tuple(record.items()), file=str(data.resolve()))
+    if record:
+        name = next(iter(record)).replace("header", "no-header")
         raise ValueError(f"run: --{name} is for a file of your own, {str(data)!r} is a task; leave it out.")
     return TaskChoice(str(data))
 

@@ -21,7 +21,7 @@ def refusals(subject: Subject) -> Finding | Skip:
     """Fails, in words, on what was taken, or answered with another error than a helpful Value- or TypeError."""
     layer = subject.build()
     kept = [p.detach().clone() for p in layer.parameters()]
-    complaints = [told for name, attempt in _attempts(subject, layer) if (told := _complaint(name, attempt))]
+    complaints = [complaint for name, attempt in _attempts(subject, layer) if (complaint := _complaint(name, attempt))]
     if any(not torch.equal(a, b) for a, b in zip(kept, layer.parameters(), strict=True)):
         complaints.append("a refused call changed the parameters")
     return Finding(float("inf") if complaints else 0.0, 0.0, "; ".join(complaints))

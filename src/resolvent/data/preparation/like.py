@@ -140,9 +140,9 @@ def _order_channels(x: np.ndarray, names: tuple[str, ...], how: Preprocess, wher
         return x
     absent = [name for name in how.layout.channels if name not in names]
     if absent or x.shape[2] != len(names):
-        told = f"of which {', '.join(absent)} missing" if absent else f"and as many names as channels ({x.shape[2]})"
+        message = f"of which {', '.join(absent)} missing" if absent else f"and as many names as channels ({x.shape[2]})"
         wanted = ", ".join(how.layout.channels)
-        raise ValueError(f"{where}: expected the channels {wanted}, {told}; got {', '.join(names)}.")
+        raise ValueError(f"{where}: expected the channels {wanted}, {message}; got {', '.join(names)}.")
     return x[..., [names.index(name) for name in how.layout.channels]]
 
 
@@ -158,9 +158,9 @@ def _inputs(x: Any, how: Preprocess, where: str) -> Tensor:
     if value.dim() == 2 and how.inputs == 1:
         value = value[..., None]
     if value.dim() != 3 or value.shape[2] != how.inputs:
-        told = f"{how.inputs} channels ({', '.join(how.channels)})"
+        named = f"{how.inputs} channels ({', '.join(how.channels)})"
         raise ValueError(
-            f"{where}: expected x of shape (n, l, {how.inputs}), {told}, got {tuple(value.shape)}; a sample alone is "
+            f"{where}: expected x of shape (n, l, {how.inputs}), {named}, got {tuple(value.shape)}; a sample alone is "
             "x[None]."
         )
     return value

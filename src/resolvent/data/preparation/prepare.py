@@ -94,9 +94,9 @@ def prepare(
     classes = None if raw["train"].y.is_floating_point() else max(len(class_names), *(_top(s.y) for s in raw.values()))
     _require_few(classes, sum(len(s) for s in raw.values()))
     if raw["train"].x.is_floating_point():
-        ready, told = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
+        ready, learnt = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
     else:
-        ready, told = _tokens(raw, how), []
+        ready, learnt = _tokens(raw, how), []
     ready = replace(ready, classes=classes, class_names=tuple(class_names))
     splits = {part: Split(ready(split.x, split.lengths), split.y, split.lengths) for part, split in raw.items()}
     first = splits["train"]
@@ -113,7 +113,7 @@ def prepare(
         bounds=ready.bounds,
         licence="the user's own",
         source=source,
-        notes=(*notes, *_count_parts(parts), *told),
+        notes=(*notes, *_count_parts(parts), *learnt),
         preprocess=ready,
     )
 

@@ -25,9 +25,9 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
 
 def _npz(file: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(file) as archive:
-        told = sum(entry.file_size for entry in archive.infolist())
-    if told > memory():
-        raise ValueError(f"it unpacks to {told:,} bytes, more than this machine has memory")
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > memory():
+        raise ValueError(f"it unpacks to {size:,} bytes, more than this machine has memory")
     with np.load(file, allow_pickle=False) as held:
         return {name: held[name] for name in held.files}
 

@@ -106,8 +106,8 @@ def forecast_file(path: str | Path, window: int | None, horizon: int | None, tar
     wanted = None if target is None else (names.index(target),)
     windows = Windows(window, horizon or 1, targets=wanted)
     parts = cut_windows(series, windows, (how.fractions[0], how.fractions[1]), str(file))
-    told = f"forecast of {windows.horizon} steps of {target or 'all channels'} from {window}; parts cut by time"
-    made = prepare(parts, how, name=file.stem, source=file.name, notes=[*notes, told], layout=layout)
+    message = f"forecast of {windows.horizon} steps of {target or 'all channels'} from {window}; parts cut by time"
+    made = prepare(parts, how, name=file.stem, source=file.name, notes=[*notes, message], layout=layout)
     return replace(made, horizon=windows.horizon)
 
 

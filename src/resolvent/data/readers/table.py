@@ -190,8 +190,8 @@ def _in_order(table: Table, steps: list[int], like: Layout) -> list[int]:
         return steps  # other names altogether: by their order
     absent = [name for name in like.steps[: like.steps.index(known[-1])] if name not in place]
     if absent:
-        told = ", ".join(absent[:20])
-        raise ValueError(f"{table.where}: expected the columns of the training file, of which {told} is missing.")
+        message = ", ".join(absent[:20])
+        raise ValueError(f"{table.where}: expected the columns of the training file, of which {message} is missing.")
     new = [i for i in steps if table.columns[i] not in like.steps]
     if new and len(known) < len(like.steps):
         raise ValueError(f"{table.where}: expected the training file's columns, got {table.columns[new[0]]!r} too.")
@@ -204,8 +204,8 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     channels = [i for i in range(len(table.columns)) if i not in (answer, identity, time)]
     channels, unused = (channels, []) if like is None or not like.channels else _channels(table, channels, like)
     if not channels:
-        told = "" if answer is None else f" and {table.columns[answer]}"
-        raise ValueError(f"{table.where}: expected a column besides id, time{told}, got none.")
+        message = "" if answer is None else f" and {table.columns[answer]}"
+        raise ValueError(f"{table.where}: expected a column besides id, time{message}, got none.")
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
         groups.setdefault("" if identity is None else row[identity].strip(), []).append(i)

@@ -62,9 +62,9 @@ def layer_facts(name: str, system: System, rtol: float = 1e-6) -> dict[str, Any]
 
 def _spectrum(name: str, lam: Tensor) -> dict[str, Any]:
     shown = lam[:: max(1, math.ceil(len(lam) / EIGENVALUES))]
-    told = f"largest |λ| {float(lam.abs().max()):.4f}"
+    message = f"largest |λ| {float(lam.abs().max()):.4f}"
     re, im = shown.real.double().tolist(), (shown.imag if shown.is_complex() else 0 * shown).double().tolist()
-    return {"name": name, "caption": told, "plane": "discrete", "re": re, "im": im, "group": [0] * len(re)}
+    return {"name": name, "caption": message, "plane": "discrete", "re": re, "im": im, "group": [0] * len(re)}
 
 
 def _response(system: System, channel: int, facts: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def count_answers(work: Work) -> dict[str, Any]:
             found.append(torch.stack([batch.y.long(), choose_class(wide(batch.call(model)(batch.x)))]).cpu())
     labels, answers = torch.cat(found, 1) if found else torch.zeros(2, 0, dtype=torch.long)
     counts = cross_tabulate(labels, answers, classes)
-    told = {"of": counts.sum(1).tolist(), "right": counts.diagonal().tolist(), "checkpoint": "best"}
-    return told | ({"confusion": counts.tolist()} if classes <= MOST else {})
+    record = {"of": counts.sum(1).tolist(), "right": counts.diagonal().tolist(), "checkpoint": "best"}
+    return record | ({"confusion": counts.tolist()} if classes <= MOST else {})
 
 
 def cross_tabulate(labels: Tensor, answers: Tensor, classes: int) -> Tensor:

@@ -33,11 +33,11 @@ def certify_run(work: Work) -> dict[str, Any]:
     shortest = work.task.length if lengths is None else int(lengths.min())
     head = None if isinstance(model, TwoTower) else last_weight(model.head)
     gain = certified_gain(model.gain_parts(shortest), head=head)
-    told: dict[str, Any] = {"gain": gain.value, "samples": n, "parts": gain.as_dict()}
+    record: dict[str, Any] = {"gain": gain.value, "samples": n, "parts": gain.as_dict()}
     if plan.smoothing is not None and not (isinstance(model, TwoTower) and lengths is not None):
-        told["smoothing"] = smooth_run(work, model, plan, x, y, lengths)
+        record["smoothing"] = smooth_run(work, model, plan, x, y, lengths)
     if gain.value is None or isinstance(model, TwoTower):
-        return told | {"reason": gain.explanation, "curve": []}
+        return record | {"reason": gain.explanation, "curve": []}
     found = certify(model, x, y, gain, lengths=lengths)
     plan = plan if plan.radii else replace(plan, radii=own_radii(found))
     upper = attack_at_radii(work, model, plan, part)
@@ -47,7 +47,7 @@ def certify_run(work: Work) -> dict[str, Any]:
         both = check_sandwich(found.certified(radius).cpu(), robust, found.correct.cpu(), norm="l2", eps=radius)
         curve.append({"radius": radius, "certified": both.certified, "attacked": both.attacked})
     median = float(found.radius.median()) if n else 0.0
-    return told | {"clean": float(found.correct.double().mean()), "median_radius": median, "curve": curve}
+    return record | {"clean": float(found.correct.double().mean()), "median_radius": median, "curve": curve}
 
 
 def own_radii(found: Certificate) -> tuple[float, ...]:

@@ -31,8 +31,8 @@ def sweep_noise(work: Work) -> dict[str, Any]:
     data = (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
     how = FourierSettings(work.cell.seed, plan.batch_size, work.task.bounds)
     found = fourier_sweep(model, data, noises(plan.amplitudes, frequencies), sites, how)
-    told = {"where": plan.where, "sites": [site.name for site in sites]}
-    return found.as_dict() | told | {"own": None if worst is None else asdict(worst)}
+    record = {"where": plan.where, "sites": [site.name for site in sites]}
+    return found.as_dict() | record | {"own": None if worst is None else asdict(worst)}
 
 
 @torch.no_grad()

@@ -48,11 +48,11 @@ def bound_generalisation(work: Work) -> dict[str, Any]:
     head = last_weight(model.head)
     assert head is not None
     norms = selective_norms(t.W_B, t.W_C, t.A, t.p, t.q, head, t.u, T=work.task.length)
-    told: dict[str, Any] = {"T": work.task.length, "s_A": norms.s_A, "gap": gap(work, model)}
+    record: dict[str, Any] = {"T": work.task.length, "s_A": norms.s_A, "gap": gap(work, model)}
     try:
-        return told | generalisation_bound(norms, m, plan.delta, ceiling=plan.ceiling).as_dict()
+        return record | generalisation_bound(norms, m, plan.delta, ceiling=plan.ceiling).as_dict()
     except ValueError as refused:  # too few samples for the covers
-        return told | {"bound": None, "reason": str(refused)}
+        return record | {"bound": None, "reason": str(refused)}
 
 
 def gap(work: Work, model: Model) -> dict[str, float | None]:

@@ -68,7 +68,7 @@ def layer(name: str, kind: str, system: System) -> dict[str, Any]:
     response = found.pop("response", None)
     top = float(values[0])
     kept = int((values > TOLERANCE * top).sum()) if math.isfinite(top) and top > 0 else None
-    told = {
+    record = {
         "kind": kind,
         "worst_channel": worst,
         "time_constants": {q: _finite(times[int(f * (len(times) - 1))]) for q, f in QUANTILES.items()},
@@ -76,7 +76,7 @@ def layer(name: str, kind: str, system: System) -> dict[str, Any]:
         "states": system.states,
         "states_that_matter": kept,
     }
-    return found | told | {"charts": _charts(name, response, times, values)}
+    return found | record | {"charts": _charts(name, response, times, values)}
 
 
 QUANTILES = {"shortest": 0.0, "median": 0.5, "longest": 1.0}

@@ -61,14 +61,14 @@ def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str)
     threat = threat_of(plan, plan.eps, work.task.bounds)
     place = work.folder.path / "attack" / key
     outcome = evaluate_together(model, data, threat, plan.preset, settings, place, _listener(work, key))
-    told = outcome.to_dict()
-    records = told.pop("records")  # per sample, in the evaluation's own record.json
+    record = outcome.to_dict()
+    records = record.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
     broken = [i for i, r in enumerate(records) if r["broken_by"] not in (None, "clean")][:EXAMPLES]
     steps = [len(x[i]) if part.lengths is None else int(part.lengths[i]) for i in broken]
     examples = [_example(x[i][:own], moved[i][:own], records[i]) for i, own in zip(broken, steps, strict=True)]
     probed = _probe_pgd(work, plan, model, data, outcome.result.robust)
-    return told | {"eps": plan.eps, "norm": plan.norm, "pgd10": probed, "examples": examples}
+    return record | {"eps": plan.eps, "norm": plan.norm, "pgd10": probed, "examples": examples}
 
 
 def _probe_pgd(

@@ -17,7 +17,7 @@ from resolvent.attacks.autoattack.presets import Preset
 from resolvent.attacks.autoattack.rounds import Listener
 from resolvent.attacks.threat.threat import Sizes
 from resolvent.disk import write_json
-from resolvent.training.process_group import crew
+from resolvent.training.process_group import current_group
 
 
 def evaluate_together(
@@ -47,28 +47,28 @@ def curve_together(
     listener: Listener | None = None,
 ) -> Curve:
     """The same for a list of sizes; None is the threat's own, a curve of one point."""
-    team = crew()
+    group = current_group()
     samples = min(len(data[0]), settings.samples or len(data[0]))
-    shares = min(team.size, samples)
-    if shares <= 1 and team.size == 1:
+    shares = min(group.size, samples)
+    if shares <= 1 and group.size == 1:
         return _curve(evaluate(f, data, threat, preset, eps=sizes, settings=settings, folder=folder, listener=listener))
     mine: Curve | None = None
-    if team.rank < shares:
-        part = replace(settings, shard=(team.rank, shares), probe=0)
-        place = None if folder is None else folder / f"part-{team.rank}-of-{shares}"
-        heard = listener if team.first else None
+    if group.rank < shares:
+        part = replace(settings, shard=(group.rank, shares), probe=0)
+        place = None if folder is None else folder / f"part-{group.rank}-of-{shares}"
+        heard = listener if group.first else None
         mine = _curve(evaluate(f, data, threat, preset, eps=sizes, settings=part, folder=place, listener=heard))
-    whole = Curve.joined([found for found in team.gather(mine) if found is not None])
+    whole = Curve.joined([found for found in group.gather(mine) if found is not None])
     first = whole.evaluations[0]
     own = threat if sizes is None else replace(threat, eps=ascending(sizes)[0])
     flags: Any = None
-    if team.first:
+    if group.first:
         late = bool(first.result.undecided.any())
         flags = () if late else add_probes(first, f, data, own, preset, settings=settings).probes
-    whole = Curve((replace(first, probes=team.gather(flags)[0]), *whole.evaluations[1:]))
-    if folder is not None and team.first:
+    whole = Curve((replace(first, probes=group.gather(flags)[0]), *whole.evaluations[1:]))
+    if folder is not None and group.first:
         write_json(folder / RECORD, (whole.evaluations[0] if sizes is None else whole).to_dict())
-    team.wait()
+    group.wait()
     return whole
 
 

@@ -7,22 +7,22 @@ from contextlib import ExitStack, contextmanager
 
 from resolvent.experiments.store.folder import Described, Folder, RunError
 from resolvent.experiments.store.lock import Lock, Taken
-from resolvent.training.process_group import Crew
+from resolvent.training.process_group import ProcessGroup
 
 
 @contextmanager
-def enter_folder(folder: Folder, what: Described, team: Crew) -> Iterator[None]:
+def enter_folder(folder: Folder, what: Described, group: ProcessGroup) -> Iterator[None]:
     """Hold the folder for this cell or study. What keeps the first process out keeps all of them out alike: one that
     went on alone would wait for the others for ever."""
     with ExitStack() as held:
         wrong: Exception | None = None
-        if team.first:
+        if group.first:
             try:
                 held.enter_context(Lock(folder.path))
                 folder.admit(what)
             except (Taken, RunError, OSError) as error:
                 wrong = error
-        wrong = team.gather(wrong)[0]
+        wrong = group.gather(wrong)[0]
         if wrong is not None:
             raise wrong
         yield

@@ -50,9 +50,9 @@ def _inside(name: str) -> bool:
 
 
 def _make_refusal(url: str, name: str, sizes: dict[str, int], most: int) -> RunError:
-    told = f" ({sizes[name] / MIB:,.1f} MiB)" if sizes[name] else ""
+    message = f" ({sizes[name] / MIB:,.1f} MiB)" if sizes[name] else ""
     return RunError(
         f"report: {url} holds more than {most / MIB:,.0f} MiB of settings and records, the most that is fetched; "
-        f"{name!r}{told} is where it ends. Name a folder below it, remove what is no record of yours, or raise the "
+        f"{name!r}{message} is where it ends. Name a folder below it, remove what is no record of yours, or raise the "
         "limit with --fetch-limit (MiB)."
     )

@@ -35,6 +35,7 @@ from resolvent.experiments.cell import Cell
 from resolvent.models.checkpoint import PREPROCESS, restore_settings, sound
 
 CELL, RECORD, SUMS, STAGE, ASIDE = "cell.json", "record.json", "sums.json", "stage", "damaged"
+Tell = Callable[[str], None]  # takes a line for the user
 
 
 class RunError(ValueError):
@@ -151,12 +152,12 @@ class Folder:
             raise RunError(f"run: {path} is the record of another run ({found[0] or 'its cell'} differs); remove it.")
         return held
 
-    def sound_record(self, told: Callable[[str], None]) -> dict[str, Any] | None:
+    def sound_record(self, tell: Tell) -> dict[str, Any] | None:
         """The record of a complete run; a damaged one is told of and set aside, to be made again."""
         try:
             return self.record()
         except RunError as wrong:
-            told(f"{wrong} It is set aside and made again.")
+            tell(f"{wrong} It is set aside and made again.")
             self.set_aside((RECORD,))
             return None
 

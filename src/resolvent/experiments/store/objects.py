@@ -125,7 +125,7 @@ class Objects:
         except FileNotFoundError:
             return {}
         start = len(self.root.rstrip("/")) + 1
-        return {name[start:]: int(told.get("size") or 0) for name, told in found.items()}
+        return {name[start:]: int(details.get("size") or 0) for name, details in found.items()}
 
     def remove(self, name: str) -> None:
         try:

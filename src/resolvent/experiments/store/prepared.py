@@ -13,13 +13,13 @@ from resolvent.experiments.cell import Cell
 from resolvent.experiments.store.folder import RunError
 from resolvent.experiments.work import Work
 from resolvent.models.settings import to_dict
-from resolvent.training.process_group import crew
+from resolvent.training.process_group import current_group
 
 
 def keep_preprocess(work: Work) -> None:
     """Write it once; a run that goes on must find the data that it began with."""
     folder = work.folder.path
-    if crew().first:
+    if current_group().first:
         held = _read_kept(folder)
         if held is None and (folder / "checkpoint").exists():
             refuse_older(work.cell, folder)
@@ -27,7 +27,7 @@ def keep_preprocess(work: Work) -> None:
             save_preprocess(preprocess_of(work.task), folder)
         else:
             require_same(held, work.task, folder)
-    crew().wait()
+    current_group().wait()
 
 
 def require_same(held: Preprocess, task: Task, folder: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from typing import Any
 from resolvent.disk import Damaged, parse, unseal
 from resolvent.experiments.store.bundle import DamagedBundle, pack, run_files, unpack
 from resolvent.experiments.store.claim import CLAIMS, Claim, Watch
-from resolvent.experiments.store.folder import CELL, RECORD, Folder, RunError
+from resolvent.experiments.store.folder import CELL, RECORD, Folder, RunError, Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import Objects, is_url
-from resolvent.training.process_group import crew
+from resolvent.training.process_group import current_group
 
 PROGRESS = "progress.bundle"  # of a cell that is not complete
 KEEP = 300.0  # seconds between two bundles of a running cell
-Told = Callable[[str], None]
 
 
 def open_store(out: str | Path) -> Store:
@@ -40,7 +39,7 @@ class FolderStore:
         self.root = root
 
     @contextmanager
-    def working(self, place: str, told: Told = print) -> Iterator[Path]:
+    def working(self, place: str, tell: Tell = print) -> Iterator[Path]:
         yield self.root / place
 
     def complete(self, place: str) -> bool:
@@ -57,7 +56,7 @@ class ObjectStore:
     """Cells run in a temporary folder. Finished ones are sent file by file, the record last; others as one bundle."""
 
     def __init__(self, url: str, watch: Watch | None = None, keep: float = KEEP) -> None:
-        if crew().size > 1:
+        if current_group().size > 1:
             raise RunError(
                 f"run: processes of torchrun share a folder, which {url!r} is not; give --out a folder, or start "
                 "workers without torchrun: each takes cells of its own."
@@ -68,7 +67,7 @@ class ObjectStore:
         self.keep = keep
 
     @contextmanager
-    def working(self, place: str, told: Told = print) -> Iterator[Path]:
+    def working(self, place: str, tell: Tell = print) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
             path = Path(scratch) / "run"
             if self.complete(place):
@@ -80,7 +79,7 @@ class ObjectStore:
                 if done:
                     yield self._fetch(place, path)
                 else:
-                    self._resume(place, path, told)
+                    self._resume(place, path, tell)
                     yield from self._guard(claim, keeper, path)
             self._clean(place)
 
@@ -129,7 +128,7 @@ class ObjectStore:
             self.objects.fetch(f"{place}/{name}", path / name)
         return path
 
-    def _resume(self, place: str, path: Path, told: Told) -> None:
+    def _resume(self, place: str, path: Path, tell: Tell) -> None:
         """What an earlier worker left."""
         self.objects.fetch(f"{place}/{CELL}", path / CELL)
         bundle = path.with_name(PROGRESS)
@@ -138,7 +137,7 @@ class ObjectStore:
         try:
             unpack(bundle, path)
         except DamagedBundle as wrong:
-            told(f"{self.where(place)}: {wrong}; it starts anew")
+            tell(f"{self.where(place)}: {wrong}; it starts anew")
         bundle.unlink()
 
     def _publish(self, place: str, path: Path) -> None:

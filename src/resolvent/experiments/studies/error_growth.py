@@ -76,8 +76,8 @@ def energy(system: System, e: Tensor) -> Tensor:
 
 
 def _chart(name: str, growth: dict[str, list[float] | None], lengths: Sequence[int], measured: list[float]) -> Findings:
-    told = {"lower": "lower bound", "exact": "mean, exact", "upper": "upper bound", "theorem_upper": "theorem's upper"}
+    names = {"lower": "lower bound", "exact": "mean, exact", "upper": "upper bound", "theorem_upper": "theorem's upper"}
     steps = growth["length"] or []
-    curves = [series(words, steps, values) for key, words in told.items() if (values := growth[key]) is not None]
+    curves = [series(words, steps, values) for key, words in names.items() if (values := growth[key]) is not None]
     curves.append(series("attack", lengths, measured, "points"))
     return chart(f"{name}: squared output error over the length", curves, ("length", "‖y′ − y‖²"), log="xy")

@@ -25,14 +25,14 @@ def over_frequency(n: int = 32, points: int = 400) -> Findings:
     w = refined_grid(torch.cat([other.lam for other in others]), points)[1:]
     charts: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
-    for k, told in ((0, "first state"), (n - 1, "last state"), (None, "worst read-out of unit norm")):
+    for k, label in ((0, "first state"), (n - 1, "last state"), (None, "worst read-out of unit norm")):
         curves = [series(other.name, w, gap(other, legs, w, k)) for other in others]
         own = legs.state_norm(w) if k is None else legs.gain(legs.read(k), w).abs()
         caption = "The spikes of S4D stand at its eigenfrequencies, the largest near N²/π; PTD has none."
-        title = f"|G − G of LegS|, {told}, N = {n}"
+        title = f"|G − G of LegS|, {label}, N = {n}"
         drawn = [*curves, series("|G| of LegS", w, own, "dash")]
         charts.append(chart(title, drawn, ("frequency", "difference"), log="xy", caption=caption))
-        rows += [[told, other.name, *_largest(gap(other, legs, w, k), w)] for other in others]
+        rows += [[label, other.name, *_largest(gap(other, legs, w, k), w)] for other in others]
     top = {row[1]: row for row in rows if row[0].startswith("worst")}
     text = (
         f"D = {top['s4d-legs'][2]:.4g} at frequency {top['s4d-legs'][3]:.5g} for S4D-LegS and "

@@ -122,12 +122,12 @@ def fill(module: Module, weights: Weights, table: dict[str, Take], ignored: Iter
 def _make(taken: Take, weights: Weights, own: Tensor) -> Tensor | str:
     """The value, or which tensors do not fit."""
     given = [weights[name] for name in taken.names]
-    told = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(taken.names, given, strict=True))
+    message = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(taken.names, given, strict=True))
     try:
         value: Any = taken.change(*(t.to(_wide(t)) for t in given))
     except (RuntimeError, IndexError, ValueError):  # shapes that the change cannot take
-        return f"{told} does not fit"
-    return value if value.shape == own.shape else f"{told} gives {tuple(value.shape)}"
+        return f"{message} does not fit"
+    return value if value.shape == own.shape else f"{message} gives {tuple(value.shape)}"
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -72,9 +72,9 @@ def _count(weights: Weights) -> int:
     return max(found) + 1 if found else weights.count("encoder.layers_")
 
 
-def _activation(weights: Weights, told: MixerKind | None) -> MixerKind:
-    if told is not None:
-        return told
+def _activation(weights: Weights, given: MixerKind | None) -> MixerKind:
+    if given is not None:
+        return given
     if "encoder.layers_0.out1.kernel" in weights:
         return "full_glu"
     if "encoder.layers_0.out2.kernel" not in weights:

@@ -89,8 +89,8 @@ def _attends(block: HawkConfig | GriffinConfig, i: int) -> bool:
 def _block_config(weights: Weights, layers: int, d: int, reach: int) -> HawkConfig | GriffinConfig:
     attends = [f"layers.{i}.temporal_block.q_proj.weight" in weights for i in range(layers)]
     if attends != [any(attends) and i % 3 == 2 for i in range(layers)]:
-        told = ", ".join("attention" if here else "recurrent" for here in attends)
-        raise ValueError(f"import_weights: expected every third layer to attend, or none; got {told}.")
+        message = ", ".join("attention" if here else "recurrent" for here in attends)
+        raise ValueError(f"import_weights: expected every third layer to attend, or none; got {message}.")
     lru = "layers.0.temporal_block.rg_lru."
     heads, k, _ = weights.shape(f"{lru}input_gate_weight", 3)
     wide = weights.shape("layers.0.mlp_block.down_proj.weight", 2)[1]

@@ -82,20 +82,20 @@ def _kernel(weights: Weights, before: str) -> str:
     )
 
 
-def _layer_config(weights: Weights, before: str, told: Discretisation | None) -> S4Config | S4DConfig:
+def _layer_config(weights: Weights, before: str, given: Discretisation | None) -> S4Config | S4DConfig:
     kernel = _kernel(weights, before)
     if f"{kernel}log_A_real" in weights:  # the small S4D
         n = weights.shape(f"{kernel}log_A_real", 2)[1]
-        return S4DConfig(2 * n, "lin", discretisation=told or "zoh")
+        return S4DConfig(2 * n, "lin", discretisation=given or "zoh")
     directions, d, n, _ = weights.shape(f"{kernel}C", 4)
     if directions > 2:
         raise ValueError(f"import_weights: expected one channel, or two directions of it, got {directions} in C.")
     both = directions == 2
     if f"{kernel}P" not in weights:
-        return S4DConfig(2 * n, "lin", discretisation=told or "zoh", bidirectional=both)
+        return S4DConfig(2 * n, "lin", discretisation=given or "zoh", bidirectional=both)
     rank, shared, _, _ = weights.shape(f"{kernel}P", 4)
     n_ssm = 1 if shared == 1 else d
-    return S4Config(2 * n, n_ssm=n_ssm, rank=rank, discretisation=told or "bilinear", bidirectional=both)
+    return S4Config(2 * n, n_ssm=n_ssm, rank=rank, discretisation=given or "bilinear", bidirectional=both)
 
 
 def _block(weights: Weights, own: str, other: str, config: S4Config | S4DConfig) -> dict[str, Take]:

@@ -53,8 +53,8 @@ class Card:
 
     def markdown(self) -> str:
         """The card as a page, for a model's folder or its place on a hub."""
-        told = {each.name.replace("_", " "): getattr(self, each.name) for each in fields(self)}
-        rows = [f"| {name} | {_spell(value)} |" for name, value in told.items() if value or value == 0]
+        record = {each.name.replace("_", " "): getattr(self, each.name) for each in fields(self)}
+        rows = [f"| {name} | {_spell(value)} |" for name, value in record.items() if value or value == 0]
         return "\n".join([f"# {self.name}", "", f"{self.model} on {self.data}.", "", "| | |", "|---|---|", *rows, ""])
 
 
@@ -82,7 +82,7 @@ def pretrained(name: str) -> Model | TwoTower:
 def card(name: str) -> Card:
     """What was measured on it."""
     try:
-        told = read_json(folder_of(name) / CARD)
+        record = read_json(folder_of(name) / CARD)
     except Damaged as wrong:
         raise ValueError(f"card: {wrong}; install the package again.") from wrong
-    return Card(**{key: value for key, value in told.items() if key in {each.name for each in fields(Card)}})
+    return Card(**{key: value for key, value in record.items() if key in {each.name for each in fields(Card)}})

@@ -75,10 +75,10 @@ def _over_epochs(task: str, cells: Cells) -> dict[str, Any]:
     curves = []
     for name, seeds in cells.items():
         rows: list[dict[str, Any]] = next((r["training"]["rows"] for r in seeds if "training" in r), [])
-        told = [(row["epoch"], row["s_A"]) for row in rows if "s_A" in row]
-        if told:
+        lines = [(row["epoch"], row["s_A"]) for row in rows if "s_A" in row]
+        if lines:
             curves.append(
-                _series(name.replace(",", " "), [0, *(e for e, _ in told)], [_start(seeds), *(s for _, s in told)])
+                _series(name.replace(",", " "), [0, *(e for e, _ in lines)], [_start(seeds), *(s for _, s in lines)])
             )
     return _chart(f"{task}: the spectral abscissa in training", curves, ("epoch", "s_A"), "first seed of each run")
 
