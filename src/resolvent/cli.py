@@ -20,6 +20,7 @@ from resolvent.commands.corrupt.options import Corrupt
 from resolvent.commands.demo import Demo
 from resolvent.commands.export import Export
 from resolvent.commands.list import List
+from resolvent.commands.log import Log
 from resolvent.commands.predict.options import Predict
 from resolvent.commands.reduce.options import Reduce
 from resolvent.commands.report import Report
@@ -31,6 +32,7 @@ Command = (
     List
     | Run
     | Report
+    | Log
     | Verdicts
     | Predict
     | Export
@@ -50,6 +52,7 @@ COMMANDS: dict[str, type[Command]] = {
         Demo,
         Run,
         Report,
+        Log,
         Verdicts,
         Predict,
         Export,

@@ -24,7 +24,7 @@ def told_as_usage(out: str) -> Iterator[None]:
 def explain(wrong: Exception, out: str) -> str:
     if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
         return f"{_full(wrong)} goes on from what is in {out}."
-    return str(wrong).removeprefix("run: ").removeprefix("report: ")
+    return str(wrong).removeprefix("run: ").removeprefix("report: ").removeprefix("log: ")
 
 
 def explain_failure(wrong: BaseException) -> str | None:
