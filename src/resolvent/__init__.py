@@ -52,6 +52,7 @@ _HOME = {
     "export": "deployment",
     "fit": "training",
     "from_file": "data",
+    "from_hub": "predictor",
     "frozen": "layers",
     "gated_scan": "scan",
     "linear_scan": "scan",
@@ -60,6 +61,7 @@ _HOME = {
     "load_task": "data",
     "packed_starts": "scan",
     "pgd_at": "training",
+    "push_to_hub": "predictor",
     "save_model": "models",
     "selective_scan": "scan",
     "trades": "training",
@@ -96,6 +98,7 @@ __all__ = [
     "export",
     "fit",
     "from_file",
+    "from_hub",
     "frozen",
     "gated_scan",
     "init",
@@ -107,6 +110,7 @@ __all__ = [
     "models",
     "packed_starts",
     "pgd_at",
+    "push_to_hub",
     "save_model",
     "scan",
     "selective_scan",
@@ -123,7 +127,7 @@ if TYPE_CHECKING:
     from resolvent.deployment.write import export
     from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model, load_model, save_model
-    from resolvent.predictor import Predictor, SequenceClassifier, load
+    from resolvent.predictor import Predictor, SequenceClassifier, from_hub, load, push_to_hub
     from resolvent.scan import gated_scan, linear_scan, packed_starts, selective_scan
     from resolvent.ssm import System
     from resolvent.training import fit, pgd_at, trades

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resolvent.predictor.card import card_of
+from resolvent.predictor.hub import from_hub, push_to_hub
 from resolvent.predictor.predictor import Predictor, load
 from resolvent.predictor.reduction import ModelReduction, reduce_model
 
 if TYPE_CHECKING:
     from resolvent.predictor.classifier import SequenceClassifier
 
-__all__ = ["ModelReduction", "Predictor", "SequenceClassifier", "load", "reduce_model"]
+__all__ = [
+    "ModelReduction", "Predictor", "SequenceClassifier", "card_of", "from_hub", "load", "push_to_hub", "reduce_model",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,151 @@
+"""Trained models on the Hugging Face hub, and from there back: safetensors and JSON alone, with a card.
+
+    rv.push_to_hub("runs/train/mine-s4d-trades/seed-0", "me/gait")      # a run, a predictor or a model
+    ready = rv.from_hub("me/gait")                                      # what rv.load gives
+
+Needs the extra `hub`. A repository holds what `save_model` writes, card.json and README.md; nothing else is fetched, so
+no pickle can be. Weights carry a digest, which is checked when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from resolvent.disk import Damaged, read_json, write_json, write_text
+from resolvent.models import Model, TwoTower, count_parameters
+from resolvent.models.checkpoint import PREPROCESS, SETTINGS, WEIGHTS
+from resolvent.models.shipped import CARD, Card
+from resolvent.predictor.card import card_of
+from resolvent.predictor.predictor import Predictor, load
+from resolvent.usage.error import UsageError
+
+README = "README.md"
+FILES = (WEIGHTS, SETTINGS, PREPROCESS, CARD, README)
+TAGS = ("state-space-model", "robustness")
+CLIENT = ("huggingface_hub", "httpx", "httpx2", "requests", "hf_xet")  # whose errors are of the connection or the hub
+
+
+def push_to_hub(
+    what: str | Path | Predictor | Model | TwoTower,
+    repo_id: str,
+    *,
+    card: Card | None = None,
+    private: bool | None = None,
+    token: str | None = None,
+    branch: str | None = None,
+    message: str = "Push a model of resolvent",
+) -> str:
+    """Send weights, settings, preprocessing and card as one commit; returns its address.
+
+    what     a run's folder (its card is made from its record), a folder of `save_model`, a predictor or a model
+    repo_id  "user/name"; made where it is not there yet
+    card     what was measured, where it is known better
+    """
+    if isinstance(what, str | Path):
+        ready, card = load(what), card or _card_beside(Path(what).expanduser(), repo_id)
+    else:
+        ready = what if isinstance(what, Predictor) else Predictor(what)
+    with _in_words("push_to_hub", repo_id):
+        made = _mixin()(ready, card, repo_id)
+        return str(made.push_to_hub(repo_id, private=private, token=token, branch=branch, commit_message=message))
+
+
+def from_hub(
+    repo_id: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache: str | Path | None = None,
+    offline: bool = False,
+) -> Predictor:
+    """The predictor in a repository that `push_to_hub` filled; fetched once, then from the cache.
+
+    revision  a branch, a tag or a commit
+    offline   what the cache holds alone
+    """
+    kind = _mixin()
+    with _in_words("from_hub", repo_id):
+        found = kind.from_pretrained(repo_id, revision=revision, token=token, cache_dir=cache, local_files_only=offline)
+    ready: Predictor = found.ready
+    return ready
+
+
+def write_for_hub(ready: Predictor, folder: str | Path, card: Card | None, name: str) -> Path:
+    """The folder as it lies on the hub."""
+    place = ready.save(folder)
+    if card is not None:
+        write_json(place / CARD, vars(card), indent=2)
+    write_text(place / README, page(ready, card, name))
+    return place
+
+
+def page(ready: Predictor, card: Card | None, name: str) -> str:
+    """README.md: what the hub reads about licence and library, what was measured, and how to call the model."""
+    licence = [f"license: {card.licence.lower()}"] if card is not None and card.licence else []
+    head = ["---", "library_name: resolvent", *licence, "tags:", *(f"- {tag}" for tag in TAGS), "---", ""]
+    use = ["## Use", "", "```python", "import resolvent as rv", f'ready = rv.from_hub("{name}")',
+           "ready.predict(x)            # raw sequences (n, l, c), or a file", "```", ""]  # fmt: skip
+    return "\n".join([*head, _told(ready, card, name), *use])
+
+
+def _told(ready: Predictor, card: Card | None, name: str) -> str:
+    if card is not None:
+        return card.markdown()
+    known = f"{count_parameters(ready.model):,} parameters; {ready!r}"
+    return f"# {name}\n\n{known}\n\nNo card came with it: nothing that was measured is known.\n"
+
+
+def _card_beside(place: Path, repo_id: str) -> Card | None:
+    """Of a folder with card.json that; of a finished run what its record tells; else none."""
+    path = place / CARD
+    if not path.is_file():
+        return card_of(place, repo_id.rpartition("/")[2])
+    try:
+        return Card(**read_json(path))
+    except (Damaged, TypeError) as wrong:
+        raise UsageError(f"push_to_hub: {path} is no card ({wrong}); write it again, or pass card=.") from wrong
+
+
+def _mixin() -> Any:
+    """huggingface_hub's own mixin around a predictor; made where it is needed, since the package is optional."""
+    try:
+        from huggingface_hub import ModelHubMixin, snapshot_download
+    except ImportError as missing:
+        raise ImportError("push_to_hub and from_hub need huggingface_hub: pip install 'resolvent[hub]'.") from missing
+
+    class OnHub(ModelHubMixin, library_name="resolvent", tags=list(TAGS)):
+        def __init__(self, ready: Predictor, card: Card | None = None, name: str = "") -> None:
+            self.ready, self.card, self.name = ready, card, name
+
+        def _save_pretrained(self, save_directory: Path) -> None:
+            write_for_hub(self.ready, save_directory, self.card, self.name)
+
+        @classmethod
+        def _from_pretrained(cls, *, model_id: str, **how: Any) -> OnHub:
+            own = {key: how[key] for key in ("revision", "cache_dir", "force_download", "local_files_only", "token")}
+            place = Path(snapshot_download(model_id, allow_patterns=list(FILES), **own))
+            if not (place / WEIGHTS).is_file():
+                raise UsageError(
+                    f"from_hub: {model_id!r} holds no {WEIGHTS} of ours; push_to_hub writes one. Pickles are not read."
+                )
+            return cls(load(place), None, model_id)
+
+    return OnHub
+
+
+@contextmanager
+def _in_words(call: str, repo_id: str) -> Iterator[None]:
+    """No network, no such repository, no right to write, a bad name: in one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as wrong:
+        if type(wrong).__module__.split(".")[0] not in CLIENT and not isinstance(wrong, OSError):
+            raise
+        lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
+        told = lines[0] if lines else type(wrong).__name__
+        raise UsageError(f"{call}: {repo_id!r}: {told}") from wrong
