@@ -94,7 +94,7 @@ def test_conv_silu(b: int, l: int, e: int, w: int) -> None:
     assert_close(conv_silu.conv_silu(half, *inputs[1:]), conv_silu.plain_conv_silu(half, *inputs[1:]))
 
 
-@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("opened", 2), ("blended", 4)])
+@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("open_gates", 2), ("blend", 4)])
 @pytest.mark.parametrize("shape", [(3, 2, 13), (2, 1, 1)])
 def test_gating(name: str, full: int, shape: tuple[int, int, int]) -> None:
     inputs = [torch.randn(shape) for _ in range(full)] + [torch.randn(shape[0]) for _ in range(1 + (full == 4))]
@@ -153,6 +153,6 @@ def test_a_kernel_that_does_not_fit_is_replaced(
         test_constant_scan(1, 2, 5)
         test_skip_norm((4, 1, 3), 0, ())
         test_conv_silu(1, 5, 3, 4)
-        test_gating("opened", 2, (2, 1, 3))
+        test_gating("open_gates", 2, (2, 1, 3))
         test_column_attention(2, 3, 1, 4)
     assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 5  # once for each

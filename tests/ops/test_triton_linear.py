@@ -13,6 +13,7 @@ from resolvent.ops.linear_scan import triton as linear_triton
 from resolvent.ops.linear_scan.kernels import compose_backward
 from resolvent.ops.linear_scan.reference import reference_scan
 from resolvent.ops.linear_scan.triton import triton_backward, triton_scan
+from resolvent.runtime import launch
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor | None]  # g, a, b, h0
 
@@ -97,11 +98,13 @@ def test_a_kernel_that_does_not_compile(
 ) -> None:
     """torch takes over, and says so once."""
 
+    from triton.runtime.errors import OutOfResources
+
     def refuse(*_: object) -> None:
-        raise linear_triton.OutOfResources(2, 1, "shared memory")
+        raise OutOfResources(2, 1, "shared memory")
 
     monkeypatch.setattr(linear_triton, "_run", refuse)
-    monkeypatch.setattr(linear_triton, "_refused", set())
+    monkeypatch.setattr(launch, "_refused", set())
     for _ in range(2):
         check(draw((1, 9, 2), (1, 9, 2), torch.complex128 if dtype.is_complex else torch.float64), False, dtype)
     assert sum("takes over" in message for message in caplog.messages) == 2  # the scan and its backward pass

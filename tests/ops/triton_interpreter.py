@@ -34,11 +34,11 @@ def refused(monkeypatch: pytest.MonkeyPatch, *places: tuple[ModuleType, str]) ->
     """Each of these functions fails as a kernel does that a device has no room for; nothing was refused before."""
     from triton.runtime.errors import OutOfResources
 
-    from resolvent.ops.linear_scan import triton as linear_triton
+    from resolvent.runtime import launch
 
     def refuse(*_: Any) -> None:
         raise OutOfResources(300_000, 232_448, "shared memory")
 
-    monkeypatch.setattr(linear_triton, "_refused", set())
+    monkeypatch.setattr(launch, "_refused", set())
     for module, name in places:
         monkeypatch.setattr(module, name, refuse)

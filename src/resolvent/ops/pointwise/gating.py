@@ -26,11 +26,11 @@ def biased_silu(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def open_gates(r: Tensor, o: Tensor, bias: Tensor) -> Tensor:
-    return _run("opened", r, o, bias)
+    return _run("open_gates", r, o, bias)
 
 
 def blend(u: Tensor, h: Tensor, w: Tensor, x: Tensor, bias_u: Tensor, bias_h: Tensor) -> Tensor:
-    return _run("blended", u, h, w, x, bias_u, bias_h)
+    return _run("blend", u, h, w, x, bias_u, bias_h)
 
 
 def _biased_silu(x: Tensor, bias: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def _blend(u: Tensor, h: Tensor, w: Tensor, x: Tensor, bias_u: Tensor, bias_h: T
     return (torch.sigmoid(_add_bias(u, bias_u)) * (F.silu(_add_bias(h, bias_h) + w) - x)).to(x.dtype)
 
 
-PLAIN: dict[str, Callable[..., Tensor]] = {"biased_silu": _biased_silu, "opened": _open_gates, "blended": _blend}
+PLAIN: dict[str, Callable[..., Tensor]] = {"biased_silu": _biased_silu, "open_gates": _open_gates, "blend": _blend}
 
 
 def _add_bias(x: Tensor, bias: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.runtime.launch import on_device
 
-KINDS = {"biased_silu": 0, "opened": 1, "blended": 2}
+KINDS = {"biased_silu": 0, "open_gates": 1, "blend": 2}
 COLUMNS = 2048  # to a program
 
 
@@ -34,7 +34,7 @@ def backward(name: str, g: Tensor, inputs: tuple[Tensor, ...], learn: bool) -> t
     full = [t.contiguous() for t in inputs if t.dim() == 3]
     biases = [t for t in inputs if t.dim() == 1]
     g = g.contiguous()
-    found = [torch.empty_like(t) for t in (full[:2] + full[3:] if name == "blended" else full)]
+    found = [torch.empty_like(t) for t in (full[:2] + full[3:] if name == "blend" else full)]
     c, m = g.shape[0], g[0].numel()
     tiles = triton.cdiv(m, COLUMNS)
     sums = torch.empty((2, c, tiles), dtype=torch.float32, device=g.device) if learn else None
@@ -43,7 +43,7 @@ def backward(name: str, g: Tensor, inputs: tuple[Tensor, ...], learn: bool) -> t
             g, *_four(full), biases[0], biases[-1], found[0], found[min(1, len(found) - 1)], found[-1],
             g if sums is None else sums, m, KIND=KINDS[name], LEARN=learn, BM=COLUMNS, num_warps=8,
         )  # fmt: skip
-    if name == "blended":  # h and w stand in one sum
+    if name == "blend":  # h and w stand in one sum
         found = [found[0], found[1], found[1], found[2]]
     rows = [None] * len(biases) if sums is None else sums.sum(2)[: len(biases)].unbind(0)
     return *found, *(None if r is None else r.to(t.dtype) for r, t in zip(rows, biases, strict=True))

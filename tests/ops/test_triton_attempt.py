@@ -7,7 +7,7 @@ import logging
 import pytest
 import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
 
-from resolvent.ops.linear_scan import triton as linear_triton
+from resolvent.runtime.launch import attempt
 
 
 def test_without_a_compiler_torch_takes_over_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -15,7 +15,7 @@ def test_without_a_compiler_torch_takes_over_and_says_so_once(caplog: pytest.Log
         raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
 
     with caplog.at_level(logging.WARNING):
-        assert [linear_triton.tried("no compiler", fails, lambda: 3) for _ in range(3)] == [3, 3, 3]
+        assert [attempt("no compiler", fails, lambda: 3) for _ in range(3)] == [3, 3, 3]
     assert caplog.text.count("torch takes over") == 1
 
 
@@ -24,4 +24,4 @@ def test_other_errors_are_not_hidden() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory"):
-        linear_triton.tried("broken", fails, lambda: 3)
+        attempt("broken", fails, lambda: 3)
