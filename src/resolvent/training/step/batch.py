@@ -26,6 +26,14 @@ class Batch:
     draws: Draws
     weight: Tensor | None = None  # (b,), how much each sample counts; None: all the same
 
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, lengths: Tensor | None = None, *, seed: int = 0) -> Batch:
+        """Samples of a loop of one's own; `seed` fixes what an objective draws, the number of the step for instance."""
+        if not x.shape[:1] == y.shape[:1] == (x if lengths is None else lengths).shape[:1]:
+            shapes = ", ".join(str(tuple(t.shape)) for t in (x, y, lengths) if t is not None)
+            raise ValueError(f"Batch.of: expected as many answers (and lengths) as samples, got shapes {shapes}.")
+        return cls(x, y, lengths, Draws.of(x, seed))
+
     def mean(self, values: Tensor) -> Tensor:
         """The mean of values (b,) over the samples, each as much as it counts."""
         return values.mean() if self.weight is None else (values * self.weight.to(values.dtype)).mean()
