@@ -1,6 +1,6 @@
 """Accuracy and time of `SequenceClassifier` beside classifiers of aeon and sktime, on sets that these packages ship.
 
-    python -m benchmarks.cpu.estimators                  # prints a table, writes benchmarks/results/estimators.json
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.cpu.estimators      # prints a table, writes benchmarks/results/estimators.json
 
 Needs aeon and sktime (pip install aeon sktime), which no extra of ours asks for. All settings are the packages' own
 defaults, ours too; nothing is tuned to a set. The split is the archive's. One thread; CPU seconds of the second of two
@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
 
 import numpy as np
 
