@@ -1,11 +1,11 @@
 """Accuracy and time of `SequenceClassifier` beside classifiers of aeon and sktime, on sets that these packages ship.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.cpu.estimators      # prints a table, writes benchmarks/results/estimators.json
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.cpu.estimators
 
-Needs aeon and sktime (pip install aeon sktime), which no extra of ours asks for. All settings are the packages' own
-defaults, ours too; nothing is tuned to a set. The split is the archive's. One thread; CPU seconds of the second of two
-fits, so that compiling is left out, and of one prediction of the test part. Ours is
-trained against an attacker as well, and attacked.
+Prints a table and writes benchmarks/results/estimators.json. Needs aeon and sktime (pip install aeon sktime), which no
+extra of ours asks for. All settings are the packages' own defaults, ours too; nothing is tuned to a set. The split is
+the archive's. One thread; CPU seconds, the least over the seeds, after a first fit that compiles. Ours is trained
+against an attacker as well, and attacked.
 """
 
 from __future__ import annotations
