@@ -126,7 +126,8 @@ def fields_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
             for entry in node.body:
-                if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                named = isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+                if named and not ast.unparse(entry.annotation).startswith("ClassVar"):
                     yield node.name, entry.target.id
 
 

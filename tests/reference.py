@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md from the --help of each command: python tests/reference.py"""
+"""Writes docs/reference/commands.md from the --help-all of each command: python tests/reference.py"""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "commands.md"
 COLUMNS = "110"
 HEAD = """# Every command and its options
 
-What `resolvent COMMAND --help` prints. `python tests/reference.py` writes this page, and a test keeps it up to date.
+What `resolvent COMMAND --help-all` prints; `--help` shows the common options in full and names the others.
+`python tests/reference.py` writes this page, and a test keeps it up to date.
 What the commands are for, exit statuses and completion are in [Command line](../commands.md).
 """
 
 
 def help_of(name: str) -> str:
-    """What --help of a command prints, in lines of one width."""
+    """What --help-all of a command prints, in lines of one width."""
     held, printed = os.environ.get("COLUMNS"), io.StringIO()
     os.environ["COLUMNS"] = COLUMNS
     try:
         with contextlib.redirect_stdout(printed):
-            cli.main([name, "--help"])
+            cli.main([name, "--help-all"])
     finally:
         if held is None:
             del os.environ["COLUMNS"]

@@ -19,6 +19,7 @@ from resolvent.commands.check.options import Check
 from resolvent.commands.corrupt.options import Corrupt
 from resolvent.commands.demo import Demo
 from resolvent.commands.export import Export
+from resolvent.commands.help import ALL, show_help
 from resolvent.commands.list import List
 from resolvent.commands.log import Log
 from resolvent.commands.predict.options import Predict
@@ -73,7 +74,7 @@ ABOUT = """State-space sequence models: train them under attack, attack, certify
 
 $ resolvent list               what there is: recipes, tasks, layers, presets
 $ resolvent demo               seven models on embedded data, a page of results, minutes on two cores
-$ resolvent COMMAND --help     what a command does and takes
+$ resolvent COMMAND --help     what a command does and takes; --help-all: every option
 $ resolvent --version
 
 Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a model has no bound); 2 the command was
@@ -124,7 +125,11 @@ def _run_command(argv: Sequence[str] | None) -> int:
 def parse(given: Sequence[str]) -> Command:
     """The command with its options; what is no command (--help, completion, a wrong name) is answered for all."""
     made: Command
+    if given[0] in COMMANDS and {"-h", "--help"} & set(given[1:]):
+        show_help(COMMANDS[given[0]], f"resolvent {given[0]}", CONFIG)
+        raise SystemExit(0)
     if given[0] in COMMANDS:
+        given = [given[0], *("--help" if word == ALL else word for word in given[1:])]
         made = tyro.cli(COMMANDS[given[0]], prog=f"resolvent {given[0]}", args=given[1:], config=CONFIG)
     else:
         made = tyro.cli(_summary(), prog="resolvent", description=ABOUT, args=given, config=CONFIG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -49,6 +50,22 @@ def test_help_tells_commands_and_exit_status(capsys: pytest.CaptureFixture[str])
     text = " ".join(capsys.readouterr().out.split())
     for word in ("list", "run", "report", "check", "attack", "certify", "demo", "Exit status"):
         assert word in text
+
+
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
+def test_help_fits_a_screen(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main([*([name] if name else []), "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 50
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_is_explained_or_named_in_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def flags(*words: str) -> set[str]:
+        assert cli.main([name, *words]) == 0
+        return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out)) - {"--help-all"}
+
+    assert flags("--help-all") <= flags("--help")
 
 
 def test_help_does_not_import_torch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -18,6 +18,15 @@ class Attack:
 
     Exit status: 0 done, 2 bad usage, 130 stopped by Ctrl-C.
     """
+
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "sizes": ("eps_raw", "bounds", "bounds_raw", "tolerance"),
+        "tokens": ("substitutions", "beam", "embedding"),
+        "over time": ("time_steps", "band", "rate"),
+        "new data": ("label", "missing", "header"),
+        "a class of yours": ("kwargs", "weights"),
+        "how it runs": ("checkpoint", "batch_size", "seed", "limit"),
+    }
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a training run or a saved model, or anybody's package.module:Class (path/to/file.py:Class)."""

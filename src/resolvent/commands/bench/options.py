@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -28,6 +28,11 @@ class Bench:
 
     Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
     """
+
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "new data": ("label", "missing", "header"),
+        "how it runs": ("threads",),
+    }
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The folder of a run, of one of its checkpoints, or of a saved model."""

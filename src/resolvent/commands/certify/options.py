@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -17,6 +17,12 @@ class Certify:
 
     Exit status: 0 certified, 1 the model has no finite bound (the component that breaks it is named), 2 bad usage.
     """
+
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "sizes": ("eps_raw", "bounds", "bounds_raw", "tolerance"),
+        "new data": ("label", "missing", "header"),
+        "how it runs": ("checkpoint", "noise_samples", "seed"),
+    }
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a saved model or of a run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -18,20 +18,24 @@ class Run:
     $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
     $ resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
 
-    Exit status: 0 done, 1 a run diverged, 2 bad usage, 124 the budget is spent, 130 stopped by Ctrl-C (143 SIGTERM,
-    129 hang-up).
+    Exit status: 0 done, 1 a run diverged, 2 bad usage, 124 budget spent, 130 Ctrl-C (143 SIGTERM, 129 hang-up).
     """
 
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "runs": ("seeds", "name", "overwrite", "workers", "budget", "report"),
+        "how it runs": ("precision", "evaluate_every", "attack_batch", "keep_points", "evidence", "commit"),
+    }
+
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
-    """A recipe's name, or train."""
+    """A recipe's name, or train: data, model and training options are for that."""
     only: Annotated[str | None, option("TAG,TAG")] = None
-    """Tags that a cell must carry, e.g. s4,cifar10,trades."""
-    size: Annotated[Literal["full", "small"] | None, option("{full,small}")] = None
-    """As published, or for two cores; the recipe's own choice when left out."""
+    """Only runs of the recipe that carry these tags, e.g. s4,cifar10,trades."""
+    size: Annotated[Literal["full", "small"] | None, option("SIZE")] = None
+    """full (as published) or small (for two cores); the recipe's own when left out."""
     seeds: Annotated[tuple[int, ...], option("SEED ...")] = ()
     """One run of each cell for every seed; the recipe's own when left out."""
-    out: Annotated[str, tyro.conf.arg(metavar="FOLDER|URL")] = "runs"
-    """The folder of results, or a URL (s3://bucket/runs); workers that share it take cells that nobody else runs."""
+    out: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = "runs"
+    """Where results go: a folder, or a URL such as s3://bucket/runs."""
     name: Annotated[str | None, option("NAME")] = None
     """train: the run's name below the folder; made of data, model and objective when left out, and of what differs
     where a run of other settings has that name."""

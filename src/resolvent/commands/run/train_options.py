@@ -6,7 +6,7 @@ None means that the user said nothing: what is taken then stands where the optio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -22,12 +22,16 @@ def option(metavar: str) -> Any:
 class DataOptions:
     """With `train` alone: what to learn from."""
 
-    data: Annotated[str | None, option("NAME|FILE")] = None
-    """A task's name, or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); digits when left out."""
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "data": ("test", "group", "task", "window", "horizon", "target", "header"),
+    }
+
+    data: Annotated[str | None, option("FILE")] = None
+    """A task by name, or a file: .csv, .tsv, .npz, .parquet, .ts, .safetensors."""
     test: Annotated[str | None, option("FILE")] = None
     """Another file of that kind, all of it for the test."""
     label: Annotated[str | None, option("COLUMN")] = None
-    """The column of a table that holds the answers; label, class, target or y when left out."""
+    """The column with the answers; else label, class, target or y."""
     group: Annotated[str | None, option("COLUMN")] = None
     """The column (of an archive: the array) that tells which samples belong together, e.g. a patient: none of them is
     in two of training, validation and test."""
@@ -43,19 +47,22 @@ class DataOptions:
     """Of a forecast: the channel that is asked for; all of them when left out."""
     header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """The first line of a CSV is a sample, not the names of the columns; the label comes first."""
-    missing: Annotated[Rule | None, option("{refuse,zero,mean,ffill,flag}")] = None
-    """Fill gaps by 0 after scaling, by the training mean, by the last value (before the first: the mean), or by that
-    with a channel that tells; else refuse."""
-    scale: Annotated[Literal["none", "standard", "minmax"] | None, option("{none,standard,minmax}")] = None
-    """Scale the channels of a file by its training part; none when left out."""
+    missing: Annotated[Rule | None, option("RULE")] = None
+    """How gaps are filled: zero, mean, ffill or flag; refused when left out."""
+    scale: Annotated[Literal["none", "standard", "minmax"] | None, option("HOW")] = None
+    """Scale channels by the training part: standard or minmax; none when left out."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """With `train` alone: the model."""
 
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "model": ("block", "preset", "init", "ads", "bidirectional", "gamma", "width", "layers"),
+    }
+
     layer: Annotated[str | None, option("NAME")] = None
-    """The layer, or a whole block such as mamba; s4d when left out (l2ru with --certified)."""
+    """The layer, or a block such as mamba; else s4d (l2ru with --certified)."""
     block: Annotated[str | None, option("NAME")] = None
     """What surrounds the layer: glu, mlp, linear, half_glu1, half_glu2 or none after it in a residual block (glu when
     left out), or a whole block with a layer of its own: mamba, hawk, griffin, h3, mega, attention."""
@@ -68,7 +75,7 @@ class ModelOptions:
     bidirectional: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Run each layer in both directions of time."""
     certified: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Build a model with a Lipschitz bound; its certificate goes into the record and the report."""
+    """Build a model with a Lipschitz bound, and certify it."""
     gamma: Annotated[float | None, option("BOUND")] = None
     """The Lipschitz bound of a certified model, 3 when left out: larger is more accurate, with smaller radii. Without
     --certified the gain of each l2ru layer, 1 when left out."""
@@ -82,13 +89,17 @@ class ModelOptions:
 class TrainingOptions:
     """With `train` alone: how to train, and against what."""
 
-    objective: Annotated[Literal["standard", "pgd-at", "trades"] | None, option("{standard,pgd-at,trades}")] = None
-    """What to minimise; standard when left out."""
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
+        "attack": ("norm", "eps_raw", "bounds", "bounds_raw", "attack_steps", "beta", "awp"),
+        "training": ("class_weights", "batch_size", "lr", "accumulate", "patience", "average"),
+    }
+
+    objective: Annotated[Literal["standard", "pgd-at", "trades"] | None, option("NAME")] = None
+    """What to minimise: standard (when left out), pgd-at or trades."""
     norm: Annotated[Literal["linf", "l2", "l1"] | None, option("{linf,l2,l1}")] = None
     """The norm of the attack; linf when left out."""
     eps: Annotated[str | None, option("SIZE")] = None
-    """The size of the attack in the units of the model (deviations, with --scale standard), a number or a fraction such
-    as 8/255, or one for each channel (0.1,0.1,0.5); none when left out."""
+    """The size of the attack, in units of the scaled data: 0.1, 8/255, or 0.1,0.5."""
     eps_raw: Annotated[str | None, option("SIZE")] = None
     """The same in the units of the file."""
     bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
