@@ -27,6 +27,7 @@ from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.ops.blocked.operation import plain
 from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
 from resolvent.runtime.transforms import traced, without_autocast
 
@@ -208,8 +209,12 @@ class Layer(Freezable, ABC):
             y, end = self(x_t[:, None], state, dt=torch.as_tensor(dt, device=x_t.device).reshape(-1, 1))
             return y[:, 0], end
         taken = lane.take(self, x_t, state)
-        if taken is not None:
-            return taken
+        if taken is None and state is not None and not (self.check_finite or "_step" in self.__dict__):
+            taken = recorded.replay(self._tables, self._step_long, x_t, state)
+        return self._step_long(x_t, state) if taken is None else taken
+
+    def _step_long(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        """With every check, in operations one by one."""
         if self.bidirectional:
             raise ValueError(checks.no_streaming(self, "step"))
         checks.check_step(self, x_t)

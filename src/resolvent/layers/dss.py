@@ -21,6 +21,7 @@ from resolvent.init.spectra import legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, State, group_parameters
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Number, complex_of, exp, joined, where
 from resolvent.ops.step.operation import Step
 from resolvent.runtime.transforms import recorded, traced
@@ -102,7 +103,7 @@ class DSS(Layer):
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         if self.kernel == "exp":
-            return siso.sequence(self, lambda: self._bank(0), x, state, lengths)
+            return siso.sequence(self, self._source(), x, state, lengths)
         h, position = (None, x.new_zeros(x.shape[0], dtype=torch.int64)) if state is None else state
         steps = torch.full_like(position, x.shape[1]) if lengths is None else lengths.to(position.dtype)
         self._check_position(position, steps)
@@ -121,9 +122,10 @@ class DSS(Layer):
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.kernel == "softmax" and self.length is None and lengths is not None:
             return self._run_ragged(x, lengths, back=True)
+        if self.kernel == "exp":
+            return siso.backward_sequence(self, self._source(back=True), x, delay=True)
         L = self.length or x.shape[1]
-        key = self._key(L) if self.kernel == "softmax" else ""
-        return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=key)
+        return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=self._key(L))
 
     def _run_ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
         """Each sequence with the kernel of its own length: one set of tables per sequence."""
@@ -136,14 +138,14 @@ class DSS(Layer):
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         L = self._require_length("step")
         if self.kernel == "exp":
-            return siso.step(self, lambda: self._bank(L), x_t, state)
+            return siso.step(self, self._source(), x_t, state)
         h, position = state
         self._check_position(position, torch.ones_like(position))
         y_t, h = siso.step(self, lambda: self._bank(L), x_t, h)
         return y_t, (h, position + 1)
 
     def _stepper(self) -> Step | None:
-        return siso.stepper(self, lambda: self._bank(0)) if self.kernel == "exp" else None
+        return siso.stepper(self, self._source()) if self.kernel == "exp" else None
 
     # -- parameters ------------------------------------------------------------------------------------------------
 
@@ -153,18 +155,22 @@ class DSS(Layer):
         _, V, _ = legs_ptd(2 * self.d_state).half()
         return siso.in_basis(V, self.d_model, 2 * ptd(2 * self.d_state)[1])
 
+    def _source(self, back: bool = False) -> Source:
+        """Of an "exp" kernel."""
+        W = self.W_back if back and self.W_back is not None else self.W
+        own = [self.decay, self.frequency, self.log_dt, W]
+        return Source(MODES, own if back else [*own, self.D])
+
     def _bank(self, L: int | Tensor, back: bool = False) -> DiagonalBank:
         """The system whose kernel is that of length L (which "exp" does not need)."""
+        if self.kernel == "exp":
+            return self._source(back)()
         dt = timestep.positive(wide(self.log_dt))  # (d, 2) or (d, 1)
         decay = wide(self.decay)
-        re = -timestep.positive(decay) if self.kernel == "exp" else decay
-        lam = joined(re, wide(self.frequency))  # (n,)
-        growth, angle = dt[:, :1] * re, dt[:, -1:] * lam.imag  # (d, n)
+        lam = joined(decay, wide(self.frequency))  # (n,)
+        growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        if self.kernel == "exp":
-            z = joined(growth, angle)
-            return DiagonalBank(inside(exp(z), self.dtype), W * expm1_over(z) * z / lam, D)
         z = joined(_held(growth, L), angle)
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(exp(z), W * _reciprocal(total * lam), D, gain)
@@ -188,6 +194,25 @@ class DSS(Layer):
                 f"DSS: the softmax kernel was declared for {self.length} steps, got {end} with those in the state; "
                 "start from a fresh state, or build the layer with a larger length."
             )
+
+
+def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+    """Of an "exp" kernel, from decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2) and D (where there is one)."""
+    decay, frequency, log_dt, W, *D = parameters
+    dt, re, im = timestep.positive(wide(log_dt)), -timestep.positive(wide(decay)), wide(frequency)
+    lam, z = joined(re, im), joined(dt[:, :1] * re, dt[:, -1:] * im)
+    weight = complex_of(wide(W)) * expm1_over(z) * z / lam
+    return DiagonalBank(inside(exp(z), decay.dtype), weight, wide(D[0]) if D else None)
+
+
+def _example() -> Parameters:
+    """Slow and fast modes, small and large steps, one for growth and one for angles."""
+    ramp = torch.linspace(-1, 1, 15).view(3, 5)
+    steps = torch.tensor([[-6.0, -5.0], [-3.0, -2.0], [0.0, -1.0]])
+    return ramp[0], 40 * ramp[1], steps, torch.stack([ramp.cos(), ramp.sin()], -1), torch.tensor([0.5, -1.0, 2.0])
+
+
+MODES = Modes(Kind.DSS, _bank, _example)
 
 
 def _held(growth: Tensor, L: int | Tensor) -> Tensor:

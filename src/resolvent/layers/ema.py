@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.step.operation import Step
 from resolvent.ssm.system import Diagonal, System
 
@@ -71,34 +72,55 @@ class EMA(Layer):
         return System(Diagonal(q), B[..., None], C[:, None], self.omega[:, None, None], 1.0)
 
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        y, end = siso.sequence(self, self._bank, x, state, lengths)
+        y, end = siso.sequence(self, self._source(), x, state, lengths)
         return (y if self.bidirectional else self._activate(y)), end
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return siso.backward_sequence(self, self._bank_back, x, delay=False)
+        return siso.backward_sequence(self, self._source(1), x, delay=False)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         return self._activate(super()._both_directions(x, lengths))
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        y_t, state = siso.step(self, self._bank, x_t, state)
+        y_t, state = siso.step(self, self._source(), x_t, state)
         return self._activate(y_t), state
 
     def _stepper(self) -> Step | None:
-        return None if self.silu else siso.stepper(self, self._bank)
+        return None if self.silu else siso.stepper(self, self._source())
 
     def _activate(self, y: Tensor) -> Tensor:
         return nn.functional.silu(y) if self.silu else y
 
     def _recurrence(self, direction: int) -> tuple[Tensor, Tensor]:
         """q (d, n) and p beta (d, n) of one direction."""
-        p, delta = torch.sigmoid(wide(self.alpha[direction])), torch.sigmoid(wide(self.damping[direction]))
-        return inside(1 - p * delta, self.dtype), p * wide(self.beta[direction])
+        return _recurrence(self.alpha[direction], self.damping[direction], self.beta[direction])
 
     def _bank(self) -> DiagonalBank:
-        q, B = self._recurrence(0)
-        return DiagonalBank(q, B * wide(self.eta[0]) / math.sqrt(self.d_state), wide(self.omega))
+        return self._source()()
 
     def _bank_back(self) -> DiagonalBank:
-        q, B = self._recurrence(1)
-        return DiagonalBank(q, B * wide(self.eta[1]) / math.sqrt(self.d_state))
+        return self._source(1)()
+
+    def _source(self, direction: int = 0) -> Source:
+        own = [p[direction] for p in (self.alpha, self.damping, self.beta, self.eta)]
+        return Source(MODES, own if direction else [*own, self.omega])
+
+
+def _recurrence(alpha: Tensor, damping: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    p, delta = torch.sigmoid(wide(alpha)), torch.sigmoid(wide(damping))
+    return inside(1 - p * delta, alpha.dtype), p * wide(beta)
+
+
+def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+    """From alpha, damping, beta, eta (d, n) and omega (d,), which the other direction lacks."""
+    alpha, damping, beta, eta, *omega = parameters
+    q, B = _recurrence(alpha, damping, beta)
+    return DiagonalBank(q, B * wide(eta) / math.sqrt(eta.shape[1]), wide(omega[0]) if omega else None)
+
+
+def _example() -> Parameters:
+    ramp = torch.linspace(-4, 4, 15).view(3, 5)
+    return ramp, ramp.flip(1), ramp.cos(), ramp.sin(), torch.tensor([0.5, -1.0, 2.0])
+
+
+MODES = Modes(Kind.EMA, _bank, _example)

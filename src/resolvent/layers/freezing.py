@@ -29,6 +29,11 @@ class Freezable(nn.Module):
         """Whether a `frozen()` context is open around it."""
         return self._tables is not None
 
+    @property
+    def frozen_tables(self) -> dict[str, Any] | None:
+        """What `frozen()` keeps; None outside of it."""
+        return self._tables
+
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
         tables = self._tables  # once: another thread may leave the context meanwhile

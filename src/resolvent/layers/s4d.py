@@ -24,6 +24,7 @@ from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Number, complex_of, joined, tensor_of
 from resolvent.ops.step.operation import Step
 from resolvent.scan import linear_scan
@@ -113,7 +114,7 @@ class S4D(Layer):
         return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
 
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        return siso.sequence(self, self._bank, x, state, lengths)
+        return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)
 
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state stays per unit of input of an even step."""
@@ -131,13 +132,13 @@ class S4D(Layer):
         return y, at_lengths(h.transpose(1, 2), lengths).clone()
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return siso.backward_sequence(self, self._bank_back, x, delay=True)
+        return siso.backward_sequence(self, self._source(self.C_back), x, delay=True)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return siso.step(self, self._bank, x_t, state)
+        return siso.step(self, self._source(self.C, self.D), x_t, state)
 
     def _stepper(self) -> Step | None:
-        return siso.stepper(self, self._bank)
+        return siso.stepper(self, self._source(self.C, self.D))
 
     def _discrete(self) -> tuple[Number, Number, Tensor]:
         """lam_bar (d, n), B_bar (d, n) and dt (d, 1)."""
@@ -147,17 +148,18 @@ class S4D(Layer):
 
     def _continuous(self) -> tuple[Number, Tensor]:
         """lam (d, n) and dt (d, 1)."""
-        lam = -timestep.positive(wide(self.log_decay))
-        lam = lam if self.frequency is None else joined(lam, wide(self.frequency))
-        return lam, timestep.positive(wide(self.log_dt))[:, None]
+        return _continuous(self.log_decay, self.frequency, self.log_dt)
+
+    def _source(self, C: Tensor | None, D: Tensor | None = None) -> Source:
+        given = self.log_decay, self.frequency, self.log_dt, self.B, C, D
+        option = self.discretisation if self.frequency is not None else f"{self.discretisation} real"
+        return Source(MODES, [p for p in given if p is not None], option)
 
     def _bank(self) -> DiagonalBank:
-        lam_bar, B_bar, _ = self._discrete()
-        return DiagonalBank(lam_bar, self._weight(self.C, B_bar), None if self.D is None else wide(self.D))
+        return self._source(self.C, self.D)()
 
     def _bank_back(self) -> DiagonalBank:
-        lam_bar, B_bar, _ = self._discrete()
-        return DiagonalBank(lam_bar, self._weight(self.C_back, B_bar))
+        return self._source(self.C_back)()
 
     def _weight(self, C: Tensor | None, B_bar: Number) -> Number:
         """What reads y from the state per unit of input."""
@@ -172,3 +174,32 @@ class S4D(Layer):
             return siso.in_basis(legs_ptd(self.d_state, self.perturbation).half()[1], self.d_model)
         shape = (self.d_model, self.n)
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))
+
+
+def _continuous(log_decay: Tensor, frequency: Tensor | None, log_dt: Tensor) -> tuple[Number, Tensor]:
+    lam = -timestep.positive(wide(log_decay))
+    lam = lam if frequency is None else joined(lam, wide(frequency))
+    return lam, timestep.positive(wide(log_dt))[:, None]
+
+
+def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+    """From log_decay, frequency (not of a real bank), log_dt, B, C and D (where there is one)."""
+    method, *real = option.split()
+    log_decay, *rest = parameters
+    frequency = None if real else rest.pop(0)
+    log_dt, B, C, *D = rest
+    lam, dt = _continuous(log_decay, frequency, log_dt)
+    lam_bar, gain = diagonal_step(lam, dt, method)
+    kept: Any = wide if real else lambda p: complex_of(wide(p))
+    weight = kept(C) * (gain * kept(B)) * (1 if real else 2)
+    return DiagonalBank(inside(lam_bar, log_decay.dtype), weight, wide(D[0]) if D else None)
+
+
+def _example() -> Parameters:
+    """Slow and fast modes, small and large steps."""
+    ramp = torch.linspace(-1, 1, 15).view(3, 5)
+    pairs = torch.stack([ramp.cos(), ramp.sin()], -1)
+    return 2 * ramp, 40 * ramp, torch.tensor([-6.0, -3.0, 0.0]), pairs, pairs.flip(1), torch.tensor([0.5, -1.0, 2.0])
+
+
+MODES = Modes(Kind.S4D, _bank, _example, ("zoh",))

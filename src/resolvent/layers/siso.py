@@ -15,15 +15,17 @@ from resolvent.layers.contract import Layer
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
+from resolvent.ops.modes.operation import Source
 from resolvent.ops.pairs import interleaved, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
 from resolvent.runtime.transforms import traced
 
 Bank = DiagonalBank | DenseBank
+MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
 
 
 def sequence(
-    layer: Layer, bank: Callable[[], Bank], x: Tensor, h: Tensor | None, lengths: Tensor | None = None, key: str = ""
+    layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None = None, key: str = ""
 ) -> tuple[Tensor, Tensor]:
     """The causal pass over x (b, l, d) from the state h (b, d, n), None being zero: y (b, l, d) and the state at each
     sequence's end.
@@ -44,7 +46,7 @@ def formed(end: Tensor) -> Tensor:
     return torch.view_as_complex(end.contiguous().unflatten(-1, (-1, 2))).clone()
 
 
-def backward_sequence(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str = "") -> Tensor:
+def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
     return _from_zero(*_blocks(layer, bank, x, delay, f"backward {key}"), x)
 
@@ -56,18 +58,26 @@ def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Te
     return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), blocked.run, x)
 
 
-def _blocks(layer: Layer, bank: Callable[[], Bank], x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
+def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
     """The tables for x, kept in `frozen()`, and what runs them."""
     if traced(x):
         T = blocked_traced.block_length(x.shape[1])
-        return layer.cached(f"traced {T} {key}", lambda: tables(bank(), T, layer.dtype, delay)), blocked_traced.run
+        return layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, x, layer.dtype, delay)), blocked_traced.run
     T = blocked.block_length(x.shape[1])
-    return layer.cached(f"blocks {T} {key}", lambda: tables(bank(), T, layer.dtype, delay)), blocked.run
+    return layer.cached(f"blocks {T} {key}", lambda: _tables(bank, T, x, layer.dtype, delay)), blocked.run
 
 
 def _from_zero(blocks: blocked.Blocks, run: Any, x: Tensor) -> Tensor:
     y: Tensor = run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], blocks.M_in.shape[-1]))[0]
     return y
+
+
+def _tables(bank: MakeBank, T: int, x: Tensor, dtype: torch.dtype, delay: bool) -> blocked.Blocks:
+    if not isinstance(bank, Source):
+        return tables(bank(), T, dtype, delay)
+    if x.is_cuda or traced(x):
+        return bank.blocks(T, delay)
+    return diagonal_blocks(bank.modes.bank(bank.parameters, bank.option), T, dtype, delay)
 
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:

@@ -15,12 +15,14 @@ from resolvent.blocks.head import Match, Readout
 from resolvent.blocks.pool import PoolKind, pool
 from resolvent.blocks.tower import Tower
 from resolvent.layers.contract import frozen
+from resolvent.layers.untouched import is_touched
 from resolvent.lowering import describe
 from resolvent.lowering.describer import rule
 from resolvent.lowering.forms import Form, serving
 from resolvent.lowering.parts import parts_of
 from resolvent.models.config import ModelConfig
 from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.step import recorded
 from resolvent.ssm.part import Part
 
 
@@ -90,7 +92,13 @@ class Model(nn.Module):
         return y, {"body": body, "head": head}
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs)."""
+        """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs); in `frozen()` a GPU replays it."""
+        taken = None
+        if state is not None and not self.training and self.tower.body.is_frozen and not is_touched(self):
+            taken = recorded.replay(self.tower.body.frozen_tables, self._step, x_t, state)
+        return self._step(x_t, state) if taken is None else taken
+
+    def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         state = self._start(state, x_t.shape[0])
         features, body = self.tower.step(x_t, state["body"])
         y, head = self.head.stream(features[:, None], state["head"])

@@ -48,6 +48,11 @@ def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in (torch.float32, torch.float64)
 
 
+def float32_on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    """What Triton kernels for NVIDIA's GPUs alone accept, whose small tables are in float64."""
+    return device.type == "cuda" and dtype == torch.float32 and torch.version.hip is None
+
+
 def nothing() -> None:
     """A truth for `numba_or` that the caller knows by its name: it goes its own way."""
 

@@ -22,7 +22,7 @@ def traced(*tensors: Tensor | None) -> bool:
     Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). So are subclasses
     of tensors treated: they need an operator to dispatch on.
     """
-    if torch.compiler.is_compiling() or _as_traced:
+    if torch.compiler.is_compiling() or (_as_traced and _as_traced[-1]):
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
@@ -38,6 +38,16 @@ def recorded(*tensors: Tensor | None) -> bool:
 def as_traced() -> Iterator[None]:
     """Run as if the pass were traced: what `frozen()` keeps then is what an export takes as constants."""
     _as_traced.append(True)
+    try:
+        yield
+    finally:
+        _as_traced.pop()
+
+
+@contextmanager
+def as_run() -> Iterator[None]:
+    """Inside of an operator, which runs: `as_traced` around it does not reach here."""
+    _as_traced.append(False)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.ops.linear_scan.rows import sum_to
-from resolvent.runtime.dispatch import choose, numba_or
+from resolvent.runtime.dispatch import Candidate, choose, float32_on_gpu, numba_or
 
 FEW = 8  # blocks that are soon gone through one by one
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
@@ -129,6 +129,18 @@ def _load_backward() -> Backward:
     return carry_backward
 
 
+def _load_forward_gpu() -> Forward:
+    from resolvent.ops.blocked.carry_triton import carry
+
+    return carry
+
+
+def _load_backward_gpu() -> Backward:
+    from resolvent.ops.blocked.carry_triton import carry_backward
+
+    return carry_backward
+
+
 def _examples(device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """A real a and a complex one, five numbers each, with z (1, 2, 3, s)."""
     z = torch.linspace(-1, 1, 60, device=device, dtype=dtype)
@@ -160,5 +172,11 @@ def _probe_backward(kernel: Backward, device: torch.device, dtype: torch.dtype) 
     return all(_close(gradients(kernel, a, z), gradients(_torch_backward, a, z)) for a, z in _examples(device, dtype))
 
 
-_FORWARD = numba_or(_torch_carry, _load_forward, _probe_forward)
-_BACKWARD = numba_or(_torch_backward, _load_backward, _probe_backward)
+_FORWARD = (
+    Candidate("triton", float32_on_gpu, _load_forward_gpu, _probe_forward),
+    *numba_or(_torch_carry, _load_forward, _probe_forward),
+)
+_BACKWARD = (
+    Candidate("triton", float32_on_gpu, _load_backward_gpu, _probe_backward),
+    *numba_or(_torch_backward, _load_backward, _probe_backward),
+)

@@ -131,7 +131,7 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
     rows = padded.reshape(b * m, t, d)
     powers, h0 = blocks.carry, h0.transpose(0, 1)
-    if m > 1 and u.device.type == "cpu" and plain():
+    if m > 1 and u.device.type in ("cpu", "cuda") and plain():
         y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, powers.whole)
     else:
         y, before, end = _pass(blocks, rows, h0, m)

@@ -75,9 +75,7 @@ def inside(lam_bar: Any, dtype: torch.dtype) -> Any:
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
-    now = _weight(bank).real.sum(-1, keepdim=True) * (0 if delay else 1)
-    if bank.D is not None and not delay:
-        now = now + bank.D[:, None]
+    now = first_number(bank, delay)
     if T > 1 and plain():
         made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
     else:
@@ -86,8 +84,11 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
     return Blocks(toeplitz, M_in, M_out, DiagonalCarry(powers, whole))
 
 
-def _weight(bank: DiagonalBank) -> Tensor:
-    return bank.weight if bank.gain is None else bank.weight * bank.gain
+def first_number(bank: DiagonalBank, delay: bool) -> Tensor:
+    """K_0 (d, 1): what a unit input gives at once."""
+    weight = bank.weight if bank.gain is None else bank.weight * bank.gain
+    now: Tensor = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
+    return now if bank.D is None or delay else now + bank.D[:, None]
 
 
 def diagonal_tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool = False) -> tuple[Tensor, ...]:

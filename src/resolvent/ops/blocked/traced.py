@@ -21,7 +21,7 @@ from torch import Tensor
 from resolvent.ops import plain
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import BLOCK, Blocks
-from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, table_gradients
+from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
 from resolvent.ops.library import one_by_one
 from resolvent.ops.pairs import Pair, stacked
 
@@ -53,10 +53,7 @@ def block_length(length: int) -> int:
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The tables of a bank whose numbers are pairs, or real."""
-    weight = bank.weight if bank.gain is None else bank.weight * bank.gain
-    now = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
-    if bank.D is not None and not delay:
-        now = now + bank.D[:, None]
+    now = first_number(bank, delay)
     gain = None if bank.gain is None else stacked(bank.gain)
     made = _tables(stacked(bank.lam), stacked(bank.weight), now.to(dtype), gain, T, delay)
     toeplitz, M_in, M_out, powers, whole = made

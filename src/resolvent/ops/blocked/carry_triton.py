@@ -1,0 +1,102 @@
+"""`carry` and its adjoint on a GPU: a program owns one sequence of one channel and walks its blocks.
+
+Imported by the dispatcher only, because Triton is not required.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from resolvent.runtime.launch import on_device
+
+
+def carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
+    d, b, m, _ = z.shape
+    a, z, h0 = _reals(a), z.contiguous(), h0.contiguous()
+    with on_device(z):
+        forward_kernel[(d * b,)](a, z, h0, before, end, b, m, *_sizes(a), num_warps=1)
+
+
+def carry_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    d, b, m, s = g.shape
+    own, g_end = _reals(a), g_end.contiguous()
+    g_h0 = torch.empty((d, b, s), dtype=g.dtype, device=g.device)
+    parts = None if before is None else torch.empty((d, b, *own.shape[1:]), dtype=g.dtype, device=g.device)
+    states = None if before is None else before.contiguous()
+    with on_device(g):
+        backward_kernel[(d * b,)](own, g, g_end, states, g_h0, parts, b, m, *_sizes(own), num_warps=1)
+    if parts is None:
+        return g_h0, None
+    ga = parts.sum(1)
+    return g_h0, torch.view_as_complex(ga) if a.is_complex() else ga
+
+
+def _reals(a: Tensor) -> Tensor:
+    return torch.view_as_real(a.resolve_conj()).contiguous() if a.is_complex() else a.contiguous()
+
+
+def _sizes(a: Tensor) -> tuple[int, bool, int]:
+    """n, whether numbers are pairs, and lanes."""
+    return a.shape[1], a.dim() == 3, max(32, triton.next_power_of_2(a.shape[1]))
+
+
+@triton.jit
+def _load(P, at, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PAIR:
+        return tl.load(P + 2 * at, mask=live, other=0.0), tl.load(P + 2 * at + 1, mask=live, other=0.0)
+    else:
+        x = tl.load(P + at, mask=live, other=0.0)
+        return x, x * 0.0
+
+
+@triton.jit
+def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PAIR:
+        tl.store(P + 2 * at, re, mask=live)
+        tl.store(P + 2 * at + 1, im, mask=live)
+    else:
+        tl.store(P + at, re, mask=live)
+
+
+@triton.jit
+def forward_kernel(  # type: ignore[no-untyped-def]
+    A, Z, H0, BEFORE, END, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr
+):
+    """Z and BEFORE (d b, m, s); H0 and END (d b, s)."""
+    row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
+    live = j < n
+    ar, ai = _load(A, row // b * n + j, live, PAIR)
+    hr, hi = _load(H0, row * n + j, live, PAIR)
+    for k in range(m):
+        at = (row * m + k) * n + j
+        zr, zi = _load(Z, at, live, PAIR)
+        _store(BEFORE, at, hr, hi, live, PAIR)
+        hr, hi = ar * hr - ai * hi + zr, ar * hi + ai * hr + zi
+    _store(END, row * n + j, hr, hi, live, PAIR)
+
+
+@triton.jit
+def backward_kernel(  # type: ignore[no-untyped-def]
+    A, G, G_END, BEFORE, G_H0, PARTS, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr
+):
+    """G (d b, m, s) comes as the gradient of BEFORE and leaves as that of Z; PARTS (d b, s) are sums for A's."""
+    row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
+    live = j < n
+    ar, ai = _load(A, row // b * n + j, live, PAIR)
+    cr, ci = _load(G_END, row * n + j, live, PAIR)
+    sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    for i in range(m):
+        at = (row * m + m - 1 - i) * n + j
+        gr, gi = _load(G, at, live, PAIR)
+        if BEFORE is not None:
+            hr, hi = _load(BEFORE, at, live, PAIR)
+            sr += cr * hr + ci * hi
+            si += ci * hr - cr * hi
+        _store(G, at, cr, ci, live, PAIR)
+        cr, ci = ar * cr + ai * ci + gr, ar * ci - ai * cr + gi
+    _store(G_H0, row * n + j, cr, ci, live, PAIR)
+    if PARTS is not None:
+        _store(PARTS, row * n + j, sr, si, live, PAIR)

@@ -1,0 +1,251 @@
+"""Tables of a diagonal bank as a function of its layer's parameters: discretisation, powers, Toeplitz blocks.
+
+`Modes` says how a kind of layer makes its bank; `blocks` gives the tables of `ops.blocked` in the quickest way there:
+where the pass is traced one opaque node (`resolvent::s4d_tables`, ...), so that graphs stay small and hold no complex
+number; on a GPU one kernel, and one more for the gradients; elsewhere `blocked.tables`, which is also the truth that
+kernels are probed against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.blocked.operation import Blocks, DiagonalCarry, by_graph_only, gradients_by_graph, plain
+from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal_tables, first_number, table_gradients
+from resolvent.ops.blocked.traced import PairCarry
+from resolvent.ops.library import one_by_one, recording
+from resolvent.ops.pairs import stacked
+from resolvent.runtime.dispatch import Candidate, choose, float32_on_gpu
+from resolvent.runtime.transforms import as_run, outside_autocast, traced
+
+Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # Toeplitz, M_in, M_out, powers and A^T; numbers in real pairs
+Parameters = Sequence[Tensor]
+MakeBank = Callable[[Parameters, str], DiagonalBank]
+
+
+class Kind(Enum):
+    """What the parameters are."""
+
+    S4D = "s4d"  # log_decay, frequency (d, n), log_dt (d,), B, C (d, n, 2)
+    DSS = "dss"  # decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2)
+    EMA = "ema"  # alpha, damping, beta, eta (d, n)
+    # each followed by D (d,), where there is one
+
+
+class Maker(NamedTuple):
+    """Tables of parameters, and the parameters' gradients from those of the tables; neither records a graph."""
+
+    tables: Callable[[Parameters, str, int, bool], Made]  # (parameters, option, T, delay)
+    gradients: Callable[..., list[Tensor]]  # (parameters, powers, gradients of Made or None, option, delay)
+
+
+class Modes:
+    """How one kind of layer makes its bank: `bank(parameters, option)`.
+
+    `example` gives small parameters to probe kernels with, and `fused` are the options that these take. Made once for
+    each kind, where its layer is defined: that registers the operator.
+    """
+
+    def __init__(
+        self, kind: Kind, bank: MakeBank, example: Callable[[], Parameters], fused: tuple[str, ...] = ("",)
+    ) -> None:
+        self.kind, self.bank, self.example, self.fused = kind, bank, example, fused
+        self._operator = _operator(self)
+
+    def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
+        if traced(*parameters):
+            toeplitz, M_in, M_out, powers, whole = self._operator(list(parameters), option, T, delay)
+            return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
+        like = parameters[0]
+        if like.is_cuda and T > 1 and plain() and self.maker(like, option) is not self._torch:
+            made = _Modes.apply(self, option, T, delay, *parameters)
+            return Blocks(*made[:3], DiagonalCarry(*(_formed(t) for t in made[3:])))
+        return diagonal_blocks(self.bank(parameters, option), T, like.dtype, delay)
+
+    def maker(self, like: Tensor, option: str) -> Maker:
+        if option not in self.fused:
+            return self._torch
+        found: Maker = choose(f"{self.kind.value}_tables", self._candidates, like.device, like.dtype)
+        return found
+
+    @cached_property
+    def _torch(self) -> Maker:
+        return Maker(self._made, self._slopes)
+
+    @cached_property
+    def _candidates(self) -> tuple[Candidate, ...]:
+        everywhere: Any = (lambda device, dtype: True), (lambda: self._torch), (lambda *_: True)
+        on_gpu = Candidate("triton", float32_on_gpu, self._load, self.agrees)
+        return on_gpu, *(Candidate(name, *everywhere) for name in ("torch", "reference"))
+
+    def _load(self) -> Maker:
+        from resolvent.ops.modes.triton import maker
+
+        return maker(self.kind)
+
+    def agrees(self, maker: Maker, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether it gives the truth's tables and gradients, of an odd number of steps and with a delay."""
+        parameters, option = [p.to(device, dtype) for p in self.example()], self.fused[0]
+        return all(_same(maker, self._torch, parameters, option, *asked) for asked in ((11, False), (20, True)))
+
+    # -- in torch's operations -------------------------------------------------------------------------------------
+
+    def _made(self, parameters: Parameters, option: str, T: int, delay: bool) -> Made:
+        with as_run():
+            toeplitz, M_in, M_out, powers, whole = self.graph(parameters, option, T, delay)
+        return toeplitz, M_in, M_out, powers, whole
+
+    def graph(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        """The same as a differentiable function."""
+        bank = self.bank(parameters, option)
+        made = diagonal_tables(bank, first_number(bank, delay).to(parameters[0].dtype), T, delay)
+        return [stacked(t).contiguous() for t in made]
+
+    def _slopes(
+        self, parameters: Parameters, powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
+    ) -> list[Tensor]:
+        """The bank once more, with a graph; what follows it has gradients of its own."""
+        with as_run(), recording():
+            own = [p.detach().requires_grad_() for p in parameters]
+            bank = self.bank(own, option)
+            ends = [bank.lam, bank.weight, first_number(bank, delay).to(powers.dtype)]
+        shapes = _shapes(powers.shape, bank.lam.is_complex())
+        asked = [powers.new_zeros(()).expand(s) if t is None else t for t, s in zip(g, shapes, strict=True)]
+        if bank.lam.is_complex():
+            asked[3:] = [torch.view_as_complex(t.contiguous()) for t in asked[3:]]
+            powers = torch.view_as_complex(powers)
+        kept: list[Any] = [*asked[:3], None if g[3] is None else asked[3], asked[4]]
+        still = replace(bank, lam=bank.lam.detach(), weight=bank.weight.detach())
+        found = table_gradients(still, powers, kept, delay)[:3]
+        with as_run(), recording():
+            pairs = [(end, slope.to(end.dtype)) for end, slope in zip(ends, found, strict=True) if end.requires_grad]
+            slopes = torch.autograd.grad([e for e, _ in pairs], own, [s for _, s in pairs], allow_unused=True)
+        return [torch.zeros_like(p) if t is None else t for t, p in zip(slopes, own, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One layer's bank: made when it is called, or passed over on the way from parameters to tables."""
+
+    modes: Modes
+    parameters: Parameters
+    option: str = ""
+
+    def __call__(self) -> DiagonalBank:
+        return self.modes.bank(self.parameters, self.option)
+
+    def blocks(self, T: int, delay: bool) -> Blocks:
+        return self.modes.blocks(self.parameters, self.option, T, delay)
+
+
+def _formed(t: Tensor) -> Tensor:
+    return torch.view_as_complex(t) if t.shape[-1] == 2 and t.dim() != 2 else t
+
+
+def _shapes(powers: torch.Size, pair: bool) -> list[tuple[int, ...]]:
+    d, T, n = powers[:3]
+    s, number = (2 * n, (2,)) if pair else (n, ())
+    return [(d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)]
+
+
+def _same(one: Maker, other: Maker, parameters: Parameters, option: str, T: int, delay: bool) -> bool:
+    if delay:
+        parameters = parameters[:-1]  # D is not delayed
+    found, want = (by.tables(parameters, option, T, delay) for by in (one, other))
+    weights = [torch.cos(torch.arange(t.numel(), device=t.device, dtype=t.dtype)).view(t.shape) for t in want]
+    slopes = [by.gradients(parameters, want[3], weights, option, delay) for by in (one, other)]
+    return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.abs().max() + 1)) for x, y in
+               (*zip(found, want, strict=True), *zip(*slopes, strict=True)))  # fmt: skip
+
+
+class _Modes(torch.autograd.Function):
+    """A `Maker` under autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, modes: Modes, option: str, T: int, delay: bool, *parameters: Tensor) -> Made:
+        made = modes.maker(parameters[0], option).tables(parameters, option, T, delay)
+        ctx.save_for_backward(made[3], *parameters)
+        ctx.own, ctx.shapes = (modes, option, T, delay), [t.shape for t in made]
+        ctx.set_materialize_grads(False)
+        return made
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        powers, *parameters = ctx.saved_tensors
+        modes, option, T, delay = ctx.own
+        if by_graph_only(*gradients):
+            g = [powers.new_zeros(s) if t is None else t for t, s in zip(gradients, ctx.shapes, strict=True)]
+            again = lambda *own: tuple(modes.graph(own, option, T, delay))  # noqa: E731
+            return *(None,) * 4, *gradients_by_graph(again, parameters, g, ctx.needs_input_grad[4:])
+        found = modes.maker(parameters[0], option).gradients(parameters, powers, gradients, option, delay)
+        return *(None,) * 4, *found
+
+
+# -- as one node of a graph --------------------------------------------------------------------------------------------
+
+
+def _operator(modes: Modes) -> Any:
+    name = f"resolvent::{modes.kind.value}_tables"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def tables(
+        parameters: list[Tensor], option: str, T: int, delay: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return modes.maker(parameters[0], option).tables(parameters, option, T, delay)
+
+    @tables.register_fake
+    def _(parameters: list[Tensor], option: str, T: int, delay: bool) -> tuple[Tensor, ...]:
+        like = parameters[3]
+        pair = like.dim() == 3
+        shapes = _shapes(torch.Size((like.shape[0], T, like.shape[1])), pair)
+        return tuple(like.new_empty(shape) for shape in shapes)
+
+    @torch.library.custom_op(f"{name}_backward", mutates_args=())
+    def backward(
+        parameters: list[Tensor],
+        powers: Tensor,
+        g_toeplitz: Tensor | None,
+        g_in: Tensor | None,
+        g_out: Tensor | None,
+        g_powers: Tensor | None,
+        g_whole: Tensor | None,
+        option: str,
+        delay: bool,
+    ) -> list[Tensor]:
+        g = g_toeplitz, g_in, g_out, g_powers, g_whole
+        found = modes.maker(parameters[0], option).gradients(parameters, powers, g, option, delay)
+        return [t.contiguous() for t in found]
+
+    @backward.register_fake
+    def _(parameters: list[Tensor], *rest: Any) -> list[Tensor]:
+        return [p.new_empty(p.shape) for p in parameters]
+
+    def saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        parameters, ctx.option, ctx.T, ctx.delay = inputs
+        ctx.save_for_backward(output[3], *parameters)
+        ctx.shapes = [t.shape for t in output]
+        ctx.set_materialize_grads(False)
+
+    def gradients(ctx: Any, *g: Tensor | None) -> tuple[Any, ...]:
+        powers, *parameters = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            full = [powers.new_zeros(s) if t is None else t for t, s in zip(g, ctx.shapes, strict=True)]
+            again = lambda *own: tuple(modes.graph(own, ctx.option, ctx.T, ctx.delay))  # noqa: E731
+            with as_run():
+                found = gradients_by_graph(again, parameters, full, [True] * len(parameters))
+            return list(found), None, None, None
+        given = [None if t is None else t.contiguous() for t in g]
+        return backward(parameters, powers, *given, ctx.option, ctx.delay), None, None, None
+
+    tables.register_autograd(gradients, setup_context=saved)
+    one_by_one(tables)
+    one_by_one(backward)
+    return tables._opoverload

@@ -1,0 +1,78 @@
+"""Launches of `triton_kernels`: tables of float32 parameters, and their gradients, in one kernel each.
+
+Imported by the dispatcher only, because Triton is not required.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from resolvent.ops.blocked.tables import largest
+from resolvent.ops.modes import triton_kernels as kernels
+from resolvent.ops.modes.operation import Kind, Made, Maker
+from resolvent.runtime.launch import on_device
+
+KINDS = {Kind.S4D: 0, Kind.DSS: 1, Kind.EMA: 2}
+COUNT = {Kind.S4D: 5, Kind.DSS: 4, Kind.EMA: 4}  # parameters before D
+ROWS = 16  # powers at a time
+
+
+def maker(kind: Kind) -> Maker:
+    return Maker(lambda *given: _tables(kind, *given), lambda *given: _gradients(kind, *given))
+
+
+def _tables(kind: Kind, parameters: Sequence[Tensor], option: str, T: int, delay: bool) -> Made:
+    own, D, (d, n), like = _given(kind, parameters)
+    number = () if kind is Kind.EMA else (2,)
+    s = n * (2 if number else 1)
+    shapes = (d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)
+    toeplitz, M_in, M_out, powers, whole = made = [like.new_empty(shape) for shape in shapes]
+    with on_device(like):
+        kernels.tables_kernel[(d,)](
+            *own, None if delay else D, *made, n, T, _limit(like), **_sizes(kind, own, n, T, delay), num_warps=4
+        )
+    return toeplitz, M_in, M_out, powers, whole
+
+
+def _gradients(
+    kind: Kind, parameters: Sequence[Tensor], powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
+) -> list[Tensor]:
+    own, D, (d, n), like = _given(kind, parameters)
+    T = powers.shape[1]
+    asked = [None if t is None else t.contiguous() for t in g]
+    shared = kind is Kind.DSS  # lam, by all channels
+    found = [like.new_empty((d, *t.shape) if shared and i < 2 else t.shape) for i, t in enumerate(parameters)]
+    out: list[Tensor | None] = [*found[: COUNT[kind]], None, None]
+    slopes = out[:5], None if delay or D is None else found[-1]
+    with on_device(like):
+        kernels.gradient_kernel[(d,)](
+            *own, *asked, *slopes[0], slopes[1], n, T, _limit(like), **_sizes(kind, own, n, T, delay), num_warps=4
+        )
+    return [t.sum(0) if shared and i < 2 else t for i, t in enumerate(found)]
+
+
+def _given(kind: Kind, parameters: Sequence[Tensor]) -> tuple[list[Tensor | None], Tensor | None, torch.Size, Tensor]:
+    """Five parameters as the kernels take them, D, (d, n), and one to make others like."""
+    count = COUNT[kind]
+    own: list[Tensor | None] = [t.detach().contiguous() for t in parameters[:count]]
+    D = parameters[count].detach().contiguous() if len(parameters) > count else None
+    like = parameters[3]  # (d, n) or (d, n, 2) of every kind
+    return [*own, None][:5], D, like.shape[:2], like.detach()
+
+
+def _sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay: bool) -> dict[str, int | bool]:
+    steps = own[2].shape[-1] if kind is Kind.DSS and own[2] is not None else 1
+    return {
+        "KIND": KINDS[kind], "PAIR": kind is not Kind.EMA, "DELAY": delay, "STEPS": steps,
+        "BN": max(16, triton.next_power_of_2(n)), "BT": max(16, triton.next_power_of_2(T)), "ROWS": ROWS,
+    }  # fmt: skip
+
+
+def _limit(like: Tensor) -> float:
+    """The largest logarithm of a modulus."""
+    return math.log(largest(like.dtype))

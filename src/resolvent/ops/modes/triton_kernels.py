@@ -1,0 +1,325 @@
+"""From a diagonal layer's parameters to the tables of its blocked pass, and back: one kernel each, a program a channel.
+
+With z = log lam and w what reads y from the state (`modes`), both in float64 as in `blocked.tables`, a table holds
+
+    lam^(k+1)      POWERS        lam^k                M_IN, rows in reverse order
+    ‾(w lam^e)     M_OUT         Re sum_n w lam^k     the kernel, along the diagonals of TOEPLITZ        k = 0 .. T-1
+
+e = k + 1; with DELAY e = k, and the kernel comes one step later. A power is exp(k z) with its angle reduced in float64,
+so that what remains is good in float32. Gradients of powers are taken in z: that of lam^e is e lam^e.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `init.timestep`: where a logarithm is held
+TURN = tl.constexpr(6.283185307179586)
+SMALL = tl.constexpr(1e-2)  # |z| below which (e^z - 1)/z is a series: its terms then reach float64
+FAINT = tl.constexpr(1e-30)  # what a real lam is held above, for its logarithm
+S4D, DSS, EMA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def _times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
+    return ar * br - ai * bi, ar * bi + ai * br
+
+
+@triton.jit
+def _held(x):  # type: ignore[no-untyped-def]
+    return tl.exp(tl.minimum(tl.maximum(x, LOWEST), HIGHEST))
+
+
+@triton.jit
+def _moves(x):  # type: ignore[no-untyped-def]
+    """1 where `_held` follows x, else 0."""
+    return tl.where((x >= LOWEST) & (x <= HIGHEST), 1.0, 0.0)
+
+
+@triton.jit
+def _growth(zr, zi):  # type: ignore[no-untyped-def]
+    """f(z) = (e^z - 1)/z and f'(z) = (1 + (z - 1) f)/z."""
+    size = zr * zr + zi * zi
+    near = size < SMALL * SMALL
+    er, ei = tl.exp(zr) * tl.cos(zi), tl.exp(zr) * tl.sin(zi)
+    safe = tl.where(near, 1.0, size)
+    fr, fi = _times(er - 1.0, ei, zr / safe, -zi / safe)
+    tr, ti = _times(zr - 1.0, zi, fr, fi)
+    sr, si = _times(tr + 1.0, ti, zr / safe, -zi / safe)
+    z2r, z2i = _times(zr, zi, zr, zi)
+    z3r, z3i = _times(z2r, z2i, zr, zi)
+    z4r, z4i = _times(z2r, z2i, z2r, z2i)
+    fr = tl.where(near, 1.0 + zr / 2 + z2r / 6 + z3r / 24 + z4r / 120, fr)
+    fi = tl.where(near, zi / 2 + z2i / 6 + z3i / 24 + z4i / 120, fi)
+    sr = tl.where(near, 0.5 + zr / 3 + z2r / 8 + z3r / 30 + z4r / 144, sr)
+    si = tl.where(near, zi / 3 + z2i / 8 + z3i / 30 + z4i / 144, si)
+    return fr, fi, sr, si
+
+
+@triton.jit
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _load(P, at, live):  # type: ignore[no-untyped-def]
+    return tl.load(P + at, mask=live, other=0.0).to(tl.float64)
+
+
+@triton.jit
+def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """z and w (BN,) of channel c, in float64; z as it comes, not held below zero yet."""
+    at = c * n + j
+    if KIND == EMA:
+        p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))
+        zr = tl.log(tl.maximum(1.0 - p * delta, FAINT))
+        wr = p * _load(P2, at, live) * _load(P3, at, live) / tl.sqrt(n.to(tl.float64))
+        return zr, zr * 0.0, wr, wr * 0.0
+    else:
+        own = j if KIND == DSS else at
+        re, im = -_held(_load(P0, own, live)), _load(P1, own, live)
+        first, last = (
+            _held(tl.load(P2 + c * STEPS).to(tl.float64)),
+            _held(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
+        )
+        zr, zi = first * re, last * im
+        fr, fi, _, _ = _growth(zr, zi)
+        ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)
+        if KIND == DSS:  # w = W f(z) z / lam
+            size = re * re + im * im
+            br, bi = _times(zr, zi, re / size, -im / size)
+        else:  # w = 2 C B f(z) dt
+            br, bi = 2 * first * _load(P4, 2 * at, live), 2 * first * _load(P4, 2 * at + 1, live)
+        wr, wi = _times(ar, ai, br, bi)
+        wr, wi = _times(wr, wi, fr, fi)
+        return zr, zi, wr, wi
+
+
+@triton.jit
+def _power(zr, zi, k):  # type: ignore[no-untyped-def]
+    """exp(k z), (rows, BN) in float32, for whole numbers k (rows,)."""
+    k = k.to(tl.float64)[:, None]
+    turns = k * (zi / TURN)[None, :]
+    angle = ((turns - tl.floor(turns + 0.5)) * TURN).to(tl.float32)
+    size = tl.exp((k * zr[None, :]).to(tl.float32))
+    return size * tl.cos(angle), size * tl.sin(angle)
+
+
+@triton.jit
+def tables_kernel(  # type: ignore[no-untyped-def]
+    P0, P1, P2, P3, P4, D, TOEPLITZ, M_IN, M_OUT, POWERS, WHOLE, n, T, LARGEST,
+    KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
+    BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
+    live = j < n
+    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
+    zr = tl.minimum(zr, LARGEST)
+    wr, wi = tl.where(live, wr, 0.0).to(tl.float32), tl.where(live, wi, 0.0).to(tl.float32)
+    S: tl.constexpr = 2 if PAIR else 1  # reals of a number
+    for first in range(0, T, ROWS):
+        k = first + tl.arange(0, ROWS)
+        there = (k < T)[:, None] & live[None, :]
+        at = ((c * T + k)[:, None] * n + j[None, :]) * S
+        qr, qi = _power(zr, zi, k)
+        pr, pi = _power(zr, zi, k + 1)
+        tl.store(POWERS + at, pr, mask=there)
+        back = ((c * T + T - 1 - k)[:, None] * n + j[None, :]) * S
+        tl.store(M_IN + back, qr, mask=there)
+        vr, vi = _times(wr[None, :], wi[None, :], qr, qi)  # w lam^k
+        if DELAY:
+            tl.store(M_OUT + at, vr, mask=there)
+            lr, li = _power(zr, zi, k - 1)
+            kr, _ = _times(wr[None, :], wi[None, :], lr, li)
+            kernel = tl.where(k > 0, tl.sum(tl.where(live[None, :], kr, 0.0), 1), 0.0)
+        else:
+            ur, ui = _times(wr[None, :], wi[None, :], pr, pi)
+            tl.store(M_OUT + at, ur, mask=there)
+            kernel = tl.sum(tl.where(live[None, :], vr, 0.0), 1)
+            if D is not None:
+                kernel += tl.where(k == 0, tl.load(D + c), 0.0)
+        if PAIR:
+            tl.store(POWERS + at + 1, pi, mask=there)
+            tl.store(M_IN + back + 1, qi, mask=there)
+            if DELAY:
+                tl.store(M_OUT + at + 1, -vi, mask=there)
+            else:
+                tl.store(M_OUT + at + 1, -ui, mask=there)
+        # row i, column i + k of the Toeplitz matrix, and zeros below its diagonal: row i = k, columns before it
+        i = column[None, :]
+        matrix = TOEPLITZ + c * T * T
+        tl.store(
+            matrix + i * T + i + k[:, None],
+            kernel[:, None] + tl.zeros((ROWS, BT), tl.float32),
+            mask=(i + k[:, None] < T),
+        )
+        tl.store(
+            matrix + k[:, None] * T + i, tl.zeros((ROWS, BT), tl.float32), mask=(i < k[:, None]) & (k[:, None] < T)
+        )
+    end = tl.zeros((1,), tl.int32) + T
+    hr, hi = _power(zr, zi, end)
+    at = (c * n + j)[None, :] * S
+    tl.store(WHOLE + at, hr, mask=live[None, :])
+    if PAIR:
+        tl.store(WHOLE + at + 1, hi, mask=live[None, :])
+
+
+@triton.jit
+def _collect(G, at, there, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gradients of real and imaginary parts, (rows, BN)."""
+    gr = tl.load(G + at, mask=there, other=0.0)
+    gi = tl.load(G + at + 1, mask=there, other=0.0) if PAIR else gr * 0.0
+    return gr, gi
+
+
+@triton.jit
+def _against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
+    """‾p g."""
+    return pr * gr + pi * gi, pr * gi - pi * gr
+
+
+@triton.jit
+def gradient_kernel(  # type: ignore[no-untyped-def]
+    P0, P1, P2, P3, P4, G_TOEPLITZ, G_IN, G_OUT, G_POWERS, G_WHOLE, O0, O1, O2, O3, O4, OD, n, T, LARGEST,
+    KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
+    BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The parameters' gradients from those of the tables; those that DSS's channels share come one row a channel."""
+    c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
+    live = j < n
+    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
+    free = zr <= LARGEST
+    hr = tl.minimum(zr, LARGEST)
+    S: tl.constexpr = 2 if PAIR else 1
+    # of w, sum ‾lam^e G; of z through w lam^e, sum e ‾lam^e G; of z through powers alone
+    ar, ai = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    er, ei = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    now = 0.0
+    for first in range(0, T, ROWS):
+        k = first + tl.arange(0, ROWS)
+        there = (k < T)[:, None] & live[None, :]
+        at = ((c * T + k)[:, None] * n + j[None, :]) * S
+        lower = k.to(tl.float32)[:, None]  # the exponent k
+        qr, qi = _power(hr, zi, k)
+        pr, pi = _power(hr, zi, k + 1)
+        if G_TOEPLITZ is not None:
+            i, lag = column[None, :], k[:, None]
+            along = tl.load(G_TOEPLITZ + c * T * T + i * T + i + lag, mask=i + lag < T, other=0.0)
+            g = tl.sum(along, 1)  # of the kernel, (rows,)
+            if DELAY:
+                lr, li = _power(hr, zi, k - 1)
+                xr, xi = _against(lr, li, tl.where(k > 0, g, 0.0)[:, None], 0.0)
+                xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
+                er += tl.sum(xr * (lower - 1.0), 0)
+                ei += tl.sum(xi * (lower - 1.0), 0)
+            else:
+                now += tl.sum(tl.where(k == 0, g, 0.0), 0)
+                xr, xi = _against(qr, qi, g[:, None], 0.0)
+                xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
+                er += tl.sum(xr * lower, 0)
+                ei += tl.sum(xi * lower, 0)
+            ar += tl.sum(xr, 0)
+            ai += tl.sum(xi, 0)
+        if G_OUT is not None:  # it holds the conjugate of w lam^e
+            gr, gi = _collect(G_OUT, at, there, PAIR)
+            if DELAY:
+                xr, xi = _against(qr, qi, gr, -gi)
+                steps = lower
+            else:
+                xr, xi = _against(pr, pi, gr, -gi)
+                steps = lower + 1.0
+            xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
+            ar += tl.sum(xr, 0)
+            ai += tl.sum(xi, 0)
+            er += tl.sum(xr * steps, 0)
+            ei += tl.sum(xi * steps, 0)
+        if G_IN is not None:
+            gr, gi = _collect(G_IN, ((c * T + T - 1 - k)[:, None] * n + j[None, :]) * S, there, PAIR)
+            xr, xi = _against(qr, qi, gr, gi)
+            sr += tl.sum(tl.where(there, xr * lower, 0.0), 0)
+            si += tl.sum(tl.where(there, xi * lower, 0.0), 0)
+        if G_POWERS is not None:
+            gr, gi = _collect(G_POWERS, at, there, PAIR)
+            xr, xi = _against(pr, pi, gr, gi)
+            sr += tl.sum(tl.where(there, xr * (lower + 1.0), 0.0), 0)
+            si += tl.sum(tl.where(there, xi * (lower + 1.0), 0.0), 0)
+    if G_WHOLE is not None:
+        end = tl.zeros((1,), tl.int32) + T
+        pr, pi = _power(hr, zi, end)
+        gr, gi = _collect(G_WHOLE, (c * n + j)[None, :] * S, live[None, :], PAIR)
+        xr, xi = _against(pr, pi, gr, gi)
+        sr += tl.sum(tl.where(live[None, :], xr, 0.0), 0) * T
+        si += tl.sum(tl.where(live[None, :], xi, 0.0), 0) * T
+    gwr, gwi = ar.to(tl.float64), ai.to(tl.float64)
+    gzr, gzi = _against(wr, wi, er.to(tl.float64), ei.to(tl.float64))
+    gzr, gzi = tl.where(free, gzr + sr.to(tl.float64), 0.0), gzi + si.to(tl.float64)
+    _hand_on(
+        P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, gzr, gzi, gwr, gwi, KIND, STEPS,
+    )  # fmt: skip
+    if OD is not None:
+        tl.store(OD + c, now)
+
+
+@triton.jit
+def _hand_on(  # type: ignore[no-untyped-def]
+    P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, gzr, gzi, gwr, gwi,
+    KIND: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """From the gradients of z and w to those of the parameters, by `modes`."""
+    at = c * n + j
+    if KIND == EMA:
+        p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))
+        beta, eta, root = _load(P2, at, live), _load(P3, at, live), tl.sqrt(n.to(tl.float64))
+        gq = gzr / tl.maximum(1.0 - p * delta, FAINT)
+        gp = beta * eta / root * gwr - delta * gq
+        tl.store(O0 + at, (gp * p * (1.0 - p)).to(tl.float32), mask=live)
+        tl.store(O1 + at, (-p * gq * delta * (1.0 - delta)).to(tl.float32), mask=live)
+        tl.store(O2 + at, (p * eta / root * gwr).to(tl.float32), mask=live)
+        tl.store(O3 + at, (p * beta / root * gwr).to(tl.float32), mask=live)
+    else:
+        own = j if KIND == DSS else at
+        decay, im = _load(P0, own, live), _load(P1, own, live)
+        re = -_held(decay)
+        log_first, log_last = tl.load(P2 + c * STEPS).to(tl.float64), tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)
+        first, last = _held(log_first), _held(log_last)
+        fr, fi, dr, di = _growth(zr, zi)
+        ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)  # W or B
+        if KIND == DSS:
+            size = re * re + im * im
+            br, bi = _times(zr, zi, re / size, -im / size)
+        else:
+            br, bi = 2 * first * _load(P4, 2 * at, live), 2 * first * _load(P4, 2 * at + 1, live)
+        # w = a b f(z)
+        abr, abi = _times(ar, ai, br, bi)
+        afr, afi = _times(ar, ai, fr, fi)
+        bfr, bfi = _times(br, bi, fr, fi)
+        gar, gai = _against(bfr, bfi, gwr, gwi)
+        gbr, gbi = _against(afr, afi, gwr, gwi)
+        gfr, gfi = _against(abr, abi, gwr, gwi)
+        tr, ti = _against(dr, di, gfr, gfi)
+        gzr, gzi = gzr + tr, gzi + ti
+        gre, gim, g_first, g_last = re * 0.0, re * 0.0, 0.0, 0.0
+        tl.store(O3 + 2 * at, gar.to(tl.float32), mask=live)
+        tl.store(O3 + 2 * at + 1, gai.to(tl.float32), mask=live)
+        if KIND == DSS:  # b = z / lam
+            ur, ui = _against(re / size, -im / size, gbr, gbi)
+            gzr, gzi = gzr + ur, gzi + ui
+            vr, vi = _against(br, bi, ur, ui)
+            gre, gim = -vr, -vi
+        else:  # b = 2 dt C
+            cr, ci = _load(P4, 2 * at, live), _load(P4, 2 * at + 1, live)
+            tl.store(O4 + 2 * at, (2 * first * gbr).to(tl.float32), mask=live)
+            tl.store(O4 + 2 * at + 1, (2 * first * gbi).to(tl.float32), mask=live)
+            g_first += tl.sum(tl.where(live, 2 * (cr * gbr + ci * gbi), 0.0), 0)
+        gre, gim = gre + first * gzr, gim + last * gzi
+        g_first += tl.sum(tl.where(live, re * gzr, 0.0), 0)
+        g_last += tl.sum(tl.where(live, im * gzi, 0.0), 0)
+        tl.store(O0 + at, (gre * re * _moves(decay)).to(tl.float32), mask=live)
+        tl.store(O1 + at, gim.to(tl.float32), mask=live)
+        if STEPS == 1:
+            tl.store(O2 + c, ((g_first + g_last) * first * _moves(log_first)).to(tl.float32))
+        else:
+            tl.store(O2 + c * STEPS, (g_first * first * _moves(log_first)).to(tl.float32))
+            tl.store(O2 + c * STEPS + 1, (g_last * last * _moves(log_last)).to(tl.float32))

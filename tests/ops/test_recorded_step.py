@@ -1,0 +1,155 @@
+"""Recorded streaming steps: what is remembered, compared, replayed and refused, with a stand-in for a CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import assert_close
+from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Layer
+from resolvent.layers import fast_step as lane
+from resolvent.models import build_model
+from resolvent.models.presets import robustness
+from resolvent.ops.step import recorded
+
+CASES = [
+    S4D(4, 6),
+    S4(4, 4),
+    DSS(4, 3),
+    DSS(4, 3, kernel="softmax", length=50),
+    EMA(4, 3),
+    S5(4, 6),
+    LRU(4, 3),
+    S6(4, 3),
+    RGLRU(4),
+]
+
+
+class StandIn:
+    """Runs the work again where a graph would be replayed: it too reads and writes at fixed places."""
+
+    made = 0
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        work()
+        self.work = work
+        StandIn.made += 1
+
+    def replay(self) -> None:
+        recorded._recording.append(True)  # a graph's replay calls no layer
+        self.work()
+        recorded._recording.pop()
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    """A CPU that records steps, and has no short way of its own."""
+    monkeypatch.setattr(recorded, "GRAPHS", {"cpu": StandIn})
+    monkeypatch.setattr(lane, "take", lambda *_: None)
+    StandIn.made = 0
+    return StandIn
+
+
+@pytest.mark.parametrize("layer", CASES, ids=lambda layer: type(layer).__name__)
+def test_a_recorded_stream_equals_the_whole_sequence(layer: Layer, graphs: type[StandIn]) -> None:
+    layer = copy.deepcopy(layer).double()
+    x = torch.randn(2, 9, 4, dtype=torch.float64)
+    want, end = layer(x)
+    kept: list[Any] = []
+    with torch.no_grad(), layer.frozen():
+        state, ys = layer.initial_state(2), []
+        for x_t in x.unbind(1):
+            y_t, state = layer.step(x_t, state)
+            ys.append(y_t)
+            kept.append(state)
+        assert graphs.made == 1
+        again = layer(x[:, :5])[1]
+    assert_close(torch.stack(ys, 1), want, dtype=torch.float64)
+    assert_close(state, end, dtype=torch.float64)
+    assert_close(kept[4], again, dtype=torch.float64)  # a state that was returned is not written to again
+
+
+def test_a_whole_model_is_one_recording(graphs: type[StandIn]) -> None:
+    model = build_model(replace(robustness("s4", "mnist"), layers=2, d_model=8)).eval()
+    x, heard = torch.rand(3, 6, 1), []
+    with torch.no_grad(), model.frozen():
+        state, ys = model.initial_state(3), []
+        for x_t in x.unbind(1):
+            y_t, state = model.step(x_t, state)
+            ys.append(y_t)
+        assert graphs.made == 1
+        hook = model.tower.entry.register_forward_hook(lambda *_: heard.append(1))
+        model.step(x[:, 0], state)
+        hook.remove()
+    assert_close(ys[-1], model(x), atol=1e-4)
+    assert heard  # somebody listens: nothing is passed over
+
+
+def test_only_what_comes_again_is_recorded(graphs: type[StandIn]) -> None:
+    layer = S4D(4, 6)
+    with torch.no_grad():
+        for _ in range(3):
+            layer.step(torch.randn(2, 4), layer.initial_state(2))  # not frozen
+        with layer.frozen():
+            for batch in (1, 2, 3):
+                layer.step(torch.randn(batch, 4), layer.initial_state(batch))
+    assert graphs.made == 0
+    with layer.frozen():
+        for _ in range(3):
+            y, _ = layer.step(torch.randn(2, 4, requires_grad=True), layer.initial_state(2))  # somebody watches
+            assert y.requires_grad
+    assert graphs.made == 0
+
+
+def test_parameters_of_another_context_are_seen(graphs: type[StandIn]) -> None:
+    layer, x = S4D(4, 6), torch.randn(2, 4)
+
+    def stepped() -> Tensor:
+        with torch.no_grad(), layer.frozen():
+            for _ in range(3):
+                y, _ = layer.step(x, layer.initial_state(2))
+            return y
+
+    first = stepped()
+    with torch.no_grad():
+        layer.C.mul_(2)
+        assert layer.D is not None
+        layer.D.mul_(2)
+    assert_close(stepped(), 2 * first)
+
+
+def test_a_wrong_replay_is_refused(
+    graphs: type[StandIn], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Still(StandIn):
+        """Writes nothing: the outputs stay those of zeros."""
+
+        def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+            pass
+
+        def replay(self) -> None:
+            pass
+
+    layer, x = S4D(4, 6), torch.randn(2, 4)
+    run = layer._step_long
+
+    def moved(x: Tensor, state: Any) -> Any:
+        """Another value at every call, as if it read what has changed since."""
+        y, state = run(x, state)
+        moved.calls += 1  # type: ignore[attr-defined]
+        return y + moved.calls, state  # type: ignore[attr-defined]
+
+    moved.calls = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(recorded, "GRAPHS", {"cpu": Still})
+    tables: dict[str, Any] = {}
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "resolvent"):
+        found = [recorded.replay(tables, moved, x, layer.initial_state(2)) for _ in range(4)]
+    assert found == [None] * 4
+    assert caplog.text.count("cannot be recorded") == 1
