@@ -88,7 +88,7 @@ def test_a_whole_model_is_one_recording(graphs: type[StandIn]) -> None:
         hook = model.tower.entry.register_forward_hook(lambda *_: heard.append(1))
         model.step(x[:, 0], state)
         hook.remove()
-    assert_close(ys[-1], model(x), atol=1e-4)
+    assert_close(ys[-1], model(x), tolerance=1e-4)
     assert heard  # somebody listens: nothing is passed over
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.ops import triton_interpreter  # noqa: F401  # isort: skip
 from resolvent.layers import DSS, EMA, S4D, dss, ema, s4d
 from resolvent.ops.blocked import carry, carry_triton
+from resolvent.ops.modes import operation
 from resolvent.ops.modes.operation import Modes
 from resolvent.ops.modes.triton import maker
 
@@ -101,3 +102,23 @@ def test_carried_states_and_their_gradients(real: bool) -> None:
             found.append([g, *(t for t in back(a, g, h0, before) if t is not None)])
         for x, y in zip(*found, strict=True):
             torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("modes", ALL, ids=lambda m: m.kind.value)
+def test_under_autograd_to_second_order(modes: Modes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU runs them: gradients by the kernel, gradients of gradients by the graph of the truth."""
+    monkeypatch.setattr(modes, "maker", lambda like, option: maker(modes.kind))
+    option = modes.fused[0]
+    found = []
+    for run in (
+        lambda *own: operation._Modes.apply(modes, option, 5, False, *own),
+        lambda *own: modes.graph(own, option, 5, False),
+    ):
+        leaves = [p.detach().clone().requires_grad_() for p in modes.example()]
+        made = run(*leaves)
+        first = torch.autograd.grad((made[0] ** 2).sum() + made[4].sum(), leaves, retain_graph=True, allow_unused=True)
+        slopes = torch.autograd.grad((made[0] ** 2).sum(), leaves[2], create_graph=True)
+        second = torch.autograd.grad(slopes[0].sum(), leaves[2])
+        found.append([*first, *second])
+    for i, (g, w) in enumerate(zip(*found, strict=True)):
+        torch.testing.assert_close(g, w, rtol=2e-4, atol=2e-5, msg=lambda m, i=i: f"{i}: {m}")

@@ -65,14 +65,15 @@ class Modes:
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]
         if like.is_cuda and T > 1 and plain() and self.maker(like, option) is not self._torch:
-            made = _Modes.apply(self, option, T, delay, *parameters)
-            return Blocks(*made[:3], DiagonalCarry(*(_formed(t) for t in made[3:])))
+            toeplitz, M_in, M_out, powers, whole = _Modes.apply(self, option, T, delay, *parameters)
+            return Blocks(toeplitz, M_in, M_out, DiagonalCarry(_formed(powers, 4), _formed(whole, 3)))
         return diagonal_blocks(self.bank(parameters, option), T, like.dtype, delay)
 
     def maker(self, like: Tensor, option: str) -> Maker:
         if option not in self.fused:
             return self._torch
-        found: Maker = choose(f"{self.kind.value}_tables", self._candidates, like.device, like.dtype)
+        found: Any = choose(f"{self.kind.value}_tables", self._candidates, like.device, like.dtype)
+        assert isinstance(found, Maker)
         return found
 
     @cached_property
@@ -85,12 +86,12 @@ class Modes:
         on_gpu = Candidate("triton", float32_on_gpu, self._load, self.agrees)
         return on_gpu, *(Candidate(name, *everywhere) for name in ("torch", "reference"))
 
-    def _load(self) -> Maker:
+    def _load(self) -> Any:
         from resolvent.ops.modes.triton import maker
 
         return maker(self.kind)
 
-    def agrees(self, maker: Maker, device: torch.device, dtype: torch.dtype) -> bool:
+    def agrees(self, maker: Any, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether it gives the truth's tables and gradients, of an odd number of steps and with a delay."""
         parameters, option = [p.to(device, dtype) for p in self.example()], self.fused[0]
         return all(_same(maker, self._torch, parameters, option, *asked) for asked in ((11, False), (20, True)))
@@ -145,8 +146,9 @@ class Source:
         return self.modes.blocks(self.parameters, self.option, T, delay)
 
 
-def _formed(t: Tensor) -> Tensor:
-    return torch.view_as_complex(t) if t.shape[-1] == 2 and t.dim() != 2 else t
+def _formed(t: Tensor, dims: int) -> Tensor:
+    """Complex numbers of pairs, which have `dims` dimensions; real ones as they are."""
+    return torch.view_as_complex(t) if t.dim() == dims else t
 
 
 def _shapes(powers: torch.Size, pair: bool) -> list[tuple[int, ...]]:
@@ -181,7 +183,7 @@ class _Modes(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         powers, *parameters = ctx.saved_tensors
         modes, option, T, delay = ctx.own
-        if by_graph_only(*gradients):
+        if by_graph_only(*(t for t in gradients if t is not None)):
             g = [powers.new_zeros(s) if t is None else t for t, s in zip(gradients, ctx.shapes, strict=True)]
             again = lambda *own: tuple(modes.graph(own, option, T, delay))  # noqa: E731
             return *(None,) * 4, *gradients_by_graph(again, parameters, g, ctx.needs_input_grad[4:])
