@@ -271,7 +271,7 @@ def taps() -> list[float]:
 
 def gates() -> list[float]:
     found = []
-    for name, full in (("biased_silu", 1), ("opened", 2), ("blended", 4)):
+    for name, full in (("biased_silu", 1), ("open_gates", 2), ("blend", 4)):
         biases = [torch.randn(5, device=device) for _ in range(1 + (full == 4))]
         inputs = [*(normal(5, 3, 1111) for _ in range(full)), *biases]
         found.append(compared(getattr(gating, name), gating.PLAIN[name], inputs))

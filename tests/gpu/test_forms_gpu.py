@@ -118,7 +118,7 @@ def test_conv_silu(b: int, l: int, e: int) -> None:
     compare(conv_silu.conv_silu, conv_silu.plain_conv_silu, [half(b, l, e), vector(e, 4), vector(e)], 1)
 
 
-@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("opened", 2), ("blended", 4)])
+@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("open_gates", 2), ("blend", 4)])
 def test_gating(name: str, full: int) -> None:
     inputs = [half(5, 3, 1111) for _ in range(full)] + [vector(5) for _ in range(1 + (full == 4))]
     compare(getattr(gating, name), gating.PLAIN[name], inputs, full)

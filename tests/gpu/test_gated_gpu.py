@@ -24,7 +24,7 @@ def _never_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="needs triton, which comes with a CUDA build of torch")
     from resolvent.ops.gated_scan import triton as gated_triton
 
-    monkeypatch.setattr(gated_triton, "tried", lambda key, run, other: run())
+    monkeypatch.setattr(gated_triton, "attempt", lambda key, run, other: run())
 
 
 def draw(b: int, l: int, d: int, dtype: torch.dtype, start: str = "none", reverse: bool = False) -> Inputs:
