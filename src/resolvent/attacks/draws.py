@@ -26,6 +26,10 @@ class Draws:
 
     `uniform(stream, counter, shape)` is (b, *shape): one `stream` per purpose inside an attack, one `counter` per step.
     `fold(key)` gives independent numbers (an attack folds in its name, then the restart); `select` follows a subset.
+
+    Examples:
+        >>> rv.attacks.Draws.of(torch.rand(4, 3), seed=1).index
+        tensor([0, 1, 2, 3])
     """
 
     def __init__(self, seed: int, index: Tensor) -> None:

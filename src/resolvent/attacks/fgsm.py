@@ -19,7 +19,14 @@ from resolvent.attacks.threat.threat import Threat
 
 @dataclass(frozen=True)
 class FGSM(Opened):
-    """x' = project(x + eps * steepest(gradient at x)); draws nothing."""
+    """x' = project(x + eps * steepest(gradient at x)); draws nothing.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> bool((rv.attacks.FGSM()(f, x, y, threat).norm <= 0.1 + 1e-6).all())
+        True
+    """
 
     shapes: ClassVar[bool] = True
     objective: Objective = cross_entropy
@@ -45,5 +52,12 @@ class FGSM(Opened):
 
 
 def fgsm(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`fgsm(f, x, y, threat)`: the fields of `FGSM` as keywords."""
+    """`fgsm(f, x, y, threat)`: the fields of `FGSM` as keywords.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.fgsm(f, x, y, threat).x_adv.shape
+        torch.Size([4, 3])
+    """
     return FGSM(**settings)(f, x, y, threat, draws=draws)

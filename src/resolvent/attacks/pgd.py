@@ -39,6 +39,12 @@ class PGD(Opened):
     passes        gradients averaged per step (expectation over transformations)
 
     `PGD(steps=40)(f, x, y, threat, target=3)` looks for class 3 and calls nothing else a success.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> bool((rv.PGD(steps=5)(f, x, y, threat).norm <= 0.1 + 1e-6).all())
+        True
     """
 
     shapes: ClassVar[bool] = True
@@ -76,7 +82,14 @@ class PGD(Opened):
 
 
 def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`, `lengths` and `target`."""
+    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`, `lengths` and `target`.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.pgd(f, x, y, threat, steps=20).x_adv.shape
+        torch.Size([4, 3])
+    """
     given = {name: settings.pop(name) for name in ("labels", "lengths", "target") if name in settings}
     return PGD(**settings)(f, x, y, threat, draws=draws, **given)
 
@@ -90,7 +103,15 @@ def aim_objective(objective: Objective, rows: Rows) -> Objective:
 def ascend(
     victim: Victim, rows: Rows, x_adv: Tensor, steps: int, step: Tensor | float, objective: Objective = cross_entropy
 ) -> Tensor:
-    """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs."""
+    """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs.
+
+    Examples:
+        >>> from resolvent.attacks.rows import Rows
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> rows = Rows(x, y, (y,), rv.Threat("linf", 0.1), rv.attacks.Draws.of(x))
+        >>> rv.attacks.ascend(rv.attacks.Victim(f), rows, x, steps=5, step=0.03).shape
+        torch.Size([4, 3])
+    """
     region = rows.threat.around(rows.x)
     for _ in range(steps):
         loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels, lengths=rows.lengths)

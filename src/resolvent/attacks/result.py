@@ -19,6 +19,13 @@ class AttackResult:
 
     A sample whose attack failed carries the strongest point that was seen. `margin` is max_{j != y} z_j - z_y: positive
     when misclassified. Points at which the model gave NaN are never kept; the sample is marked in `non_finite`.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> found = rv.attacks.pgd(f, x, y, threat, steps=5)
+        >>> found.x_adv.shape, found.success.dtype
+        (torch.Size([4, 3]), torch.bool)
     """
 
     x_adv: Tensor  # (b, ...)
@@ -70,6 +77,11 @@ class Attack(Protocol):
 
     f maps (b, ...) to logits (b, classes); a `Victim` may stand for it. `clean_logits` spares the forward pass at x.
     Where samples are padded, `lengths` (b,) is handed over too, and f is called as f(x, lengths).
+
+    Examples:
+        >>> attack: rv.attacks.Attack = rv.PGD(steps=20)
+        >>> callable(attack)
+        True
     """
 
     @property

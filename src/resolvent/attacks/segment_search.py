@@ -23,7 +23,12 @@ from resolvent.attacks.strongest import Strongest
 
 @dataclass(frozen=True)
 class SegmentSearch(Opened):
-    """`SegmentSearch(n_queries=500)(f, x, y, threat)`."""
+    """`SegmentSearch(n_queries=500)(f, x, y, threat)`.
+
+    Examples:
+        >>> rv.attacks.SegmentSearch(n_queries=10).n_queries
+        10
+    """
 
     shapes: ClassVar[bool] = True
     objective: Objective = squared_deviation

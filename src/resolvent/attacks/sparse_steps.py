@@ -36,6 +36,13 @@ class SparseSteps(Opened):
     ascent    steps of the gradient ascent on a set of time steps
     swaps     exchanges that are tried
     restarts  the first begins at the most promising steps, others at random ones
+
+    Examples:
+        >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
+        >>> x, y = torch.rand(4, 8, 1), torch.tensor([0, 1, 0, 1])
+        >>> found = rv.attacks.SparseSteps(swaps=1)(f, x, y, rv.Threat("linf", 0.5, steps=2))
+        >>> bool(((found.x_adv != x).any(2).sum(1) <= 2).all())
+        True
     """
 
     shapes: ClassVar[bool] = True
@@ -71,7 +78,14 @@ class SparseSteps(Opened):
 def sparse_steps(
     f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
 ) -> AttackResult:
-    """`sparse_steps(f, x, y, threat, swaps=50)`: the fields of `SparseSteps` as keywords, `lengths` and `target`."""
+    """`sparse_steps(f, x, y, threat, swaps=50)`: the fields of `SparseSteps` as keywords, `lengths` and `target`.
+
+    Examples:
+        >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
+        >>> x, y = torch.rand(4, 8, 1), torch.tensor([0, 1, 0, 1])
+        >>> rv.attacks.sparse_steps(f, x, y, rv.Threat("linf", 0.5, steps=2), swaps=1).x_adv.shape
+        torch.Size([4, 8, 1])
+    """
     given = {name: settings.pop(name) for name in ("lengths", "target") if name in settings}
     return SparseSteps(**settings)(f, x, y, threat, draws=draws, **given)
 

@@ -34,6 +34,10 @@ class UniversalSettings:
     """epochs over the samples, how many of them a step averages, and where random numbers start.
 
     The objective of a sample is capped: one that is broken beyond doubt must not outweigh those that still stand.
+
+    Examples:
+        >>> rv.attacks.UniversalSettings(epochs=3).epochs
+        3
     """
 
     epochs: int = 10
@@ -48,7 +52,15 @@ class UniversalSettings:
 
 @dataclass(frozen=True, eq=False)
 class Universal:
-    """`delta` keeps to the threat; `apply` adds it, cut at the bounds and left out where nothing may change."""
+    """`delta` keeps to the threat; `apply` adds it, cut at the bounds and left out where nothing may change.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> found = rv.attacks.universal(f, (x, y), threat, rv.attacks.UniversalSettings(epochs=1))
+        >>> found.delta.shape
+        torch.Size([1, 3])
+    """
 
     delta: Tensor  # (1, ...)
     threat: Threat
@@ -76,7 +88,15 @@ class Universal:
 def universal(
     f: Callable[..., Tensor], data: Any, threat: Threat, settings: UniversalSettings | None = None
 ) -> Universal:
-    """The delta that raises the mean objective most over `data`: (x, y), (x, y, lengths), or a loader of such."""
+    """The delta that raises the mean objective most over `data`: (x, y), (x, y, lengths), or a loader of such.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> made = rv.attacks.universal(f, (x, y), threat, rv.attacks.UniversalSettings(epochs=1))
+        >>> bool(made.delta.abs().max() <= 0.1 + 1e-6)
+        True
+    """
     how = settings or UniversalSettings()
     x, y, lengths = gather("universal", data, None)
     check_data("universal", x, y)

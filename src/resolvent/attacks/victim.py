@@ -28,6 +28,11 @@ class Victim:
     `model.from_embedding`, `with victim.attacked():` sets evaluation mode, stops parameter gradients and enters
     `frozen()` of the module, or of the modules inside of it that offer it (or the context that `freeze` makes), and
     puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+
+    Examples:
+        >>> victim = rv.attacks.Victim(torch.nn.Linear(3, 5), batch_size=2)
+        >>> victim.forward(torch.rand(7, 3)).shape
+        torch.Size([7, 5])
     """
 
     def __init__(

@@ -19,7 +19,12 @@ AdSKind = Literal["relu", "sigmoid", "tanh"]
 
 
 class AdS(nn.Module):
-    """(..., d) -> (..., d)."""
+    """(..., d) -> (..., d).
+
+    Examples:
+        >>> rv.blocks.AdS(4, "sigmoid")(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, d_model: int, kind: AdSKind = "relu", *, shift: bool = False, bias: bool = True) -> None:
         super().__init__()

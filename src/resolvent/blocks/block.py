@@ -19,6 +19,10 @@ class Block(Layer, ABC):
     Inside `_sequence` the layers are *called*, so that a forward hook on any of them sees its input and output, and
     each zeroes its own padding. `state` is a dict by the layers' names (`{}` where both directions are run);
     `state.get(name)` goes in, the dict of what comes out is returned.
+
+    Examples:
+        >>> issubclass(rv.blocks.Block, rv.layers.Layer)
+        True
     """
 
     def layers(self) -> dict[str, Layer]:
@@ -54,7 +58,12 @@ def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]
 
 
 def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain."""
+    """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain.
+
+    Examples:
+        >>> len(rv.blocks.merged_groups(rv.blocks.Residual(rv.S5(4, 8)))) > 1
+        True
+    """
     return merge_groups((group for _, layer in outermost(module) for group in layer.optim_groups()), module)
 
 

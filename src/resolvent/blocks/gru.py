@@ -16,6 +16,10 @@ class GRU(Layer):
 
     With `width` > 1 the unit reads SiLU of a causal convolution of so many taps, as the recurrences of Mamba and Hawk
     do; its state "conv" are the last width - 1 inputs.
+
+    Examples:
+        >>> rv.blocks.GRU(4)(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(self, d_model: int, width: int = 1, *, check_finite: bool = False) -> None:

@@ -28,6 +28,10 @@ class H3(Block):
     """d_state taps and states; d_model / head_dim heads; `ads` scales the sum over keys before W_o.
 
     ssm   a causal layer on the heads in place of S4D(heads, d_state)
+
+    Examples:
+        >>> rv.blocks.H3(4, 8)(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(

@@ -20,6 +20,10 @@ class Hawk(Block):
     """g = gelu(W_y x);   r = RGLRU(conv(W_x x));   out = W_o (g * r), on `inner` channels (d_model when None).
 
     `ads` (a module on the inner width) scales r before the gate.
+
+    Examples:
+        >>> rv.blocks.Hawk(4)(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(

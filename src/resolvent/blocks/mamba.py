@@ -25,6 +25,12 @@ class Mamba(Block):
     The inner width is expand * d_model; `dt_rank` "auto" is ceil(d_model / 16). `bias` gives W_in and W_out biases,
     `conv_bias` the convolution. `ads` (a module on the inner width) scales y before the gate; `ssm` is a causal layer
     of that width in place of S6.
+
+    Examples:
+        >>> block = rv.Mamba(4, 8)
+        >>> y, state = block(torch.randn(2, 10, 4))
+        >>> y.shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(

@@ -38,6 +38,10 @@ class GatedAttention(Block):
     bidirectional   moving averages in both directions and attention to both sides; no streaming then
     unmasked        attention to both sides with a moving average that runs forward alone; no streaming either
     ads             adaptive scaling (a module on d_model) of the moving average, before its silu
+
+    Examples:
+        >>> rv.blocks.GatedAttention(4, z=4, hidden=8, d_state=4)(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(

@@ -29,6 +29,10 @@ class Mixer(nn.Module):
 
     `final` is a second activation after the map (seed tables that print Linear, GELU). "full_glu" and "gelu" are S5's
     names for "glu" and "none".
+
+    Examples:
+        >>> rv.blocks.Mixer(4, "glu")(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(
@@ -73,7 +77,12 @@ class Mixer(nn.Module):
 
 
 class MLP(nn.Module):
-    """W2 act(W1 x + b1) + b2: the feed-forward part of Mega and H3."""
+    """W2 act(W1 x + b1) + b2: the feed-forward part of Mega and H3.
+
+    Examples:
+        >>> rv.blocks.MLP(4, 16)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, d_model: int, width: int, *, act: Activation = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
@@ -88,7 +97,12 @@ class MLP(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """W (gelu(U1 x) * U2 x): the feed-forward part of Hawk and Griffin."""
+    """W (gelu(U1 x) * U2 x): the feed-forward part of Hawk and Griffin.
+
+    Examples:
+        >>> rv.blocks.GatedMLP(4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, d_model: int, expand: int = 3) -> None:
         super().__init__()

@@ -15,7 +15,12 @@ NormKind = Literal["layer", "batch", "rms", "scale", "none"]
 
 
 def make_norm(kind: NormKind, d_model: int, eps: float | None = None) -> nn.Module:
-    """`eps`, added to the mean square or variance; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch"."""
+    """`eps`, added to the mean square or variance; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch".
+
+    Examples:
+        >>> rv.blocks.make_norm("rms", 4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
     table = {"layer": LayerNorm, "batch": BatchNorm, "rms": RMSNorm, "scale": ScaleNorm, "none": NoNorm}
     check_choice("make_norm", "kind", kind, tuple(table))
     return table[kind](d_model) if eps is None or kind == "none" else table[kind](d_model, eps)
@@ -30,6 +35,13 @@ class NoNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
+    """torch's LayerNorm over the channels, (..., d) -> (..., d).
+
+    Examples:
+        >>> rv.blocks.LayerNorm(4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
+
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
@@ -41,7 +53,12 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * (1 + scale), scale starting at zero: Griffin's form."""
+    """x / rms(x) * (1 + scale), scale starting at zero: Griffin's form.
+
+    Examples:
+        >>> rv.blocks.RMSNorm(4)(torch.ones(1, 4)).round(decimals=3)
+        tensor([[1., 1., 1., 1.]], grad_fn=...)
+    """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -53,7 +70,12 @@ class RMSNorm(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """x / rms(x) times one learned number: what Mega uses on text."""
+    """x / rms(x) times one learned number: what Mega uses on text.
+
+    Examples:
+        >>> rv.blocks.ScaleNorm(4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -68,6 +90,10 @@ class BatchNorm(nn.Module):
     """Per-channel statistics over batch and time; padding does not count.
 
     In training mode a single step has no statistics of its own sequence, so streaming needs `eval()`.
+
+    Examples:
+        >>> rv.blocks.BatchNorm(4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
     """
 
     running_mean: Tensor

@@ -8,7 +8,12 @@ from resolvent.blocks.block import Block, State
 
 
 class Pointwise(Block):
-    """Any module (..., d) -> (..., d) with parameters behind the layer contract."""
+    """Any module (..., d) -> (..., d) with parameters behind the layer contract.
+
+    Examples:
+        >>> rv.blocks.Pointwise(4, torch.nn.Linear(4, 4))(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, d_model: int, inner: nn.Module) -> None:
         super().__init__(d_model)

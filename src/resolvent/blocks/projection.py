@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 
 class Projection(nn.Module):
-    """W x + b with W normal of the given standard deviation (1/sqrt(d_in) when None) and b zero."""
+    """W x + b with W normal of the given standard deviation (1/sqrt(d_in) when None) and b zero.
+
+    Examples:
+        >>> rv.blocks.Projection(4, 8)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 8])
+    """
 
     def __init__(self, d_in: int, d_out: int, *, std: float | None = None, bias: bool = True) -> None:
         super().__init__()

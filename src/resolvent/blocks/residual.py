@@ -13,6 +13,12 @@ class Residual(Block):
     postnorm  y = norm(x + drop(mixer(ads(layer(x)))))
 
     `skip=False` leaves the x + out. `ads` and `mixer` are any modules (..., d) -> (..., d); None passes through.
+
+    Examples:
+        >>> block = rv.blocks.Residual(rv.S5(4, 8), mixer=rv.blocks.Mixer(4))
+        >>> y, state = block(torch.randn(2, 10, 4))
+        >>> y.shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(

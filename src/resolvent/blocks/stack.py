@@ -14,7 +14,13 @@ from resolvent.blocks.block import Block, Layer, State, any_bidirectional
 
 
 class Stack(Block):
-    """y = block_r(... block_1(x)). Bidirectional as soon as one of the blocks is."""
+    """y = block_r(... block_1(x)). Bidirectional as soon as one of the blocks is.
+
+    Examples:
+        >>> stack = rv.blocks.Stack([rv.blocks.Residual(rv.S5(4, 8)), rv.blocks.Residual(rv.S5(4, 8))])
+        >>> stack(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
+    """
 
     quick = True  # it may go around its modules: a whole model, which has forms of its own, says no
 

@@ -126,7 +126,11 @@ def plan(cases: Iterable[Case], full: bool) -> Iterator[tuple[Case, Property]]:
 
 
 def check_layers(name: str | None = None, settings: Settings | None = None, listener: Listener | None = None) -> Report:
-    """Check one of the library's layers, or all of them."""
+    """Check one of the library's layers, or all of them.
+
+    Examples:
+        >>> report = rv.conformance.check_layers("S5")  # doctest: +SKIP
+    """
     settings = settings or Settings()
     results = []
     for case, prop in plan(select(name), settings.full):

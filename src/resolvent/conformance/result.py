@@ -34,7 +34,12 @@ class Skip:
 
 @dataclass(frozen=True)
 class Result:
-    """One property of one case."""
+    """One property of one case.
+
+    Examples:
+        >>> rv.conformance.Result("S5", "default", "steps", "ok").property
+        'steps'
+    """
 
     layer: str
     case: str
@@ -48,7 +53,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """All results of one check, with the settings that it ran under."""
+    """All results of one check, with the settings that it ran under.
+
+    Examples:
+        >>> report = rv.conformance.Report((rv.conformance.Result("S5", "default", "steps", "ok"),))
+        >>> len(report.results)
+        1
+    """
 
     results: tuple[Result, ...]
     settings: dict[str, Any] = field(default_factory=dict)

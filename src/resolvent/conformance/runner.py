@@ -22,7 +22,12 @@ Listener = Callable[[Result], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How thoroughly, in which dtype, from which seed and on which device to check."""
+    """How thoroughly, in which dtype, from which seed and on which device to check.
+
+    Examples:
+        >>> rv.conformance.Settings(dtype=torch.float32).seed
+        0
+    """
 
     dtype: torch.dtype = torch.float64
     seed: int = 0
@@ -56,6 +61,9 @@ def check(
     The layer needs no base class: forward(x, state, lengths), step(x_t, state) and initial_state(batch) are enough.
     Its width is read from `layer.d_model` unless given; no sequence is longer than `length`. Properties that it has no
     means for are "n/a".
+
+    Examples:
+        >>> report = rv.conformance.check(lambda: rv.S5(2, 4), name="S5", length=9)  # doctest: +SKIP
     """
     settings = settings or Settings()
     layer = factory()

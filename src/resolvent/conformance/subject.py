@@ -24,6 +24,10 @@ class Traits:
     unidirectional  builds the same layer without its second direction
     open_lengths  what is traced of it does not depend on the length: one graph for many, exports with an open length
     refuses       settings that the constructor must refuse
+
+    Examples:
+        >>> rv.conformance.Traits(stable=True).streams
+        True
     """
 
     streams: bool = True

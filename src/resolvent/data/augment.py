@@ -24,6 +24,10 @@ class CropFlip:
     """Pad a side x side image with zeros, cut it back at a random place, mirror every second one.
 
     "pixels": x (b, side^2, c), one pixel a step. "planes": the same numbers, colour plane after colour plane.
+
+    Examples:
+        >>> rv.data.CropFlip(side=8, pad=1).pad
+        1
     """
 
     side: int = 32

@@ -9,7 +9,12 @@ VARIABLE = "RESOLVENT_DATA"
 
 
 def data_folder() -> Path:
-    """The folder as it is set now; it need not exist."""
+    """The folder as it is set now; it need not exist.
+
+    Examples:
+        >>> rv.data.data_folder().is_absolute()
+        True
+    """
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else Path.home() / ".cache" / "resolvent"
 

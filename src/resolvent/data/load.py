@@ -36,11 +36,23 @@ _TASKS: dict[str, Callable[..., Task]] = {
 
 
 def task_names() -> tuple[str, ...]:
+    """The names that `load_task` takes.
+
+    Examples:
+        >>> "digits" in rv.data.task_names()
+        True
+    """
+
     return tuple(_TASKS)
 
 
 def task_summaries() -> dict[str, str]:
-    """Each name with one line about it."""
+    """Each name with one line about it.
+
+    Examples:
+        >>> sorted(rv.data.task_summaries()) == sorted(rv.data.task_names())
+        True
+    """
     return {name: inspect.getdoc(make).partition("\n")[0] for name, make in _TASKS.items()}  # type: ignore[union-attr]
 
 
@@ -51,7 +63,12 @@ def task_options(name: str) -> dict[str, Any]:
 
 
 def load_task(name: str, **options: Any) -> Task:
-    """The task of that name; `options` go to the function of the same name (a `seed` for the split, ...)."""
+    """The task of that name; `options` go to the function of the same name (a `seed` for the split, ...).
+
+    Examples:
+        >>> rv.load_task("digits").classes
+        10
+    """
     if not isinstance(name, str):
         raise TypeError(f"load_task: expected a name, got {type(name).__name__}; known: {', '.join(_TASKS)}.")
     make = _TASKS.get(name.replace("_", "-"))

@@ -25,7 +25,14 @@ SHARE = 0.4  # of the device's free memory that a split may take
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One batch as a model reads it; `index` (b,) are places in the split, `epoch` counts from 0."""
+    """One batch as a model reads it; `index` (b,) are places in the split, `epoch` counts from 0.
+
+    Examples:
+        >>> loader = rv.data.Loader(rv.load_task("digits").train, batch_size=4)
+        >>> batch = loader.at(0)
+        >>> batch.x.shape, batch.y.shape, batch.epoch
+        (torch.Size([4, 64, 1]), torch.Size([4]), 0)
+    """
 
     x: Tensor
     y: Tensor
@@ -35,7 +42,13 @@ class Samples:
 
 
 class Loader:
-    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
+    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller.
+
+    Examples:
+        >>> loader = rv.data.Loader(rv.load_task("digits").train, batch_size=32)
+        >>> loader.at(0).x.shape
+        torch.Size([32, 64, 1])
+    """
 
     def __init__(
         self,

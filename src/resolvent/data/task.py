@@ -22,6 +22,11 @@ class Split:
     and lengths (n, 2). With `packed`, x holds whole numbers in few bytes, as they lie on the disk, and `select` unpacks
     what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed, or 2 k / packed - 1 where
     they are `centred`.
+
+    Examples:
+        >>> test = rv.load_task("digits").test
+        >>> test.x.shape, test.y.shape
+        (torch.Size([447, 64, 1]), torch.Size([447]))
     """
 
     x: Tensor
@@ -74,6 +79,11 @@ class Task:
     tokeniser    how text became tokens, where the task is made of text
     preprocess   how raw values became those of the splits, for new data to come the same way; None: they are raw
     horizon      y holds the next so many steps of what x is the past of; None: no forecast
+
+    Examples:
+        >>> task = rv.load_task("digits")
+        >>> task.length, task.channels, task.classes, task.bounds
+        (64, 1, 10, (0.0, 1.0))
     """
 
     name: str

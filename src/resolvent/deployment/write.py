@@ -37,6 +37,11 @@ class Exported:
 
     largest_error   by which outputs of the files differ from the model's, in units of the largest output
     no_step         why there is no step form
+
+    Examples:
+        >>> made = rv.export(rv.build_model(rv.ModelConfig(d_model=4, layers=1)), "deployed")  # doctest: +SKIP
+        >>> made.sequence.name, made.step.name, made.card.name  # doctest: +SKIP
+        ('model.pt2', 'step.pt2', 'export.json')
     """
 
     sequence: Path
@@ -59,6 +64,12 @@ def export(
 
     What was written is read again and compared with the model at several batches and lengths; a file that differs by
     more than 1e-5 is not kept. pt2 keeps the model's dtype, ONNX is float32.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1))
+        >>> made = rv.export(model, "deployed", "pt2")  # doctest: +SKIP
+        >>> made.largest_error < 1e-5  # doctest: +SKIP
+        True
     """
     if to not in TARGETS:
         raise UsageError(f"export: expected --to {' or '.join(TARGETS)}, got {to!r}.")

@@ -55,6 +55,11 @@ def ptd(
     recompute  search even where a result is shipped; giving `how` does so, too
 
     The result says whether the search converged and what to try where it did not.
+
+    Examples:
+        >>> found = rv.init.ptd("legs", 16)  # stored in the package: nothing is searched for
+        >>> found.V.shape, found.lam.shape
+        (torch.Size([16, 16]), torch.Size([16]))
     """
     with torch.device("cpu"):
         objective = objective or SteadyObjective()
@@ -68,7 +73,13 @@ def ptd(
 
 
 def diagonalise(matrix: Tensor | str, E: Tensor, n: int | None = None, *, B: Tensor | None = None) -> PTD:
-    """A + E diagonalised for an E that is given, with the same measurements. Nothing is searched for."""
+    """A + E diagonalised for an E that is given, with the same measurements. Nothing is searched for.
+
+    Examples:
+        >>> A, B = rv.ssm.hippo("legs", 4)
+        >>> rv.init.diagonalise(A, torch.zeros_like(A)).relative_size
+        0.0
+    """
     with torch.device("cpu"):
         A, B = _system(matrix, n, B)
         E = _check(E, len(A))
@@ -87,6 +98,10 @@ def closed_form(matrix: Tensor | str, n: int | None = None, *, share: float = 0.
 
     For HiPPO-LegS this is E = share P P^T with A + P P^T normal; share=0.1 gives kappa < 20, D = 0.07 and a relative
     size of 0.08 at every n.
+
+    Examples:
+        >>> rv.init.closed_form("legs", 8, share=0.1).kappa < 1e4
+        True
     """
     with torch.device("cpu"):
         A, B = _system(matrix, n, B)
@@ -99,6 +114,10 @@ def random_perturbation(
     """The baseline: a Gaussian E with ||E||_2 = size ||A||_2 instead of one that was searched for.
 
     It lowers kappa as 1 / size, but leaves spectra unstable from about n = 32 on, and the transfer function far off.
+
+    Examples:
+        >>> round(rv.init.random_perturbation("legs", 8, size=0.1).relative_size, 3)
+        0.1
     """
     if not 0 < size < float("inf"):
         raise ValueError(f"random_perturbation: expected size > 0 (a share of ||A||_2), got {size}; try 0.1.")

@@ -32,7 +32,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class PaperObjective:
-    """kappa + gamma ||E||_2: the larger gamma, the smaller E and the larger kappa. Neither stability nor D enters."""
+    """kappa + gamma ||E||_2: the larger gamma, the smaller E and the larger kappa. Neither stability nor D enters.
+
+    Examples:
+        >>> rv.init.PaperObjective(gamma=0.3).gamma
+        0.3
+    """
 
     gamma: float = 0.3
     uses_response = False
@@ -43,7 +48,12 @@ class PaperObjective:
 
 @dataclass(frozen=True)
 class CodeObjective:
-    """kappa^2 + lam ||E||_F, the released code's; its runs on the Long Range Arena have lam = 3e-3 and a large E."""
+    """kappa^2 + lam ||E||_F, the released code's; its runs on the Long Range Arena have lam = 3e-3 and a large E.
+
+    Examples:
+        >>> rv.init.CodeObjective(lam=3e-3).lam
+        0.003
+    """
 
     lam: float = 3.0
     uses_response = False
@@ -60,6 +70,10 @@ class SteadyObjective:
     transfer  weight of the squared relative D; without a B there is no transfer function and the term drops out
     hinge     weight of the stability term; used where A itself is stable
     margin    where the hinge begins, as a share of A's own distance from the imaginary axis
+
+    Examples:
+        >>> rv.init.SteadyObjective().margin
+        0.2
     """
 
     size: float = 1000.0

@@ -28,6 +28,10 @@ class Search:
     pairs      for a real matrix: search among spectra of conjugate pairs alone (and one real eigenvalue where n is
                odd), which a layer needs that keeps one of each pair; HiPPO matrices asked for by name always do
     seed       of the random starting candidates
+
+    Examples:
+        >>> rv.init.Search(rounds=2, steps=10).steps
+        10
     """
 
     rounds: int = 20

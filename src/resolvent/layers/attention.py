@@ -31,6 +31,11 @@ class Attention(Layer):
     State: {"k": (b, g, s, e), "v": (b, g, s, e), "seen": (b,)}. The cache is right-aligned: slot j holds position
     seen - s + j and is empty where that is negative. s is size - 1, or all positions so far for "full". Projections
     start normal with variance 1 / (inputs); b_o starts at zero.
+
+    Examples:
+        >>> y, cache = rv.Attention(8, heads=2)(torch.randn(2, 50, 8))
+        >>> y.shape
+        torch.Size([2, 50, 8])
     """
 
     def __init__(

@@ -48,6 +48,11 @@ class DSS(Layer):
     bidirectional  a second read-out W_back of the same recurrence run backwards in time. It sees the strict future:
                    u_t enters through the forward direction alone
     lr             learning rate of dt, lam and W in `optim_groups`; None leaves the optimiser's
+
+    Examples:
+        >>> y, state = rv.DSS(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4, 8]))
     """
 
     starts_from_none = True

@@ -36,6 +36,11 @@ class EMA(Layer):
     silu           apply SiLU to the output, as Mega's block does around this layer
     bidirectional  a second average with its own alpha, damping, beta and eta runs backwards; it includes u_t. The
                    residual omega u_t is added once
+
+    Examples:
+        >>> y, state = rv.EMA(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4, 8]))
     """
 
     starts_from_none = True

@@ -72,6 +72,14 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
     It holds for the module, not for a thread. Contexts may nest and overlap: the last one out thaws. Parameters must
     not be changed inside, in place or by `functional_call`: the tables would stay those of the old values.
+
+    Examples:
+        >>> layer = rv.S4D(4, 8)
+        >>> x = torch.randn(1, 20, 4, requires_grad=True)
+        >>> with rv.frozen(layer):
+        ...     layer(x)[0].sum().backward()
+        >>> x.grad.shape, [p.grad for p in layer.parameters() if p.grad is not None]
+        (torch.Size([1, 20, 4]), [])
     """
     held = [m for m in module.modules() if isinstance(m, Freezable)]
     parameters = _hold(held, list(module.parameters()))

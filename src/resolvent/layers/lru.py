@@ -37,6 +37,11 @@ class LRU(Layer):
     bidirectional     a second read-out C of the same recurrence run backwards in time (it includes u_t)
     lr                learning rate of nu, theta, gamma and B in `optim_groups`; None leaves the optimiser's. The
                       published recipe is half of a base rate of 1e-3.
+
+    Examples:
+        >>> y, state = rv.LRU(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 8]))
     """
 
     starts_from_none = True

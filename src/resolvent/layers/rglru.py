@@ -33,6 +33,12 @@ class RGLRU(Layer):
     convention   what lies in `radius`: "code" (the released code) exp(-softplus(L)), which is a_t at r_t = 1 / c;
                  "paper" exp(-c softplus(L)), which is a_t at r_t = 1.
     bidirectional   a second RG-LRU reads the reversed sequence (it includes x_t); the two outputs are added.
+
+    Examples:
+        >>> layer = rv.RGLRU(4)
+        >>> y, state = layer(torch.randn(2, 50, 4))
+        >>> layer.step(torch.randn(2, 4), state)[0].shape
+        torch.Size([2, 4])
     """
 
     def __init__(

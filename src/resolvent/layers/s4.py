@@ -44,6 +44,13 @@ class S4(Layer):
     bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
                     u_t enters through the forward direction alone
     lr              learning rate of A, B and dt in `optim_groups`; None leaves the optimiser's
+
+    Examples:
+        >>> layer = rv.S4(4, 8)
+        >>> y, state = layer(torch.randn(2, 50, 4))
+        >>> y_t, state = layer.step(torch.randn(2, 4), state)
+        >>> y.shape, y_t.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4]), torch.Size([2, 4, 4]))
     """
 
     starts_from_none = True

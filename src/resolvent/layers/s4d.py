@@ -47,6 +47,12 @@ class S4D(Layer):
     bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
                     u_t enters through the forward direction alone
     lr              learning rate of lam, B and dt in `optim_groups`; None leaves the optimiser's
+
+    Examples:
+        >>> layer = rv.S4D(4, 8, init="ptd")
+        >>> y, state = layer(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4, 4]))
     """
 
     starts_from_none = True

@@ -51,6 +51,11 @@ class S5(Layer):
     dt_min, dt_max  range of the log-uniform first time steps, one per state
     clip            hold Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False leaves lam free
     lr              learning rate of lam, B and log_step in `optim_groups`; None leaves the optimiser's
+
+    Examples:
+        >>> y, state = rv.S5(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4]))
     """
 
     starts_from_none = True

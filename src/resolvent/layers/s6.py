@@ -36,6 +36,11 @@ class S6(Layer):
 
     `gated(x, z)` is y * silu(z) with the gate fused into the scan. The in/out projections and the convolution of a
     Mamba block are not part of the layer.
+
+    Examples:
+        >>> y, state = rv.S6(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 4, 8]))
     """
 
     def __init__(

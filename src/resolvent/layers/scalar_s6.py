@@ -27,6 +27,11 @@ class ScalarS6(Layer):
     bidirectional   a second layer reads the reversed sequence (it includes x_t); the two outputs are added.
 
     W_B, W_C, q and p start standard normal. |exp(dt A)| < 1 is not promised: that is the point of the layer.
+
+    Examples:
+        >>> y, state = rv.layers.ScalarS6(4, 8)(torch.randn(2, 50, 4))
+        >>> y.shape
+        torch.Size([2, 50, 4])
     """
 
     A: Tensor

@@ -20,6 +20,11 @@ class ShortConv(Layer):
 
     Taps start uniform in +-width^-1/2 (Conv1d's and Mamba's), or normal with `std` (Griffin: sqrt(.01 / width)); the
     bias starts at zero.
+
+    Examples:
+        >>> y, state = rv.ShortConv(4, width=3)(torch.randn(2, 50, 4))
+        >>> y.shape, state.shape
+        (torch.Size([2, 50, 4]), torch.Size([2, 2, 4]))
     """
 
     def __init__(

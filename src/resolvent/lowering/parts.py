@@ -39,6 +39,10 @@ def parts_of(module: nn.Module, name: str, length: int | None = None) -> list[Pa
     """The chain of parts that `module`, at the dotted place `name`, stands for; empty for an identity.
 
     `length`, the shortest sequence that a whole model's bound is for, sharpens the mean's constant, 1 / sqrt(length).
+
+    Examples:
+        >>> [part.kind for part in rv.blocks.parts_of(torch.nn.Linear(4, 2), "head")]
+        ['linear', 'bias']
     """
     return chain_parts(describe(module, name).chain, length)
 

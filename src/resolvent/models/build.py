@@ -30,7 +30,13 @@ from resolvent.models.model import Model, TwoTower
 
 
 def build_model(config: c.ModelConfig) -> Model | TwoTower:
-    """A model with fresh weights; seed with torch.manual_seed before."""
+    """A model with fresh weights; seed with torch.manual_seed before.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))
+        >>> model(torch.rand(2, 20, 1), torch.tensor([20, 7])).shape  # padded: lengths
+        torch.Size([2, 10])
+    """
     if not isinstance(config, c.ModelConfig):
         raise TypeError(f"build_model: expected a ModelConfig, got {type(config).__name__}; see models.presets.")
     if config.certified is not None:
@@ -70,13 +76,23 @@ def make_tower(config: c.ModelConfig) -> Tower:
 
 
 def make_layer(d_model: int, config: lc.LayerConfig) -> Layer:
-    """The layer that the settings describe: their fields are its keyword arguments."""
+    """The layer that the settings describe: their fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.make_layer(4, rv.models.S5Config(8))(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
+    """
     make: Any = lc.LAYERS[type(config)]
     return make(d_model, **{f.name: getattr(config, f.name) for f in fields(config)})
 
 
 def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
-    """The residual parts of block number `index`: one for S4's scaffold and Mamba, two where an MLP has its own."""
+    """The residual parts of block number `index`: one for S4's scaffold and Mamba, two where an MLP has its own.
+
+    Examples:
+        >>> len(rv.models.make_block(rv.ModelConfig(d_model=8, layers=1), 0))
+        1
+    """
     d, block = config.d_model, config.block
     match block:
         case c.ResidualConfig():

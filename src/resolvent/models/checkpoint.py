@@ -29,7 +29,14 @@ PREPROCESS = "preprocess.json"
 
 
 def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings | None = None) -> Path:
-    """Write weights and settings; returns the folder. With `task.preprocess` it predicts from raw data: `rv.load`."""
+    """Write weights and settings; returns the folder. With `task.preprocess` it predicts from raw data: `rv.load`.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = rv.save_model(rv.build_model(rv.ModelConfig(d_model=8, layers=1)), tempfile.mkdtemp() + "/saved")
+        >>> rv.load_model(folder)(torch.rand(2, 20, 1)).shape
+        torch.Size([2, 10])
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings = to_dict(model.config)
@@ -70,7 +77,12 @@ def _same(copy: Path, settings: dict[str, Any]) -> bool:
 
 
 def load_model(folder: str | Path) -> Model | TwoTower:
-    """Build the saved model and fill it; in the dtype that it was saved in."""
+    """Build the saved model and fill it; in the dtype that it was saved in.
+
+    Examples:
+        >>> rv.load_model(rv.models.folder_of("digits-l2ru-certified"))(torch.rand(1, 64, 1)).shape
+        torch.Size([1, 10])
+    """
     settings, weights = _read(Path(folder))
     model = build_model(from_dict(settings, ModelConfig))
     for name, held in (*model.named_parameters(), *model.named_buffers()):
@@ -81,7 +93,13 @@ def load_model(folder: str | Path) -> Model | TwoTower:
 
 
 def load_into(model: Model | TwoTower, folder: str | Path) -> None:
-    """Fill an existing model; a checkpoint of another configuration is refused and nothing is changed."""
+    """Fill an existing model; a checkpoint of another configuration is refused and nothing is changed.
+
+    Examples:
+        >>> folder = rv.models.folder_of("digits-l2ru-certified")
+        >>> model = rv.build_model(rv.models.load_config(folder))
+        >>> rv.models.load_into(model, folder)
+    """
     settings, weights = _read(Path(folder))
     found = first_difference(to_dict(model.config), to_dict(from_dict(settings, ModelConfig)))
     if found:
@@ -94,7 +112,12 @@ def load_into(model: Model | TwoTower, folder: str | Path) -> None:
 
 
 def load_config(folder: str | Path) -> ModelConfig:
-    """The settings of a saved model."""
+    """The settings of a saved model.
+
+    Examples:
+        >>> rv.models.load_config(rv.models.folder_of("digits-l2ru-certified")).layers
+        2
+    """
     config: ModelConfig = from_dict(_read(Path(folder))[0], ModelConfig)
     return config
 

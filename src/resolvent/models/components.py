@@ -24,7 +24,12 @@ Part = str | tuple[str, str]
 
 
 def components_of(model: nn.Module) -> dict[str, list[Part]]:
-    """Label -> module names, or (from, to) pairs, in the order of the model; a component that it lacks is left out."""
+    """Label -> module names, or (from, to) pairs, in the order of the model; a component that it lacks is left out.
+
+    Examples:
+        >>> len(rv.models.components_of(rv.build_model(rv.ModelConfig(d_model=8, layers=1)))) > 0
+        True
+    """
     found = [hit for node in walk(outline(model)) for hit in _hits(node)]
     if not found:
         raise ValueError(

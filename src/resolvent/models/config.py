@@ -18,7 +18,12 @@ Pooling = Literal["mean", "last", "max"]
 
 @dataclass(frozen=True)
 class ChannelsConfig(Settings):
-    """Real input (b, l, channels), entered by one linear map."""
+    """Real input (b, l, channels), entered by one linear map.
+
+    Examples:
+        >>> rv.models.ChannelsConfig(3).channels
+        3
+    """
 
     channels: int = 1
     bias: bool = True
@@ -29,6 +34,11 @@ class TokensConfig(Settings):
     """Integer input (b, l) below `vocab`, entered by an embedding that starts normal with deviation `std`.
 
     What enters is `scale` times the row of a token (Griffin's language models: sqrt(d_model)).
+
+    Examples:
+        >>> config = rv.ModelConfig(rv.models.TokensConfig(vocab=9), d_model=8, layers=1)
+        >>> rv.build_model(config)(torch.randint(9, (4, 20))).shape
+        torch.Size([4, 10])
     """
 
     vocab: int
@@ -38,7 +48,12 @@ class TokensConfig(Settings):
 
 @dataclass(frozen=True)
 class AdSConfig(Settings):
-    """Adaptive scaling after each state-space layer; `shift` adds the released code's second branch."""
+    """Adaptive scaling after each state-space layer; `shift` adds the released code's second branch.
+
+    Examples:
+        >>> rv.models.AdSConfig("sigmoid").kind
+        'sigmoid'
+    """
 
     kind: AdSKind = "relu"
     shift: bool = False
@@ -46,7 +61,12 @@ class AdSConfig(Settings):
 
 @dataclass(frozen=True)
 class ResidualConfig(Settings):
-    """Any layer in the scaffold norm, layer, [AdS], activation, mixer, skip."""
+    """Any layer in the scaffold norm, layer, [AdS], activation, mixer, skip.
+
+    Examples:
+        >>> rv.models.ResidualConfig(rv.models.LRUConfig(16), mixer="mlp").mixer
+        'mlp'
+    """
 
     layer: LayerConfig = field(default_factory=S4DConfig)
     mixer: MixerKind = "glu"
@@ -61,6 +81,11 @@ class MambaConfig(Settings):
     """`dt_rank` "auto": ceil(d_model / 16); `bias` of the maps in and out, `conv_bias` of the convolution.
 
     `layer` None: S6 of d_state states, as published; else a layer that stands in its place.
+
+    Examples:
+        >>> config = rv.ModelConfig(block=rv.models.MambaConfig(8), d_model=8, layers=1)
+        >>> rv.build_model(config)(torch.rand(2, 20, 1)).shape
+        torch.Size([2, 10])
     """
 
     d_state: int = 16
@@ -78,6 +103,10 @@ class MegaConfig(Settings):
 
     `max_length` is how many positions the relative bias knows when there is no chunk. `unmasked`: attention sees both
     sides while the moving average runs forward alone.
+
+    Examples:
+        >>> rv.models.MegaConfig(z=16, hidden=32).z
+        16
     """
 
     z: int = 64
@@ -93,7 +122,12 @@ class MegaConfig(Settings):
 
 @dataclass(frozen=True)
 class HawkConfig(Settings):
-    """Recurrent blocks only; `inner` is the recurrence's width (d_model when None)."""
+    """Recurrent blocks only; `inner` is the recurrence's width (d_model when None).
+
+    Examples:
+        >>> rv.models.HawkConfig(heads=2).heads
+        2
+    """
 
     inner: int | None = None
     heads: int = 1
@@ -103,7 +137,12 @@ class HawkConfig(Settings):
 
 @dataclass(frozen=True)
 class GriffinConfig(Settings):
-    """Two recurrent blocks, then local multi-query attention, over and over."""
+    """Two recurrent blocks, then local multi-query attention, over and over.
+
+    Examples:
+        >>> rv.models.GriffinConfig(window=128).window
+        128
+    """
 
     inner: int | None = None
     heads: int = 1
@@ -116,7 +155,12 @@ class GriffinConfig(Settings):
 
 @dataclass(frozen=True)
 class H3Config(Settings):
-    """`layer` None: S4D of d_state states, as published; else a layer on the heads in its place."""
+    """`layer` None: S4D of d_state states, as published; else a layer on the heads in its place.
+
+    Examples:
+        >>> rv.models.H3Config(d_state=16).d_state
+        16
+    """
 
     d_state: int = 64
     head_dim: int = 1
@@ -126,7 +170,12 @@ class H3Config(Settings):
 
 @dataclass(frozen=True)
 class AttentionConfig(Settings):
-    """Softmax attention with rotary positions and an MLP, each in its own residual part; `window` None: all steps."""
+    """Softmax attention with rotary positions and an MLP, each in its own residual part; `window` None: all steps.
+
+    Examples:
+        >>> rv.models.AttentionConfig(heads=2).heads
+        2
+    """
 
     heads: int = 4
     window: int | None = None
@@ -136,7 +185,12 @@ class AttentionConfig(Settings):
 
 @dataclass(frozen=True)
 class LipschitzConfig(Settings):
-    """y = (x + sigma(g(x))) / (1 + gamma) with a recurrence g of gain gamma: 1-Lipschitz, for certified models."""
+    """y = (x + sigma(g(x))) / (1 + gamma) with a recurrence g of gain gamma: 1-Lipschitz, for certified models.
+
+    Examples:
+        >>> rv.models.LipschitzConfig(rv.models.L2RUConfig(gamma=0.5)).layer.gamma
+        0.5
+    """
 
     layer: L2RUConfig | NormalisedLRUConfig = field(default_factory=L2RUConfig)
     sigma: Sigma = "sandwich"
@@ -160,6 +214,10 @@ class ClassifierConfig(Settings):
 
     `std` starts the output weights normal with that deviation, in place of nn.Linear's uniform start.
     Pooling "state" is for certified models: see `CertifiedConfig`.
+
+    Examples:
+        >>> rv.models.ClassifierConfig(classes=5, pooling="last").classes
+        5
     """
 
     classes: int = 10
@@ -171,7 +229,13 @@ class ClassifierConfig(Settings):
 
 @dataclass(frozen=True)
 class RegressionConfig(Settings):
-    """`outputs` real values after pooling, or at every step when pooling is "none" (system identification)."""
+    """`outputs` real values after pooling, or at every step when pooling is "none" (system identification).
+
+    Examples:
+        >>> config = rv.ModelConfig(head=rv.models.RegressionConfig(outputs=2), d_model=8, layers=1)
+        >>> rv.build_model(config)(torch.rand(4, 20, 1)).shape
+        torch.Size([4, 20, 2])
+    """
 
     outputs: int = 1
     pooling: Literal["mean", "last", "max", "none"] = "none"
@@ -183,6 +247,10 @@ class LanguageConfig(Settings):
     """Logits of the next token at every step (b, l, vocab), by the embedding's own table where `tied`.
 
     soft_cap   None, or c: logits become c tanh(logits / c)
+
+    Examples:
+        >>> rv.models.LanguageConfig(soft_cap=30.0).soft_cap
+        30.0
     """
 
     tied: bool = True
@@ -191,7 +259,13 @@ class LanguageConfig(Settings):
 
 @dataclass(frozen=True)
 class RetrievalConfig(Settings):
-    """Two documents (b, 2, l) through one tower; [e1, e2, e1 * e2, e1 - e2] to logits by one hidden layer."""
+    """Two documents (b, 2, l) through one tower; [e1, e2, e1 * e2, e1 - e2] to logits by one hidden layer.
+
+    Examples:
+        >>> config = rv.ModelConfig(rv.models.TokensConfig(9), head=rv.models.RetrievalConfig(), d_model=8, layers=1)
+        >>> rv.build_model(config)(torch.randint(9, (4, 2, 20))).shape
+        torch.Size([4, 2])
+    """
 
     classes: int = 2
     pooling: Pooling = "mean"
@@ -205,6 +279,10 @@ class CertifiedConfig(Settings):
     kind     "lipschitz": biases are allowed, distances of outputs are bounded by gain times distances of inputs;
              "gain": no biases, so that also |f(u)| <= gain |u|
     memory   states for each channel of the pooling "state": how many steps it can hold without loss
+
+    Examples:
+        >>> rv.models.CertifiedConfig(gain=3.0).gain
+        3.0
     """
 
     gain: float = 1.0
@@ -226,6 +304,13 @@ class ModelConfig(Settings):
     """input -> [input_norm] -> dropout -> `layers` blocks -> [final norm of the blocks' kind] -> head.
 
     norm_eps   of all norms; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch"
+
+    Examples:
+        >>> block = rv.models.ResidualConfig(rv.models.S5Config(16))
+        >>> enter, leave = rv.models.ChannelsConfig(2), rv.models.ClassifierConfig(3)
+        >>> config = rv.ModelConfig(enter, block, leave, d_model=8, layers=1)
+        >>> rv.build_model(config)(torch.rand(4, 20, 2)).shape
+        torch.Size([4, 3])
     """
 
     input: InputConfig = field(default_factory=ChannelsConfig)

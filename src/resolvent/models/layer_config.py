@@ -24,6 +24,13 @@ Discretisation = Literal["zoh", "bilinear"]
 
 @dataclass(frozen=True)
 class S4Config(Settings):
+    """Settings of an S4 layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.S4Config(16, init="legs").init
+        'legs'
+    """
+
     d_state: int = 64
     init: Literal["legs", "lagt", "fout"] = "legs"
     n_ssm: int = 1
@@ -36,6 +43,13 @@ class S4Config(Settings):
 
 @dataclass(frozen=True)
 class S4DConfig(Settings):
+    """Settings of an S4D layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.S4DConfig(16, init="ptd").init
+        'ptd'
+    """
+
     d_state: int = 64
     init: Literal["legs", "lin", "inv", "real", "ptd"] = "legs"
     dt_min: float = 1e-3
@@ -48,6 +62,13 @@ class S4DConfig(Settings):
 
 @dataclass(frozen=True)
 class DSSConfig(Settings):
+    """Settings of a DSS layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.DSSConfig(16, kernel="softmax").kernel
+        'softmax'
+    """
+
     d_state: int = 64
     kernel: Literal["exp", "softmax"] = "exp"
     length: int | None = None
@@ -60,6 +81,13 @@ class DSSConfig(Settings):
 
 @dataclass(frozen=True)
 class S5Config(Settings):
+    """Settings of an S5 layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.S5Config(16, blocks=2).blocks
+        2
+    """
+
     d_state: int = 64
     blocks: int = 1
     conjugate: bool = True
@@ -75,6 +103,13 @@ class S5Config(Settings):
 
 @dataclass(frozen=True)
 class LRUConfig(Settings):
+    """Settings of an LRU layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.LRUConfig(16, r_min=0.9).r_min
+        0.9
+    """
+
     d_state: int = 64
     r_min: float = 0.0
     r_max: float = 1.0
@@ -84,7 +119,12 @@ class LRUConfig(Settings):
 
 @dataclass(frozen=True)
 class L2RUConfig(Settings):
-    """`gamma` is the prescribed gain, or where a trained one starts; r_min, r_max, max_phase None: the form's own."""
+    """`gamma` is the prescribed gain, or where a trained one starts; r_min, r_max, max_phase None: the form's own.
+
+    Examples:
+        >>> rv.models.L2RUConfig(gamma=0.5).gamma
+        0.5
+    """
 
     d_state: int | None = None
     gamma: float = 1.0
@@ -97,7 +137,12 @@ class L2RUConfig(Settings):
 
 @dataclass(frozen=True)
 class NormalisedLRUConfig(Settings):
-    """An LRU whose output is scaled to a gain of at most `gamma`, or of one that is trained from there."""
+    """An LRU whose output is scaled to a gain of at most `gamma`, or of one that is trained from there.
+
+    Examples:
+        >>> rv.models.NormalisedLRUConfig(gamma=0.5).gamma
+        0.5
+    """
 
     d_state: int = 16
     gamma: float = 1.0
@@ -109,13 +154,25 @@ class NormalisedLRUConfig(Settings):
 
 @dataclass(frozen=True)
 class EMAConfig(Settings):
+    """Settings of a damped EMA layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.EMAConfig(8).d_state
+        8
+    """
+
     d_state: int = 16
     bidirectional: bool = False
 
 
 @dataclass(frozen=True)
 class S6Config(Settings):
-    """`dt_rank` "auto": ceil(d_model / 16)."""
+    """`dt_rank` "auto": ceil(d_model / 16).
+
+    Examples:
+        >>> rv.models.S6Config(8).d_state
+        8
+    """
 
     d_state: int = 16
     dt_rank: int | Literal["auto"] = "auto"
@@ -126,6 +183,13 @@ class S6Config(Settings):
 
 @dataclass(frozen=True)
 class ScalarS6Config(Settings):
+    """Settings of a selective layer with a scalar step; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.ScalarS6Config(4).d_state
+        4
+    """
+
     d_state: int = 4
     abscissa: float = 0.0
     fixed_A: bool = False
@@ -134,6 +198,13 @@ class ScalarS6Config(Settings):
 
 @dataclass(frozen=True)
 class RGLRUConfig(Settings):
+    """Settings of an RG-LRU layer; the fields are its keyword arguments.
+
+    Examples:
+        >>> rv.models.RGLRUConfig(heads=2).heads
+        2
+    """
+
     heads: int = 1
     convention: Literal["code", "paper"] = "code"
     bidirectional: bool = False
@@ -141,7 +212,12 @@ class RGLRUConfig(Settings):
 
 @dataclass(frozen=True)
 class ShortConvConfig(Settings):
-    """Each channel convolved by itself, `width` taps; with a mixer that mixes channels a small CNN."""
+    """Each channel convolved by itself, `width` taps; with a mixer that mixes channels a small CNN.
+
+    Examples:
+        >>> rv.models.ShortConvConfig(width=3).width
+        3
+    """
 
     width: int = 4
     bias: bool = True
@@ -150,7 +226,12 @@ class ShortConvConfig(Settings):
 
 @dataclass(frozen=True)
 class GRUConfig(Settings):
-    """`width` > 1: a causal convolution of so many taps before the unit, as Mamba and Hawk have one."""
+    """`width` > 1: a causal convolution of so many taps before the unit, as Mamba and Hawk have one.
+
+    Examples:
+        >>> rv.models.GRUConfig(width=4).width
+        4
+    """
 
     width: int = 1
 

@@ -27,7 +27,13 @@ from resolvent.ssm.part import Part
 
 
 class Model(nn.Module):
-    """Tower and readout. x (b, l) tokens or (b, l, c) channels -> (b, outputs), or (b, l, outputs) without pooling."""
+    """Tower and readout. x (b, l) tokens or (b, l, c) channels -> (b, outputs), or (b, l, outputs) without pooling.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))
+        >>> model(torch.rand(2, 20, 1)).shape
+        torch.Size([2, 10])
+    """
 
     def __init__(self, config: ModelConfig, tower: Tower, head: Readout | LipschitzReadout) -> None:
         super().__init__()
@@ -133,7 +139,13 @@ rule(Model)(describe.model)
 
 
 class TwoTower(nn.Module):
-    """Two documents through one tower: x (b, 2, l) or (b, 2, l, c), lengths (b, 2) -> logits (b, classes)."""
+    """Two documents through one tower: x (b, 2, l) or (b, 2, l, c), lengths (b, 2) -> logits (b, classes).
+
+    Examples:
+        >>> config = rv.ModelConfig(rv.models.TokensConfig(9), head=rv.models.RetrievalConfig(), d_model=8, layers=1)
+        >>> isinstance(rv.build_model(config), rv.models.TwoTower)
+        True
+    """
 
     def __init__(self, config: ModelConfig, tower: Tower, pooling: PoolKind, head: Match) -> None:
         super().__init__()
@@ -173,11 +185,21 @@ rule(TwoTower, reads=("pooling",))(describe.two_tower)
 
 
 def optim_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Parameter groups for torch.optim: what the layers ask for (an own lr, no weight decay), the rest plain."""
+    """Parameter groups for torch.optim: what the layers ask for (an own lr, no weight decay), the rest plain.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))
+        >>> optimiser = torch.optim.AdamW(rv.models.optim_groups(model), lr=1e-3)
+    """
     return merged_groups(model)
 
 
 def count_parameters(model: nn.Module, trainable: bool = True) -> int:
-    """Real numbers in the parameters (a complex entry counts twice); buffers do not count."""
+    """Real numbers in the parameters (a complex entry counts twice); buffers do not count.
+
+    Examples:
+        >>> rv.models.count_parameters(torch.nn.Linear(3, 2))
+        8
+    """
     counted = [p for p in model.parameters() if p.requires_grad or not trainable]
     return sum(p.numel() * (2 if torch.is_complex(p) else 1) for p in counted)

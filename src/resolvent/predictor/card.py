@@ -15,7 +15,12 @@ WHOLE = ("standard", "plus", "rand", "qi2024")  # presets of AutoAttack that lea
 
 
 def card_of(run: str | Path, name: str, *, licence: str = "", commit: str = "", command: str = "") -> Card | None:
-    """Of a finished run of a classifier; None of any other folder. Accuracies in per cent, of the best checkpoint."""
+    """Of a finished run of a classifier; None of any other folder. Accuracies in per cent, of the best checkpoint.
+
+    Examples:
+        >>> rv.predictor.card_of("no such folder", "mine") is None
+        True
+    """
     place = Path(run)
     record = Folder(place).record() if place.is_dir() else None
     if record is None or "training" not in record or record["task"].get("classes") is None:

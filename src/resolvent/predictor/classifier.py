@@ -40,6 +40,12 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
     scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
     random_state  of weights, split and order
+
+    Examples:
+        >>> X, y = torch.randn(20, 10, 2).numpy(), ["left", "right"] * 10
+        >>> classifier = rv.SequenceClassifier(epochs=1, d_model=4, layers=1).fit(X, y)
+        >>> classifier.predict_proba(X[:3]).shape
+        (3, 2)
     """
 
     def __init__(

@@ -43,6 +43,9 @@ def push_to_hub(
     what     a run's folder (its card is made from its record), a folder of `save_model`, a predictor or a model
     repo_id  "user/name"; made where it is not there yet
     card     what was measured, where it is known better
+
+    Examples:
+        >>> rv.predictor.push_to_hub("runs/train/weather/seed-0", "me/weather")  # doctest: +SKIP
     """
     if isinstance(what, str | Path):
         ready, card = load(what), card or _card_beside(Path(what).expanduser(), repo_id)
@@ -65,6 +68,10 @@ def from_hub(
 
     revision  a branch, a tag or a commit
     offline   what the cache holds alone
+
+    Examples:
+        >>> ready = rv.predictor.from_hub("me/weather")  # doctest: +SKIP
+        >>> ready.predict("new.csv")  # doctest: +SKIP
     """
     kind = _mixin()
     with _in_words("from_hub", repo_id):

@@ -34,6 +34,12 @@ class Predictor:
 
     Data are a file (.csv, .tsv, .parquet, .ts, .npz, .safetensors), an array or tensor (n, l, c), one (n, l) for a
     single channel or tokens, or a list of sequences of any lengths; for a model of text, a list of texts.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1))
+        >>> ready = rv.Predictor(model)
+        >>> ready.predict_proba(torch.rand(3, 20, 1)).shape
+        (3, 10)
     """
 
     def __init__(self, model: Model | TwoTower, preprocess: Preprocess | None = None) -> None:
@@ -155,7 +161,13 @@ class Predictor:
 def load(
     folder: str | Path, *, checkpoint: Kept = "best", device: str | torch.device = "cpu", missing: Missing | None = None
 ) -> Predictor:
-    """The predictor in the folder of a run, of a checkpoint or of `save_model`; `missing`: another rule for gaps."""
+    """The predictor in the folder of a run, of a checkpoint or of `save_model`; `missing`: another rule for gaps.
+
+    Examples:
+        >>> ready = rv.load(rv.models.folder_of("digits-l2ru-certified"))
+        >>> len(ready.predict(torch.rand(2, 64, 1)))
+        2
+    """
     place = Path(folder).expanduser()
     if place.is_file():
         raise FileNotFoundError(f"load: {str(folder)!r} is a file; give its folder, {str(place.parent)!r}.")

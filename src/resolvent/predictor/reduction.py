@@ -47,7 +47,15 @@ class LayerReduction:
 
 @dataclass(frozen=True)
 class ModelReduction:
-    """What happened to every layer."""
+    """What happened to every layer.
+
+    Examples:
+        >>> block = rv.models.ResidualConfig(rv.models.S4DConfig(8, init="real"))
+        >>> model = rv.build_model(rv.ModelConfig(block=block, d_model=4, layers=1)).eval()
+        >>> small, found = rv.predictor.reduce_model(model, error=0.1)
+        >>> found.after <= 8
+        True
+    """
 
     layers: tuple[LayerReduction, ...]
     asked: float
@@ -76,6 +84,13 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
     """A copy with fewer states; `error` is relative to each layer's own largest gain.
 
     A ValueError where layers cannot be reduced, `CannotReduce` where there is nothing to gain within this error.
+
+    Examples:
+        >>> block = rv.models.ResidualConfig(rv.models.S4DConfig(8, init="real"))
+        >>> model = rv.build_model(rv.ModelConfig(block=block, d_model=4, layers=1)).eval()
+        >>> small, found = rv.predictor.reduce_model(model, error=0.1)
+        >>> small(torch.rand(2, 30, 1)).shape
+        torch.Size([2, 10])
     """
     if isinstance(error, bool) or not isinstance(error, int | float) or not 0 < error < math.inf:
         raise ValueError(f"reduce: error must be a positive number, got {error!r}.")

@@ -84,6 +84,11 @@ def use(name: str) -> Iterator[None]:
 
     For tests and benchmarks. It holds for the whole process. An operation that cannot run with this backend raises a
     ValueError that lists those that can.
+
+    Examples:
+        >>> with rv.scan.use("reference"):
+        ...     rv.linear_scan(torch.full((3, 1), 0.5), torch.ones(3, 1))[:, 0]
+        tensor([1.0000, 1.5000, 1.7500])
     """
     if name not in BACKENDS:
         raise ValueError(f"use: expected one of {', '.join(BACKENDS)}, got {name!r}; pass one of these names.")

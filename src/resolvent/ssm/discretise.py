@@ -31,6 +31,12 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
     """The discrete system for the step dt > 0, a number or a tensor that broadcasts against the bank of systems.
 
     A diagonal A stays diagonal. A DPLR A stays DPLR under "bilinear" (Woodbury's identity) and turns dense otherwise.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> slow = rv.ssm.discretise(rv.System(-one, one, one, 0 * one), 0.1)
+        >>> round(float(slow.A.dense()), 4), slow.dt
+        (0.9048, 0.1)
     """
     _check(system, dt, method)
     step = torch.as_tensor(dt, dtype=system.D.real.dtype, device=system.B.device)
@@ -52,6 +58,11 @@ def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, An
     """lam_bar and gain with x_k = lam_bar x_{k-1} + gain B u_k, elementwise; dt broadcasts against lam (..., n).
 
     The form that layers use: no checks, and dt may differ between the states of one system, as in S5.
+
+    Examples:
+        >>> lam_bar, gain = rv.ssm.diagonal_step(torch.tensor(-1.0), torch.tensor(0.1))
+        >>> round(float(lam_bar), 4), round(float(gain), 4)
+        (0.9048, 0.0952)
     """
     z = lam.mul(dt)
     if method == "zoh":
@@ -78,6 +89,10 @@ def expm1_over(z: Number) -> Any:
     """(e^z - 1) / z, with the value 1 at z = 0; real or complex, accurate and twice differentiable everywhere.
 
     Near zero the quotient loses its derivatives to cancellation, so a series takes over there.
+
+    Examples:
+        >>> rv.ssm.expm1_over(torch.tensor([0.0, 1.0]))
+        tensor([1.0000, 1.7183])
     """
     if isinstance(z, Pair):
         return complex_of(_pair_expm1_over(stacked(z)))

@@ -24,7 +24,13 @@ NAMES = ("legs", "legt", "lagt", "fout")
 
 
 def hippo(name: str, n: int) -> tuple[Tensor, Tensor]:
-    """The matrices A (n, n) and B (n,) of the HiPPO operator `name`: "legs", "legt", "lagt" or "fout"."""
+    """The matrices A (n, n) and B (n,) of the HiPPO operator `name`: "legs", "legt", "lagt" or "fout".
+
+    Examples:
+        >>> A, B = rv.ssm.hippo("legs", 3)
+        >>> A.diagonal()
+        tensor([-1., -2., -3.], dtype=torch.float64)
+    """
     A, B, _ = nplr(name, n)
     return A, B
 
@@ -33,6 +39,12 @@ def nplr(name: str, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """A (n, n), B (n,) and P (n, r), such that A + P P^* is normal: a skew matrix plus a multiple of the identity.
 
     The rank r is 1 for legs, lagt and fout, 2 for legt.
+
+    Examples:
+        >>> A, B, P = rv.ssm.nplr("legs", 4)
+        >>> S = A + P @ P.mT
+        >>> torch.allclose(S @ S.mT, S.mT @ S)
+        True
     """
     _check(name, n)
     with torch.device("cpu"):
@@ -48,6 +60,11 @@ def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor
 
     lam comes from the Hermitian problem -i S, S the skew part, so its real part is exact (-1/2 for legs, else 0). Each
     column's free phase is chosen such that B = V^* B_hippo is real and positive: the result is the same everywhere.
+
+    Examples:
+        >>> lam, P, B, V = rv.ssm.dplr("legs", 8)
+        >>> lam.shape, P.shape, B.shape, V.shape
+        (torch.Size([4]), torch.Size([4, 1]), torch.Size([4]), torch.Size([8, 4]))
     """
     if n % 2:
         raise ValueError(f"dplr: n must be even to form conjugate pairs, got {n}; use {n + 1}.")

@@ -30,7 +30,12 @@ SHRINK = 0.5  # r^l of the circle that the cauchy nodes lie on: away from poles 
 
 
 def kernel(system: System, length: int, method: str | None = None) -> Tensor:
-    """K (..., p, m, length) of a discrete time-invariant system; without `method` the form of A decides."""
+    """K (..., p, m, length) of a discrete time-invariant system; without `method` the form of A decides.
+
+    Examples:
+        >>> rv.ssm.kernel(rv.S4D(2, 4).system(), 16).shape
+        torch.Size([2, 1, 1, 16])
+    """
     _check(system, length, method)
     if system.delay:
         shifted = kernel(replace(system, delay=False), max(length - 1, 0), method)
@@ -51,7 +56,13 @@ def kernel(system: System, length: int, method: str | None = None) -> Tensor:
 
 
 def dense_kernel(system: System, length: int) -> Tensor:
-    """The truth: x_0 = B, x_l = A x_(l-1), K_l = C x_l."""
+    """The truth: x_0 = B, x_l = A x_(l-1), K_l = C x_l.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> rv.ssm.dense_kernel(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3)
+        tensor([[[1.0000, 0.5000, 0.2500]]])
+    """
     A, x, K = system.A.dense(), system.B, []
     for _ in range(length):
         K.append(system.C @ x)  # (..., p, m)
@@ -60,7 +71,13 @@ def dense_kernel(system: System, length: int) -> Tensor:
 
 
 def krylov_kernel(system: System, length: int) -> Tensor:
-    """X = [B, A B, A^2 B, ...] doubled with A^k X, A^2k, ... until it is long enough; then C X."""
+    """X = [B, A B, A^2 B, ...] doubled with A^k X, A^2k, ... until it is long enough; then C X.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> rv.ssm.krylov_kernel(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3)
+        tensor([[[1.0000, 0.5000, 0.2500]]])
+    """
     X, power = system.B[..., None, :], system.A.dense()  # (..., n, 1, m)
     while X.shape[-2] < length:
         flat = X.flatten(-2)  # (..., n, k m)
@@ -75,6 +92,10 @@ def vandermonde_kernel(lam: Tensor, weight: Tensor, length: int, halves: bool = 
 
     With l = i T + j the sum is a product of (weight lam^(i T)) and (lam^j), T ~ sqrt(length): no table of l x n.
     halves=True returns the real 2 Re(K), what conjugate pairs sum to, with real products only.
+
+    Examples:
+        >>> rv.ssm.vandermonde_kernel(torch.tensor([0.5 + 0j]), torch.tensor([1.0 + 0j]), 3).real
+        tensor([1.0000, 0.5000, 0.2500])
     """
     T = max(1, math.isqrt(length))
     blocks = -(-length // T)
@@ -105,6 +126,12 @@ def cauchy_kernel(system: System, length: int) -> Tensor:
         K_hat(om) = C (I - r^l A^l) (I - om A)^-1 B,
     and Woodbury's identity leaves sums over 1 / (1 - om lam). A radius r < 1 (r^l = 1/2) keeps every node regular, also
     for lam on the unit circle (legt, lagt, fout), where the textbook r = 1 would divide by zero.
+
+    Examples:
+        >>> lam, P, B, V = rv.ssm.dplr("legs", 4)
+        >>> system = rv.System(rv.ssm.DPLR(lam, P, P), B[:, None], B[None], torch.zeros(1, 1))
+        >>> rv.ssm.cauchy_kernel(rv.ssm.discretise(system, 0.1, "bilinear"), 8).shape
+        torch.Size([1, 1, 8])
     """
     A = _form(system, DPLR)
     size, angle = _circle(length, system.B)
@@ -129,6 +156,11 @@ def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: f
         K_hat = 2/(1 + om) (k00 - k01 (1 + k11)^-1 k10).
     The factor 2/(1 + om) is moved into the sums, s = 2/(1 + om) k, which removes the singularity of the node om = -1.
     lam on the imaginary axis can meet a node g; `cauchy_kernel` has no such case.
+
+    Examples:
+        >>> lam, P, B, V = rv.ssm.dplr("legs", 4)
+        >>> rv.ssm.cauchy_kernel_continuous(lam, P, B, B, 0.1, 8).shape
+        torch.Size([8])
     """
     step = torch.as_tensor(dt, dtype=B.real.dtype, device=B.device)
     continuous = System(DPLR(lam, P, P), B[..., None], C[..., None, :], B.new_zeros(1, 1))

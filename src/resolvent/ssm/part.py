@@ -44,7 +44,12 @@ PartKind = Literal[
 
 @dataclass(frozen=True)
 class Part:
-    """One component. `name` is its dotted place in the model."""
+    """One component. `name` is its dotted place in the model.
+
+    Examples:
+        >>> rv.ssm.Part("head", "linear", 2.0).lipschitz
+        2.0
+    """
 
     name: str
     kind: PartKind
@@ -87,7 +92,13 @@ class Part:
 
 
 def chained(parts: Sequence[Part], system_gain: Callable[[System], float]) -> float | None:
-    """The product of the constants of a chain; None where one of them does not exist."""
+    """The product of the constants of a chain; None where one of them does not exist.
+
+    Examples:
+        >>> parts = [rv.ssm.Part("enter", "linear", 2.0), rv.ssm.Part("leave", "linear", 1.5)]
+        >>> rv.ssm.chained(parts, lambda system: 1.0)
+        3.0
+    """
     product = 1.0
     for part in parts:
         constant = part.constant(system_gain)

@@ -21,7 +21,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Diagonal:
-    """A = diag(lam)."""
+    """A = diag(lam).
+
+    Examples:
+        >>> rv.ssm.Diagonal(torch.tensor([0.5, 0.9])).dense()
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.9000]])
+    """
 
     lam: Tensor  # (..., n)
 
@@ -51,7 +57,13 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class DPLR:
-    """A = diag(lam) - P Q^*: diagonal plus low rank."""
+    """A = diag(lam) - P Q^*: diagonal plus low rank.
+
+    Examples:
+        >>> lam, P, B, V = rv.ssm.dplr("legs", 4)
+        >>> rv.ssm.DPLR(lam, P, P).dense().shape
+        torch.Size([2, 2])
+    """
 
     lam: Tensor  # (..., n)
     P: Tensor  # (..., n, r)
@@ -82,7 +94,12 @@ class DPLR:
 
 @dataclass(frozen=True)
 class Dense:
-    """A as a full matrix."""
+    """A as a full matrix.
+
+    Examples:
+        >>> rv.ssm.Dense(torch.eye(2)).dense().shape
+        torch.Size([2, 2])
+    """
 
     matrix: Tensor  # (..., n, n)
 
@@ -118,6 +135,13 @@ class System:
     time_varying  True when A, B, C, D carry a time axis: A (..., l, n), B (..., l, n, m), C (..., l, p, n), D likewise.
 
     The four broadcast against one another over the bank and are brought to one dtype: complex when any of them is.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> average = rv.System(0.9 * one, 0.1 * one, one, 0 * one, dt=1.0)
+        >>> y, x = average.simulate(torch.ones(3, 1))
+        >>> y[:, 0]
+        tensor([0.1000, 0.1900, 0.2710])
     """
 
     A: Dense | Diagonal | DPLR
@@ -246,6 +270,12 @@ def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | T
     """The full system whose conjugate half (lam, B, C) is kept: y = C x + conj(C x) + D u = 2 Re(C x) + D u.
 
     lam (..., n), B (..., n, m), C (..., p, n). A layer that reads Re(C x) passes C / 2.
+
+    Examples:
+        >>> lam = torch.tensor([0.5 + 0.5j])
+        >>> system = rv.ssm.conjugate_closed(lam, torch.ones(1, 1) + 0j, torch.ones(1, 1) + 0j, torch.zeros(1, 1))
+        >>> system.A.dense().shape
+        torch.Size([2, 2])
     """
     return System(
         Diagonal(torch.cat([lam, lam.conj()], -1)),

@@ -42,5 +42,10 @@ class Spread:
 
 
 def spread(objective: Objective = standard) -> Spread:
-    """`objective` plus the collapse-avoidance penalty."""
+    """`objective` plus the collapse-avoidance penalty.
+
+    Examples:
+        >>> rv.training.spread().objective is rv.training.standard
+        True
+    """
     return Spread(objective)

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 
 class Diverged(RuntimeError):
-    """Training met a loss or a gradient that is not finite. The model holds the weights from before that step."""
+    """Training met a loss or a gradient that is not finite. The model holds the weights from before that step.
+
+    Examples:
+        >>> issubclass(rv.training.Diverged, Exception)
+        True
+    """
 
 
 def first_non_finite(model: nn.Module, run: Callable[[], Any]) -> str | None:

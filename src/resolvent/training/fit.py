@@ -41,7 +41,12 @@ PASSING = "taken again, its outputs and gradients are finite: the loss alone is 
 
 class Paused(Exception):
     """Time ran out between two steps, or before a later stage; everything so far is stored, and the text says what is
-    left."""
+    left.
+
+    Examples:
+        >>> issubclass(rv.training.Paused, Exception)
+        True
+    """
 
 
 def fit(
@@ -66,6 +71,14 @@ def fit(
     watch   looks at the model after every epoch; what it returns is entered into the epoch's row
     late    asked between steps: from the first True on the state is stored and `Paused` raised; the same call with the
             folder goes on from that step, to the numbers of a run that was never paused
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> settings = rv.training.FitSettings(epochs=1, batch_size=32)
+        >>> history = rv.fit(model, rv.load_task("digits").head(64), rv.pgd_at(threat, steps=2), settings)
+        >>> "validation_robust" in history.rows[0]
+        True
     """
     objective = by_name(objective)
     run = begin(model, task, objective, settings or FitSettings(), folder, save)

@@ -19,6 +19,12 @@ class History:
 
     Each holds its epoch and what was measured then on validation and test; `gap` of a best is best minus last: the
     robust-overfitting gap. `weights` has those of each of them; the model itself is left with the last ones.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> history = rv.fit(model, rv.load_task("digits").head(64), settings=rv.training.FitSettings(epochs=1))
+        >>> len(history.rows), sorted(history.summary)
+        (1, ['best', 'gap', 'last'])
     """
 
     rows: tuple[Row, ...]

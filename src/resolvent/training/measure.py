@@ -26,6 +26,11 @@ def measure(
 
     The model is left in the mode in which it was found. A group shares the samples. A split that lies elsewhere is sent
     to the model's device batch by batch.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> sorted(rv.training.measure(model, rv.load_task("digits").test))
+        ['clean', 'loss']
     """
     group = group or ProcessGroup()
     names = ("loss", "clean") if probe is None else ("loss", "clean", "robust", "robust_loss")

@@ -33,7 +33,12 @@ class Noisy:
 
 
 def noisy(sigma: float) -> Noisy:
-    """Normal noise of deviation sigma on every sample, drawn anew in every epoch; it is not cut to the data's range."""
+    """Normal noise of deviation sigma on every sample, drawn anew in every epoch; it is not cut to the data's range.
+
+    Examples:
+        >>> rv.training.noisy(0.1).sigma
+        0.1
+    """
     check_positive("noisy", sigma=sigma)
     return Noisy(sigma)
 
@@ -52,5 +57,12 @@ class Toned:
 
 
 def toned(noise: FourierNoise, sites: Sites, objective: Objective = standard) -> Toned:
-    """`objective` with the noise at sites(model), whose random numbers are drawn anew in every epoch."""
+    """`objective` with the noise at sites(model), whose random numbers are drawn anew in every epoch.
+
+    Examples:
+        >>> noise = rv.attacks.FourierNoise(0.1, 3.0)
+        >>> objective = rv.training.toned(noise, lambda model: [rv.attacks.Site(model)])
+        >>> objective.noise.amplitude
+        0.1
+    """
     return Toned(objective, noise, sites)

@@ -25,17 +25,30 @@ from resolvent.training.step.inner import Inner
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """The mean to minimise, and the outputs (b, ...) by which training accuracy is counted."""
+    """The mean to minimise, and the outputs (b, ...) by which training accuracy is counted.
+
+    Examples:
+        >>> rv.training.Loss(torch.tensor(0.7), torch.zeros(2, 10)).output.shape
+        torch.Size([2, 10])
+    """
 
     value: Tensor
     output: Tensor
 
 
 Objective = Callable[[nn.Module, Batch], Loss]
+"""A function of model and batch that returns the loss: `standard`, `pgd_at(threat)`, `trades(threat)`, or yours."""
 
 
 def standard(model: nn.Module, batch: Batch) -> Loss:
-    """The mean loss on clean samples."""
+    """The mean loss on clean samples.
+
+    Examples:
+        >>> x, y = torch.rand(4, 8, 1), torch.tensor([0, 1, 0, 1])
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
+        >>> rv.training.standard(model, rv.training.Batch(x, y, None, rv.attacks.Draws.of(x))).output.shape
+        torch.Size([4, 2])
+    """
     quick = recorded_pass(model, batch, _clean)
     if quick is not None:
         return Loss(*quick)
@@ -51,7 +64,12 @@ def _clean(f: Passes, batch: Batch) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class PGDAT:
-    """The mean loss on adversarial samples only; see `pgd_at`."""
+    """The mean loss on adversarial samples only; see `pgd_at`.
+
+    Examples:
+        >>> rv.pgd_at(rv.Threat("linf", 0.1), steps=5).inner.steps
+        5
+    """
 
     inner: Inner
 
@@ -78,7 +96,12 @@ class PGDAT:
 
 @dataclass(frozen=True)
 class TRADES:
-    """Clean loss plus beta times the deviation that the attack finds; see `trades`."""
+    """Clean loss plus beta times the deviation that the attack finds; see `trades`.
+
+    Examples:
+        >>> rv.trades(rv.Threat("linf", 0.1), beta=3.0).beta
+        3.0
+    """
 
     inner: Inner
     beta: float = 6.0
@@ -125,7 +148,12 @@ def _uniform(batch: Batch, threat: Threat) -> Tensor:
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:
-    """Adversarial training on PGD from a uniform start in the ball; a step is 2.5 eps / steps unless told."""
+    """Adversarial training on PGD from a uniform start in the ball; a step is 2.5 eps / steps unless told.
+
+    Examples:
+        >>> rv.pgd_at(rv.Threat("linf", 0.1, bounds=(0, 1)), steps=5).inner.threat.eps
+        0.1
+    """
     return PGDAT(Inner(threat, steps, step_size))
 
 
@@ -135,6 +163,10 @@ def trades(
     """TRADES from a start at x + `noise` N(0, 1). The KL stays in logarithms, so its gradient is finite at any logits.
 
     The clean outputs in the KL are not detached, as in the authors' code.
+
+    Examples:
+        >>> rv.trades(rv.Threat("linf", 0.1), beta=6.0, steps=3).inner.steps
+        3
     """
     for name, value in {"beta": beta, "noise": noise}.items():
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -33,7 +33,13 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain."""
+    """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain.
+
+    Examples:
+        >>> groups = rv.training.parameter_groups(rv.S4D(4, 8))
+        >>> any("lr" in group for group in groups)
+        True
+    """
     return merge_groups(_collect_offered(module), module)
 
 

@@ -19,7 +19,12 @@ Averaging = Literal["none", "ema", "swa"]
 
 @dataclass(frozen=True)
 class Probe:
-    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told."""
+    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told.
+
+    Examples:
+        >>> rv.training.Probe(rv.Threat("linf", 0.1)).attack.steps
+        10
+    """
 
     threat: Threat
     attack: Attack = field(default_factory=lambda: PGD(steps=10, objective=criterion))
@@ -48,6 +53,10 @@ class Budget:
     average        what is measured, kept and handed back: the weights of the moment ("none"), their exponential mean
                    ("ema", of `average_decay` a step) or the mean of those after each epoch ("swa")
     average_from   epochs before the mean begins
+
+    Examples:
+        >>> rv.training.Budget(epochs=5, lr=1e-2).epochs
+        5
     """
 
     epochs: int = 30
@@ -112,6 +121,10 @@ class FitSettings(Budget):
 
     seed    of the order of samples and of every draw
     probe   attack of the measurements; None: the objective's own threat, or none at all
+
+    Examples:
+        >>> rv.training.FitSettings(epochs=5, batch_size=32, lr=1e-2).seed
+        0
     """
 
     seed: int = 0

@@ -32,7 +32,12 @@ class Weighted:
 
 
 def weighted(objective: Objective = standard, weights: tuple[float, ...] = ()) -> Weighted:
-    """`objective` with `weights`, one a class. An attack inside is the same: it moves each sample for itself."""
+    """`objective` with `weights`, one a class. An attack inside is the same: it moves each sample for itself.
+
+    Examples:
+        >>> rv.training.weighted(weights=(1.0, 3.0)).weights
+        (1.0, 3.0)
+    """
     check_positive("weighted", **{f"weights[{i}]": weight for i, weight in enumerate(weights)})
     return Weighted(objective, tuple(weights))
 

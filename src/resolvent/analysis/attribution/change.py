@@ -10,7 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Change:
-    """100 (after - before) / before at one place in a model; None, with the reason, where that means nothing."""
+    """100 (after - before) / before at one place in a model; None, with the reason, where that means nothing.
+
+    Examples:
+        >>> rv.analysis.Change("layer 1", 1.0, 0.5, -50.0).percent
+        -50.0
+    """
 
     where: str
     before: float
@@ -41,7 +46,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """One distance across one component, layer by layer."""
+    """One distance across one component, layer by layer.
+
+    Examples:
+        >>> change = rv.analysis.Change("layer 1", 1.0, 0.5, -50.0)
+        >>> len(rv.analysis.Changes((change,)).layers)
+        1
+    """
 
     layers: tuple[Change, ...]
 
@@ -65,7 +76,13 @@ class Changes:
 
 @dataclass(frozen=True)
 class Component:
-    """One component of a model: how both distances change across it, in the same order of layers."""
+    """One component of a model: how both distances change across it, in the same order of layers.
+
+    Examples:
+        >>> change = rv.analysis.Changes((rv.analysis.Change("layer 1", 1.0, 0.5, -50.0),))
+        >>> rv.analysis.Component("SSM", change, change).label
+        'SSM'
+    """
 
     label: str
     mse: Changes
@@ -77,7 +94,13 @@ class Component:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each component of a model does to the difference between clean and perturbed features."""
+    """What each component of a model does to the difference between clean and perturbed features.
+
+    Examples:
+        >>> found = rv.analysis.Attribution((), samples=0)
+        >>> found.components
+        ()
+    """
 
     components: tuple[Component, ...]
     samples: int

@@ -20,7 +20,13 @@ Lengths = Tensor | None
 
 
 def feature_mse(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> Tensor:
-    """(1/T) ||f' - f||^2 of each sample: features (b, l, d) -> (b,)."""
+    """(1/T) ||f' - f||^2 of each sample: features (b, l, d) -> (b,).
+
+    Examples:
+        >>> f = torch.zeros(2, 10, 4)
+        >>> rv.analysis.feature_mse(f, f + 0.5)
+        tensor([1., 1.], dtype=torch.float64)
+    """
     _check("feature_mse", f, f_adv, lengths)
     error = (f_adv.double() - f.double()).square().sum(-1)  # (b, l)
     valid = steps(f, lengths)
@@ -28,7 +34,13 @@ def feature_mse(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> Tensor:
 
 
 def feature_kl(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> Tensor:
-    """KL(S(f) || S(f')), S the softmax over time, mean over channels: features (b, l, d) -> (b,)."""
+    """KL(S(f) || S(f')), S the softmax over time, mean over channels: features (b, l, d) -> (b,).
+
+    Examples:
+        >>> f = torch.randn(2, 10, 4)
+        >>> rv.analysis.feature_kl(f, f).abs().max() < 1e-6
+        tensor(True)
+    """
     _check("feature_kl", f, f_adv, lengths)
     padding = ~steps(f, lengths)[..., None]  # (b, l, 1)
     log_p, log_q = (g.double().masked_fill(padding, -math.inf).log_softmax(1) for g in (f, f_adv))

@@ -54,6 +54,13 @@ def attribution(
     A component's input is its first argument, its output the first of what it returns, both (b, l, d). A module that
     is called several times counts as so many layers. The model runs in evaluation mode without gradients; modes are
     put back and hooks removed, whatever happens. Where input and output differ in width, MSE compares squared norms.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1)).eval()
+        >>> x = torch.rand(3, 20, 1)
+        >>> found = rv.analysis.attribution(model, x, x + 0.1, rv.models.components_of(model))
+        >>> found.samples
+        3
     """
     _check(model, x, x_adv, lengths, batch_size)
     spans = _spans(model, components)

@@ -35,6 +35,14 @@ def attribution_record(
 
     An entry holds "mse" and "kl", the change in per cent averaged over layers, and "layers" with both for each place;
     None, with a reason, where a change means nothing.
+
+    Examples:
+        >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1)).eval()
+        >>> test = rv.load_task("digits").head(8).test
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> found = rv.analysis.attribution_record(model, {"test": test}, threat, rv.models.components_of(model))
+        >>> sorted(found)
+        ['attack', 'components', 'eps', 'norm', 'samples']
     """
     attack = attack or PGD(steps=10)
     if not splits:

@@ -40,7 +40,14 @@ ULPS = 64  # rounding error of a logit, in units of the last place of the larges
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """Per sample. `radius` is in `norm`, and 0 where the prediction is wrong or tied."""
+    """Per sample. `radius` is in `norm`, and 0 where the prediction is wrong or tied.
+
+    Examples:
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([0, 0])
+        >>> found = rv.analysis.certify_logits(logits, y, gain=1.0)
+        >>> found.accuracy(0.5)
+        0.5
+    """
 
     radius: Tensor  # (b,) float64
     margin: Tensor  # (b,) float64: z_y - max_j z_j, rounding taken off
@@ -90,6 +97,13 @@ def certify(
     f         a module runs in evaluation mode; Victim(f, batch_size) bounds how many samples pass at once
     lengths   (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding does not change; fewer entries
               give a larger linf radius
+
+    Examples:
+        >>> f = torch.nn.Linear(3, 2)
+        >>> lipschitz = float(torch.linalg.matrix_norm(f.weight.detach(), 2)) * 1.0001
+        >>> found = rv.analysis.certify(f, torch.randn(4, 3), torch.zeros(4, dtype=torch.long), lipschitz)
+        >>> found.radius.shape
+        torch.Size([4])
     """
     check_data("certify", x, y)
     if lengths is not None:
@@ -116,6 +130,11 @@ def certify_logits(
     entries    how many input entries may change, for linf: a number or one for each sample
     rounding   absolute error of a logit; None: 64 units in the last place of the largest logit of the sample, which
                knows nothing of what the inputs lost on their way (`certify` does)
+
+    Examples:
+        >>> found = rv.analysis.certify_logits(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), gain=1.0)
+        >>> round(float(found.radius), 3)
+        1.414
     """
     check_logits("certify", logits, y)
     error = ULPS * torch.finfo(logits.dtype).eps * logits.detach().double().abs().amax(1)
@@ -176,6 +195,14 @@ def verify(
     """Compute a stored certificate again, with a gain that was computed again, and refuse one that claims more.
 
     Returns the new certificate.
+
+    Examples:
+        >>> model = rv.build_model(rv.models.presets.l2ru_classifier(gain=3.0, hidden=8)).eval()
+        >>> x, y = torch.rand(4, 64, 1), torch.zeros(4, dtype=torch.long)
+        >>> gain = rv.analysis.certified_gain(model.gain_parts(64))
+        >>> stored = rv.analysis.certify(model, x, y, gain)
+        >>> torch.equal(rv.analysis.verify(stored, model, x, y, gain).radius, stored.radius)
+        True
     """
     again = certify(f, x, y, gain, norm=certificate.norm, lengths=lengths)
     if again.radius.shape != certificate.radius.shape:

@@ -28,7 +28,15 @@ from resolvent.attacks.victim import Victim
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
-    """Per sample, all (b,) float64: the error at x, how much it can grow for a unit of eps, and what rounding adds."""
+    """Per sample, all (b,) float64: the error at x, how much it can grow for a unit of eps, and what rounding adds.
+
+    Examples:
+        >>> f = torch.nn.Linear(3, 1)
+        >>> gain = float(f.weight.detach().norm())
+        >>> found = rv.analysis.certify_deviation(f, torch.randn(4, 3), torch.zeros(4, 1), gain)
+        >>> bool((found.error(0.1) >= found.clean).all())
+        True
+    """
 
     clean: Tensor
     slope: Tensor
@@ -71,6 +79,12 @@ def certify_deviation(
     """Run f on x (b, ...) and certify its real outputs; `gain` is that of f from x to all outputs together.
 
     y   real targets of the outputs' shape; None: the outputs themselves, so that `error` is the deviation alone
+
+    Examples:
+        >>> f = torch.nn.Linear(3, 1)
+        >>> found = rv.analysis.certify_deviation(f, torch.randn(4, 3), None, float(f.weight.detach().norm()))
+        >>> found.error(0.1).shape
+        torch.Size([4])
     """
     if norm not in NORMS:
         raise ValueError(f"certify_deviation: norm must be one of {', '.join(map(repr, NORMS))}; got {norm!r}.")

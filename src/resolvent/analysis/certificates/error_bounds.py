@@ -35,7 +35,14 @@ REAL = 1e-9  # how large an imaginary part, relative to the modulus, is rounding
 
 @dataclass(frozen=True, eq=False)
 class ErrorBounds:
-    """Values for the lengths 1 .. l along the last axis, one row for each member of the bank: (..., l)."""
+    """Values for the lengths 1 .. l along the last axis, one row for each member of the bank: (..., l).
+
+    Examples:
+        >>> system = rv.LRU(1, 4).double().system()
+        >>> found = rv.analysis.error_bounds(system, 20, second_moment=0.01)
+        >>> bool((found.exact <= found.upper * (1 + 1e-9)).all())
+        True
+    """
 
     lower: Tensor
     exact: Tensor
@@ -80,6 +87,11 @@ def error_bounds(
     length     of a fixed system; a time-varying one brings its own
     measured   ||y' - y||^2 (...,) of perturbations with |e_k| <= sqrt(second_moment), e.g. found by an attack; more
                than the upper bound is an error, because no such perturbation exists
+
+    Examples:
+        >>> found = rv.analysis.error_bounds(rv.LRU(1, 4).double().system(), 20, second_moment=0.01)
+        >>> found.exact.shape[-1]
+        20
     """
     _check(system, length, mean, second_moment)
     system = _double(system)

@@ -31,7 +31,13 @@ FLOOR = 1e-12  # relative to the largest value of the sample: rounding in float6
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """All values within `radius` of `center`, entry by entry, in float64. The shapes broadcast."""
+    """All values within `radius` of `center`, entry by entry, in float64. The shapes broadcast.
+
+    Examples:
+        >>> box = rv.analysis.Box(torch.zeros(3), torch.full((3,), 0.1))
+        >>> box.radius.max() <= 0.1
+        tensor(True)
+    """
 
     center: Tensor  # (b, ...)
     radius: Tensor  # (b or 1, ...), not negative
@@ -88,13 +94,26 @@ def system_box(system: System, box: Box) -> Box:
     """The tightest box around the outputs of a system for inputs in `box` (..., l, m): (..., l, p).
 
     A bank of systems with one input and output each takes one channel each: (..., l, d) -> (..., l, d).
+
+    Examples:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> box = rv.analysis.Box(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
+        >>> rv.analysis.system_box(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), box).center.flatten()
+        tensor([0., 0., 0.], dtype=torch.float64)
     """
     h = response(system, box.center.shape[-2])
     return Box(convolve(h, box.center), _radius(h, box.radius))
 
 
 def system_radius(system: System, radius: Tensor) -> Tensor:
-    """|h| * r for radii (..., l, m): how far the outputs can move, exactly."""
+    """|h| * r for radii (..., l, m): how far the outputs can move, exactly.
+
+    Examples:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> system = rv.System(-0.5 * one, one, one, 0 * one, dt=1.0)
+        >>> rv.analysis.system_radius(system, torch.ones(1, 3, 1, dtype=torch.float64)).flatten()
+        tensor([1.0000, 1.5000, 1.7500], dtype=torch.float64)
+    """
     return _radius(response(system, radius.shape[-2]), radius)
 
 

@@ -44,6 +44,10 @@ class LinfSettings:
 
     rows   neurons of one sample up to which "linear" bounds the input of a pointwise function over the whole network
            before it, and not by its last box alone: much tighter, at the cost of two passes back for each of them
+
+    Examples:
+        >>> rv.analysis.LinfSettings().method
+        'linear'
     """
 
     bounds: tuple[Any, Any] | None = None  # numbers, or an entry for each channel
@@ -62,7 +66,14 @@ class LinfSettings:
 
 @dataclass(frozen=True, eq=False)
 class LinfCertificate:
-    """Per sample: the least margin z_y - max_j z_j over the ball, and whether it is positive."""
+    """Per sample: the least margin z_y - max_j z_j over the ball, and whether it is positive.
+
+    Examples:
+        >>> stages = [rv.analysis.Affine(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))]
+        >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+        >>> rv.analysis.certify_linf(stages, x, y, eps=0.1).certified
+        tensor([True])
+    """
 
     margin: Tensor  # (b,) a lower bound of it
     certified: Tensor  # (b,) bool
@@ -95,6 +106,11 @@ def certify_linf(
     lengths  steps beyond a sequence's length are not perturbed
 
     x comes in the type that the network is run in: what float32 may lose on the way is part of the bounds.
+
+    Examples:
+        >>> stages = [rv.analysis.Affine(torch.eye(2))]
+        >>> rv.analysis.certify_linf(stages, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), eps=0.6).certified
+        tensor([False])
     """
     settings = settings or LinfSettings()
     _check(stages, x, y)
@@ -119,7 +135,13 @@ def linf_radius(
     largest: float = 1.0,
     steps: int = 20,
 ) -> Tensor:
-    """(b,) the largest eps up to `largest` at which each sample is certified, found by bisection; 0 where none is."""
+    """(b,) the largest eps up to `largest` at which each sample is certified, found by bisection; 0 where none is.
+
+    Examples:
+        >>> stages = [rv.analysis.Affine(torch.eye(2))]
+        >>> round(float(rv.analysis.linf_radius(stages, torch.tensor([[1.0, 0.0]]), torch.tensor([0]))), 2)
+        0.5
+    """
     if not 0 < largest < math.inf:
         raise ValueError(f"linf_radius: largest must be positive and finite, got {largest}.")
     low = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)

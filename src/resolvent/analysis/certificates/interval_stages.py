@@ -108,7 +108,12 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """y = W x + b on the last axis: W (out, in), b (out,) or None; `terms` (out,) sizes of what b was computed from."""
+    """y = W x + b on the last axis: W (out, in), b (out,) or None; `terms` (out,) sizes of what b was computed from.
+
+    Examples:
+        >>> rv.analysis.Affine(torch.eye(2)).W.shape
+        torch.Size([2, 2])
+    """
 
     W: Tensor
     b: Tensor | None = None
@@ -137,7 +142,12 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """A function of each entry alone."""
+    """A function of each entry alone.
+
+    Examples:
+        >>> rv.analysis.Pointwise("relu").function
+        'relu'
+    """
 
     function: Function
 
@@ -167,7 +177,12 @@ class Pointwise:
 
 @dataclass(frozen=True, eq=False)
 class Skip:
-    """y = x + branch(x)."""
+    """y = x + branch(x).
+
+    Examples:
+        >>> rv.analysis.Skip([rv.analysis.Pointwise("relu")]).branch[0].function
+        'relu'
+    """
 
     branch: Sequence[Stage] = field(default_factory=tuple)
 

@@ -23,6 +23,10 @@ class Recurrence:
 
     The two directions meet in one step only, so their sum is bounded as tightly as each of them. With lengths each
     sequence is turned at its own end, and padding counts as zero.
+
+    Examples:
+        >>> rv.analysis.Recurrence(rv.LRU(2, 4).system()).backward is None
+        True
     """
 
     system: System
@@ -90,7 +94,12 @@ def _bound_rounding(system: System, size: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """(b, l, d) -> (b, d): the mean over time, or the last step; with lengths (b,) over each sequence's own steps."""
+    """(b, l, d) -> (b, d): the mean over time, or the last step; with lengths (b,) over each sequence's own steps.
+
+    Examples:
+        >>> rv.analysis.Pool("mean").kind
+        'mean'
+    """
 
     kind: Literal["mean", "last"]
     lengths: Tensor | None = None

@@ -24,12 +24,24 @@ NAMED = 5  # samples that an error message names
 
 
 class Crossed(ValueError):
-    """A certified sample was broken by an attack: one of the two is wrong."""
+    """A certified sample was broken by an attack: one of the two is wrong.
+
+    Examples:
+        >>> issubclass(rv.analysis.Crossed, Exception)
+        True
+    """
 
 
 @dataclass(frozen=True)
 class Sandwich:
-    """certified <= true robust accuracy <= attacked, at eps in `norm`; attacked is None where no attack was run."""
+    """certified <= true robust accuracy <= attacked, at eps in `norm`; attacked is None where no attack was run.
+
+    Examples:
+        >>> held = torch.tensor([True, False])
+        >>> found = rv.analysis.check_sandwich(held, torch.tensor([True, True]), torch.tensor([True, True]), eps=0.1)
+        >>> found.certified, found.attacked
+        (0.5, 1.0)
+    """
 
     norm: str
     eps: float
@@ -57,6 +69,11 @@ def check_sandwich(
     """The two ends, (b,) bool each: certified at eps, and still right after the attack within eps.
 
     A sample that is certified but not robust raises `Crossed` and is named; so does one certified but misclassified.
+
+    Examples:
+        >>> held, robust = torch.tensor([True, False]), torch.tensor([True, True])
+        >>> rv.analysis.check_sandwich(held, robust, robust).certified
+        0.5
     """
     flags = {"certified": certified, "correct": correct} | ({} if robust is None else {"robust": robust})
     for name, flag in flags.items():
@@ -77,6 +94,10 @@ class CertifySettings:
     grid       of the certified-accuracy curve; None: 50 points up to the largest radius
     smoothing  certify the smoothed model as well (L2 only); it is another classifier, so the attack on f is not set
                against it
+
+    Examples:
+        >>> rv.analysis.CertifySettings(eps=0.5).norm
+        'l2'
     """
 
     eps: float
@@ -110,6 +131,15 @@ def certificate_report(
     lengths  (b,) of padded x (b, l, ...): f is called as f(x, lengths)
 
     A model without a finite bound gives {"status": "refused", "reason": ..., ...} and no radius.
+
+    Examples:
+        >>> f = torch.nn.Linear(3, 2)
+        >>> parts = [rv.ssm.Part("map", "linear", float(torch.linalg.matrix_norm(f.weight.detach(), 2)))]
+        >>> settings = rv.analysis.CertifySettings(eps=0.1)
+        >>> x, y = torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
+        >>> found = rv.analysis.certificate_report(f, parts, x, y, settings)
+        >>> "certified" in str(found)
+        True
     """
     gain = parts if isinstance(parts, Gain) else certified_gain(parts)
     norm, eps = settings.norm, settings.eps

@@ -30,7 +30,12 @@ ABSTAIN = -1
 
 @dataclass(frozen=True)
 class SmoothingSettings:
-    """sigma is the noise's standard deviation in the units of x; `rows` noisy copies pass through f at once."""
+    """sigma is the noise's standard deviation in the units of x; `rows` noisy copies pass through f at once.
+
+    Examples:
+        >>> rv.analysis.SmoothingSettings(sigma=0.25).alpha
+        0.001
+    """
 
     sigma: float
     n0: int = 100
@@ -57,7 +62,14 @@ class SmoothingSettings:
 
 @dataclass(frozen=True, eq=False)
 class SmoothingResult:
-    """Per sample; `certified(eps)` may err, as a whole, with the probability stated by `alpha` for each sample."""
+    """Per sample; `certified(eps)` may err, as a whole, with the probability stated by `alpha` for each sample.
+
+    Examples:
+        >>> f = torch.nn.Linear(3, 2)
+        >>> settings = rv.analysis.SmoothingSettings(sigma=0.25, n0=10, n=50)
+        >>> rv.analysis.smooth(f, torch.randn(4, 3), torch.zeros(4, dtype=torch.long), settings).radius.shape
+        torch.Size([4])
+    """
 
     prediction: Tensor  # (b,) int64, -1 where the smoothed classifier abstains
     correct: Tensor  # (b,) bool
@@ -105,6 +117,11 @@ def smooth(
 
     lengths   (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding gets no noise
     draws     the samples' own random numbers, when x is a part of a larger set: Draws.of(x, seed, first)
+
+    Examples:
+        >>> f, settings = torch.nn.Linear(3, 2), rv.analysis.SmoothingSettings(sigma=0.25, n0=10, n=50)
+        >>> 0 <= rv.analysis.smooth(f, torch.randn(4, 3), torch.zeros(4, dtype=torch.long), settings).accuracy <= 1
+        True
     """
     check_data("smooth", x, y)
     if lengths is not None:

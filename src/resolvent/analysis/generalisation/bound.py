@@ -45,7 +45,14 @@ class Capacity:
 
 @dataclass(frozen=True)
 class GeneralisationBound:
-    """`value` bounds the gap; it is `vacuous` where it is no less than c, which no gap exceeds. `printed` is (13)."""
+    """`value` bounds the gap; it is `vacuous` where it is no less than c, which no gap exceeds. `printed` is (13).
+
+    Examples:
+        >>> W, q = torch.randn(4, 2), torch.randn(2)
+        >>> norms = rv.analysis.selective_norms(W, W, -torch.ones(2, 4), 0.0, q, q, 1.0, T=10)
+        >>> rv.analysis.generalisation_bound(norms, m=100).vacuous
+        True
+    """
 
     value: float
     printed: float | None  # None where (13) has no finite value
@@ -76,7 +83,14 @@ class GeneralisationBound:
 
 
 def selective_capacity(norms: SelectiveNorms) -> Capacity:
-    """C of Theorem 3.3 from (79) with the logarithms of (73)-(78) kept; (14) beside it."""
+    """C of Theorem 3.3 from (79) with the logarithms of (73)-(78) kept; (14) beside it.
+
+    Examples:
+        >>> W, q = torch.randn(4, 2), torch.randn(2)
+        >>> norms = rv.analysis.selective_norms(W, W, -torch.ones(2, 4), 0.0, q, q, 1.0, T=10)
+        >>> rv.analysis.selective_capacity(norms).value > 0
+        True
+    """
     log_s1, log_s2 = log_sums(norms.log_rho, norms.T)
     step, n_d = norms.widest_step, norms.N * norms.d
     B_u, B_w, B_B, B_C = (_log(v) for v in (norms.B_u, norms.B_w, norms.B_B, norms.B_C))
@@ -97,7 +111,14 @@ def selective_capacity(norms: SelectiveNorms) -> Capacity:
 
 
 def attention_capacity(norms: SelectiveNorms) -> Capacity:
-    """C of Proposition 3.4: A = 0 and dt = 1, so (86) with its logarithms; (17) beside it. A, p and q do not count."""
+    """C of Proposition 3.4: A = 0 and dt = 1, so (86) with its logarithms; (17) beside it. A, p and q do not count.
+
+    Examples:
+        >>> W, q = torch.randn(4, 2), torch.randn(2)
+        >>> norms = rv.analysis.selective_norms(W, W, -torch.ones(2, 4), 0.0, q, q, 1.0, T=10)
+        >>> rv.analysis.attention_capacity(norms).value > 0
+        True
+    """
     log_T, n_d = math.log(norms.T), norms.N * norms.d
     B_u, B_w, B_B, B_C = (_log(v) for v in (norms.B_u, norms.B_w, norms.B_B, norms.B_C))
     M_B, M_C, M_w = (_log(norms.one_norm(k)) for k in ("B", "C", "w"))
@@ -124,6 +145,12 @@ def generalisation_bound(
     lipschitz, ceiling   of the loss: |l(z) - l(z')| <= lipschitz |z - z'| and 0 <= l <= ceiling. The cross-entropy
                          has no ceiling of its own: state the one at which it is cut.
     u                    the samples (m, l, d), checked against the stated B_u
+
+    Examples:
+        >>> W, q = torch.randn(4, 2), torch.randn(2)
+        >>> norms = rv.analysis.selective_norms(W, W, -torch.ones(2, 4), 0.0, q, q, 1.0, T=10)
+        >>> rv.analysis.generalisation_bound(norms, m=1000).value > 0
+        True
     """
     _check(norms, m, delta, lipschitz, ceiling)
     if u is not None:

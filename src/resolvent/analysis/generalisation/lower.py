@@ -45,7 +45,12 @@ def sum_powers(s_A: float, T: int) -> float:
 
 
 def rademacher_lower(B_w: float, s_A: float, T: int, m: int) -> float:
-    """The Rademacher complexity of the subclass above, exactly: a lower bound for every class that contains it."""
+    """The Rademacher complexity of the subclass above, exactly: a lower bound for every class that contains it.
+
+    Examples:
+        >>> rv.analysis.rademacher_lower(B_w=1.0, s_A=0.0, T=10, m=100) > 0
+        True
+    """
     return _weight(B_w) * sum_powers(s_A, T) * mean_sign(m)
 
 

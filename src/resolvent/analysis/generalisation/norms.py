@@ -27,6 +27,13 @@ class SelectiveNorms:
     B_B, B_C  of ||W_B||_2, ||W_C||_2     spectral norms
     B_A  of ||A||_2 = max |a|             s_A  the spectral abscissa max a; p the bias itself
     M_B, M_C  of ||W||_{1,1} = sum |w|    M_w, M_q  of ||.||_1;  M_A  of ||A||_{2,1} = sum |a|
+
+    Examples:
+        >>> n, d = 4, 2
+        >>> W, A = torch.randn(n, d), -torch.ones(d, n)
+        >>> norms = rv.analysis.selective_norms(W, W, A, 0.0, torch.randn(d), torch.randn(d), 1.0, T=10)
+        >>> norms.N, norms.d, norms.T
+        (4, 2, 10)
     """
 
     B_u: float
@@ -111,6 +118,11 @@ def selective_norms(
     u is the bound B_u itself, or the data: an embedding table (v, d) or sequences (..., d), whose largest norm is
     taken. T is the number of steps; None reads it from sequences u (b, l, d). Several classes are bounded by the row
     of w with the largest norm, as the bound is one for scalar outputs.
+
+    Examples:
+        >>> W, q = torch.randn(4, 2), torch.randn(2)
+        >>> rv.analysis.selective_norms(W, W, -torch.ones(2, 4), 0.0, q, q, 1.0, T=10).B_A > 0
+        True
     """
     _check_tensors(W_B, W_C, A, q, w)
     n, d = W_B.shape
@@ -128,7 +140,12 @@ def selective_norms(
 
 
 def data_bound(u: Tensor) -> float:
-    """B_u: the largest ||u[t]||_2 over tokens or steps, u (..., d)."""
+    """B_u: the largest ||u[t]||_2 over tokens or steps, u (..., d).
+
+    Examples:
+        >>> rv.analysis.data_bound(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
+        5.0
+    """
     if not isinstance(u, Tensor) or not u.is_floating_point() or u.dim() < 1 or not u.numel():
         got = f"{u.dtype} {tuple(u.shape)}" if isinstance(u, Tensor) else type(u).__name__
         raise ValueError(

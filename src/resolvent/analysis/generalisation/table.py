@@ -55,7 +55,12 @@ TABLE = (
 
 
 def scaling_rows() -> list[dict[str, Any]]:
-    """Table 1 as plain data, one dict for each row."""
+    """Table 1 as plain data, one dict for each row.
+
+    Examples:
+        >>> len(rv.analysis.scaling_rows()) > 0
+        True
+    """
     return [
         {"model": r.model, "condition": r.condition, "T": r.in_T, "d": r.in_d, "B_u": r.in_B_u, "note": r.note}
         for r in TABLE
@@ -66,6 +71,10 @@ def scaling_curves(lengths: Sequence[int], log_rho: float = 0.0) -> list[dict[st
     """Growth of each row against T, relative to the first length, as natural logarithms: what a plot needs.
 
     Lengths start at 2, because ln^(3/2) T vanishes at 1.
+
+    Examples:
+        >>> len(rv.analysis.scaling_curves([10, 100])) > 0
+        True
     """
     wrong = [T for T in lengths if isinstance(T, bool) or not isinstance(T, int) or T < 2]
     if wrong or not lengths:

@@ -31,7 +31,13 @@ PRINTED = {
 
 @dataclass(frozen=True, eq=False)
 class SelectiveTensors:
-    """One selective layer: W_B, W_C (n, d), A (d, n), p, q (d,), and u (..., d), the embedding or the data."""
+    """One selective layer: W_B, W_C (n, d), A (d, n), p, q (d,), and u (..., d), the embedding or the data.
+
+    Examples:
+        >>> W = torch.randn(4, 2)
+        >>> rv.analysis.SelectiveTensors(W, W, -torch.ones(2, 4), torch.zeros(2), torch.zeros(2)).A.shape
+        torch.Size([2, 4])
+    """
 
     W_B: Tensor
     W_C: Tensor
@@ -60,6 +66,10 @@ class NormTracker:
 
     Called with a model it returns the row itself, which is what `fit(final=...)` wants. Steps are counted from the
     tracker's own start: a run that was killed and goes on starts a new count.
+
+    Examples:
+        >>> rv.analysis.NormTracker(find=lambda model: None, every=10).every
+        10
     """
 
     __name__ = "NormTracker"  # what a run's description calls it

@@ -26,7 +26,12 @@ EPS = float(np.finfo(float).eps)
 
 @dataclass(frozen=True)
 class TransientGrowth:
-    """value <= sup <= upper, `value` reached at `time` (a step, for powers)."""
+    """value <= sup <= upper, `value` reached at `time` (a step, for powers).
+
+    Examples:
+        >>> rv.analysis.power_growth(torch.tensor([[0.5, 10.0], [0.0, 0.5]])).value > 1
+        True
+    """
 
     value: float
     upper: float
@@ -42,6 +47,10 @@ def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
 
     A slower matrix is looked at further on as well, at steps that grow by a tenth; `upper` then rests on the condition
     of its eigenvectors, sup <= kappa(V). Infinite, with a reason, for an unstable matrix.
+
+    Examples:
+        >>> rv.analysis.power_growth(0.5 * torch.eye(2)).value
+        1.0
     """
     matrix = checks.check_matrix("power_growth", A).numpy()
     checks.check_count("power_growth", "max_steps", max_steps)
@@ -75,7 +84,12 @@ def _later(A: Array, power: Array, k: int, best: float, step: float) -> Transien
 
 
 def exponential_growth(A: Matrix, rtol: float = 1e-3) -> TransientGrowth:
-    """sup_t ||exp(t A)||_2 over t >= 0, bracketed to the relative width rtol."""
+    """sup_t ||exp(t A)||_2 over t >= 0, bracketed to the relative width rtol.
+
+    Examples:
+        >>> round(rv.analysis.exponential_growth(-torch.eye(2)).value, 3)
+        1.0
+    """
     matrix = checks.check_matrix("exponential_growth", A).numpy()
     checks.check_real_number("exponential_growth", "rtol", rtol, least=1e-6 * 0.999, most=1.0)
     reason = instability(np.linalg.eigvals(matrix), discrete=False)[0]

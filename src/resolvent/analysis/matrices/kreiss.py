@@ -37,7 +37,13 @@ EPS = float(np.finfo(float).eps)
 
 @dataclass(frozen=True)
 class KreissConstant:
-    """lower <= K <= upper; `lower` is reached at `point` (infinity when K = 1 is reached there)."""
+    """lower <= K <= upper; `lower` is reached at `point` (infinity when K = 1 is reached there).
+
+    Examples:
+        >>> found = rv.analysis.kreiss_constant(torch.diag(torch.tensor([0.5, 0.9])), discrete=True)
+        >>> found.lower <= 1.01
+        True
+    """
 
     lower: float
     upper: float
@@ -56,6 +62,10 @@ def kreiss_constant(A: Matrix, discrete: bool, rtol: float = 0.02) -> KreissCons
     """K of the matrix A for powers (discrete=True) or exponentials (False), bracketed to the relative width rtol.
 
     Infinite, with a reason, when a pole is beyond the edge of stability.
+
+    Examples:
+        >>> rv.analysis.kreiss_constant(torch.tensor([[0.5, 5.0], [0.0, 0.5]]), discrete=True).lower > 2
+        True
     """
     matrix = checks.check_matrix("kreiss_constant", A).numpy()
     checks.check_real_number("kreiss_constant", "rtol", rtol, least=1e-4 * 0.999, most=1.0)

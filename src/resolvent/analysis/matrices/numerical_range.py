@@ -26,6 +26,11 @@ class NumericalRange:
     """Points of the edge of W(A) with the directions of their outer normals; W lies between points and tangents.
 
     radius_lower <= max |W(A)| <= radius_upper, by the same search as the H-infinity norm.
+
+    Examples:
+        >>> found = rv.analysis.numerical_range(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
+        >>> round(found.abscissa, 3)
+        1.0
     """
 
     angles: Tensor  # (k,)
@@ -41,7 +46,12 @@ class NumericalRange:
 
 
 def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
-    """The edge of W(A) at `points` directions, its abscissa and its radius."""
+    """The edge of W(A) at `points` directions, its abscissa and its radius.
+
+    Examples:
+        >>> rv.analysis.numerical_range(torch.eye(2), points=8).boundary.shape
+        torch.Size([8])
+    """
     matrix = checks.check_matrix("numerical_range", A).numpy()
     checks.check_count("numerical_range", "points", points, least=3)
     angles = np.linspace(0, 2 * math.pi, points, endpoint=False)

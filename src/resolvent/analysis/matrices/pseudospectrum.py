@@ -23,7 +23,13 @@ from resolvent.analysis.matrices.sigma_min import sigma_min
 
 @dataclass(frozen=True)
 class Pseudospectrum:
-    """sigma_min(z - A) at z = re[j] + i im[i]; its level lines are the edges of the pseudospectra."""
+    """sigma_min(z - A) at z = re[j] + i im[i]; its level lines are the edges of the pseudospectra.
+
+    Examples:
+        >>> found = rv.analysis.pseudospectrum(torch.diag(torch.tensor([-1.0, -2.0])), points=10)
+        >>> found.sigma.shape, found.eigenvalues.shape
+        (torch.Size([10, 10]), torch.Size([2]))
+    """
 
     re: Tensor  # (x,)
     im: Tensor  # (y,)
@@ -37,7 +43,12 @@ class Pseudospectrum:
 
 
 def pseudospectrum(A: Matrix, re: Any = None, im: Any = None, points: int = 100) -> Pseudospectrum:
-    """The height of the pseudospectra on a grid: axes `re` (x,) and `im` (y,), or `points` each around the spectrum."""
+    """The height of the pseudospectra on a grid: axes `re` (x,) and `im` (y,), or `points` each around the spectrum.
+
+    Examples:
+        >>> rv.analysis.pseudospectrum(rv.ssm.hippo("legs", 4)[0], points=8).sigma.shape
+        torch.Size([8, 8])
+    """
     matrix = checks.check_matrix("pseudospectrum", A).numpy()
     checks.check_count("pseudospectrum", "points", points, least=2)
     form = Schur.of(matrix)
@@ -53,7 +64,12 @@ def pseudospectrum(A: Matrix, re: Any = None, im: Any = None, points: int = 100)
 
 
 def resolvent_norm(A: Matrix, z: Any) -> Tensor:
-    """||(z - A)^-1||_2 at the points z, a number or a tensor of any shape; infinite at eigenvalues."""
+    """||(z - A)^-1||_2 at the points z, a number or a tensor of any shape; infinite at eigenvalues.
+
+    Examples:
+        >>> float(rv.analysis.resolvent_norm(torch.eye(2), 3.0))
+        0.5
+    """
     matrix = checks.check_matrix("resolvent_norm", A).numpy()
     points = torch.as_tensor(z)
     if points.numel() == 0 or not bool(torch.isfinite(points).all()):

@@ -14,6 +14,11 @@ def difference(first: System, second: System) -> System:
 
     `hinf_norm(difference(a, b))` is then how far two systems are apart at their worst frequency. Both must be
     continuous, or discrete in the same form (with or without delay); steps dt are taken to be the same.
+
+    Examples:
+        >>> first, second = rv.LRU(1, 4).system(), rv.LRU(1, 4).system()
+        >>> rv.analysis.poles(rv.analysis.difference(first, second)).shape[-1]
+        16
     """
     for system in (first, second):
         checks.check_system("difference", system)

@@ -23,13 +23,26 @@ from resolvent.ssm import DPLR, Diagonal, System
 
 
 def frequency_response(system: System, omega: Any) -> Tensor:
-    """G at the frequencies omega (k,), or (..., k) against the bank: complex (..., p, m, k)."""
+    """G at the frequencies omega (k,), or (..., k) against the bank: complex (..., p, m, k).
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> system = rv.System(0.5 * one, one, one, 0 * one, dt=1.0)
+        >>> rv.analysis.frequency_response(system, torch.tensor([0.0])).abs().flatten()
+        tensor([2.])
+    """
     checks.check_system("frequency_response", system)
     return _at(system, _frequencies(system, checks.check_axis("frequency_response", "omega", omega)))
 
 
 def dc_gain(system: System) -> Tensor:
-    """G at frequency zero, what a constant input settles to: (..., p, m), real when the matrices are."""
+    """G at frequency zero, what a constant input settles to: (..., p, m), real when the matrices are.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> float(rv.analysis.dc_gain(rv.System(0.5 * one, one, one, 0 * one, dt=1.0)))
+        2.0
+    """
     checks.check_system("dc_gain", system)
     zero = torch.zeros(1, dtype=system.D.real.dtype, device=system.D.device)
     G = _at(system, zero)[..., 0]

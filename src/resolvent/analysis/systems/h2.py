@@ -24,7 +24,13 @@ from resolvent.ssm import Dense, System
 
 
 def h2_norm(system: System) -> H2Norm:
-    """The H2 norm of each system of the bank; infinite with a reason when unstable, or continuous with a D."""
+    """The H2 norm of each system of the bank; infinite with a reason when unstable, or continuous with a D.
+
+    Examples:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> round(float(rv.analysis.h2_norm(rv.System(0.5 * one, one, one, 0 * one, dt=1.0)).value), 4)
+        1.1547
+    """
     checks.check_system("h2_norm", system)
     found = [_one(one) for one in realisations(system)]
     return H2Norm(fill_bank([v for v, _ in found], system.bank), join_reasons([r for _, r in found], system.bank))

@@ -17,7 +17,12 @@ from resolvent.ssm import Dense, System
 
 
 def hankel_singular_values(system: System) -> Tensor:
-    """(..., n) in falling order, double precision; all infinite for a system of the bank that is not stable."""
+    """(..., n) in falling order, double precision; all infinite for a system of the bank that is not stable.
+
+    Examples:
+        >>> rv.analysis.hankel_singular_values(rv.EMA(1, 4).double().system()).shape
+        torch.Size([1, 4])
+    """
     checks.check_system("hankel_singular_values", system)
     bad = torch.tensor([bool(reason) for reason in unstable(system)]).reshape(system.bank)
     bad = bad.to(system.B.device)

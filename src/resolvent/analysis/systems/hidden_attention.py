@@ -20,6 +20,11 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
     """M of each system of the bank: (..., l, l), or (..., l, l, outputs, inputs) where there are several of them.
 
     length   steps of a time-invariant system; a time-varying one has its own
+
+    Examples:
+        >>> layer = rv.S6(2, 4)
+        >>> rv.analysis.hidden_attention(layer.linearise(torch.randn(1, 10, 2))).shape
+        torch.Size([1, 2, 10, 10])
     """
     if not isinstance(system, System):
         raise TypeError(f"hidden_attention: expected a System, got {type(system).__name__}; use layer.linearise(x).")

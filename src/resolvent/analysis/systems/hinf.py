@@ -36,6 +36,12 @@ def hinf_norm(system: System, rtol: float = 1e-6, method: str = "phase") -> Hinf
 
     An unstable system has the norm infinity and a `reason`; it is no error. States that no chain of non-zero entries
     joins to an input and an output are not part of G and are left out, stable or not.
+
+    Examples:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> norm = rv.analysis.hinf_norm(rv.System(0.5 * one, one, one, 0 * one, dt=1.0))
+        >>> round(float(norm.value), 4), float(norm.frequency)
+        (2.0, 0.0)
     """
     checks.check_system("hinf_norm", system)
     checks.check_real_number("hinf_norm", "rtol", rtol, least=FEWEST * 0.999, most=0.5)

@@ -16,6 +16,11 @@ def poles(system: System) -> Tensor:
     """The eigenvalues of A: complex (..., n), in the order of a diagonal A, else as LAPACK finds them.
 
     Those of a strongly non-normal A are only as good as float64 lets them be: see `eigenvector_condition`.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> rv.analysis.poles(rv.System(0.5 * one, one, one, 0 * one, dt=1.0)).real
+        tensor([0.5000])
     """
     checks.check_system("poles", system)
     return _poles(system)
@@ -25,6 +30,11 @@ def time_constants(system: System) -> Tensor:
     """How long each pole's mode takes to fall to 1/e: (..., n), in units of time, or in steps for a discrete system.
 
     -1/Re(lam), or -1/log|lam|; infinite for a mode that does not decay, zero for one that is gone after a step.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> round(float(rv.analysis.time_constants(rv.System(0.9 * one, one, one, 0 * one, dt=1.0))), 2)
+        9.49
     """
     checks.check_system("time_constants", system)
     lam = _poles(system).to(torch.complex128)

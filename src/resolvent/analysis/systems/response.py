@@ -19,6 +19,11 @@ def impulse_response(system: System, when: Any) -> Tensor:
 
     Discrete: h_0 = C B + D and h_l = C A^l B. Continuous: C exp(t A) B; the direct term D is an impulse at t = 0 of
     infinite height and cannot be shown.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> rv.analysis.impulse_response(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3).flatten()
+        tensor([1.0000, 0.5000, 0.2500])
     """
     checks.check_system("impulse_response", system)
     if system.dt is not None:
@@ -31,7 +36,13 @@ def impulse_response(system: System, when: Any) -> Tensor:
 
 
 def step_response(system: System, when: Any) -> Tensor:
-    """y (..., p, m, k) for an input of 1 from step or time 0 on; `when` as in `impulse_response`. Includes D."""
+    """y (..., p, m, k) for an input of 1 from step or time 0 on; `when` as in `impulse_response`. Includes D.
+
+    Examples:
+        >>> one = torch.ones(1, 1)
+        >>> rv.analysis.step_response(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3).flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
     checks.check_system("step_response", system)
     if system.dt is not None:
         return _discrete(system, checks.check_count("step_response", "when", when)).cumsum(-1)

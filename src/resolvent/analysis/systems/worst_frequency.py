@@ -31,6 +31,11 @@ class WorstFrequency:
     gain        |G|, or |G - G_reference|; infinite for an unstable system
     name        of the system among those given
     channel     its number in the bank
+
+    Examples:
+        >>> found = rv.analysis.worst_frequency(rv.LRU(2, 4).system())
+        >>> found.gain > 0
+        True
     """
 
     frequency: float
@@ -43,7 +48,13 @@ class WorstFrequency:
 def worst_frequency(
     systems: System | Mapping[str, System], reference: System | None = None, rtol: float = 1e-6
 ) -> WorstFrequency:
-    """The frequency of the largest gain over all systems and their banks, by `hinf_norm`."""
+    """The frequency of the largest gain over all systems and their banks, by `hinf_norm`.
+
+    Examples:
+        >>> found = rv.analysis.worst_frequency({"first": rv.S4D(1, 8).system()})
+        >>> found.name
+        'first'
+    """
     given = {"": systems} if isinstance(systems, System) else dict(systems)
     if not given:
         raise ValueError("worst_frequency: there is no system; a model without time-invariant layers has none.")

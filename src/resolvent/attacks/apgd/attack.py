@@ -47,6 +47,12 @@ class APGD(Opened):
     stop        drop a sample as soon as it is misclassified; False runs on and keeps the point of highest loss
     larger_eps  L1: 0.3 of the steps in a ball of 3 eps, 0.3 in 2 eps, the rest in eps
     passes      gradients averaged per step (expectation over transformations)
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.APGD(steps=5)(f, x, y, threat).x_adv.shape
+        torch.Size([4, 3])
     """
 
     shapes: ClassVar[bool] = True
@@ -90,7 +96,14 @@ class APGD(Opened):
 
 
 def apgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`apgd(f, x, y, threat, objective=dlr)`: the fields of `APGD` as keywords."""
+    """`apgd(f, x, y, threat, objective=dlr)`: the fields of `APGD` as keywords.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.apgd(f, x, y, threat, steps=5).success.shape
+        torch.Size([4])
+    """
     return APGD(**settings)(f, x, y, threat, draws=draws)
 
 

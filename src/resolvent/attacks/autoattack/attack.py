@@ -56,6 +56,13 @@ def autoattack(
     folder      keeps each finished batch, so that a killed run goes on with the same result
 
     Probabilities instead of logits are refused; a doubtful outcome is told by `result.flags`.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> found = rv.autoattack(f, x, y, threat, preset="fast")  # "standard" for numbers that you publish
+        >>> found.robust.shape
+        torch.Size([4])
     """
     victim = f if isinstance(f, Victim) else Victim(f, batch_size)
     job, flags = prepare(victim, x, y, threat, preset, seed=seed, lengths=lengths)

@@ -24,7 +24,15 @@ from resolvent.attacks.threat.threat import Sizes
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One evaluation for each eps, smallest first."""
+    """One evaluation for each eps, smallest first.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> curve = rv.evaluate(f, (x, y), threat, "fast", eps=[0.05, 0.1])
+        >>> len(curve.evaluations)
+        2
+    """
 
     evaluations: tuple[Evaluation, ...]
 

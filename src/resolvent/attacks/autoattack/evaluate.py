@@ -47,6 +47,10 @@ class EvaluationSettings:
     shard       (i, k): of k processes this is number i and takes every k-th sample; see `Evaluation.joined`
     probe       samples on which masked gradients are looked for; 0: none
     limit       seconds after which no batch is begun; what is not settled then is `undecided`. None: no limit
+
+    Examples:
+        >>> rv.attacks.EvaluationSettings(limit=60.0).limit
+        60.0
     """
 
     seed: int = 0
@@ -101,6 +105,12 @@ def evaluate(
     `folder` keeps every finished batch (a killed evaluation, or one whose time ran out, goes on to the same result;
     another configuration is refused) and, at the end, record.json. With a `surrogate`, points found on that model are
     tried on f as well.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> list(rv.evaluate(f, (x, y), threat, "fast", eps=[0.05, 0.1]).eps)
+        [0.05, 0.1]
     """
     chosen = EvaluationSettings() if settings is None else settings
     deadline = None if chosen.limit is None else time.monotonic() + chosen.limit

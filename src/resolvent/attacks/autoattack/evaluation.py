@@ -32,7 +32,14 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The outcome of AutoAttack with its records; `flags` holds those of the probes too."""
+    """The outcome of AutoAttack with its records; `flags` holds those of the probes too.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.evaluate(f, (x, y), threat, "fast").labels.shape
+        torch.Size([4])
+    """
 
     result: AutoAttackResult
     labels: Tensor  # (n,)

@@ -33,7 +33,12 @@ RANDOM_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class Flag:
-    """One reason for doubt: `value` is what was measured, `samples` how many it concerns where that makes sense."""
+    """One reason for doubt: `value` is what was measured, `samples` how many it concerns where that makes sense.
+
+    Examples:
+        >>> rv.attacks.Flag("zero_gradients", "gradients vanish").kind
+        'zero_gradients'
+    """
 
     kind: Kind
     explanation: str

@@ -29,7 +29,12 @@ SILENT = ("channels",)  # of one channel they leave nothing
 
 @dataclass(frozen=True)
 class CorruptionSettings:
-    """seed with a sample's number fixes what happens to it; `only` names some corruptions, none means all."""
+    """seed with a sample's number fixes what happens to it; `only` names some corruptions, none means all.
+
+    Examples:
+        >>> rv.attacks.CorruptionSettings(only=("noise",)).only
+        ('noise',)
+    """
 
     seed: int = 0
     batch_size: int = 256
@@ -55,7 +60,12 @@ class CorruptionSettings:
 
 @dataclass(frozen=True)
 class CorruptionReport:
-    """Errors: the share of wrong answers, or for real targets the mean of the samples' root mean square errors."""
+    """Errors: the share of wrong answers, or for real targets the mean of the samples' root mean square errors.
+
+    Examples:
+        >>> rv.attacks.CorruptionReport(0.1, {"noise": (0.1, 0.2)}, samples=10, regression=False).mean_error
+        0.15000000000000002
+    """
 
     clean: float
     errors: dict[str, tuple[float, ...]]  # by name: one for each severity
@@ -110,7 +120,14 @@ def evaluate_corruptions(
     settings: CorruptionSettings | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> CorruptionReport:
-    """f on data (x, y) or (x, y, lengths), or a loader of such, with x (n, l, c) real; values stay within `bounds`."""
+    """f on data (x, y) or (x, y, lengths), or a loader of such, with x (n, l, c) real; values stay within `bounds`.
+
+    Examples:
+        >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
+        >>> data = torch.rand(4, 8, 1), torch.tensor([0, 1, 0, 1])
+        >>> 0 <= rv.attacks.evaluate_corruptions(f, data).mean_error <= 1
+        True
+    """
     how = settings or CorruptionSettings()
     check_bounds(bounds)
     x, y, lengths = gather("evaluate_corruptions", data, how.samples)

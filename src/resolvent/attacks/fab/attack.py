@@ -37,6 +37,12 @@ class FAB(Opened):
     alpha_max, eta, beta   see fab_walk.Pace; the published values
     upstream   True: only what the walk itself finds within eps counts, as published; False: at the end the nearest
                wrong point of a sample that stands is also tried where eps cuts it off, for one more query
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.FAB(steps=5)(f, x, y, threat).success.shape
+        torch.Size([4])
     """
 
     steps: int = 100
@@ -86,7 +92,14 @@ class FAB(Opened):
 
 
 def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`fab(f, x, y, threat, targets=9)`: the fields of `FAB` as keywords."""
+    """`fab(f, x, y, threat, targets=9)`: the fields of `FAB` as keywords.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.fab(f, x, y, threat, steps=5).x_adv.shape
+        torch.Size([4, 3])
+    """
     return FAB(**settings)(f, x, y, threat, draws=draws)
 
 

@@ -30,7 +30,12 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class FourierSettings:
-    """seed with a sample's number fixes its noise; noise at the input is clipped to `bounds`, where there are any."""
+    """seed with a sample's number fixes its noise; noise at the input is clipped to `bounds`, where there are any.
+
+    Examples:
+        >>> rv.attacks.FourierSettings(seed=1).seed
+        1
+    """
 
     seed: int = 0
     batch_size: int = 256
@@ -43,7 +48,12 @@ class FourierSettings:
 
 @dataclass(frozen=True)
 class FourierPoint:
-    """The mean score under one noise: accuracy, or for real targets minus the squared error."""
+    """The mean score under one noise: accuracy, or for real targets minus the squared error.
+
+    Examples:
+        >>> rv.attacks.FourierPoint(0.1, 3.0, score=0.9).score
+        0.9
+    """
 
     amplitude: float
     frequency: Frequency
@@ -56,7 +66,14 @@ class FourierPoint:
 
 @dataclass(frozen=True)
 class FourierSweep:
-    """`clean` is the score without noise; `regression` says whether scores are minus squared errors."""
+    """`clean` is the score without noise; `regression` says whether scores are minus squared errors.
+
+    Examples:
+        >>> f, x, y = torch.nn.Flatten(), torch.rand(4, 3, 1), torch.tensor([0, 1, 0, 1])
+        >>> found = rv.attacks.fourier_sweep(f, (x, y), rv.attacks.noises([0.1], [1.0]))
+        >>> found.samples, len(found.points)
+        (4, 1)
+    """
 
     clean: float
     points: tuple[FourierPoint, ...]
@@ -90,6 +107,11 @@ def fourier_sweep(
     """The score of f on data (x, y) or (x, y, lengths), clean and under each noise.
 
     f is called in evaluation mode; `sites` are modules inside of it, and none means its input x (n, l, d).
+
+    Examples:
+        >>> f, data = torch.nn.Flatten(), (torch.rand(4, 3, 1), torch.tensor([0, 1, 0, 1]))
+        >>> rv.attacks.fourier_sweep(f, data, rv.attacks.noises([0.1, 0.3], [1.0])).samples
+        4
     """
     how = settings or FourierSettings()
     x, y, lengths = _check_data(data, points, bool(sites))

@@ -31,6 +31,10 @@ class FourierNoise:
     amplitude   the largest value of one mode
     frequency   radians a unit of time; a pair (low, high) is a band
     modes       how many cosines share a band; a single frequency is one
+
+    Examples:
+        >>> rv.attacks.FourierNoise(0.1, 3.0).frequency
+        3.0
     """
 
     amplitude: float
@@ -78,7 +82,12 @@ class FourierNoise:
 
 
 def noises(amplitudes: Sequence[float], frequencies: Sequence[Frequency]) -> list[FourierNoise]:
-    """Every amplitude at every frequency: the points of a sweep."""
+    """Every amplitude at every frequency: the points of a sweep.
+
+    Examples:
+        >>> len(rv.attacks.noises([0.1, 0.3], [1.0, 2.0, 3.0]))
+        6
+    """
     return [FourierNoise(a, w) for w in frequencies for a in amplitudes]
 
 

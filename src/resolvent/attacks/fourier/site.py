@@ -16,7 +16,12 @@ from resolvent.attacks.fourier.noise import FourierNoise
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The first argument (b, l, d) of `module`, step k of which is at time k dt; dt may differ by channel: (d,)."""
+    """The first argument (b, l, d) of `module`, step k of which is at time k dt; dt may differ by channel: (d,).
+
+    Examples:
+        >>> rv.attacks.Site(torch.nn.Identity(), dt=0.1).dt
+        0.1
+    """
 
     module: nn.Module
     dt: float | Tensor = 1.0
@@ -41,6 +46,13 @@ def disturbed(sites: Sequence[Site], noise: FourierNoise, draws: Draws) -> Itera
 
     A module sees the samples of `draws` in their order; one that gets r rows for each sample (two documents through
     one tower) takes other numbers for each of them.
+
+    Examples:
+        >>> layer, x = torch.nn.Identity(), torch.zeros(2, 8, 1)
+        >>> noise, draws = rv.attacks.FourierNoise(0.1, 1.0), rv.attacks.Draws.of(x)
+        >>> with rv.attacks.disturbed([rv.attacks.Site(layer)], noise, draws):
+        ...     bool(layer(x).abs().max() > 0)
+        True
     """
     handles = []
     try:

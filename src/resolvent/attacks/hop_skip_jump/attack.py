@@ -36,6 +36,13 @@ class HopSkipJump(Opened):
     starts      random points that are tried to find one that is misclassified
     minimal     True: return the nearest misclassified point, whatever the threat's eps, and call it a success only
                 within eps; False: a sample stops at eps, and one that does not get there keeps x
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> found = rv.attacks.HopSkipJump(iterations=1, queries=5)(f, x, y, rv.Threat("l2", 1.0))
+        >>> int(found.gradients.sum())
+        0
     """
 
     iterations: int = 30
@@ -79,13 +86,27 @@ class HopSkipJump(Opened):
 def hop_skip_jump(
     f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
 ) -> AttackResult:
-    """`hop_skip_jump(f, x, y, threat, iterations=50)`: the fields of `HopSkipJump` as keywords, and `lengths`."""
+    """`hop_skip_jump(f, x, y, threat, iterations=50)`: the fields of `HopSkipJump` as keywords, and `lengths`.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.hop_skip_jump(f, x, y, rv.Threat("l2", 1.0), iterations=1, queries=5).x_adv.shape
+        torch.Size([4, 3])
+    """
     given = {name: settings.pop(name) for name in ("lengths",) if name in settings}
     return HopSkipJump(**settings)(f, x, y, threat, draws=draws, **given)
 
 
 def answers_as_logits(f: Callable[..., Tensor], classes: int) -> Callable[..., Tensor]:
-    """A model that returns class numbers (b,) as one with logits (b, classes): 1 for the answer and 0 for the rest."""
+    """A model that returns class numbers (b,) as one with logits (b, classes): 1 for the answer and 0 for the rest.
+
+    Examples:
+        >>> f = rv.attacks.answers_as_logits(lambda x: (x > 0.5).long(), classes=2)
+        >>> f(torch.tensor([0.2, 0.9]))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
     check_count("answers_as_logits", 2, classes=classes)
 
     def logits(x: Tensor, *lengths: Tensor) -> Tensor:

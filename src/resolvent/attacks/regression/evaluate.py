@@ -41,7 +41,12 @@ _MASKED = 1.05  # times the error that gradients found: from here on the random 
 
 @dataclass(frozen=True)
 class RegressionSettings:
-    """How an evaluation is done; `thorough` False takes fewer steps and no restarts."""
+    """How an evaluation is done; `thorough` False takes fewer steps and no restarts.
+
+    Examples:
+        >>> rv.attacks.RegressionSettings(thorough=False).thorough
+        False
+    """
 
     seed: int = 0
     batch_size: int = 256
@@ -57,7 +62,14 @@ class RegressionSettings:
 
 @dataclass(frozen=True, eq=False)
 class RegressionEvaluation:
-    """Errors are root mean squares over the outputs of a sample."""
+    """Errors are root mean squares over the outputs of a sample.
+
+    Examples:
+        >>> f, x = torch.nn.Linear(3, 1), torch.rand(4, 3)
+        >>> found = rv.attacks.evaluate_regression(f, (x, torch.zeros(4, 1)), rv.Threat("l2", 0.1))
+        >>> bool((found.error >= found.clean).all())
+        True
+    """
 
     clean: Tensor  # (n,) float64: error at x
     error: Tensor  # (n,) float64: the largest found
@@ -110,6 +122,12 @@ def evaluate_regression(
     """Attack f on data (x, y), (x, y, lengths), or a loader of such; y real, of the outputs' shape.
 
     `folder` keeps every finished attack, so that a killed evaluation goes on from there, and record.json at the end.
+
+    Examples:
+        >>> f, x, settings = torch.nn.Linear(3, 1), torch.rand(4, 3), rv.attacks.RegressionSettings(thorough=False)
+        >>> found = rv.attacks.evaluate_regression(f, (x, f(x).detach()), rv.Threat("l2", 0.1), settings=settings)
+        >>> found.error.shape
+        torch.Size([4])
     """
     how = settings or RegressionSettings()
     if tolerance is not None:

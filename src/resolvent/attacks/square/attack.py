@@ -45,6 +45,12 @@ class Square(Opened):
     form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or say which
     upstream   place windows as the published code does: never on an image's last row or column, and a query may repeat
                the point it starts from; for comparisons, as the attack is weaker so
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> int(rv.attacks.Square(n_queries=10)(f, x, y, threat).gradients.sum())
+        0
     """
 
     n_queries: int = 5000
@@ -137,5 +143,12 @@ class Square(Opened):
 def square(
     f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
 ) -> AttackResult:
-    """`square(f, x, y, threat, n_queries=1000)`: the fields of `Square` as keywords."""
+    """`square(f, x, y, threat, n_queries=1000)`: the fields of `Square` as keywords.
+
+    Examples:
+        >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
+        >>> threat = rv.Threat("linf", 0.1, bounds=(0, 1))
+        >>> rv.attacks.square(f, x, y, threat, n_queries=10).x_adv.shape
+        torch.Size([4, 3])
+    """
     return Square(**settings)(f, x, y, threat, draws=draws)

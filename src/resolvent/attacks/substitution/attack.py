@@ -39,6 +39,10 @@ class Substitution:
     beam        sequences that are kept at a time; 1 is greedy
     tries       swaps of each of them that are tried on the model, most promising first
     batch_size  at most so many sequences pass through the model at once
+
+    Examples:
+        >>> rv.attacks.Substitution(k=3, beam=4).k
+        3
     """
 
     k: int = 1
@@ -81,7 +85,16 @@ class Substitution:
 
 @dataclass(frozen=True, eq=False)
 class SubstitutionResult:
-    """One entry a sample."""
+    """One entry a sample.
+
+    Examples:
+        >>> input = rv.models.TokensConfig(vocab=6)
+        >>> model = rv.build_model(rv.ModelConfig(input=input, d_model=4, layers=1)).eval()
+        >>> tokens = torch.randint(6, (2, 8))
+        >>> found = rv.attacks.substitute(model, tokens, model(tokens).argmax(1), k=1)
+        >>> found.tokens.shape
+        torch.Size([2, 8])
+    """
 
     tokens: Tensor  # (b, l) after the attack
     success: Tensor  # (b,) bool: misclassified now
@@ -104,7 +117,16 @@ class SubstitutionResult:
 def substitute(
     model: Any, tokens: Tensor, y: Tensor, k: int = 1, *, beam: int = 1, tries: int = 32, **given: Any
 ) -> SubstitutionResult:
-    """`substitute(model, tokens, y, k=3, beam=4)`: as `Substitution`, with the arguments of its call."""
+    """`substitute(model, tokens, y, k=3, beam=4)`: as `Substitution`, with the arguments of its call.
+
+    Examples:
+        >>> input = rv.models.TokensConfig(vocab=6)
+        >>> model = rv.build_model(rv.ModelConfig(input=input, d_model=4, layers=1)).eval()
+        >>> tokens = torch.randint(6, (2, 8))
+        >>> found = rv.attacks.substitute(model, tokens, model(tokens).argmax(1), k=2)
+        >>> bool(((found.tokens != tokens).sum(1) <= 2).all())
+        True
+    """
     return Substitution(k, beam, tries)(model, tokens, y, **given)
 
 

@@ -60,6 +60,13 @@ class Threat:
 
     `threat = threat.check(x)` raises on anything that does not fit x and returns the threat with eps (b,) and bounds
     and mask of x's rank, which `select` can cut by sample.
+
+    Examples:
+        >>> threat = rv.Threat("linf", 8 / 255, bounds=(0, 1))
+        >>> sparse = rv.Threat("linf", 0.5, steps=3)           # at most three time steps change
+        >>> slow = rv.Threat("l2", 0.5, band=(0.0, 0.1))       # only low frequencies
+        >>> threat.norm, sparse.steps, slow.band
+        ('linf', 3, (0.0, 0.1))
     """
 
     norm: Norm

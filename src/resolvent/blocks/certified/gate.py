@@ -23,6 +23,10 @@ class Gate(Freezable):
     """(..., d_in) -> (..., d_out), 1-Lipschitz for any weights: both are divided by max(1, |A| + |B| / 4).
 
     It maps zero to zero, so one is its gain too.
+
+    Examples:
+        >>> rv.blocks.Gate(4)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(self, d_in: int, d_out: int | None = None) -> None:

@@ -29,7 +29,12 @@ LEAST = 1e-20  # bound of a layer that is nearly zero: gamma / LEAST is still a 
 
 
 class NormalisedLRU(Block):
-    """y = gamma LRU(u) / bound: the gain is at most gamma, fixed or trained, for any parameter values."""
+    """y = gamma LRU(u) / bound: the gain is at most gamma, fixed or trained, for any parameter values.
+
+    Examples:
+        >>> rv.blocks.NormalisedLRU(rv.LRU(4, 8), gamma=1.0)(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
+    """
 
     def __init__(self, layer: LRU, gamma: float = 1.0, *, trainable_gamma: bool = False) -> None:
         super().__init__(layer.d_model)

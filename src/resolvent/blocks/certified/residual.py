@@ -40,6 +40,11 @@ class LipschitzResidual(Block):
     """y = (x + sigma(g(x))) / (1 + gamma), g of gain gamma (L2RU, or a normalised LRU): 1-Lipschitz for any weights.
 
     Without biases in sigma it maps zero to zero, and has a gain of at most one as well.
+
+    Examples:
+        >>> block = rv.blocks.LipschitzResidual(rv.L2RU(4, gamma=0.5))
+        >>> block(torch.randn(2, 10, 4))[0].shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(self, layer: L2RU | NormalisedLRU, sigma: Sigma = "sandwich", *, bias: bool = True) -> None:

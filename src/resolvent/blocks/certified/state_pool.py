@@ -29,6 +29,10 @@ class StatePool(Freezable):
 
     A starts as turns by (i + 1/2) 2 pi / m: a ring that holds exactly the last m steps, an isometry of them. [A b]
     comes from the Cayley transform of free U, V (Wang and Manchester 2023) and keeps its identity in training.
+
+    Examples:
+        >>> rv.blocks.StatePool(4, 8)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 32])
     """
 
     def __init__(self, d_model: int, m: int) -> None:

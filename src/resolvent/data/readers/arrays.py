@@ -35,6 +35,11 @@ def from_arrays(
     of `prepare.Preparation`: fractions of validation and test, seed, bounds, missing, scale. Classes keep their
     proportions in every split. `groups` (n,), words or numbers, tells which samples belong together: none of them is
     in two splits.
+
+    Examples:
+        >>> task = rv.data.from_arrays(torch.randn(40, 12, 2), [0, 1] * 20, scale="standard")
+        >>> task.length, task.channels, task.classes
+        (12, 2, 2)
     """
     how = Preparation.of("from_arrays", **options)
     answers, names = number_words({"y": y}, class_names)

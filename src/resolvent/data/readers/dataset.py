@@ -35,6 +35,11 @@ def from_dataset(
 
     Sequences of different lengths are padded, and the task has their lengths. The options are those of `from_arrays`:
     fractions of validation and test, seed, bounds, missing, scale.
+
+    Examples:
+        >>> pairs = torch.utils.data.TensorDataset(torch.randn(40, 12, 2), torch.arange(40) % 2)
+        >>> rv.data.from_dataset(pairs).classes
+        2
     """
     how = Preparation.of("from_dataset", **options)
     read = {"all": _read("dataset", dataset)}

@@ -53,6 +53,13 @@ def from_file(
     task     "regression": answers are quantities, also where all of them are whole numbers; "forecast": there are no
              answers, a model learns from `window` steps the next `horizon` values (1) of the channel `target`, or of
              all channels; parts are cut by time (windows.py). None: by the answers
+
+    Examples:
+        >>> import numpy as np, tempfile
+        >>> path = tempfile.mkdtemp() + "/mine.npz"
+        >>> np.savez(path, x=np.random.rand(40, 12, 2), y=np.arange(40) % 2)
+        >>> rv.from_file(path).length
+        12
     """
     if task == "forecast":
         return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, options))

@@ -59,6 +59,12 @@ class L2RU(Layer):
     lr               learning rate of everything in `optim_groups`; None leaves the optimiser's
 
     The state is the one of coordinates in which the storage is |z|^2: real (b, d), or complex (b, d_state).
+
+    Examples:
+        >>> layer = rv.L2RU(4, gamma=0.5)
+        >>> x = torch.randn(2, 50, 4)
+        >>> bool(layer(x)[0].norm() <= 0.5 * x.norm())
+        True
     """
 
     starts_from_none = True

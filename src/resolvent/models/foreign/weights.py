@@ -59,6 +59,13 @@ def import_weights(source: Source, weights: Mapping[str, Any] | nn.Module | str 
 
     Names and shapes must be exactly those of the source: what is missing, unknown or of another shape is listed and
     nothing is imported. Sizes are read from the shapes; the result is float64 where a tensor is, else float32.
+
+    Examples:
+        >>> layer = rv.LRU(2, 4)
+        >>> rv.models.import_weights("lru", {"nu_log": torch.zeros(4)})
+        Traceback (most recent call last):
+            ...
+        ValueError: ...
     """
     check_name("import_weights", "source", source, SOURCES)
     found = Weights(source, read_weights(weights))

@@ -14,6 +14,10 @@ class TrainConfig(Settings):
 
     ssm_lr   learning rate of the state-space parameters; None: the same as the rest
     groups   whether the layers' own groups (no weight decay on dynamics) are kept; False: one group for all
+
+    Examples:
+        >>> rv.models.TrainConfig(lr=1e-3, weight_decay=0.0, batch=32, epochs=5).batch
+        32
     """
 
     lr: float

@@ -30,6 +30,10 @@ class Card:
     clean, pgd10, autoattack   accuracies; None: not measured. `samples` of the last one, with its standard error
     certified    {radius in L2: accuracy that no perturbation within it can change}
     weights      sha256 of the safetensors file
+
+    Examples:
+        >>> rv.models.card("digits-l2ru-certified").clean > 90
+        True
     """
 
     name: str
@@ -65,22 +69,44 @@ def _spell(value: Any) -> str:
 
 
 def pretrained_names() -> tuple[str, ...]:
+    """The names of the models that come with the package.
+
+    Examples:
+        >>> "digits-l2ru-certified" in rv.models.pretrained_names()
+        True
+    """
+
     return tuple(sorted(path.parent.name for path in HERE.glob(f"*/{CARD}")))
 
 
 def folder_of(name: str) -> Path:
-    """Where the model lies, for `rv.load`."""
+    """Where the model lies, for `rv.load`.
+
+    Examples:
+        >>> (rv.models.folder_of("digits-l2ru-certified") / "card.json").exists()
+        True
+    """
     check_name("pretrained", "name", name, pretrained_names())
     return HERE / name
 
 
 def pretrained(name: str) -> Model | TwoTower:
-    """The model of that name in evaluation mode, in float32 on the CPU."""
+    """The model of that name in evaluation mode, in float32 on the CPU.
+
+    Examples:
+        >>> rv.models.pretrained("digits-l2ru-certified")(torch.rand(2, 64, 1)).shape
+        torch.Size([2, 10])
+    """
     return load_model(folder_of(name)).eval()
 
 
 def card(name: str) -> Card:
-    """What was measured on it."""
+    """What was measured on it.
+
+    Examples:
+        >>> rv.models.card("scifar10-s4-pgd-at").autoattack
+        34.7
+    """
     try:
         record = read_json(folder_of(name) / CARD)
     except Damaged as wrong:

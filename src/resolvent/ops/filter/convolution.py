@@ -25,7 +25,12 @@ FEW_TAPS = 4  # up to here the sum itself is cheaper than either (same measureme
 
 
 def causal_conv(u: Tensor, k: Tensor, method: str | None = None) -> Tensor:
-    """Causal convolution along the last axis; without `method` the cheapest one (see `crossover`)."""
+    """Causal convolution along the last axis; without `method` the cheapest one (see `crossover`).
+
+    Examples:
+        >>> rv.ssm.causal_conv(torch.tensor([1.0, 0, 0, 1]), torch.tensor([1.0, 0.5, 0.25, 0.125])).round(decimals=3)
+        tensor([1.0000, 0.5000, 0.2500, 1.1250])
+    """
     _check(u, k, method)
     if method is None:
         method = _cheapest(u, k)
@@ -33,7 +38,12 @@ def causal_conv(u: Tensor, k: Tensor, method: str | None = None) -> Tensor:
 
 
 def direct_conv(u: Tensor, k: Tensor) -> Tensor:
-    """The truth: add u, delayed by s and weighted by k_s, for every s."""
+    """The truth: add u, delayed by s and weighted by k_s, for every s.
+
+    Examples:
+        >>> rv.ssm.direct_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5]))
+        tensor([1.0000, 2.5000])
+    """
     l, dtype = u.shape[-1], torch.promote_types(u.dtype, k.dtype)
     u, k = _not_half(u), _not_half(k)
     y = _empty_sum(u, k)
@@ -43,7 +53,12 @@ def direct_conv(u: Tensor, k: Tensor) -> Tensor:
 
 
 def fft_conv(u: Tensor, k: Tensor) -> Tensor:
-    """By the convolution theorem, on a fast length that leaves room for no wrap-around."""
+    """By the convolution theorem, on a fast length that leaves room for no wrap-around.
+
+    Examples:
+        >>> rv.ssm.fft_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5])).round(decimals=4)
+        tensor([1.0000, 2.5000])
+    """
     l, k = u.shape[-1], k[..., : u.shape[-1]]
     if 0 in (u.numel(), k.numel()):
         return _empty_sum(u, k)
@@ -73,6 +88,10 @@ def toeplitz_conv(u: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     """With time cut into blocks of T steps, y_i = sum_q u_(i-q) M_q, where M_q[s, t] = k_(q T + t - s) is Toeplitz.
 
     Leading axes over which k does not vary are rows of one product, so a kernel shared by a batch costs one matrix.
+
+    Examples:
+        >>> rv.ssm.toeplitz_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5]))
+        tensor([1.0000, 2.5000])
     """
     l, dtype = u.shape[-1], torch.promote_types(u.dtype, k.dtype)
     k = k[..., :l]

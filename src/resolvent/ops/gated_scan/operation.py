@@ -44,6 +44,11 @@ def gated_scan(
 
     Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
     slope of the root is bounded by 1000, as published. The same input gives the same bits.
+
+    Examples:
+        >>> p, q, x = torch.randn(3, 2, 10, 4).unbind()
+        >>> rv.gated_scan(p, q, x, -torch.ones(4)).shape
+        torch.Size([2, 10, 4])
     """
     if not torch.compiler.is_compiling():
         p, q, x, rate, h0 = (resolve(t) if isinstance(t, Tensor) else t for t in (p, q, x, rate, h0))  # type: ignore[assignment]

@@ -48,7 +48,7 @@ def linear_scan(
     reversed. bfloat16 and float16 are accumulated in float32. The same input gives the same bits, for any number of
     threads.
 
-    >>> linear_scan(torch.tensor([0.5]), torch.ones(3, 1)).flatten()
+    >>> rv.linear_scan(torch.tensor([0.5]), torch.ones(3, 1)).flatten()
     tensor([1.0000, 1.5000, 1.7500])
     """
     checks.check(a, b, h0)

@@ -21,7 +21,7 @@ def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, con
     total      the length of the row; their sum when None. What is left over, padding, is a document of its own.
     continued  the first document began in an earlier row: step 0 is not marked, and h0 enters there.
 
-    >>> packed_starts([2, 1, 2], total=7).int()
+    >>> rv.packed_starts([2, 1, 2], total=7).int()
     tensor([1, 0, 1, 1, 0, 1, 0], dtype=torch.int32)
     """
     sizes = _whole_numbers(lengths)

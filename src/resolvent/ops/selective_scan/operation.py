@@ -44,6 +44,13 @@ def selective_scan(
     (`packed_starts`). The state that enters a marked step is zero; with `reverse` that which enters the step before a
     mark. So each document runs as if alone, in both directions. h0 enters the first document of the scan, unless that
     step is marked itself; the last state is that of the document that the scan ends in.
+
+    Examples:
+        >>> u, dt = torch.randn(1, 10, 4), torch.rand(1, 10, 4)
+        >>> B, C = torch.randn(2, 1, 10, 8).unbind()
+        >>> y, last = rv.selective_scan(u, dt, -torch.rand(4, 8), B, C)
+        >>> y.shape, last.shape
+        (torch.Size([1, 10, 4]), torch.Size([1, 4, 8]))
     """
     if isinstance(B, Tensor) and isinstance(C, Tensor) and 4 in (B.ndim, C.ndim):
         return _scan_groups(Inputs(u, dt, A, B, C, D, z, h0), reverse, start)

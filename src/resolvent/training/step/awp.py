@@ -23,7 +23,12 @@ from resolvent.training.step.inner import Inner
 
 @dataclass(frozen=True)
 class AWP:
-    """An adversarial objective at perturbed weights; see `awp`."""
+    """An adversarial objective at perturbed weights; see `awp`.
+
+    Examples:
+        >>> rv.training.awp(rv.trades(rv.Threat("linf", 0.1)), gamma=0.01).gamma
+        0.01
+    """
 
     objective: PGDAT | TRADES
     gamma: float = 5e-3
@@ -62,7 +67,13 @@ def shift_weights(model: nn.Module, by: dict[nn.Parameter, Tensor]) -> Iterator[
 
 
 def awp(objective: PGDAT | TRADES, gamma: float = 5e-3) -> AWP:
-    """`objective`, `pgd_at(threat)` or `trades(threat)`, at the worst weights within gamma of their own size."""
+    """`objective`, `pgd_at(threat)` or `trades(threat)`, at the worst weights within gamma of their own size.
+
+    Examples:
+        >>> objective = rv.training.awp(rv.pgd_at(rv.Threat("linf", 0.1)), gamma=0.005)
+        >>> objective.objective.inner.steps
+        10
+    """
     if not isinstance(objective, PGDAT | TRADES):
         kind = getattr(objective, "__name__", type(objective).__name__)
         raise TypeError(f"awp: expected pgd_at(threat) or trades(threat), got {kind}.")

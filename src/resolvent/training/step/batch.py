@@ -18,7 +18,14 @@ from resolvent.data.task import Split
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Samples on the model's device, and the random numbers that belong to them in this epoch."""
+    """Samples on the model's device, and the random numbers that belong to them in this epoch.
+
+    Examples:
+        >>> x, y = torch.rand(4, 8, 1), torch.tensor([0, 1, 0, 1])
+        >>> batch = rv.training.Batch(x, y, None, rv.attacks.Draws.of(x))
+        >>> batch.x.shape
+        torch.Size([4, 8, 1])
+    """
 
     x: Tensor  # (b, l, c) or (b, l)
     y: Tensor  # (b,) or (b, ...)

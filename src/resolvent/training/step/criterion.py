@@ -12,6 +12,10 @@ def criterion(output: Tensor, y: Tensor) -> Tensor:
     """l per sample (b,): cross-entropy for whole-number y, squared error summed over the output for real y.
 
     One logit (b, 1) says how much class 1 is preferred to class 0.
+
+    Examples:
+        >>> rv.training.criterion(torch.zeros(2, 10), torch.tensor([3, 4]))
+        tensor([2.3026, 2.3026])
     """
     if y.is_floating_point():
         return squared_deviation(output, y.view_as(output))

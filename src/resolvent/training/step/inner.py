@@ -19,7 +19,12 @@ Start = Callable[[Threat], Tensor]
 
 @dataclass(frozen=True)
 class Inner:
-    """What the attacker may do and how far he walks; a step is 2.5 eps / steps unless told."""
+    """What the attacker may do and how far he walks; a step is 2.5 eps / steps unless told.
+
+    Examples:
+        >>> rv.training.Inner(rv.Threat("linf", 0.1), steps=5).steps
+        5
+    """
 
     threat: Threat
     steps: int = 10
