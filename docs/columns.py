@@ -1,4 +1,4 @@
-"""Docstrings on the reference's pages: arguments that stand in columns become a list, indented formulas stay as they are.
+"""Docstrings on the reference: arguments that stand in columns become a list, indented formulas stay as they are.
 
     eps     how far
     bounds  the range of values,
