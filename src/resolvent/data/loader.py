@@ -62,7 +62,8 @@ class Loader:
         if batch_size < 1 or not len(split):
             raise ValueError(f"Loader: expected samples and a batch size of 1 or more, got {len(split)}, {batch_size}.")
         self.device = split.x.device if device is None else torch.device(device)
-        self.resident = fits(split, self.device)  # the whole split lies on the device
+        on_disk = split.mapped and self.device.type == "cpu"
+        self.resident = fits(split, self.device) and not on_disk  # the whole split lies on the device
         self.split = split.to(self.device) if self.resident else split
         self.batch_size, self.seed, self.augment = batch_size, seed, augment
         self._epoch, self._order = -1, torch.zeros(0, dtype=torch.long)

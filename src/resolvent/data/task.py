@@ -21,7 +21,8 @@ class Split:
     `lengths` (n,) says how many steps of each sequence count; None: all of them. Pairs of documents have x (n, 2, l)
     and lengths (n, 2). With `packed`, x holds whole numbers in few bytes, as they lie on the disk, and `select` unpacks
     what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed, or 2 k / packed - 1 where
-    they are `centred`.
+    they are `centred`. `mapped`: x lies in a file that may be larger than the memory; samples are read as they are
+    taken.
 
     Examples:
         >>> test = rv.load_task("digits").test
@@ -34,6 +35,7 @@ class Split:
     lengths: Tensor | None = None
     packed: int | None = None  # 0: tokens
     centred: bool = False  # of packed levels: -1 to 1 in place of 0 to 1
+    mapped: bool = False
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -45,7 +47,7 @@ class Split:
     def gather(self, index: Tensor) -> Split:
         """The same as they are stored: less to move."""
         lengths = None if self.lengths is None else self.lengths[index]
-        return replace(self, x=self.x[index], y=self.y[index], lengths=lengths)
+        return replace(self, x=self.x[index], y=self.y[index], lengths=lengths, mapped=False)
 
     def unpack(self) -> Split:
         """The same samples as a model reads them."""
@@ -56,7 +58,9 @@ class Split:
         lengths = None if self.lengths is None else self.lengths.to(device)
         x = self.unpack().x if self.packed and dtype not in (None, torch.float32) else self.x
         whole = self if x is self.x else replace(self, packed=None, centred=False)
-        return replace(whole, x=_move(x, device, dtype), y=_move(self.y, device, dtype), lengths=lengths)
+        moved = _move(x, device, dtype)
+        mapped = self.mapped and moved is self.x
+        return replace(whole, x=moved, y=_move(self.y, device, dtype), lengths=lengths, mapped=mapped)
 
     def _unpack(self, x: Tensor) -> Tensor:
         if self.packed is None:

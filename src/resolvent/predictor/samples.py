@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from resolvent.data import Task, from_file, load_task
+from resolvent.data import Task, from_file, load_task, task_names
 from resolvent.data.preparation.keep import load_preprocess
 from resolvent.data.preparation.like import read_like
 from resolvent.data.preparation.preprocess import Bounds, Missing, Preprocess
@@ -59,6 +59,8 @@ def samples_of(run: Path, data: str | None = None, how: Reading | None = None, c
         return _own(run, how)
     name = data or _trained_on(run) or "digits"
     path = Path(name)
+    if path.is_dir() and name not in task_names():
+        raise UsageError(f"{name!r} is a folder, which training maps; --data takes a file ({', '.join(SUFFIXES)}).")
     if path.suffix.lower() not in SUFFIXES:
         _refuse_options(how, name)
         return _read_as_trained(_test_of(load_task(name)), preprocess_in(run, checkpoint) if run.is_dir() else None)

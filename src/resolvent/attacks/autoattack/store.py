@@ -24,6 +24,7 @@ from resolvent.disk.tensors import read_tensors, sealed_tensors, write_tensors
 
 FORMAT = 1
 CONFIG = "config.json"
+CHUNK = 1 << 22  # numbers that a digest takes at once
 PIECE = "piece"  # the entry of a piece's header
 
 
@@ -98,8 +99,10 @@ class Store:
 def digest(tensor: Tensor) -> str:
     """Shape, type and content of a tensor in 16 hexadecimal digits."""
     held = tensor.detach().cpu().contiguous()
-    raw = held.reshape(-1).view(torch.uint8).numpy().tobytes() if held.numel() else b""
-    return hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode() + raw).hexdigest()[:16]
+    found = hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode())
+    for piece in held.reshape(-1).split(CHUNK) if held.numel() else ():  # a mapped one may be larger than the memory
+        found.update(piece.view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]
 
 
 def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:

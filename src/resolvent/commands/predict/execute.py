@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resolvent.commands.predict.options import Predict
-from resolvent.data import load_task
+from resolvent.data import load_task, task_names
 from resolvent.data.preparation.like import Raw, read_like
 from resolvent.data.readers.file import SUFFIXES
 from resolvent.disk import write_text
@@ -53,6 +53,8 @@ def run(request: Predict) -> int:
 def read_samples(made: Predictor, file: str, label: str | None = None, header: bool | None = None) -> Raw:
     """A file, or a task's test split, as the model reads it."""
     path = Path(file)
+    if path.is_dir() and file not in task_names():
+        raise UsageError(f"{file!r} is a folder, which training maps; give a file ({', '.join(SUFFIXES)}).")
     if path.suffix.lower() not in SUFFIXES:
         test = load_task(file).test.unpack()
         return Raw(made.preprocess(test.x, test.lengths), test.y, test.lengths)

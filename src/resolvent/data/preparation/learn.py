@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from resolvent.data.preparation.mapped import Rows
 from resolvent.data.preparation.preprocess import (
     LARGEST,
     Bounds,
@@ -23,20 +24,25 @@ from resolvent.data.task import Split
 
 
 def learn(
-    raw: Mapping[str, Split], missing: Missing, scale: Scale, bounds: Bounds | Literal["infer"] | None, layout: Layout
+    raw: Mapping[str, Split | Rows],
+    missing: Missing,
+    scale: Scale,
+    bounds: Bounds | Literal["infer"] | None,
+    layout: Layout,
 ) -> tuple[Preprocess, list[str]]:
-    """From splits whose x (n, l, c) is raw, NaN where missing; and what was done, for people."""
+    """From splits whose x (n, l, c) is raw, NaN where missing; and what was done, for people.
+
+    Splits on the disk are gone through piece by piece, a few times.
+    """
     train = raw["train"]
-    values = select_observed(train).double()  # (k, c)
-    mean, centre, width = _statistics(values, scale)
-    gaps = {part: split.x.isnan() & steps_inside(split.x, split.lengths) for part, split in raw.items()}
-    count = sum(int(gap.sum()) for gap in gaps.values())
+    steps, channels = train.shape[1:] if isinstance(train, Rows) else train.x.shape[1:]
+    mean, centre, width = _statistics(train, scale, channels)
+    gaps = torch.stack([_gaps(split, channels) for split in raw.values()]).sum(0)  # (c,)
+    count = int(gaps.sum())
     _refuse(raw, count, missing)
-    flagged: tuple[int, ...] = ()
-    if count and missing == "flag":
-        flagged = tuple(torch.stack([gap.any(0).any(0) for gap in gaps.values()]).any(0).nonzero()[:, 0].tolist())
+    flagged = tuple(gaps.nonzero()[:, 0].tolist()) if count and missing == "flag" else ()
     made = Preprocess(
-        inputs=train.x.shape[2],
+        inputs=channels,
         layout=layout,
         missing=missing,
         flagged=flagged,
@@ -44,8 +50,8 @@ def learn(
         centre=tuple(centre.tolist()),
         width=tuple(width.tolist()),
         fill=tuple(((mean - centre) / width).float().tolist()),
-        **_no_range(train.x.shape[2] + len(flagged)),
-        length=train.x.shape[1],
+        **_no_range(channels + len(flagged)),
+        length=steps,
         padded=any(split.lengths is not None for split in raw.values()),
     )
     own = _range(made, [train])
@@ -71,21 +77,67 @@ def _explain_widening(own: tuple[Tensor, Tensor], every: tuple[Tensor, Tensor], 
     return beyond
 
 
-def _refuse(raw: Mapping[str, Split], count: int, missing: Missing) -> None:
-    infinite = sum(int(((s.x.abs() > LARGEST) & steps_inside(s.x, s.lengths)).sum()) for s in raw.values())
+def _gaps(split: Split | Rows, channels: int) -> Tensor:
+    """How many values of each channel (c,) are missing."""
+    found = torch.zeros(channels, dtype=torch.int64)
+    for x, lengths in pieces(split):
+        found += (x.isnan() & steps_inside(x, lengths)).sum((0, 1))
+    return found
+
+
+def _refuse(raw: Mapping[str, Split | Rows], count: int, missing: Missing) -> None:
+    every = map(pieces, raw.values())
+    infinite = sum(int(((x.abs() > LARGEST) & steps_inside(x, steps)).sum()) for each in every for x, steps in each)
     if infinite:
         raise ValueError(f"data: x holds {infinite} infinite values; clip or drop them first.")
     if count and missing == "refuse":
-        refuse_gaps(count, sum(select_observed(split).numel() for split in raw.values()))
+        refuse_gaps(count, sum(found.numel() for split in raw.values() for found in observed(split)))
 
 
-def select_observed(split: Split) -> Tensor:
-    """All samples and steps in a row, padding left out: (k, c), NaN where missing."""
-    return split.x[steps_inside(split.x, split.lengths)[..., 0].expand(split.x.shape[:2])]
+def pieces(split: Split | Rows) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """x and lengths: all at once of what is in memory, one after another of what is on the disk."""
+    return split.pieces() if isinstance(split, Rows) else iter([(split.x, split.lengths)])
 
 
-def _statistics(values: Tensor, scale: Scale) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, centre and width of each channel (c,) of values (k, c), of what is not missing."""
+def observed(split: Split | Rows) -> Iterator[Tensor]:
+    """Samples and steps in a row, padding left out: (k, c) of each piece, NaN where missing."""
+    for x, lengths in pieces(split):
+        yield x[steps_inside(x, lengths)[..., 0].expand(x.shape[:2])]
+
+
+def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, centre and width of each channel (c,), of what is not missing."""
+    if isinstance(train, Rows):
+        return _pass_statistics(train, scale, channels)
+    (values,) = observed(train)
+    return _all_statistics(values.double(), scale)
+
+
+def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """In one pass, and one more for the deviation from the mean that it found."""
+    count, total = torch.zeros(2, channels, dtype=torch.float64)
+    low, high = torch.full((2, channels), torch.inf, dtype=torch.float64) * torch.tensor([[1.0], [-1.0]])
+    for values in map(Tensor.double, observed(train)):
+        gap = values.isnan()
+        count += (~gap).sum(0)
+        total += values.masked_fill(gap, 0.0).sum(0)
+        if len(values):
+            low = torch.minimum(low, values.masked_fill(gap, torch.inf).amin(0))
+            high = torch.maximum(high, values.masked_fill(gap, -torch.inf).amax(0))
+    mean = total / count.clamp(min=1)
+    if scale == "none":
+        return mean, torch.zeros_like(mean), torch.ones_like(mean)
+    centre, width = torch.where(count > 0, low, 0.0), torch.where(count > 0, high - low, 0.0)
+    if scale == "standard":
+        squares = torch.zeros_like(mean)
+        for values in map(Tensor.double, observed(train)):
+            squares += (values - mean).square().nansum(0)
+        centre, width = mean, (squares / count.clamp(min=1)).sqrt()
+    return mean, centre, torch.where(width > 0, width, 1.0)
+
+
+def _all_statistics(values: Tensor, scale: Scale) -> tuple[Tensor, Tensor, Tensor]:
+    """Of values (k, c)."""
     columns = [values] if not bool(values.isnan().any()) else [v[~v.isnan(), None] for v in values.unbind(1)]
     mean = torch.cat([_of(v, lambda v: v.mean(0)) for v in columns])
     if scale == "none":
@@ -107,14 +159,15 @@ def _no_range(channels: int) -> dict[str, Any]:
     return {"low": (0.0,) * channels, "high": (0.0,) * channels}
 
 
-def _range(made: Preprocess, splits: list[Split]) -> tuple[Tensor, Tensor]:
+def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor]:
     """The least and the largest scaled value of each raw channel over these splits (c,); 0 where there is none."""
-    values = made.scaled(torch.cat([select_observed(split) for split in splits]))
-    if not len(values):
-        return torch.zeros(values.shape[1]), torch.zeros(values.shape[1])
-    gap = values.isnan()
-    low, high = values.masked_fill(gap, torch.inf).amin(0), values.masked_fill(gap, -torch.inf).amax(0)
-    return torch.where(gap.all(0), 0.0, low), torch.where(gap.all(0), 0.0, high)
+    low, high = torch.full((made.inputs or 0,), torch.inf), torch.full((made.inputs or 0,), -torch.inf)
+    for values in (made.scaled(found) for split in splits for found in observed(split) if len(found)):
+        gap = values.isnan()
+        low = torch.minimum(low, values.masked_fill(gap, torch.inf).amin(0))
+        high = torch.maximum(high, values.masked_fill(gap, -torch.inf).amax(0))
+    none = low > high
+    return torch.where(none, 0.0, low), torch.where(none, 0.0, high)
 
 
 def _with_gaps(made: Preprocess, low: Tensor, high: Tensor, gaps: bool) -> dict[str, Any]:

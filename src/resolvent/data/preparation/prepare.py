@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from resolvent.data.preparation.groups import grouped_indices, require_apart
-from resolvent.data.preparation.learn import learn
+from resolvent.data.preparation.learn import learn, pieces
+from resolvent.data.preparation.mapped import Rows, prepare_rows
 from resolvent.data.preparation.preprocess import Bounds, Layout, Missing, Preprocess, Scale
 from resolvent.data.task import Split, Task
 
@@ -69,6 +70,24 @@ class Own:
     lengths: Tensor | None = None
     groups: tuple[str, ...] = ()
 
+    def whole(self) -> Split:
+        return Split(self.x, self.y, self.lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class OnDisk:
+    """The same where x is mapped: it is read in pieces and stays on the disk."""
+
+    rows: Rows
+    groups: tuple[str, ...] = ()
+
+    @property
+    def y(self) -> Tensor:
+        return self.rows.y
+
+    def whole(self) -> Rows:
+        return self.rows
+
 
 def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sample ids of train, validation and test. Whole-number y is split class by class."""
@@ -86,19 +105,19 @@ def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Ten
 
 
 def prepare(
-    parts: Mapping[str, Own], how: Preparation, *, name: str, source: str, class_names: Sequence[str] = (),
+    parts: Mapping[str, Own | OnDisk], how: Preparation, *, name: str, source: str, class_names: Sequence[str] = (),
     notes: Sequence[str] = (), layout: Layout | None = None,
 ) -> Task:  # fmt: skip
     """`parts` holds "all", or "train" with "test" and perhaps "validation"."""
     raw = _splits(parts, how)
     classes = None if raw["train"].y.is_floating_point() else max(len(class_names), *(_top(s.y) for s in raw.values()))
     _require_few(classes, sum(len(s) for s in raw.values()))
-    if raw["train"].x.is_floating_point():
+    if _is_real(raw["train"]):
         ready, learnt = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
     else:
         ready, learnt = _tokens(raw, how), []
     ready = replace(ready, classes=classes, class_names=tuple(class_names))
-    splits = {part: Split(ready(split.x, split.lengths), split.y, split.lengths) for part, split in raw.items()}
+    splits = _prepare_splits(raw, ready)
     first = splits["train"]
     return Task(
         name,
@@ -127,7 +146,7 @@ def _require_few(classes: int | None, samples: int) -> None:
         )
 
 
-def _count_parts(parts: Mapping[str, Own]) -> list[str]:
+def _count_parts(parts: Mapping[str, Own | OnDisk]) -> list[str]:
     found = {group for part in parts.values() for group in part.groups}
     return [f"{len(found)} groups, each in one part of the split"] if found else []
 
@@ -136,14 +155,27 @@ def _top(values: Tensor) -> int:
     return int(values.max()) + 1 if values.numel() else 0
 
 
-def _tokens(raw: Mapping[str, Split], how: Preparation) -> Preprocess:
+def _is_real(split: Split | Rows) -> bool:
+    return split.real if isinstance(split, Rows) else split.x.is_floating_point()
+
+
+def _prepare_splits(raw: Mapping[str, Split | Rows], ready: Preprocess) -> dict[str, Split]:
+    """As the model reads them: in memory, or of rows on the disk mapped files."""
+    found = {part: split for part, split in raw.items() if isinstance(split, Rows)}
+    whole = {part: split for part, split in raw.items() if isinstance(split, Split)}
+    made = {part: Split(ready(split.x, split.lengths), split.y, split.lengths) for part, split in whole.items()}
+    return made | (prepare_rows(found, ready) if found else {})
+
+
+def _tokens(raw: Mapping[str, Split | Rows], how: Preparation) -> Preprocess:
     if how.scale != "none":
         raise ValueError("data: expected real input to scale, got tokens; leave scale out.")
-    lowest = min(int(split.x.min()) for split in raw.values() if len(split))
+    every = [x.aminmax() for split in raw.values() if len(split) for x, _ in pieces(split)]
+    lowest, top = min(int(low) for low, _ in every), max(int(high) for _, high in every) + 1
     if lowest < 0:
         raise ValueError(f"data: expected tokens from 0 on, got {lowest}; number them from 0.")
-    padded = any(split.lengths is not None for split in raw.values())
-    length, top = raw["train"].x.shape[1], max(_top(split.x) for split in raw.values())
+    padded, first = any(split.lengths is not None for split in raw.values()), raw["train"]
+    length = first.shape[1] if isinstance(first, Rows) else first.x.shape[1]
     bounds = None if isinstance(how.bounds, str) else how.bounds
     return Preprocess(vocabulary=top, length=length, padded=padded, bounds=bounds)
 
@@ -151,8 +183,8 @@ def _tokens(raw: Mapping[str, Split], how: Preparation) -> Preprocess:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _splits(parts: Mapping[str, Own], how: Preparation) -> dict[str, Split]:
-    whole = {name: Split(part.x, part.y, part.lengths) for name, part in parts.items()}
+def _splits(parts: Mapping[str, Own | OnDisk], how: Preparation) -> dict[str, Split | Rows]:
+    whole = {name: part.whole() for name, part in parts.items()}
     require_apart({name: part.groups for name, part in parts.items()})
     if "all" in whole:
         indices = _indices(parts["all"], how.fractions, how.seed)
@@ -163,7 +195,7 @@ def _splits(parts: Mapping[str, Own], how: Preparation) -> dict[str, Split]:
     return whole | {"train": whole["train"].select(train), "validation": whole["train"].select(validation)}
 
 
-def _indices(part: Own, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _indices(part: Own | OnDisk, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     if part.groups:
         return grouped_indices(part.y, part.groups, _check_fractions(fractions), seed)
     return split_indices(part.y, fractions, seed)

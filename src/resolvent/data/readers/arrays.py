@@ -49,17 +49,17 @@ def from_arrays(
 
 def own(x: Any, y: Any, lengths: Any = None, groups: Any = None) -> Own:
     """Checked samples; missing values are still NaN."""
-    inputs, answers = _inputs(x), _answers(y)
+    inputs, answers = _inputs(x), check_answers(y)
     steps = None if lengths is None else tensor_of("lengths", lengths)
     if steps is not None and steps.is_floating_point():
         raise TypeError(f"from_arrays: expected whole numbers as lengths, got {steps.dtype}.")
     if len(inputs) != len(answers) or (steps is not None and len(steps) != len(inputs)):
         counts = f"{len(inputs)} inputs, {len(answers)} answers" + ("" if steps is None else f", {len(steps)} lengths")
         raise ValueError(f"from_arrays: expected as many answers (and lengths) as inputs, got {counts}.")
-    return Own(inputs, answers, None if steps is None else steps.long(), _groups(groups, len(inputs)))
+    return Own(inputs, answers, None if steps is None else steps.long(), check_groups(groups, len(inputs)))
 
 
-def _groups(groups: Any, samples: int) -> tuple[str, ...]:
+def check_groups(groups: Any, samples: int) -> tuple[str, ...]:
     if groups is None:
         return ()
     found = np.asarray(groups)
@@ -81,7 +81,7 @@ def _inputs(x: Any) -> Tensor:
     return value if value.dim() == 3 else value[..., None]
 
 
-def _answers(y: Any) -> Tensor:
+def check_answers(y: Any) -> Tensor:
     value = tensor_of("y", y)
     if value.dim() < 1:
         raise ValueError("from_arrays: expected y of shape (n,) or (n, ...), got one number.")

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from resolvent.data.preparation.prepare import Own, Preparation, prepare
+from resolvent.data.preparation.prepare import OnDisk, Own, Preparation, prepare
 from resolvent.data.preparation.preprocess import Layout
 from resolvent.data.preparation.windows import Windows, cut_windows
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.arrays import own
+from resolvent.data.readers.npy import is_mapped, on_disk, read_folder
 from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
 from resolvent.data.readers.table import Table, check_table, read_csv, sequences
 from resolvent.data.readers.ts import read_ts
@@ -44,6 +45,7 @@ def from_file(
     .npz .safetensors   arrays x, y and perhaps lengths, class_names, channel_names; or x_train, y_train, .., x_test, ..
     .csv .tsv .parquet  one row a sample or, with columns id and time, one row a step: see `table`
     .ts                 the format of the UEA and UCR archives
+    a folder            x.npy, y.npy and so on, named as in an .npz: x stays on the disk, larger than memory if need be
 
     test     another file of the same kind: all of it is the test part, none of the first is
     label    the column that holds the answers of a table
@@ -61,6 +63,9 @@ def from_file(
         >>> rv.from_file(path).length
         12
     """
+    if is_mapped(path):
+        _refuse_mapped_options(task, test=test, label=label, window=window, horizon=horizon, target=target)
+        return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
     if task == "forecast":
         return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, options))
     _refuse_forecast_options(task, window=window, horizon=horizon, target=target)
@@ -84,6 +89,46 @@ def from_file(
     elif task == "classification" and any(found.y.is_floating_point() for found in parts.values()):
         raise ValueError(f"{first}: expected classes, got real numbers as answers; use task='regression'.")
     return prepare(parts, how, name=first.stem, source=source, class_names=names, notes=notes, layout=layout)
+
+
+def _from_folder(path: str | Path, group: str | None, task: str | None, how: Preparation) -> Task:
+    """Arrays on the disk; see `npy`."""
+    folder, arrays = read_folder(path)
+    answers = {name: array for name, array in arrays.items() if name.split("_")[0] != "x"}
+    numbered, names = _number_classes({"all": answers}, names_in(answers, "class_names"))
+    held = arrays | numbered["all"]
+    parts: dict[str, Own | OnDisk] = {}
+    for name in _parts(held, folder):
+        ending = f"_{name}" if name else ""
+        _require_beside(held, ending, folder, group)
+        parts["validation" if name in _VALIDATION else name or "all"] = on_disk(held, ending, folder, group)
+    if len({_kind_of(found) for found in parts.values()}) > 1:
+        told = ", ".join(f"{part} {_kind_of(found)}" for part, found in parts.items())
+        raise ValueError(f"{folder}: expected the same steps, channels and numbers in every part, got {told}.")
+    layout = Layout(channels=names_in(held, "channel_names"))
+    if task == "regression":
+        parts, names = {part: _on_disk_as_quantities(found, names, folder) for part, found in parts.items()}, ()
+    notes = ["x stays on the disk and is read as it is needed"]
+    return prepare(parts, how, name=folder.name, source=folder.name, class_names=names, notes=notes, layout=layout)
+
+
+def _kind_of(part: Own | OnDisk) -> str:
+    assert isinstance(part, OnDisk)
+    return f"(n, {', '.join(map(str, part.rows.shape[1:]))}) {'real' if part.rows.real else 'tokens'}"
+
+
+def _on_disk_as_quantities(part: Own | OnDisk, names: tuple[str, ...], folder: Path) -> OnDisk:
+    assert isinstance(part, OnDisk)
+    made = _as_quantities(Own(torch.zeros(len(part.y), 1, 1), part.y), names, folder)
+    return replace(part, rows=replace(part.rows, y=made.y))
+
+
+def _refuse_mapped_options(task: str | None, **given: Any) -> None:
+    if task not in (None, "classification", "regression"):
+        raise ValueError(f"from_file: task of arrays on the disk is classification or regression, got {task!r}.")
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None:
+        raise ValueError(f"from_file: {wrong} is for tables and series, a folder has x_test.npy; leave it out.")
 
 
 @dataclass(frozen=True)
@@ -248,15 +293,20 @@ def _parts(arrays: Mapping[str, np.ndarray], file: Path) -> list[str]:
 
 
 def _part(arrays: Mapping[str, np.ndarray], ending: str, file: Path, group: str | None) -> Own:
-    if f"y{ending}" not in arrays:
-        raise ValueError(f"{file}: expected an array y{ending} beside x{ending}, got {', '.join(arrays)}.")
-    if group is not None and f"{group}{ending}" not in arrays:
-        raise ValueError(f"{file}: expected an array {group}{ending} of groups, got {', '.join(arrays)}.")
+    _require_beside(arrays, ending, file, group)
     groups = None if group is None else arrays[f"{group}{ending}"]
     try:
         return own(arrays[f"x{ending}"], arrays[f"y{ending}"], arrays.get(f"lengths{ending}"), groups)
     except (ValueError, TypeError) as wrong:
         raise type(wrong)(f"{file}: {wrong}") from wrong
+
+
+def _require_beside(arrays: Mapping[str, np.ndarray], ending: str, file: Path, group: str | None) -> None:
+    """Answers, and groups where they are asked for, beside the inputs."""
+    if f"y{ending}" not in arrays:
+        raise ValueError(f"{file}: expected an array y{ending} beside x{ending}, got {', '.join(arrays)}.")
+    if group is not None and f"{group}{ending}" not in arrays:
+        raise ValueError(f"{file}: expected an array {group}{ending} of groups, got {', '.join(arrays)}.")
 
 
 def _pad_parts(parts: dict[str, Own]) -> dict[str, Own]:

@@ -1,0 +1,156 @@
+"""Samples that stay on the disk: read in pieces, prepared once into files of their own, mapped into memory.
+
+What is learned of them (scale, gaps, ranges) is learned in passes; what a model reads lies in .npy files in the data
+folder's cache, named by everything that they depend on, and is read a batch at a time. Arrays that need no change, real
+float32 parts without gaps, lengths or scale, are mapped where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.data.folder import data_folder, make_folder
+from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.data.task import Split
+from resolvent.disk import fingerprint, read_json, write_json
+from resolvent.models.settings import to_dict
+
+PIECE = 32 << 20  # bytes that are read at once, as float64
+INDEX = "index.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples of an array on the disk: x (m, l, c) or (m, l) mapped, of which `index` (n,) counts; None: all.
+
+    files   whose change makes what was prepared of them another
+    """
+
+    x: np.ndarray
+    y: Tensor
+    lengths: Tensor | None
+    index: Tensor | None
+    files: tuple[Path, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def real(self) -> bool:
+        return self.x.dtype.kind == "f"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, l, c) of real samples, (n, l) of tokens."""
+        steps = self.x.shape[1:]
+        return (len(self), *steps, *((1,) if self.real and len(steps) == 1 else ()))
+
+    def select(self, index: Tensor) -> Rows:
+        places = index if self.index is None else self.index[index]
+        lengths = None if self.lengths is None else self.lengths[index]
+        return Rows(self.x, self.y[index], lengths, places, self.files)
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """x (k, l, c) as float32 or float64, or tokens (k, l), and lengths (k,), one after another."""
+        count = max(1, PIECE // (8 * int(np.prod(self.shape[1:], dtype=np.int64))))
+        for first in range(0, len(self), count):
+            part = slice(first, min(first + count, len(self)))
+            lengths = None if self.lengths is None else self.lengths[part]
+            yield self._read(part), lengths
+
+    def _read(self, part: slice) -> Tensor:
+        raw = self.x[part] if self.index is None else self.x[self.index[part].numpy()]
+        if not self.real:
+            return torch.from_numpy(raw.astype(np.int64))
+        wide = np.float64 if raw.dtype.itemsize > 4 else np.float32
+        return torch.from_numpy(raw.astype(wide)).reshape(raw.shape[0], *self.shape[1:])
+
+
+def map_array(path: Path) -> np.ndarray:
+    """A .npy file for reading. Not copy-on-write: that is refused where it is larger than the memory."""
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+    except (ValueError, OSError, EOFError) as wrong:
+        why = "it holds Python objects" if "pickle" in str(wrong).lower() else " ".join(str(wrong).split())
+        raise ValueError(f"{path}: expected an .npy file of plain numbers, not to be read: {why}") from wrong
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """The same memory; nothing writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)
+
+
+def prepare_rows(raw: Mapping[str, Rows], ready: Preprocess) -> dict[str, Split]:
+    """The splits as the model reads them, mapped: the user's own files where nothing changes, else prepared ones."""
+    if all(_is_ready(rows, ready) for rows in raw.values()):
+        return {part: _split(rows, rows.x, ready) for part, rows in raw.items()}
+    folder = data_folder() / "cache" / f"prepared-{_key(raw, ready)}"
+    if not _is_whole(folder):
+        make_folder(folder.parent)
+        _write(folder, raw, ready)
+    return {part: _split(rows, map_array(folder / f"{part}.npy"), ready) for part, rows in raw.items()}
+
+
+def _is_ready(rows: Rows, ready: Preprocess) -> bool:
+    plain = rows.index is None and rows.lengths is None and rows.x.dtype == np.float32 and rows.x.flags.c_contiguous
+    return plain and ready.scale == "none" and not ready.flagged and ready.missing == "refuse"
+
+
+def _split(rows: Rows, array: np.ndarray, ready: Preprocess) -> Split:
+    x = as_tensor(array).reshape(len(rows), *array.shape[1:], *((1,) if rows.real and array.ndim == 2 else ()))
+    return Split(x, rows.y, rows.lengths, packed=None if rows.real else 0, mapped=True)
+
+
+def _key(raw: Mapping[str, Rows], ready: Preprocess) -> str:
+    """Files by place, size and time; which of their samples; what is done to them."""
+    told: dict[str, Any] = {"preprocess": to_dict(ready)}
+    for part, rows in raw.items():
+        stats = {str(file.resolve()): [file.stat().st_size, file.stat().st_mtime_ns] for file in rows.files}
+        index = None if rows.index is None else hashlib.sha256(rows.index.numpy().tobytes()).hexdigest()
+        told[part] = [stats, index, len(rows)]
+    return fingerprint(told)[:16]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether everything that the index names is there at its size; it is written last."""
+    try:
+        return all((folder / name).stat().st_size == size for name, size in read_json(folder / INDEX).items())
+    except (OSError, ValueError):
+        return False
+
+
+def _write(folder: Path, raw: Mapping[str, Rows], ready: Preprocess) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    try:
+        for part, rows in raw.items():
+            _write_part(folder / f"{part}.npy", rows, ready)
+        write_json(folder / INDEX, {f"{part}.npy": (folder / f"{part}.npy").stat().st_size for part in raw})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # a full disk, Ctrl-C: half of it helps nobody
+        raise
+
+
+def _write_part(path: Path, rows: Rows, ready: Preprocess) -> None:
+    """Plain writes in place of a mapped file: a full disk is then an error that can be told, not a signal."""
+    n, *steps = rows.shape
+    shape = (n, *steps) if not rows.real else (n, steps[0], steps[1] + len(ready.flagged))
+    kind = np.float32 if rows.real else np.int32
+    head = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, head)
+        for x, lengths in rows.pieces():
+            file.write(np.ascontiguousarray(ready(x, lengths).numpy().astype(kind, copy=False)).data)

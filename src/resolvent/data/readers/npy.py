@@ -1,0 +1,63 @@
+"""A folder of .npy files as samples that stay on the disk: an archive that was unpacked.
+
+    signals/x.npy (n, l, c), signals/y.npy (n,)                    split by a seed
+    signals/x_train.npy, y_train.npy, x_test.npy, y_test.npy       parts as they are, perhaps x_validation.npy too
+
+lengths.npy, class_names.npy, channel_names.npy and arrays of groups are named as in an .npz file. x is mapped, the rest
+is read; x may be float16, float32, float64, or whole-number tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from resolvent.data.preparation.mapped import Rows, map_array
+from resolvent.data.preparation.prepare import OnDisk
+from resolvent.data.readers.arrays import check_answers, check_groups
+from resolvent.data.readers.tensor import tensor_of
+
+Arrays = dict[str, np.ndarray]
+
+
+def is_mapped(path: str | Path) -> bool:
+    """Whether `from_file` maps it: a folder, or one .npy file."""
+    place = Path(path).expanduser()
+    return place.suffix.lower() == ".npy" or place.is_dir()
+
+
+def read_folder(path: str | Path) -> tuple[Path, Arrays]:
+    """The folder and its arrays by name: x and its parts mapped, the others read."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise FileNotFoundError(f"from_file: {str(path)!r} is not there.")
+    if place.is_file() and not place.stem.startswith("x"):
+        raise ValueError(
+            f"from_file: {place.name} alone has no answers; call it x.npy, put y.npy beside it and give the folder."
+        )
+    folder = place if place.is_dir() else place.parent
+    held = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
+    if not held:
+        raise ValueError(f"from_file: expected x.npy and y.npy in the folder {str(folder)!r}, got no .npy file.")
+    return folder, {name: array if name.split("_")[0] == "x" else np.array(array) for name, array in held.items()}
+
+
+def on_disk(arrays: Mapping[str, np.ndarray], ending: str, folder: Path, group: str | None) -> OnDisk:
+    """One part: its samples mapped, answers, lengths and groups checked."""
+    x, y = arrays[f"x{ending}"], check_answers(arrays[f"y{ending}"])
+    file = folder / f"x{ending}.npy"
+    if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or (x.ndim == 3 and x.dtype.kind != "f") or 0 in x.shape:
+        raise ValueError(f"{file}: expected (n, l, c) or (n, l) real, or (n, l) tokens, got {x.shape} {x.dtype}.")
+    lengths = None
+    if f"lengths{ending}" in arrays:
+        lengths = tensor_of("lengths", arrays[f"lengths{ending}"]).long()
+        if lengths.shape != (len(x),) or not 1 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
+            raise ValueError(f"{folder}: expected {len(x)} lengths from 1 to {x.shape[1]}, got {tuple(lengths.shape)}.")
+    if len(y) != len(x):
+        raise ValueError(f"{folder}: expected as many answers as inputs, got {len(x)} inputs, {len(y)} answers.")
+    groups = check_groups(None if group is None else arrays[f"{group}{ending}"], len(x))
+    files = tuple(path for path in sorted(folder.glob("*.npy")))
+    return OnDisk(Rows(x, y, None if lengths is None else lengths.to(torch.int64), None, files), groups)
