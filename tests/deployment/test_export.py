@@ -22,7 +22,7 @@ from resolvent.usage.error import UsageError
 LENGTHS = (1, 12, 57)
 BLOCKS: dict[str, Any] = {
     "s4d": c.ResidualConfig(lc.S4DConfig(8)), "s5": c.ResidualConfig(lc.S5Config(8)), "mamba": c.MambaConfig(4),
-    "lru": c.ResidualConfig(lc.LRUConfig(5)), "rglru": c.HawkConfig(),
+    "lru": c.ResidualConfig(lc.LRUConfig(5)), "rglru": c.HawkConfig(), "h3": c.H3Config(6, head_dim=2),
 }  # fmt: skip
 GAPS = Preprocess(
     inputs=2, classes=3, class_names=("a", "b", "c"), missing="ffill", scale="standard", centre=(3.0, -1.0),
@@ -63,11 +63,31 @@ def test_one_file_serves_every_batch_and_length(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(tmp_path: Path) -> None:
+def test_pairs_of_documents_are_exported(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block, head = BLOCKS["s4d"], c.RetrievalConfig(2)
+    model = rv.build_model(c.ModelConfig(c.TokensConfig(9), block, head, d_model=6, layers=1)).eval()
+    at = {to: rv.export(model, tmp_path / to, to) for to in ("pt2", "onnx")}
+    assert at["onnx"].step is None
+    assert "no step form" in str(at["onnx"].no_step)
+    loaded = torch.export.load(at["pt2"].sequence).module()
+    for batch, length in zip((3, 1, 2), LENGTHS, strict=True):
+        x, lengths = torch.randint(0, 9, (batch, 2, length)), torch.randint(1, length + 1, (batch, 2))
+        with torch.no_grad():
+            want = model(x, lengths)
+            assert_close(loaded(x, lengths), want)
+        assert_close(torch.from_numpy(onnx(at["onnx"].sequence, x=x, lengths=lengths)[0]), want)
+    card = json.loads(at["onnx"].card.read_text())
+    assert card["sequence"]["x"]["shape"] == ["batch", 2, "length"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "layers"), [(16, 1), (24, 3)])
+def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(tmp_path: Path, width: int, layers: int) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is in the parity extra")
     pytest.importorskip("onnxruntime", reason="onnxruntime is in the export extra")
     torch.manual_seed(0)
-    settings = transformers.MambaConfig(vocab_size=40, hidden_size=16, state_size=4, num_hidden_layers=1)
+    settings = transformers.MambaConfig(vocab_size=40, hidden_size=width, state_size=4, num_hidden_layers=layers)
     theirs = transformers.MambaForCausalLM(settings).eval()
     theirs.save_pretrained(tmp_path / "theirs")
 
@@ -83,11 +103,13 @@ def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(tmp_path: Path) ->
     )
     assert float((model.from_embedding(found.x_adv)[:, -1].argmax(-1) == logits[:, -1].argmax(-1)).double().mean()) < 1
 
-    made = rv.export(model, tmp_path / "out", "onnx", step=False)
+    made = {to: rv.export(model, tmp_path / to, to, step=False).sequence for to in ("onnx", "pt2")}
+    loaded = torch.export.load(made["pt2"]).module()
     for length in (14, 1, 6):
-        lengths = np.full(3, length)
-        got = onnx(made.sequence, x=tokens[:, :length], lengths=lengths)[0]
+        lengths = torch.full((3,), length)
+        got = onnx(made["onnx"], x=tokens[:, :length], lengths=lengths)[0]
         assert_close(torch.from_numpy(got), logits[:, :length])
+        assert_close(loaded(tokens[:, :length], lengths), logits[:, :length])
 
 
 def test_the_command_exports_preprocessing_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from helpers import assert_close, stir
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.deployment.flow import Flow
-from resolvent.deployment.forms import Step, Whole
+from resolvent.deployment.forms import Pairs, Step, Whole
 from resolvent.deployment.prepared import Prepared
 from resolvent.lowering.describe import describe
 from resolvent.models import build_model
@@ -39,6 +39,10 @@ CONFIGS: dict[str, c.ModelConfig] = {
     "mamba ads": replace(SMALL, block=c.MambaConfig(3), ads=c.AdSConfig("sigmoid", True)),
     "hawk": replace(SMALL, block=c.HawkConfig(6, 2)),
     "griffin": replace(SMALL, block=c.GriffinConfig(attention_heads=1, window=4), layers=3),
+    "h3": replace(SMALL, block=c.H3Config(6), ads=c.AdSConfig("relu", True)),
+    "h3 heads": replace(SMALL, block=c.H3Config(4, head_dim=2)),
+    **{f"h3 {name}": replace(SMALL, block=c.H3Config(4, head_dim=2, layer=LAYERS[name]))
+       for name in ("s4", "s5", "lru")},
     "attention": replace(SMALL, block=c.AttentionConfig(2)),
     "mega": replace(SMALL, block=c.MegaConfig(3, 5, 6, 3)),
     "mega chunked": replace(SMALL, block=c.MegaConfig(3, 5, 6, 3, "laplace", 4), prenorm=False),
@@ -74,6 +78,24 @@ def test_the_sequence_form_is_the_model(name: str) -> None:
         form = Whole(describe(model).chain[0], None)
         assert_close(form(x, lengths), model(x, lengths))
         assert_close(form(x[:1, :1], torch.tensor([1])), model(x[:1, :1]))
+
+
+@pytest.mark.parametrize("entry", [c.TokensConfig(7), c.ChannelsConfig(2)], ids=["tokens", "channels"])
+@pytest.mark.parametrize("block", [c.ResidualConfig(lc.S4DConfig(4, bidirectional=True)), c.H3Config(4, head_dim=2)])
+def test_the_form_of_pairs_is_the_model(entry: Any, block: Any) -> None:
+    torch.manual_seed(0)
+    model = build_model(replace(SMALL, input=entry, block=block, head=c.RetrievalConfig(3))).double().eval()
+    stir(model, 0.1)
+    tokens = isinstance(entry, c.TokensConfig)
+    x = torch.randint(0, 7, (3, 2, 11)) if tokens else torch.randn(3, 2, 11, 2, dtype=torch.float64)
+    lengths = torch.tensor([[11, 1], [4, 9], [7, 7]])
+    network = describe(model).chain[0]
+    with torch.no_grad():
+        form = Pairs(network)
+        assert_close(form(x, lengths), model(x, lengths))
+        assert_close(form(x[:1, :, :1], torch.tensor([[1, 1]])), model(x[:1, :, :1]))
+    with pytest.raises(UsageError, match="two documents have no step form"):
+        Step(network, None, 4)
 
 
 STREAMS = [n for n in CONFIGS if "both ways" not in n and n.split()[0] not in ("attention", "mega")]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.pool import PoolKind, pool
 from resolvent.deployment.flow import Flow, Series
-from resolvent.deployment.lower import series
+from resolvent.deployment.keyed import Matched, state_shapes
+from resolvent.deployment.lower import part, series
 from resolvent.deployment.prepared import Prepared
 from resolvent.layers.checks import padding_mask
 from resolvent.lowering import program as p
@@ -37,6 +36,24 @@ class Whole(nn.Module):
         return y.masked_fill(mask, 0)
 
 
+class Pairs(nn.Module):
+    """Two documents: x (b, 2, l) tokens or (b, 2, l, c), lengths (b, 2) -> (b, outputs)."""
+
+    def __init__(self, network: p.Network) -> None:
+        super().__init__()
+        self.kind = check_pooling(network)
+        assert isinstance(network.head, p.Match)
+        self.tower = series(network.tower)
+        self.head = Matched(part(network.head.hidden), part(network.head.out))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        each = lengths.flatten()
+        flow = Flow(lengths=each)
+        e1, e2 = pool(self.tower(x.flatten(0, 1), flow), each, self.kind).unflatten(0, (-1, 2)).unbind(1)
+        y: Tensor = self.head(e1, e2, flow)
+        return y
+
+
 class Step(nn.Module):
     """x_t (b, c) or tokens (b,), then the tensors of the state -> (b, outputs), then those of the next state.
 
@@ -46,7 +63,7 @@ class Step(nn.Module):
     def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
         super().__init__()
         self.kind = check_pooling(network)
-        _check_streams(network)
+        check_streams(network)
         self.prepared = prepared
         self.tower, self.head = series(network.tower), _head(network)
         self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
@@ -54,8 +71,7 @@ class Step(nn.Module):
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Of the state's tensors in their order, without the batch; all of them start at zero."""
-        parts: list[Any] = [m for m in self.modules() if m is not self and hasattr(m, "shapes")]
-        return [shape for m in parts for shape in m.shapes] + list(self.pooled)
+        return [shape for child in self.children() for shape in state_shapes(child)] + list(self.pooled)
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         own = len(state) - len(self.pooled)
@@ -78,8 +94,6 @@ class Step(nn.Module):
 
 def check_pooling(network: p.Network) -> PoolKind:
     """The pooling, where there is a form for it."""
-    if isinstance(network.head, p.Match):
-        raise UsageError("export: a model of two documents has no exported form yet; export one that reads one.")
     if network.pool.kind == "state":
         raise UsageError('export: pooling="state" of certified models has no exported form yet; use "mean" or "last".')
     return network.pool.kind
@@ -90,7 +104,10 @@ def _head(network: p.Network) -> Series:
     return series((*network.head.hidden, *network.head.out))
 
 
-def _check_streams(network: p.Network) -> None:
+def check_streams(network: p.Network) -> None:
+    """Raise where a stream has no answer before its end."""
+    if isinstance(network.head, p.Match):
+        raise UsageError("export: two documents have no step form; export the sequence form alone.")
     for node in p.walk(network.body):
         if getattr(node.module, "bidirectional", False):
             raise UsageError("export: a bidirectional model has no step form; export the sequence form alone.")

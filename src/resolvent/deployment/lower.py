@@ -11,6 +11,7 @@ from resolvent.deployment import maps
 from resolvent.deployment import recurrences as r
 from resolvent.deployment.attention import Attending, GatedAttending
 from resolvent.deployment.flow import BothWays, Series
+from resolvent.deployment.keyed import Keyed
 from resolvent.lowering import program as p
 from resolvent.lowering.program import Chain, Node
 from resolvent.ops.blocked.tables import DenseBank
@@ -48,8 +49,12 @@ def part(node: Node) -> nn.Module:
         case p.GatedAttention():
             chains = {"norm": node.norm, "average": node.average, "scale": node.scale}
             linear = {"value": node.value, "base": node.base, "leave": node.leave}
-            inside = {name: series(chain) for name, chain in chains.items()} | {n: part(m) for n, m in linear.items()}
-            return GatedAttending(node.module, inside, node.prenorm)
+            held = {name: series(chain) for name, chain in chains.items()} | {n: part(m) for n, m in linear.items()}
+            return GatedAttending(node.module, held, node.prenorm)
+        case p.KeyedFilter():
+            linear = {"query": node.query, "key": node.key, "value": node.value, "out": node.out}
+            inside = {name: part(each) for name, each in linear.items()} | {"scale": series(node.scale)}
+            return Keyed(inside, part(node.shift), series(node.ssm), node.module.shift_D, node.module.head_dim)
         case p.Embedding():
             return maps.Table(node.module.weight)
         case p.Opaque():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.preparation.preprocess import Preprocess
-from resolvent.deployment.forms import Step, Whole
+from resolvent.deployment.forms import Pairs, Step, Whole
 from resolvent.deployment.onnx_file import check_opset, load_onnx, onnx_bytes
 from resolvent.deployment.prepared import Prepared
 from resolvent.disk import write_json
@@ -52,7 +52,12 @@ class Exported:
 
 
 def export(
-    model: Model | Predictor, folder: str | Path, to: Target = "pt2", *, opset: int | None = None, step: bool = True
+    model: Model | TwoTower | Predictor,
+    folder: str | Path,
+    to: Target = "pt2",
+    *,
+    opset: int | None = None,
+    step: bool = True,
 ) -> Exported:
     """Write the model, with a predictor's preprocessing, for other programs; every size of batch and length will do.
 
@@ -102,24 +107,31 @@ def export(
 class _Made:
     """The forms of one model, and what they are compared with."""
 
-    def __init__(self, model: Model | Predictor, dtype: torch.dtype | None) -> None:
+    def __init__(self, model: Model | TwoTower | Predictor, dtype: torch.dtype | None) -> None:
         self.predictor = model if isinstance(model, Predictor) else None
         own = model.model if isinstance(model, Predictor) else model
-        if isinstance(own, TwoTower):
-            raise UsageError("export: a model of two documents has no exported form yet; export one that reads one.")
-        if not isinstance(own, Model):
+        if not isinstance(own, Model | TwoTower):
             raise TypeError(f"export: expected a Model or a Predictor, got {type(own).__name__}; see build_model.")
         self.model = copy.deepcopy(own).cpu().eval()
         self.model = self.model if dtype is None else self.model.to(dtype)
         self.dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
         self.how = self._how()
+        if self.pairs and self.how is not None and (self.how.scale != "none" or self.how.missing != "refuse"):
+            raise UsageError("export: preprocessing of two documents has no exported form yet; export ready.model.")
+        self.how = None if self.pairs else self.how
         chain = describe(self.model).chain
         if len(chain) != 1 or not isinstance(chain[0], Network):
             why = getattr(chain[0], "why", type(own).__name__)
             raise UsageError(f"export: the model is not one that we built: {why}.")
         self.network: Network = chain[0]
         with torch.no_grad():
-            self.whole = Whole(self.network, self._prepared()).eval()
+            self.whole: Whole | Pairs = (
+                Pairs(self.network) if self.pairs else Whole(self.network, self._prepared())
+            ).eval()
+
+    @property
+    def pairs(self) -> bool:
+        return isinstance(self.model, TwoTower)
 
     def _how(self) -> Preprocess | None:
         how = None if self.predictor is None else self.predictor.preprocess
@@ -138,10 +150,11 @@ class _Made:
         """Raw values as they might come, gaps among them where the model was trained with gaps."""
         g = torch.Generator().manual_seed(seed)
         entry = self.model.config.input
+        rows = (batch, 2) if self.pairs else (batch,)
         if isinstance(entry, TokensConfig):
-            return torch.randint(0, entry.vocab, (batch, length), generator=g)
+            return torch.randint(0, entry.vocab, (*rows, length), generator=g)
         channels = entry.channels if self.how is None else self.how.inputs or 0
-        x = torch.randn(batch, length, channels, generator=g, dtype=torch.float64)
+        x = torch.randn(*rows, length, channels, generator=g, dtype=torch.float64)
         if self.how is None:
             return x.to(self.dtype)
         x = x * torch.tensor(self.how.width) + torch.tensor(self.how.centre)
@@ -150,7 +163,9 @@ class _Made:
         return x.float()
 
     def lengths(self, batch: int, length: int) -> Tensor:
-        return torch.tensor([max(1, length - 2 * i) for i in range(batch)])
+        count = batch * (2 if self.pairs else 1)
+        steps = torch.tensor([max(1, length - 2 * i) for i in range(count)])
+        return steps.view(batch, 2) if self.pairs else steps
 
     def sequence_example(self) -> tuple[Any, ...]:
         return self.values(2, 5), self.lengths(2, 5)
@@ -170,14 +185,14 @@ class _Made:
     def card(self, to: str, opset: int | None, stepped: bool, error: float) -> dict[str, Any]:
         tokens = isinstance(self.model.config.input, TokensConfig)
         raw = "int64" if tokens else "float32" if self.how is not None else str(self.dtype).removeprefix("torch.")
-        shapes = self.step_form().shapes if stepped else []
+        shapes, rows = self.step_form().shapes if stepped else [], ["batch", *([2] if self.pairs else [])]
         how = None if self.predictor is None else self.predictor.preprocess
         return {
             "format": 1,
             "to": to,
             "opset": opset,
-            "sequence": {"x": {"shape": ["batch", "length", *(() if tokens else ("channels",))], "dtype": raw},
-                         "lengths": {"shape": ["batch"], "dtype": "int64"}},
+            "sequence": {"x": {"shape": [*rows, "length", *(() if tokens else ("channels",))], "dtype": raw},
+                         "lengths": {"shape": rows, "dtype": "int64"}},
             "step": {"x": {"shape": ["batch", *(() if tokens else ("channels",))], "dtype": raw},
                      "state": [{"name": f"state_{i}", "shape": ["batch", *shape], "start": 0} for i, shape in
                                enumerate(shapes)]} if stepped else None,
@@ -190,14 +205,15 @@ class _Made:
 
 
 def _write(
-    made: _Made, form: Whole | Step, example: tuple[Any, ...], to: Target, opset: int | None
+    made: _Made, form: Whole | Pairs | Step, example: tuple[Any, ...], to: Target, opset: int | None
 ) -> tuple[bytes, float]:
     """The bytes of a file, and by how much what it computes differs from the model."""
     with torch.no_grad():
         program = torch.export.export(form, example, dynamic_shapes=_dynamic(form, example), strict=False)
     if to == "onnx":
-        names = ["x", "lengths"] if isinstance(form, Whole) else ["x", *_state_names(form)]
-        outputs = ["outputs"] if isinstance(form, Whole) else ["outputs", *(f"next_{n}" for n in _state_names(form))]
+        states = _state_names(form) if isinstance(form, Step) else []
+        names = ["x", *states] if isinstance(form, Step) else ["x", "lengths"]
+        outputs = ["outputs", *(f"next_{name}" for name in states)]
         data = onnx_bytes(program, names, outputs, opset)
         call = load_onnx(data, names)
     else:
@@ -205,7 +221,7 @@ def _write(
         torch.export.save(program, held)
         data = held.getvalue()
         call = torch.export.load(io.BytesIO(data)).module()
-    error = _whole_error(made, call) if isinstance(form, Whole) else _step_error(made, form, call)
+    error = _step_error(made, form, call) if isinstance(form, Step) else _whole_error(made, call)
     if not error <= ALLOWED:
         raise RuntimeError(f"export: the {to} file differs from the model by {error:.1e} of its outputs; not written.")
     return data, error
@@ -215,8 +231,10 @@ def _state_names(form: Step) -> list[str]:
     return [f"state_{i}" for i in range(len(form.shapes))]
 
 
-def _dynamic(form: Whole | Step, example: tuple[Any, ...]) -> Any:
+def _dynamic(form: Whole | Pairs | Step, example: tuple[Any, ...]) -> Any:
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
+    if isinstance(form, Pairs):
+        return ({0: batch, 2: length}, {0: batch})
     if isinstance(form, Whole):
         return ({0: batch, 1: length}, {0: batch})
     return ({0: batch}, tuple({0: batch} for _ in example[1:]))
