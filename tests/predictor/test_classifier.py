@@ -118,3 +118,44 @@ def test_another_width_is_refused() -> None:
         made.predict(x[..., :1])
     with pytest.raises(ValueError, match="layout must be"):
         classifier(layout="cnl").fit(x, y)
+
+
+@pytest.mark.parametrize(("best", "last", "kept"), [(0.9, 0.9, "last"), (0.9, 0.8, "best"), (0.8, 0.9, "last")])
+def test_of_equals_the_last_epoch_is_kept(best: float, last: float, kept: str) -> None:
+    """Ten validation samples are all right early on; what was learned since then is not thrown away."""
+    from resolvent.predictor.classifier import _better
+    from resolvent.training import History
+
+    rows = {"best": {"epoch": 2, "validation_clean": best}, "last": {"epoch": 9, "validation_clean": last}}
+    assert _better(History((), rows)) == kept
+    robust = {name: row | {"validation_robust": 0.5} for name, row in rows.items()}
+    robust["best"]["validation_robust"] = 0.6
+    assert _better(History((), robust)) == "best"
+
+
+def slopes() -> tuple[np.ndarray, np.ndarray]:
+    """X (n, 1, l), rising or falling under noise."""
+    rng, y = np.random.default_rng(0), np.array(["up", "down"] * 20)
+    slope = np.where(y == "up", 1.0, -1.0)[:, None, None] * np.linspace(-2, 2, 16)
+    return rng.normal(size=(40, 1, 16)) + slope, y
+
+
+def test_it_runs_inside_aeon() -> None:
+    """Among its own pipelines and ensembles, on its layout of arrays."""
+    pipeline = pytest.importorskip("aeon.pipeline", reason="needs pip install aeon")
+    from aeon.classification.compose import ClassifierEnsemble
+    from aeon.classification.distance_based import KNeighborsTimeSeriesClassifier
+    from aeon.transformations.collection import Normalizer
+
+    own = rv.SequenceClassifier(layout="ncl", epochs=20, d_model=8, layers=1)
+    X, y = slopes()
+    assert pipeline.make_pipeline(Normalizer(), own).fit(X, y).score(X, y) > 0.9
+    assert (ClassifierEnsemble([own, KNeighborsTimeSeriesClassifier()]).fit(X, y).predict(X) == y).mean() > 0.9
+
+
+def test_it_runs_behind_transformers_of_sktime() -> None:
+    exponent = pytest.importorskip("sktime.transformations.series.exponent", reason="needs pip install sktime")
+    X, y = slopes()
+    own = rv.SequenceClassifier(epochs=20, d_model=8, layers=1)
+    piped = exponent.ExponentTransformer(1, 0) * own  # which changes nothing
+    assert (piped.fit(X, y).predict(X) == own.fit(X[:, 0], y).predict(X[:, 0])).all()

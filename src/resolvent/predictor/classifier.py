@@ -24,9 +24,19 @@ from resolvent.data.preparation.preprocess import Missing, Scale
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
 from resolvent.models.config import BlockConfig
 from resolvent.predictor.predictor import Predictor
-from resolvent.training import FitSettings, Objective, fit
+from resolvent.training import FitSettings, History, Objective, fit
 
 Layout = Literal["nlc", "ncl"]
+
+
+def _better(history: History) -> str:
+    """The best epoch, or the last where it is no worse: of few validation samples many epochs get all right, and the
+    first of them has learned the least."""
+
+    def rank(row: dict[str, Any]) -> list[float]:
+        return [row[key] for key in ("validation_robust", "validation_clean") if key in row]
+
+    return "last" if rank(history.last) >= rank(history.best) else "best"
 
 
 class SequenceClassifier(ClassifierMixin, BaseEstimator):
@@ -36,7 +46,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
     d_model, layers   channels of the model, and its number of blocks
     objective     "standard", `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
     epochs, batch_size, lr   of the training
-    validation    share of the samples by which the best epoch is chosen
+    validation    share of the samples by which the best epoch is chosen; the last where that is no worse
     scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
     random_state  of weights, split and order
@@ -95,7 +105,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
             torch.manual_seed(self.random_state)
             model = build_model(self._config(task))
         self.history_ = fit(model, task, self.objective, settings)
-        self.history_.load(model, "best")
+        self.history_.load(model, _better(self.history_))
         self.predictor_ = Predictor(model.double(), task.preprocess)  # rows of a batch do not move each other's digits
         return self
 
