@@ -1,4 +1,4 @@
-"""Which GPUs run the kernels with the largest tiles."""
+"""Which GPUs run the kernels of blocks and Toeplitz products."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from resolvent.runtime.chip import lacking
     [
         (9, 0, 227, None),  # H100, H200
         (10, 0, 227, None),  # B200
-        (8, 0, 163, "compute capability 8.0"),
-        (12, 0, 99, "99 KiB on chip"),
+        (8, 0, 163, None),  # A100
+        (8, 6, 99, None),
+        (7, 5, 64, "compute capability 7.5"),
+        (12, 0, 99, None),
+        (8, 0, 48, "48 KiB on chip"),
     ],
 )
 def test_devices(major: int, minor: int, held: int, word: str | None) -> None:
@@ -26,4 +29,5 @@ def test_devices(major: int, minor: int, held: int, word: str | None) -> None:
 def test_other_makers_and_older_versions_of_torch() -> None:
     assert "NVIDIA" in str(lacking(SimpleNamespace(major=9, minor=4), "6.2"))
     assert lacking(SimpleNamespace(major=9, minor=0), None) is None
-    assert "0 KiB" in str(lacking(SimpleNamespace(major=12, minor=0), None))
+    assert lacking(SimpleNamespace(major=12, minor=0), None) is None  # known without being told
+    assert "0 KiB" in str(lacking(SimpleNamespace(major=13, minor=7), None))

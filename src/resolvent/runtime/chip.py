@@ -1,24 +1,29 @@
-"""Whether a GPU is one for which the kernels with the largest tiles were written."""
+"""What a GPU holds on chip: which kernels run there, and with tiles of which size."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
-TILES = 227 << 10  # bytes that a program of theirs may hold on chip
+# KiB that one program may hold, by compute capability times ten (CUDA C++ Programming Guide, technical specifications)
+SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+OLDEST = (8, 0)  # the first that multiplies bfloat16
 log = logging.getLogger(__name__)
+_stand_in: list[int] = []
 
 
-def roomy(device: torch.device) -> bool:
-    """Whether Triton compiles there and a program may hold 227 KiB: an H100, an H200, a B200. Others are told once."""
-    return _roomy(torch.cuda.current_device() if device.index is None else device.index)
+def serves(device: torch.device) -> bool:
+    """Whether Triton compiles there and kernels of blocks and Toeplitz products have a tile. Others are told once."""
+    return _serves(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @cache
-def _roomy(index: int) -> bool:
+def _serves(index: int) -> bool:
     why = lacking(torch.cuda.get_device_properties(index), torch.version.hip)
     if why is None and not _compiles(index):
         return False  # which has been told
@@ -31,10 +36,40 @@ def lacking(device: Any, hip: str | None) -> str | None:
     """What the device lacks, in words; None where it lacks nothing."""
     if hip is not None:
         return "their kernels were written for NVIDIA's"
-    if (device.major, device.minor) < (9, 0):
-        return f"it has compute capability {device.major}.{device.minor}, and their kernels need 9.0"
-    held = getattr(device, "shared_memory_per_block_optin", TILES if device.major in (9, 10) else 0)
-    return None if held >= TILES else f"a program may hold {held >> 10} KiB on chip, and their kernels need 227"
+    if (device.major, device.minor) < OLDEST:
+        return f"it has compute capability {device.major}.{device.minor}, and their kernels need 8.0"
+    least = min(SHARED.values())
+    return (
+        None if held_by(device) >= least else f"a program may hold {held_by(device)} KiB on chip, and they need {least}"
+    )
+
+
+def held_by(device: Any) -> int:
+    """KiB that a program may hold on a device of these properties."""
+    told = getattr(device, "shared_memory_per_block_optin", None)  # not in older versions of torch
+    return SHARED.get(10 * device.major + device.minor, 0) if told is None else int(told) >> 10
+
+
+def held(like: Any) -> int:
+    """KiB that a program may hold on the device of a tensor; of an H100 where it is no GPU's (the interpreter)."""
+    if _stand_in:
+        return SHARED[_stand_in[-1]]
+    return _held(like.device.index) if like.is_cuda else SHARED[90]
+
+
+@cache
+def _held(index: int) -> int:
+    return held_by(torch.cuda.get_device_properties(index))
+
+
+@contextmanager
+def stand_in(capability: int) -> Iterator[None]:
+    """As if every tensor were on a chip of that capability: for programs that compile for one that is not here."""
+    _stand_in.append(capability)
+    try:
+        yield
+    finally:
+        _stand_in.pop()
 
 
 def _compiles(index: int) -> bool:

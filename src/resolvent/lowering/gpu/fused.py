@@ -20,11 +20,13 @@ from torch import Tensor
 from resolvent.lowering import columns
 from resolvent.lowering.gpu import fused_torch
 from resolvent.lowering.gpu.fused_torch import Kept, Weights
+from resolvent.lowering.gpu.tiles import ROOMY
 from resolvent.lowering.program import Chain, Linear, Skip
 from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.ops.filter.operation import Filter
-from resolvent.runtime.chip import roomy
+from resolvent.runtime import chip
 from resolvent.runtime.fallback import ABSENT, left_to_torch
+from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import outside_autocast
 
 WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
@@ -38,7 +40,7 @@ def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | N
     own, none = norm[0].module, ("none",) * 3
     bias = torch.zeros_like(own.bias) if entry.bias is None else entry.bias
     low = W.detach().to(_wide(dtype))
-    return Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True)
+    return _served(Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True))
 
 
 def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
@@ -54,9 +56,9 @@ def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
     norm, names = block.norm[0].module, (around.act, around.final, around.sigma)
     made = Weights(norm.eps, *names, dtype, W, bias, norm.weight, norm.bias, low=W.detach().to(dtype))
     if around.scale is None:
-        return made
+        return _served(made)
     Wa, ba = around.scale.weight, torch.zeros_like(bias) if around.scale.bias is None else around.scale.bias
-    return replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype))
+    return _served(replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype)))
 
 
 def post_norm_block(h: Tensor, conv: Filter, w: Weights) -> Tensor:
@@ -79,7 +81,48 @@ def _suits(weight: Tensor, d: int, dtype: torch.dtype, single: bool = True) -> b
     unfit = _unfit(d, dtype, single)
     if unfit is not None:
         left_to_torch(weight, "fused blocks", unfit)
-    return weight.is_cuda and unfit is None and roomy(weight.device)
+    return weight.is_cuda and unfit is None and chip.serves(weight.device)
+
+
+def _served(w: Weights) -> Weights | None:
+    """The weights, or None where a GPU has no room for these blocks, or where it is none of those that the kernels were
+    tuned on and a first pass there differs from torch's operations."""
+    if not w.W.is_cuda or chip.held(w.W) >= ROOMY:
+        return w
+    if not _triton().fits(w):
+        return left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.held(w.W)} KiB")
+    key = w.W.device.index, w.low.dtype, w.dtype, tuple(w.low.shape), w.act, w.final, w.sigma, w.entry, w.low_a is None
+    if key not in _proven:
+        _proven[key] = attempt(("fused blocks", *key), lambda: agrees(_triton(), w), lambda: False)
+        if not _proven[key]:
+            left_to_torch(w.W, "fused blocks", "this GPU, where a first pass differs or fails")
+    return w if _proven[key] else None
+
+
+_proven: dict[Any, bool] = {}
+
+
+@torch.no_grad()
+def agrees(kernels: Any, w: Weights) -> bool:
+    """Whether the kernels give the values and gradients of torch's operations for a few columns."""
+    d, c = w.low.shape
+    own, like = w.detached(), {"device": w.W.device, "dtype": w.low.dtype if w.entry else w.dtype}
+    ramp = torch.linspace(-1, 1, c * 2 * 48, **like)
+    y = (3 * ramp).sin().view(2, 48, c).permute(2, 0, 1) if w.entry else (3 * ramp).sin().view(c, 2, 48)
+    r = None if w.entry else (2 * ramp).cos().view(c, 2, 48)[:d] if d <= c else None
+    found = []
+    for ops in (kernels, fused_torch):
+        out, kept = ops.forward(y, r, own)
+        g = out.sin()
+        found.append([out, *(t for learn in (False, True) for t in _flat(ops.backward(g, kept, y, own, learn)))])
+    most = 3e-2 if w.dtype == torch.bfloat16 else 1e-3
+    return all(float((a.float() - b.float()).norm()) <= most * (float(b.float().norm()) + 1e-3) for a, b in
+               zip(*found, strict=True))  # fmt: skip
+
+
+def _flat(found: tuple[Any, ...]) -> list[Tensor]:
+    gz, gy, slopes = found
+    return [gz, gy, *(t for t in slopes or () if t is not None)]
 
 
 def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:

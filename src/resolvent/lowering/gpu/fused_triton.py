@@ -9,7 +9,7 @@ columns (of bias, gamma, beta and ba) leave one row per program, so that adding 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,31 +17,12 @@ from torch import Tensor
 
 from resolvent.lowering.gpu.fused_torch import ACTS, Kept, Weights
 from resolvent.lowering.gpu.fused_triton_kernels import backward_kernel, forward_kernel
+from resolvent.lowering.gpu.tiles import Tile, choose_tile, has_room
+from resolvent.runtime import chip
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
 HALF = {"gelu": 7}  # what a half type's rounding hides
 SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # how they are kept
-
-
-class Tile(NamedTuple):
-    """How a program works: columns at a time, its warps, tiles under way, programs to a multiprocessor."""
-
-    columns: int
-    warps: int
-    ahead: int
-    resident: int
-
-
-LOW, FINE = torch.bfloat16, torch.float32
-TILES = {  # forward, backward, and backward with sums for parameters; what keeps more values alive takes fewer columns
-    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(64, 4, 3, 2)),
-    ("bent", LOW): (Tile(32, 4, 2, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
-    ("scaled", LOW): (Tile(64, 8, 3, 1),) * 3,
-    ("entry", FINE): (Tile(32, 4, 3, 2),) * 3,
-    ("plain", FINE): (Tile(32, 8, 3, 1),) * 3,
-    ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1), Tile(32, 8, 2, 1)),
-    ("scaled", FINE): (Tile(32, 8, 3, 1),) * 3,
-}
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
@@ -51,7 +32,7 @@ def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple
     out = torch.empty((d, b, l), dtype=w.dtype, device=y.device)
     kept = _room(y, out, w) if keep else None
     r = None if r is None else r.contiguous()
-    tile = TILES[_sort(w), w.low.dtype][0]
+    tile = _tile(w, 0, y)
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
         forward_kernel[(_programs(m, tile, y),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, *(kept or (None,) * 4), m, l,
@@ -84,7 +65,7 @@ def backward(
     gy = _like_entry(b, l, c, unit) if w.entry else torch.empty((c, b, l), dtype=w.dtype, device=unit.device)
     gw = gz if w.final == "none" else torch.empty_like(unit) if learn else None
     ga = torch.empty_like(unit) if learn and w.low_a is not None else None
-    tile = TILES[_sort(w), w.low.dtype][2 if learn else 1]
+    tile = _tile(w, 2 if learn else 1, unit)
     programs = _programs(m, tile, unit)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
@@ -134,8 +115,24 @@ def _steps(y: Tensor) -> tuple[int, int]:
     return c, t
 
 
+def fits(w: Weights) -> bool:
+    """Whether the device of its weights has room for these blocks."""
+    return has_room(_sort(w), w.low.dtype, _padded(*w.low.shape), chip.held(w.low))
+
+
+def _tile(w: Weights, which: int, like: Tensor) -> Tile:
+    found = choose_tile(_sort(w), w.low.dtype, which, _padded(*w.low.shape), chip.held(like))
+    if found is None:
+        raise ValueError(f"fused: expected a device with room for {tuple(w.low.shape)} channels; ask `fits` first.")
+    return found
+
+
+def _padded(d: int, c: int) -> tuple[int, int]:
+    return max(triton.next_power_of_2(d), 16), max(triton.next_power_of_2(c), 16)
+
+
 def _sizes(d: int, c: int, tile: Tile) -> dict[str, int]:
-    rows, channels = (max(triton.next_power_of_2(n), 16) for n in (d, c))
+    rows, channels = _padded(d, c)
     return {"BD": rows, "BC": channels, "BM": tile.columns, "AHEAD": tile.ahead}
 
 

@@ -9,13 +9,16 @@ rounded, and what they lack; a product of two such sums, in three parts, has the
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from resolvent.ops.filter.toeplitz_triton_kernels import diagonal_kernel, gradient_kernel, product_kernel, table_kernel
-from resolvent.runtime.chip import roomy
+from resolvent.runtime import chip
+from resolvent.runtime.launch import attempt, on_device
 
 SIZE = 128  # steps of a slice
 ROWS = 128  # sequences to a tile
@@ -31,7 +34,37 @@ def serves(x: Tensor, size: int) -> bool:
 def takes(like: Tensor, size: int, l: int, dtype: torch.dtype) -> bool:
     """Whether products of that length in `dtype` run here, on the device of `like`."""
     fits = dtype in (torch.bfloat16, torch.float32) and size == SIZE and l % SIZE == 0
-    return fits and like.is_cuda and roomy(like.device)
+    return fits and like.is_cuda and chip.serves(like.device) and _is_proven(like, dtype)
+
+
+def _is_proven(like: Tensor, dtype: torch.dtype) -> bool:
+    """On a chip with less room than those that the kernels were written for, whether a first product is right."""
+    if chip.held(like) >= 227:
+        return True
+    key = like.device.index, dtype
+    if key not in _proven:
+        _proven[key] = attempt(("Toeplitz products", *key), lambda: agrees(like.device, dtype), lambda: False)
+    return _proven[key]
+
+
+_proven: dict[Any, bool] = {}
+
+
+@torch.no_grad()
+def agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether products, their adjoints and a kernel's gradients are those of whole matrices."""
+    l, fine = 2 * SIZE, dtype == torch.float32
+    x = (torch.arange(2 * 3 * l, device=device, dtype=torch.float64) * 0.37).sin().view(2, 3, l)
+    kernel = (torch.arange(2 * l, device=device, dtype=torch.float64) * 0.11).cos().view(2, l)
+    ahead, back = tables(kernel, dtype, SIZE, fine)
+    M = torch.nn.functional.pad(kernel, (l - 1, 0)).unfold(-1, l, 1).flip(1)
+    low = x.to(dtype)
+    found = [(product(low, ahead, back=False), x @ M), (product(low, back, back=True), x @ M.mT)]
+    if not fine:
+        pairs = torch.einsum("dbs,dbt->dst", x, x)
+        sums = torch.stack([pairs.diagonal(k, 1, 2).sum(-1) for k in range(l)], 1)
+        found.append((kernel_gradient(low, low), sums))
+    return all(float((a.double() - b).norm() / b.norm()) <= (1e-4 if fine else 2e-2) for a, b in found)
 
 
 def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:
@@ -39,10 +72,12 @@ def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) ->
     d, b, l = x.shape
     fine = table.dim() == 4
     depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
+    if chip.held(x) < 227:
+        warps = 8  # matrix units that take their numbers from registers want more threads to hold them
     out = torch.empty_like(x) if onto is None else onto
     rows = TensorDescriptor.from_tensor(x.view(d * b, l), [ROWS, depth])
     columns = TensorDescriptor.from_tensor(table.view(-1, l), [SIZE, depth])
-    with torch.cuda.device(x.device):
+    with on_device(x):
         product_kernel[(d * triton.cdiv(b, ROWS) * (l // SIZE),)](
             rows, columns, out, b, l, d, BACK=back, ONTO=onto is not None, EVEN=b % ROWS == 0, FINE=fine,
             BB=ROWS, BT=SIZE, BK=depth, num_warps=warps, num_stages=stages,
@@ -56,7 +91,7 @@ def tables(kernel: Tensor, dtype: torch.dtype, T: int, fine: bool = False) -> tu
     kernel = (kernel.float() if fine else kernel).contiguous()
     shape = (2, d, T, l) if fine else (d, T, l)
     ahead, back = (torch.empty(shape, dtype=dtype, device=kernel.device) for _ in range(2))
-    with torch.cuda.device(kernel.device):
+    with on_device(kernel):
         table_kernel[(d, T)](kernel, ahead, back, l, T, FINE=fine, BL=triton.next_power_of_2(l), num_warps=4)
     return ahead, back
 
@@ -67,7 +102,7 @@ def kernel_gradient(x: Tensor, gy: Tensor) -> Tensor:
     n = l // SIZE
     pairs = torch.empty((d, n, SIZE, SIZE), dtype=torch.float32, device=x.device)
     sums = torch.empty((d, n, 2 * SIZE), dtype=torch.float32, device=x.device)
-    with torch.cuda.device(x.device):
+    with on_device(x):
         gradient_kernel[(d * n,)](x, gy, pairs, b, l, n, BT=SIZE, BB=64, num_warps=8, num_stages=3)
         diagonal_kernel[(d * n,)](pairs, sums, BT=SIZE, num_warps=4)
     early, late = sums.view(d, n, 2, SIZE).unbind(2)  # lags q T - T + j and q T + j

@@ -1,0 +1,213 @@
+"""What the kernels need on GPUs that are not here: each is compiled for several chips, and its assembler's report read.
+
+    python -m benchmarks.gpu.targets                        # to benchmarks/results/targets.json
+    python -m benchmarks.gpu.targets --only fused --chip 86
+
+Needs Triton and no GPU: the library's own launches run on CPU tensors, and what they would launch is compiled instead
+(by the ptxas that comes with Triton). A row says the shared memory of a program, its registers and spilled bytes, and
+whether it fits: exit status 1 where one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.about import RESULTS, about
+from resolvent.runtime import chip
+
+CHIPS = (80, 86, 89, 90, 120)
+Launch = Callable[[], None]
+
+
+class Absent:
+    """Stands for the driver of a chip that is not here."""
+
+    def __init__(self, capability: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return self.target.arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def main() -> int:
+    settings = _settings()
+    record = about("none: compiled ahead", settings.commit) | {"rows": []}
+    out = settings.out or RESULTS / "targets.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for capability in settings.chip:
+        held = chip.SHARED[capability] << 10
+        for name, kernels in compiled(capability, settings.only):
+            for row in kernels:
+                row |= {"chip": capability, "case": name, "fits": row["shared"] <= held}
+                record["rows"].append(row)
+                print(f"sm_{capability} {name:40} {row['kernel']:20} {row['shared'] >> 10:4d} KiB, "
+                      f"{row['registers']} registers, {row['spilled']} bytes spilled"
+                      f"{'' if row['fits'] else ': too much'}", flush=True)  # fmt: skip
+        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {out}")
+    return 0 if all(row["fits"] for row in record["rows"]) else 1
+
+
+def _settings() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[""], help="cases whose name holds one of these")
+    parser.add_argument(
+        "--chip", nargs="*", type=int, default=CHIPS, choices=CHIPS, help="compute capabilities, times ten"
+    )
+    parser.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def compiled(capability: int, only: list[str]) -> Any:
+    """(name, what its launches compile to) of each case."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    triton.runtime.driver.set_active(Absent(capability))  # type: ignore[arg-type]
+    seen: list[Any] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        seen.append(run(self, *args, grid=grid, warmup=True, **kwargs))
+        return seen[-1]
+
+    JITFunction.run = compile_only
+    try:
+        with chip.stand_in(capability):
+            for name, launch in cases():
+                if any(word in name for word in only):
+                    seen.clear()
+                    began = time.monotonic()
+                    launch()
+                    took = round(time.monotonic() - began, 1)
+                    yield name, [{"kernel": k.metadata.name, "shared": k.metadata.shared, **_usage(k, capability),
+                                  "seconds": took} for k in seen]  # fmt: skip
+    finally:
+        JITFunction.run = run
+
+
+def _usage(kernel: Any, capability: int) -> dict[str, int]:
+    """Registers of a thread and spilled bytes, as ptxas tells them."""
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "kernel.ptx"
+        source.write_text(kernel.asm["ptx"], encoding="utf-8")
+        command = [get_ptxas(capability).path, "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
+        told = subprocess.run([*command, str(source), "-o", f"{place}/o"], capture_output=True, text=True, check=True)
+    registers = re.search(r"Used (\d+) registers", told.stderr)
+    spilled = re.search(r"(\d+) bytes spill stores", told.stderr)
+    return {"registers": int(registers[1]) if registers else -1, "spilled": int(spilled[1]) if spilled else 0}
+
+
+# -- the library's own launches ----------------------------------------------------------------------------------------
+
+
+def cases() -> list[tuple[str, Launch]]:
+    return [*_tables(), *_toeplitz(), *_fused()]
+
+
+def _tables() -> list[tuple[str, Launch]]:
+    from resolvent.layers import DSS, EMA, S4D
+    from resolvent.ops.blocked import carry_triton
+    from resolvent.ops.modes.triton import maker
+
+    def both(layer: Any, source: Any) -> Launch:
+        def launch() -> None:
+            own = maker(source.modes.kind)
+            given = [p.detach() for p in source.parameters]
+            made = own.tables(given, source.option, 64, False)
+            own.gradients(given, made[3], [*made[:3], None, made[4]], source.option, False)
+
+        return launch
+
+    def carries() -> None:
+        z, h0 = torch.zeros(4, 2, 8, 64), torch.zeros(4, 2, 64)
+        a = torch.ones(4, 32, dtype=torch.complex64)
+        carry_triton.carry(a, z, h0, torch.empty_like(z), torch.empty_like(h0))
+        carry_triton.carry_backward(a, z, h0, torch.empty_like(z))
+
+    s4d = S4D(8)
+    return [
+        ("tables of S4D", both(s4d, s4d._source(s4d.C, s4d.D))),
+        ("tables of DSS", both(None, DSS(8)._source())),
+        ("tables of EMA", both(None, EMA(8)._source())),
+        ("states between blocks", carries),
+    ]
+
+
+def _toeplitz() -> list[tuple[str, Launch]]:
+    from resolvent.ops.filter import toeplitz_triton as own
+
+    def products(dtype: torch.dtype) -> Launch:
+        def launch() -> None:
+            fine = dtype == torch.float32
+            x, kernel = torch.zeros(2, 256, 1024, dtype=dtype), torch.zeros(2, 1024)
+            ahead, back = own.tables(kernel, dtype, own.SIZE, fine)
+            own.product(x, ahead, back=False)
+            own.product(x, back, back=True, onto=torch.empty_like(x))
+            if not fine:
+                own.kernel_gradient(x, x)
+
+        return launch
+
+    return [(f"Toeplitz products, {dtype}", products(dtype)) for dtype in (torch.bfloat16, torch.float32)]
+
+
+def _fused() -> list[tuple[str, Launch]]:
+    """With the most channels that a program takes."""
+    from resolvent.lowering.gpu import fused_triton as own
+    from resolvent.lowering.gpu.fused_torch import Weights
+
+    def weights(sort: str, dtype: torch.dtype) -> Weights:
+        d, c = 128, 16 if sort == "entry" else 128
+        W, v = torch.zeros(d, c), torch.zeros(d)
+        act = "gelu" if sort == "bent" else "none"
+        made = {"W": W, "bias": v, "gamma": v, "beta": v, "low": W.to(torch.float32 if sort == "entry" else dtype)}
+        if sort == "scaled":
+            made |= {"Wa": W, "ba": v, "low_a": W.to(dtype)}
+        return Weights(
+            1e-5, act, "none", "sigmoid" if sort == "scaled" else "none", dtype, **made, entry=sort == "entry"
+        )
+
+    def passes(sort: str, dtype: torch.dtype) -> Launch:
+        def launch() -> None:
+            w = weights(sort, dtype)
+            if not own.fits(w):
+                return print(f"  fused, {sort}, {dtype}: no tile, left to torch", flush=True)
+            y = torch.zeros(w.low.shape[1], 4, 128, dtype=torch.float32 if w.entry else dtype)
+            y = y.permute(1, 2, 0).contiguous().permute(2, 0, 1) if w.entry else y
+            r = None if w.entry else y
+            out, kept = own.forward(y, r, w)
+            assert kept is not None
+            for learn in (False, True):
+                own.backward(out, kept, y, w, learn)
+
+        return launch
+
+    low, fine = torch.bfloat16, torch.float32
+    sorts = ("plain", low), ("plain", fine), ("bent", low), ("bent", fine), ("scaled", low), ("entry", low)
+    return [(f"fused, {sort}, {dtype}", passes(sort, dtype)) for sort, dtype in sorts]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
