@@ -6,6 +6,7 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ if torch.cuda.is_available():
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
 import triton_interpreter  # noqa: F401
 
-from resolvent.lowering.gpu import fused_torch, fused_triton
+from resolvent.lowering.gpu import fused, fused_torch, fused_triton
 from resolvent.lowering.gpu.fused_torch import Weights
 from resolvent.ops.filter import toeplitz, toeplitz_triton
+from resolvent.runtime import chip
 
 
 def weights(d: int, c: int, kinds: tuple[str, str, str | None], entry: bool = False) -> Weights:
@@ -145,3 +147,19 @@ def test_halves_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(table[0].double() + table[1].double(), want.double())
         assert bool((table[0].view(torch.int32) % 0x2000 == 0).all())
         assert bool((table[1].abs() <= want.abs() * 2.0**-11).all())
+
+
+@pytest.mark.parametrize("act", ["none", "gelu"])
+def test_a_first_pass_on_another_chip_is_compared(act: str) -> None:
+    """Smaller tiles give the same numbers, and wrong kernels are found out."""
+    torch.manual_seed(0)
+    w = weights(16, 16, (act, "none", None))
+    with chip.stand_in(86):
+        assert fused.agrees(fused_triton, w)
+        wrong = SimpleNamespace(forward=fused_triton.forward, backward=lambda *a: _scaled(fused_triton.backward(*a)))
+        assert not fused.agrees(wrong, w)
+
+
+def _scaled(found: Any) -> Any:
+    gz, gy, slopes = found
+    return gz, 1.1 * gy, slopes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton_interpreter  # noqa: F401
 from torch import Tensor
 
-from tests.ops import triton_interpreter  # noqa: F401  # isort: skip
 from resolvent.layers import DSS, EMA, S4D, dss, ema, s4d
 from resolvent.ops.blocked import carry, carry_triton
 from resolvent.ops.modes import operation
