@@ -54,6 +54,7 @@ class Victim:
         self.backwards = 0
         self._inside = False
         self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
+        self._recurs = any(isinstance(m, nn.RNNBase) for m in (self.module or nn.Identity()).modules())
 
     @staticmethod
     def of(f: Callable[..., Tensor] | Victim) -> Victim:
@@ -110,7 +111,8 @@ class Victim:
         """f itself, once and for all of x, counted and checked."""
         half = self._type if self._inside else self._half()
         given = x if half is None else x.to(half)
-        output = self.f(given) if lengths is None else call_padded(self.f, given, lengths)
+        with self._differentiable(given):
+            output = self.f(given) if lengths is None else call_padded(self.f, given, lengths)
         self.forwards += x.shape[0]  # here: what ran out of memory may be run again
         if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
             got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
@@ -119,7 +121,30 @@ class Victim:
             )
         return output.float() if output.dtype in _HALF else output
 
+    def _differentiable(self, x: Tensor) -> AbstractContextManager[Any]:
+        """Around a pass that is differentiated: cuDNN's GRU and LSTM have no gradient in evaluation mode, torch's own
+        have one."""
+        watched = self._recurs and torch.is_grad_enabled() and x.requires_grad
+        return torch.backends.cudnn.flags(enabled=False) if watched else nullcontext()
+
+    def recovers(self, error: RuntimeError) -> bool:
+        """Whether another try may go well: f, which hid its GRU or LSTM, is from now on called without cuDNN."""
+        if self._recurs or "cudnn RNN backward" not in str(error):
+            return False
+        self._recurs = True
+        return True
+
     def _differentiate(
+        self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        try:
+            return self._differentiate_once(x, lengths, objective, labels)
+        except RuntimeError as error:
+            if not self.recovers(error):
+                raise
+        return self._differentiate_once(x, lengths, objective, labels)
+
+    def _differentiate_once(
         self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers import checks
+from resolvent.runtime.chip import lacks_float64
 
 
 def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Tensor:
@@ -15,7 +16,7 @@ def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Te
     key then depends on their distance alone. Angles are taken in float64: in float32 position 100,000 is off by 1e-2.
     """
     half = dims // 2
-    precise = torch.float32 if x.device.type == "mps" else torch.float64  # Metal has no float64
+    precise = torch.float32 if lacks_float64(x.device) else torch.float64
     rate = wavelength ** (-torch.arange(half, dtype=precise, device=x.device) / half)  # (dims / 2,)
     angle = (at.to(precise)[..., None] * rate)[:, None]  # (b, 1, l, dims / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

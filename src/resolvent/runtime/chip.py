@@ -15,6 +15,7 @@ SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 22
 OLDEST = (8, 0)  # the first that multiplies bfloat16
 log = logging.getLogger(__name__)
 _stand_in: list[int] = []
+_narrow: list[bool] = []
 
 
 def serves(device: torch.device) -> bool:
@@ -70,6 +71,21 @@ def stand_in(capability: int) -> Iterator[None]:
         yield
     finally:
         _stand_in.pop()
+
+
+def lacks_float64(device: torch.device) -> bool:
+    """Whether the device computes in float32 at most: small tables are then made in float32."""
+    return device.type == "mps" or bool(_narrow)
+
+
+@contextmanager
+def without_float64() -> Iterator[None]:
+    """As if no device had float64: for tests of what runs where there is none."""
+    _narrow.append(True)
+    try:
+        yield
+    finally:
+        _narrow.pop()
 
 
 def _compiles(index: int) -> bool:

@@ -72,11 +72,14 @@ class _Slopes:
     """Gradients of differences of outputs from one forward pass."""
 
     def __init__(self, victim: Victim, spots: Spots) -> None:
-        self.victim = victim
-        with torch.enable_grad():
-            self.leaf = spots.x.detach().requires_grad_()
-            self.output = victim.call(self.leaf, spots.lengths)
+        self.victim, self.spots = victim, spots
+        self._run()
         self.x, self.logits = spots.x.detach(), self.output.detach()
+
+    def _run(self) -> None:
+        with torch.enable_grad():
+            self.leaf = self.spots.x.detach().requires_grad_()
+            self.output = self.victim.call(self.leaf, self.spots.lengths)
 
     def lead(self, j: int, y: Tensor) -> Tensor:
         """d (z_j - z_y) / dx."""
@@ -85,5 +88,11 @@ class _Slopes:
         self.victim.backwards += self.x.shape[0]
         picked = torch.zeros_like(self.logits).scatter(1, y[:, None], -1.0)
         picked[:, j] += 1.0
-        grad = slope(self.output, self.leaf, picked, keep=True)
+        try:
+            grad = slope(self.output, self.leaf, picked, keep=True)
+        except RuntimeError as error:
+            if not self.victim.recovers(error):
+                raise
+            self._run()
+            grad = slope(self.output, self.leaf, picked, keep=True)
         return torch.zeros_like(self.x) if grad is None else grad

@@ -23,6 +23,7 @@ from resolvent.ops.blocked.operation import (
     plain,
 )
 from resolvent.ops.pairs import Number, Pair
+from resolvent.runtime.chip import lacks_float64
 from resolvent.runtime.transforms import outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
@@ -55,7 +56,7 @@ class DenseBank:
 
 def wide(x: Tensor) -> Tensor:
     """x in float64, or as it is on devices that have none."""
-    return x if x.device.type == "mps" else x.double()
+    return x if lacks_float64(x.device) else x.double()
 
 
 def narrow(x: Any, dtype: torch.dtype) -> Any:
