@@ -90,7 +90,8 @@ def _served(w: Weights) -> Weights | None:
     if not w.W.is_cuda or chip.held(w.W) >= ROOMY:
         return w
     if not _triton().fits(w):
-        return left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.held(w.W)} KiB")
+        left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.held(w.W)} KiB")
+        return None
     key = w.W.device.index, w.low.dtype, w.dtype, tuple(w.low.shape), w.act, w.final, w.sigma, w.entry, w.low_a is None
     if key not in _proven:
         _proven[key] = attempt(("fused blocks", *key), lambda: agrees(_triton(), w), lambda: False)
@@ -106,8 +107,8 @@ _proven: dict[Any, bool] = {}
 def agrees(kernels: Any, w: Weights) -> bool:
     """Whether the kernels give the values and gradients of torch's operations for a few columns."""
     d, c = w.low.shape
-    own, like = w.detached(), {"device": w.W.device, "dtype": w.low.dtype if w.entry else w.dtype}
-    ramp = torch.linspace(-1, 1, c * 2 * 48, **like)
+    own, dtype = w.detached(), w.low.dtype if w.entry else w.dtype
+    ramp = torch.linspace(-1, 1, c * 2 * 48, device=w.W.device, dtype=dtype)
     y = (3 * ramp).sin().view(2, 48, c).permute(2, 0, 1) if w.entry else (3 * ramp).sin().view(c, 2, 48)
     r = None if w.entry else (2 * ramp).cos().view(c, 2, 48)[:d] if d <= c else None
     found = []
