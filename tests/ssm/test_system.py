@@ -199,3 +199,12 @@ def test_bad_input() -> None:
         discretise(s, 0.1).simulate(torch.zeros(3, dtype=F64))
     with pytest.raises(ValueError, match="varies over 4 steps but u has 5"):
         random_system(steps=4).simulate(torch.zeros(5, 2, dtype=F64))
+
+
+def test_arrays_lists_and_whole_numbers_are_taken() -> None:
+    A, B, C, D = np.array([[0, 1], [-1, -2]]), [[0], [1]], np.array([[1.0, 0.0]]), torch.tensor([[0]])
+    system = System(A, B, C, D)  # type: ignore[arg-type]
+    assert system.dtype == torch.float64
+    assert_close(system.A.dense(), torch.tensor(A, dtype=torch.float64))
+    with pytest.raises(TypeError, match="B must be a tensor, an array or nested lists of numbers, got list"):
+        System(A, [["one"]], C, D)  # type: ignore[arg-type]

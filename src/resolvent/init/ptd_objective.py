@@ -64,7 +64,7 @@ class CodeObjective:
 
 @dataclass(frozen=True)
 class SteadyObjective:
-    """The default. On HiPPO-LegS it gives nearly the same kappa, relative size and D at every n.
+    """The default, called steady because on HiPPO-LegS kappa, relative size and D come out nearly the same at every n.
 
     size      weight of the relative size of E: more of it trades a larger kappa for a smaller E
     transfer  weight of the squared relative D; without a B there is no transfer function and the term drops out

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,6 +137,7 @@ class System:
     time_varying  True when A, B, C, D carry a time axis: A (..., l, n), B (..., l, n, m), C (..., l, p, n), D likewise.
 
     The four broadcast against one another over the bank and are brought to one dtype: complex when any of them is.
+    Arrays of numpy and nested lists are taken as they are, whole numbers as real ones.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -153,6 +156,8 @@ class System:
     time_varying: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("A", "B", "C", "D"):
+            object.__setattr__(self, name, as_matrix(name, getattr(self, name)))
         if isinstance(self.A, Tensor):
             object.__setattr__(self, "A", Dense(self.A))
         _check_shapes(self)
@@ -284,6 +289,21 @@ def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | T
         D.to(lam.dtype),
         dt,
     )
+
+
+def as_matrix(name: str, value: Any) -> Any:
+    """One of A, B, C, D as a tensor of real or complex numbers; a structured A stays what it is."""
+    if isinstance(value, Dense | Diagonal | DPLR):
+        return value
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.as_tensor(np.asarray(value))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"System: {name} must be a tensor, an array or nested lists of numbers, got {type(value).__name__}."
+            ) from None
+        return value if value.is_floating_point() or value.is_complex() else value.double()
+    return value if value.is_floating_point() or value.is_complex() else value.to(torch.get_default_dtype())
 
 
 def _check_shapes(system: System) -> None:

@@ -33,7 +33,7 @@ class Analyse:
     contours: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """--init: leave out pseudospectra, the slowest part for many states."""
     attribution: bool = False
-    """A run's folder: also which component tames or spreads the attack that the run was measured by."""
+    """A run's folder: also which component damps or spreads the attack that the run was measured by."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
     """--attribution on a task's test split or a new file, preprocessed as the run's own data, instead of these."""
     label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None

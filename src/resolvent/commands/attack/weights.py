@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,5 +75,5 @@ def _join_names(names: list[str]) -> str:
 
 
 def _first_line(wrong: BaseException) -> str:
-    text = str(wrong).strip()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(wrong)).strip()  # torch prints in bold
     return text.splitlines()[0][:160] if text else type(wrong).__name__

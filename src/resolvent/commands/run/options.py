@@ -62,7 +62,7 @@ class Run:
     commit: Annotated[str, tyro.conf.arg(metavar="COMMIT")] = ""
     """With --evidence: the commit that runs."""
     dry_run: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Only tell what would run, with an estimate of time and memory."""
+    """Only say what would run, with an estimate of time and memory."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Leave out the page that is written when everything is done."""
     source: Annotated[DataOptions, tyro.conf.arg(name="data")] = field(default_factory=DataOptions)

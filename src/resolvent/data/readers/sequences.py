@@ -90,7 +90,10 @@ def number_of(cell: str, where: str) -> float:
         return float("nan")
     value = as_number(text)
     if value is None:
-        raise ValueError(f"{where}: expected a number or a missing value (empty, ?, nan), got {cell[:40]!r}.")
+        raise ValueError(
+            f"{where}: expected a number or a missing value (empty, ?, nan), got {cell[:40]!r}. A column of words "
+            "holds the answers (--label) or says which samples belong together (--group); others must go."
+        )
     return value
 
 

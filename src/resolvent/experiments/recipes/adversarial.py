@@ -94,7 +94,7 @@ def qi2024_figure2(size: Size = "full") -> list[Cell]:
 
 
 def qi2024_figure3(size: Size = "full") -> list[Cell]:
-    """Qi et al. 2024, Figure 3: which component tames the attack, in five structures; runs cells of Table 1."""
+    """Qi et al. 2024, Figure 3: what each component does to the attack, in five structures; runs cells of Table 1."""
     return [cell for cell in qi2024_table1(size) if cell.attribution and cell.task.name != "mnist"]
 
 
