@@ -25,7 +25,7 @@ from resolvent.data.task import Split
 from resolvent.disk import fingerprint, read_json, write_json
 from resolvent.models.settings import to_dict
 
-PIECE = 32 << 20  # bytes that are read at once, as float64
+PIECE = 8 << 20  # bytes that are read at once, as float64; a few copies of them are made
 INDEX = "index.json"
 
 
