@@ -12,7 +12,7 @@ from typing import Any
 
 import griffe
 
-ROW = re.compile(r"^(?P<names>[A-Za-z_][\w*.]*(?:, [A-Za-z_][\w*.]*)*) {2,}(?P<text>\S.*)$")
+ROW = re.compile(r"^(?P<names>[A-Za-z_.*][\w.*, ]*?) {2,}(?P<text>\S.*)$")
 
 
 class Columns(griffe.Extension):

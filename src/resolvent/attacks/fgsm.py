@@ -52,7 +52,7 @@ class FGSM(Opened):
 
 
 def fgsm(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`fgsm(f, x, y, threat)`: the fields of `FGSM` as keywords.
+    """One step along the gradient from x (b, ...) with classes y (b,); keywords are the fields of `FGSM`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

@@ -29,7 +29,7 @@ from resolvent.attacks.victim import Victim
 
 @dataclass(frozen=True)
 class PGD(Opened):
-    """Settings; call them to attack: `PGD(steps=20)(f, x, y, threat)`.
+    """Projected gradient ascent, as settings that are called: `PGD(steps=20)(f, x, y, threat)`.
 
     step_size     length of a step in the threat's norm; None is 2.5 * eps / steps
     random_start  begin at a uniform point of the ball (at x itself otherwise)
@@ -82,7 +82,9 @@ class PGD(Opened):
 
 
 def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`pgd(f, x, y, threat, steps=20)`: the fields of `PGD` as keywords, and `labels`, `lengths` and `target`.
+    """Projected gradient ascent of a loss from x (b, ...) with classes y (b,), f from x to logits (b, k).
+
+    settings  the fields of `PGD` as keywords (`steps=20`), and `labels`, `lengths` (b,) and `target`
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

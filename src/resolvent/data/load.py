@@ -63,7 +63,9 @@ def task_options(name: str) -> dict[str, Any]:
 
 
 def load_task(name: str, **options: Any) -> Task:
-    """The task of that name; `options` go to the function of the same name (a `seed` for the split, ...).
+    """The data set of that name, with its splits and facts; `task_names()` lists them.
+
+    options  go to the function of the same name (a `seed` for the split, ...)
 
     Examples:
         >>> rv.load_task("digits").classes

@@ -30,7 +30,11 @@ from resolvent.models.model import Model, TwoTower
 
 
 def build_model(config: c.ModelConfig) -> Model | TwoTower:
-    """A model with fresh weights; seed with torch.manual_seed before.
+    """A model of these settings with fresh weights: x (b, l, c) or tokens (b, l) to outputs.
+
+    Padded sequences come with their lengths (b,): `model(x, lengths)`.
+
+    Seed with torch.manual_seed before.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))

@@ -148,7 +148,9 @@ def _uniform(batch: Batch, threat: Threat) -> Tensor:
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:
-    """Adversarial training on PGD from a uniform start in the ball; a step is 2.5 eps / steps unless told.
+    """The objective PGD-AT: the loss on samples attacked by `steps` steps of PGD from a uniform start in the ball.
+
+    step_size  of the attack, in the units of the data; None: 2.5 eps / steps
 
     Examples:
         >>> rv.pgd_at(rv.Threat("linf", 0.1, bounds=(0, 1)), steps=5).inner.threat.eps
@@ -160,7 +162,9 @@ def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -
 def trades(
     threat: Threat, beta: float = 6.0, *, steps: int = 10, step_size: float | None = None, noise: float = 1e-3
 ) -> TRADES:
-    """TRADES from a start at x + `noise` N(0, 1). The KL stays in logarithms, so its gradient is finite at any logits.
+    """The objective TRADES: clean loss + beta KL(clean outputs, outputs under an attack of `steps` steps).
+
+    The attack starts at x + `noise` N(0, 1). The KL stays in logarithms, so its gradient is finite at any logits.
 
     The clean outputs in the KL are not detached, as in the authors' code.
 

@@ -112,7 +112,7 @@ class Gain:
 
 
 def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_gain: SystemGain | None = None) -> Gain:
-    """Compose a chain of parts.
+    """A Lipschitz bound of a whole model from its parts, `model.gain_parts(length)`: exact norms, multiplied.
 
     head          the weight (k, d) of the last linear map of the chain, if pairs of logits are to be bounded with it
     system_gain   in place of the H-infinity norm

@@ -32,7 +32,7 @@ FEWEST = 1e-10  # the narrowest bracket to ask for: below it rounding decides
 
 
 def hinf_norm(system: System, rtol: float = 1e-6, method: str = "phase") -> HinfNorm:
-    """The H-infinity norm of each system of the bank, bracketed to the relative width rtol.
+    """The largest gain over all frequencies (H-infinity norm) of each system, between `lower` and `upper` within rtol.
 
     An unstable system has the norm infinity and a `reason`; it is no error. States that no chain of non-zero entries
     joins to an input and an output are not part of G and are left out, stable or not.

@@ -40,7 +40,7 @@ _NAMES = {cross_entropy: "apgd-ce", dlr: "apgd-dlr", targeted_dlr: "apgd-t"}
 
 @dataclass(frozen=True)
 class APGD(Opened):
-    """Settings; call them to attack: `APGD(dlr, restarts=5)(f, x, y, threat)`.
+    """PGD with steps that adapt, as settings that are called: `APGD(dlr, restarts=5)(f, x, y, threat)`.
 
     targets     0, or how many wrong classes to aim at (with a targeted objective), likeliest first
     at_once     after the first target alone, which breaks most samples, this many are tried side by side
@@ -96,7 +96,7 @@ class APGD(Opened):
 
 
 def apgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`apgd(f, x, y, threat, objective=dlr)`: the fields of `APGD` as keywords.
+    """PGD with steps that adapt, from x (b, ...) with classes y (b,); keywords are the fields of `APGD` (`steps=50`).
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

@@ -28,7 +28,7 @@ from resolvent.attacks.threat.threat import Threat
 
 @dataclass(frozen=True)
 class FAB(Opened):
-    """`FAB(targets=9)(f, x, y, threat, draws=draws)`.
+    """The fast adaptive boundary attack, which minimises the distance: `FAB(targets=9)(f, x, y, threat)`.
 
     targets    0, or how many wrong classes to walk towards, likeliest first
     restarts   after the first walk, which starts at x, others start at random at eps / 2 from it
@@ -92,7 +92,7 @@ class FAB(Opened):
 
 
 def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """`fab(f, x, y, threat, targets=9)`: the fields of `FAB` as keywords.
+    """The nearest misclassified points to x (b, ...) with classes y (b,); keywords are the fields of `FAB`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

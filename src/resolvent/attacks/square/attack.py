@@ -34,7 +34,7 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries
 
 @dataclass(frozen=True)
 class Square(Opened):
-    """`Square(n_queries=5000)(f, x, y, threat, draws=draws)`.
+    """A random search over squares (spans of time, of sequences), without gradients: `Square()(f, x, y, threat)`.
 
     n_queries  per restart, the first point among them; a sample costs one more for x itself. A window drawn ahead
                in vain costs time but is no query: nothing is learnt from it
@@ -143,7 +143,7 @@ class Square(Opened):
 def square(
     f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
 ) -> AttackResult:
-    """`square(f, x, y, threat, n_queries=1000)`: the fields of `Square` as keywords.
+    """A random search without gradients from x (b, ...) with classes y (b,); keywords are the fields of `Square`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

@@ -44,7 +44,7 @@ _SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack s
 
 @dataclass(frozen=True, eq=False)
 class Threat:
-    """`Threat("linf", 8 / 255, bounds=(0, 1))`.
+    """What an attacker may do: a norm, a size, a range of values, perhaps a few steps or a band of frequencies.
 
     norm    "linf", "l2" or "l1", over all axes but the batch
     eps     one radius; a tuple with one for each channel; a tensor (b,) with one for each sample; or a tensor of more
