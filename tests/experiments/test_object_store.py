@@ -1,4 +1,4 @@
-"""Results in an object store: one worker a cell, the dead replaced, the same files as in a folder."""
+"""Results in an object store: what a stopped run left is gone on from, and the same files as in a folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import hashlib
 import importlib
 import io
 import json
-import os
 import shutil
-import socket
 import sys
 import tarfile
 import time
@@ -22,9 +20,8 @@ from race import race
 
 pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
 
-from resolvent.experiments import Folder, RunError, Taken, run_cell
+from resolvent.experiments import Folder, RunError, run_cell
 from resolvent.experiments.store.bundle import DamagedBundle, pack, run_files, unpack
-from resolvent.experiments.store.claim import CLAIMS, Claim, Watch
 from resolvent.experiments.store.fetch import fetch_runs
 from resolvent.experiments.store.objects import Objects, is_url
 from resolvent.experiments.store.store import PROGRESS, ObjectStore, open_store
@@ -34,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small import small_cell
 
 BARE = replace(small_cell(), attacks=())
-NEVER = Watch(cold=1e9)
 
 
 def quiet(line: str) -> None:
@@ -51,7 +47,7 @@ def timeless(record: dict[str, Any]) -> str:
     return json.dumps({key: value for key, value in record.items() if key not in ("times", "digest")}, sort_keys=True)
 
 
-# -- objects and claims ------------------------------------------------------------------------------------------------
+# -- objects -----------------------------------------------------------------------------------------------------------
 
 
 def test_objects(url: str, tmp_path: Path) -> None:
@@ -59,8 +55,7 @@ def test_objects(url: str, tmp_path: Path) -> None:
     objects.check()
     assert objects.names() == []
     assert objects.read("a/b") is None
-    assert objects.create("a/b", b"one")
-    assert not objects.create("a/b", b"two")
+    objects.write("a/b", b"one")
     assert objects.read("a/b") == b"one"
     objects.write("a/b", b"three")
     assert objects.has("a/b")
@@ -72,12 +67,6 @@ def test_objects(url: str, tmp_path: Path) -> None:
     objects.remove("a/b")
     assert not objects.fetch("a/b", tmp_path / "other")
     assert objects.names() == ["a/c/d"]
-
-
-def test_a_store_without_exclusive_creation_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Objects, "create", lambda self, name, data: True)  # a server that ignores If-None-Match
-    with pytest.raises(RunError, match="does not create an object exclusively"):
-        Objects(url).check()
 
 
 @pytest.mark.parametrize("wrong", ["nosuch://bucket/runs", "memory:/x"])
@@ -93,61 +82,6 @@ def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunError, match="cannot write below"):
         open_store(f"file://{tmp_path}/file/runs")
-
-
-def test_the_living_are_respected_and_goodbye_is_heard(url: str) -> None:
-    objects = Objects(url)
-    with Claim(objects, "cell", NEVER) as mine:
-        assert mine.held()
-        with pytest.raises(Taken, match=f"process {os.getpid()} on {socket.gethostname()}"):
-            Claim(objects, "cell", NEVER).__enter__()
-    with Claim(objects, "cell", NEVER) as next_one:
-        assert next_one.held()
-        assert not mine.held()
-    assert objects.names() == [f"cell/{CLAIMS}/{n:06d}" for n in (1, 2)]
-
-
-def claimed_by(host: str, pid: int) -> bytes:
-    return json.dumps({"pid": pid, "host": host, "token": "x", "beat": 0, "released": False}).encode()
-
-
-def test_a_dead_process_of_this_host_is_replaced_at_once(url: str) -> None:
-    objects = Objects(url)
-    objects.create(f"cell/{CLAIMS}/000001", claimed_by(socket.gethostname(), 2**22 + 1))
-    with Claim(objects, "cell", NEVER) as mine:
-        assert mine.name.endswith("000002")
-
-
-def test_a_claim_from_elsewhere_falls_when_it_stands_still(url: str) -> None:
-    objects, watch = Objects(url), Watch(cold=0.05)
-    name = f"cell/{CLAIMS}/000001"
-    objects.create(name, claimed_by("elsewhere", 1))
-    for _ in range(3):  # it beats: each look finds another claim
-        time.sleep(0.06)
-        objects.write(name, claimed_by("elsewhere", int(time.monotonic_ns())))
-        with pytest.raises(Taken, match="elsewhere"):
-            Claim(objects, "cell", watch).__enter__()
-    time.sleep(0.06)
-    with Claim(objects, "cell", watch) as mine:
-        assert mine.held()
-
-
-def test_a_claim_beats(url: str) -> None:
-    objects, beats = Objects(url), []
-    with Claim(objects, "cell", Watch(beat=0.01), lambda: beats.append(1)) as mine:
-        first = objects.read(mine.name)
-        while len(beats) < 2:
-            time.sleep(0.01)
-        assert objects.read(mine.name) != first
-
-
-def test_one_of_many_claimants_wins(tmp_path: Path) -> None:
-    """On a disk, where creation is atomic as it is in an object store."""
-    objects = Objects(f"file://{tmp_path}")
-    objects.create(f"cell/{CLAIMS}/000001", claimed_by(socket.gethostname(), 2**22 + 1))
-    won: list[Claim] = race(lambda: Claim(objects, "cell", NEVER).__enter__())
-    assert len(won) == 1
-    won[0].__exit__(None, None, None)
 
 
 # -- bundles -----------------------------------------------------------------------------------------------------------
@@ -229,7 +163,7 @@ def test_a_stopped_worker_leaves_its_progress_to_the_next(
     url: str, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = importlib.import_module("resolvent.training.fit")
-    store, keep = ObjectStore(url, NEVER), home._store
+    store, keep = ObjectStore(url), home._store
 
     def stopping(run: Any, row: Any) -> None:
         keep(run, row)
@@ -251,12 +185,12 @@ def test_a_stopped_worker_leaves_its_progress_to_the_next(
     (record,) = sweep([BARE], store, tell=quiet)
     assert epochs == [3]  # the first two were not trained again
     assert timeless(record) == timeless(Folder(whole).record() or {})
-    assert not [name for name in store.objects.names() if PROGRESS in name or CLAIMS in name]
+    assert not [name for name in store.objects.names() if PROGRESS in name]
 
 
 @pytest.mark.slow
 def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
-    store = ObjectStore(url, Watch(beat=0.01), keep=0.0)
+    store = ObjectStore(url, keep=0.01)
     with store.working(BARE.place) as path:
         shutil.copytree(whole, path, ignore=shutil.ignore_patterns("record.json"), dirs_exist_ok=True)
         while f"{BARE.place}/{PROGRESS}" not in store.objects.names():
@@ -268,7 +202,7 @@ def test_a_running_cell_sends_its_progress(url: str, whole: Path) -> None:
 
 @pytest.mark.slow
 def test_damaged_progress_is_told_and_not_used(url: str, whole: Path) -> None:
-    store, lines = ObjectStore(url, NEVER), []
+    store, lines = ObjectStore(url), []
     store.objects.write(f"{BARE.place}/{PROGRESS}", b"0" * 500)
     (record,) = sweep([BARE], store, tell=lines.append)
     assert any("does not hold what was packed" in line for line in lines)
@@ -299,16 +233,3 @@ def test_a_name_that_leads_out_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RunError, match="leads out"):
         fetch_runs(f"memory://{uuid.uuid4().hex}", tmp_path / "copy")
     assert not list(tmp_path.rglob("*.json"))
-
-
-def test_who_lost_the_claim_does_not_publish(url: str, whole: Path) -> None:
-    store = ObjectStore(url, NEVER)
-
-    def overslept() -> None:
-        with store.working(BARE.place) as path:
-            shutil.copytree(whole, path, dirs_exist_ok=True)
-            store.objects.create(f"{BARE.place}/{CLAIMS}/000002", claimed_by("elsewhere", 1))
-
-    with pytest.raises(Taken, match="took it over"):
-        overslept()
-    assert not store.complete(BARE.place)

@@ -1,11 +1,10 @@
-"""Workers that share an S3 bucket: moto's server stands for Amazon's, s3fs speaks to it, through the command line."""
+"""Runs in an S3 bucket: moto's server stands for Amazon's, s3fs speaks to it, through the command line."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,6 @@ pytest.importorskip("s3fs", reason="the extra `cloud` is not installed")
 pytest.importorskip("moto.server", reason="moto stands for S3 here; it is in the extra `dev`")
 
 from resolvent.experiments import RunError
-from resolvent.experiments.store.claim import CLAIMS, Claim, Watch
-from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import Objects
 from resolvent.experiments.store.store import PROGRESS, open_store
 
@@ -51,15 +48,12 @@ def start(url: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_creation_is_exclusive(bucket: str) -> None:
+def test_objects_in_a_bucket(bucket: str) -> None:
     objects = Objects(f"{bucket}-a")
     objects.check()
-    assert objects.create("x", b"1")
-    assert not objects.create("x", b"2")
+    objects.write("x", b"1")
     assert objects.read("x") == b"1"
-    with Claim(objects, "cell", Watch(cold=1e9)), pytest.raises(Taken, match=socket.gethostname()):
-        Claim(objects, "cell", Watch(cold=1e9)).__enter__()
-    assert objects.names() == [f"cell/{CLAIMS}/000001", "x"]
+    assert objects.names() == ["x"]
 
 
 def test_a_bucket_that_does_not_exist_is_told(bucket: str) -> None:
@@ -68,22 +62,24 @@ def test_a_bucket_that_does_not_exist_is_told(bucket: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_workers_one_of_them_killed(bucket: str, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on(bucket: str, tmp_path: Path) -> None:
     """The same records as in a folder, every file there, nothing left over, and a page in the bucket."""
     alone = start(str(tmp_path / "runs"))
     alone.communicate(timeout=600)
     assert alone.returncode == 0
     objects = Objects(bucket)
-    workers = [start(bucket) for _ in range(3)]
-    while not objects.names():
+    first = start(bucket)
+    while not any(name.endswith("record.json") for name in objects.names()):
+        assert first.poll() is None
         time.sleep(0.05)
-    time.sleep(1.0)
-    workers[0].send_signal(signal.SIGKILL)
-    said = [worker.communicate(timeout=600) for worker in workers]
-    assert [worker.returncode for worker in workers[1:]] == [0, 0], said
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=600)
+    again = start(bucket)
+    said = again.communicate(timeout=600)
+    assert again.returncode == 0, said
     local = {p.relative_to(tmp_path / "runs").as_posix() for p in (tmp_path / "runs").rglob("*") if p.is_file()}
     assert set(objects.names()) == local
-    assert not [name for name in objects.names() if CLAIMS in name or PROGRESS in name]
+    assert not [name for name in objects.names() if PROGRESS in name]
     for name in sorted(name for name in local if name.count("/") == 3 and name.endswith("record.json")):
         mine, shared = (json.loads(held) for held in ((tmp_path / "runs" / name).read_bytes(), objects.read(name)))
         assert mine | {"times": 0, "digest": 0} == shared | {"times": 0, "digest": 0}

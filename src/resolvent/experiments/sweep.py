@@ -1,8 +1,8 @@
 """Many cells, by as many workers as share the folder: each claims a cell, runs it, and goes on to the next free one.
 
-A worker is any process that calls `sweep` on the same cells and the same folder, on this machine or on others that see
-the same disk or the same object store. A cell whose worker died is taken over from where it stopped. Which worker ran
-what changes no number.
+A worker is any process that calls `sweep` on the same cells and the same folder. A cell whose worker died is taken over
+from where it stopped. Which worker ran what changes no number. An object store is not shared so: there one call gives
+out the cells (experiments/cluster).
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def sweep(
                 if ended is not None and not done:
                     ended(place)
             except Paused as stop:
-                raise Paused(_left(list(places), store, f"{cell.address}, seed {cell.seed}", str(stop))) from None
+                stopped = f"{cell.address}, seed {cell.seed}: {stop}. " if str(stop) else ""
+                raise Paused(stopped + tell_left(list(places), store)) from None
             except Taken as other:
                 if place not in taken:  # once; it is looked at again and again
                     tell(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
@@ -85,12 +86,11 @@ def sweep(
     return [record for record in found if record is not None]
 
 
-def _left(places: Sequence[str], store: Store, name: str, why: str) -> str:
+def tell_left(places: Sequence[str], store: Store) -> str:
     """What a call whose time is spent leaves to do."""
     left = [place for place in places if not store.complete(place)]
     some = ", ".join(left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
-    stopped = f"{name}: {why}. " if why else ""
-    return f"{stopped}{len(places) - len(left)} of {len(places)} runs are done; left: {some}"
+    return f"{len(places) - len(left)} of {len(places)} runs are done; left: {some}"
 
 
 def _run(job: Job, path: Path, how: How, tell: Tell) -> None:

@@ -17,10 +17,12 @@ from resolvent.commands.report import write_page
 from resolvent.commands.run.arguments import arguments
 from resolvent.commands.run.check import check_options
 from resolvent.commands.run.forecast import foretell
+from resolvent.commands.run.on_ray import spread_cells
 from resolvent.commands.run.options import Run
 from resolvent.commands.run.train import train_cell
 from resolvent.commands.trouble import told_as_usage
 from resolvent.experiments.cell import Cell
+from resolvent.experiments.cluster.dispatch import Heard
 from resolvent.experiments.how import How, Late, after, never
 from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.naming import clear, name_apart, strangers
@@ -57,7 +59,7 @@ def run(request: Run, page: Path | None = None) -> int:
     stop_with_parent()
     try:
         with told_as_usage(request.out):
-            device = str(require_device(request.device))
+            device = find_device(request)
             cells = [_overrides(request).of(cell) for cell in find(request, console.print)]
             if request.dry_run:
                 foretell(cells, device, console)
@@ -90,18 +92,28 @@ def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, begun: float) -> list[dict[str, Any]]:
-    """Run what is missing, alone or with workers, and read what was found."""
-    device = str(require_device(request.device))
+    """Run what is missing, alone, with workers or on Ray, and read what was found."""
+    device = find_device(request)
     with interrupted_once(), others_missed(), join_torchrun(device):
         store = open_store(request.out)
         wished, cells = cells[0].place, _for_all(lambda: _place_cells(request, cells, store))
         if cells[0].place != wished:
             console.print(f"{wished} holds a run of other settings; this one is {cells[0].place}.")
-        if request.workers > 1 and len(cells) > 1:
-            left = None if request.budget is None else max(1e-3, request.budget + begun - time.monotonic())
+        left = None if request.budget is None else max(1e-3, request.budget + begun - time.monotonic())
+        ended = _writer(request, store, console)
+        if request.on is not None:
+            with progress(console, len(cells)) as tick:
+                spread_cells(request, cells, store, Heard(console.print, tick, ended), left)
+        elif request.workers > 1 and len(cells) > 1:
             _with_workers(replace(request, budget=left), store, [cell.place for cell in cells], console)
         how = How(device, late, request.keep_points)
-        return sweep(cells, store, tell=console.print, how=how, ended=_writer(request, store, console))
+        return sweep(cells, store, tell=console.print, how=how, ended=ended)
+
+
+def find_device(request: Run) -> str:
+    """The device, if it can be computed on; on Ray the nodes compute, and this machine need not have it."""
+    there = request.on is not None and request.device in ("cpu", "cuda")
+    return request.device if there else str(require_device(request.device))
 
 
 def _writer(request: Run, store: Store, console: Console) -> Ended | None:

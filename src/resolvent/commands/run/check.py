@@ -9,6 +9,7 @@ from resolvent.commands.run.limits import require_number, require_within
 from resolvent.commands.run.options import Run
 from resolvent.experiments.cell import TAG
 from resolvent.experiments.recipe import names
+from resolvent.experiments.store.objects import is_url
 from resolvent.report import MissingPackage, require_packages
 from resolvent.usage.error import UsageError
 
@@ -20,6 +21,7 @@ def check_options(request: Run) -> None:
     if request.report and not request.dry_run:
         _require_page()
     require_within("--workers", request.workers, 1, MOST_WORKERS)
+    _check_place(request)
     require_number("--budget", request.budget)
     if request.budget is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("--budget is for one process or --workers; torchrun's would not stop at the same step.")
@@ -43,6 +45,27 @@ def check_options(request: Run) -> None:
         raise UsageError(
             f"{own[0]} is an option of `resolvent run train`; the recipe {request.recipe!r} has its own: leave it out."
         )
+
+
+def _check_place(request: Run) -> None:
+    """Where cells run: by workers of this machine that share a folder, or on Ray."""
+    require_within("--cell-cpus", request.cell_cpus, 1, 4096)
+    require_number("--cell-gpus", request.cell_gpus)
+    if request.on is None:
+        if request.cell_cpus is not None or request.cell_gpus is not None:
+            name = "--cell-cpus" if request.cell_cpus is not None else "--cell-gpus"
+            raise UsageError(f"{name} is what a cell takes of a node of Ray: it goes with --on ray.")
+        if request.workers > 1 and is_url(request.out):
+            raise UsageError("--workers share a folder, which a URL is not; spread the cells with --on ray instead.")
+        return
+    if request.workers > 1:
+        raise UsageError("--workers and --on ray both share out the cells; leave --workers out.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("torchrun shares one cell and --on ray shares out many; start the command without torchrun.")
+    if request.device.startswith("cuda:"):
+        raise UsageError(f"Ray chooses the GPU of each cell; give --device cuda, got {request.device!r}.")
+    if request.cell_gpus is not None and request.device == "cpu":
+        raise UsageError("--cell-gpus goes with --device cuda.")
 
 
 def _require_page() -> None:

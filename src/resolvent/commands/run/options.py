@@ -17,12 +17,13 @@ class Run:
     $ resolvent run quickstart
     $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
     $ resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
+    $ resolvent run qi2024-table1 --on ray://auto --device cuda --out s3://bucket/runs
 
     Exit status: 0 done, 1 a run diverged, 2 bad usage, 124 budget spent, 130 Ctrl-C (143 SIGTERM, 129 hang-up).
     """
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
-        "runs": ("seeds", "name", "overwrite", "workers", "budget", "report"),
+        "runs": ("seeds", "name", "overwrite", "workers", "on", "cell_cpus", "cell_gpus", "budget", "report"),
         "how it runs": ("precision", "evaluate_every", "attack_batch", "keep_points", "evidence", "commit"),
     }
 
@@ -44,6 +45,13 @@ class Run:
     workers: int = 1
     """Processes on this machine that share the cells; small models train quickest with one for each core, and several
     may share one GPU."""
+    on: Annotated[str | None, option("ray[://ADDRESS]")] = None
+    """Spread the cells over the machines of a Ray cluster: ray://HOST:PORT, ray://auto for the one that runs on this
+    machine; ray alone is the cluster that RAY_ADDRESS names, or a Ray of this machine's own while the command runs."""
+    cell_cpus: Annotated[int | None, option("INT")] = None
+    """With --on: CPUs of a cell, and its threads; one when left out."""
+    cell_gpus: Annotated[float | None, option("SHARE")] = None
+    """With --on: GPUs of a cell, 0.25 where four may share one; one with --device cuda when left out."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
     precision: Annotated[Literal["float32", "bf16"] | None, option("{float32,bf16}")] = None

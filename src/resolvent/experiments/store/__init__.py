@@ -1,1 +1,1 @@
-"""Where runs live: folders and object stores, locks and claims."""
+"""Where runs live: folders and their locks, object stores."""

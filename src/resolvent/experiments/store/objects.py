@@ -1,7 +1,7 @@
 """The few things that are asked of an object store, by any URL that fsspec opens (s3://bucket/runs, gs://, file://).
 
     objects = Objects("s3://bucket/runs")
-    objects.create("here", b"mine")          # False when somebody was first
+    objects.write("here", b"mine")
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from resolvent.experiments.store.folder import RunError
 
 _BLOCK = 1 << 20
-CONFLICTS = ("PreconditionFailed", "ConditionalRequestConflict")  # S3's words for: somebody was first
 
 
 class TooLarge(ValueError):
@@ -25,7 +24,7 @@ def is_url(place: object) -> bool:
 
 
 class Objects:
-    """Objects below one URL, by their names relative to it. Listings are never cached: other workers write too."""
+    """Objects below one URL, by their names relative to it. Listings are never cached: others write too."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -41,21 +40,16 @@ class Objects:
             raise RunError(f"run: {url!r} cannot be opened ({wrong}); give a folder, or such as s3://...") from wrong
 
     def check(self) -> None:
-        """Refuse a store that cannot be written, or that lets two workers create the same object."""
+        """Refuse a store that cannot be written."""
         name = f".probe-{uuid.uuid4().hex}"
         try:
-            first, second = self.create(name, b"1"), self.create(name, b"2")
+            self.write(name, b"1")
             self.remove(name)
         except Exception as wrong:  # each store has errors of its own: no bucket, no credentials, no network
             raise RunError(
                 f"run: cannot write below {self.url!r} ({type(wrong).__name__}: {wrong}); check the address and your "
                 "credentials, or give --out a folder."
             ) from wrong
-        if not first or second:
-            raise RunError(
-                f"run: {self.url!r} does not create an object exclusively, so two workers could take the same cell; "
-                "use a store with conditional writes (If-None-Match), or a shared folder."
-            )
 
     def read(self, name: str) -> bytes | None:
         """None when there is no such object."""
@@ -71,23 +65,6 @@ class Objects:
     def write(self, name: str, data: bytes) -> None:
         self._make_parent(name)
         self.files.pipe_file(self._path(name), data)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object that is not there yet, in one atomic operation; False when it is there."""
-        self._make_parent(name)
-        try:
-            if getattr(self.files, "async_impl", False):
-                self.files.pipe_file(self._path(name), data, mode="create")
-            else:  # a file system: fsspec's own `create` looks first and writes then
-                with self.files.open(self._path(name), "xb") as file:
-                    file.write(data)
-        except FileExistsError:
-            return False
-        except OSError as wrong:
-            if any(word in str(wrong) for word in CONFLICTS):
-                return False
-            raise
-        return True
 
     def send(self, path: Path, name: str) -> None:
         self._make_parent(name)

@@ -1,25 +1,26 @@
 """Where results lie: a folder that workers share, or a URL of an object store. A cell runs in a local folder anyway.
 
     store = open_store("s3://bucket/runs")
-    with store.working(cell.place) as path:      # Taken when another worker is at it
+    with store.working(cell.place) as path:
         run_cell(cell, path)
+
+A folder has one writer at a time (store/lock.py). An object store keeps nobody out: whoever runs cells there gives each
+to one process (experiments/cluster), and where a lost node still writes, it writes the same numbers.
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from resolvent.disk import Damaged, parse, unseal
 from resolvent.experiments.store.bundle import DamagedBundle, pack, run_files, unpack
-from resolvent.experiments.store.claim import CLAIMS, Claim, Watch
 from resolvent.experiments.store.folder import CELL, RECORD, Folder, RunError, Tell
-from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import Objects, is_url
 from resolvent.training.process_group import current_group
 
@@ -55,46 +56,34 @@ class FolderStore:
 class ObjectStore:
     """Cells run in a temporary folder. Finished ones are sent file by file, the record last; others as one bundle."""
 
-    def __init__(self, url: str, watch: Watch | None = None, keep: float = KEEP) -> None:
+    def __init__(self, url: str, keep: float = KEEP) -> None:
         if current_group().size > 1:
             raise RunError(
-                f"run: processes of torchrun share a folder, which {url!r} is not; give --out a folder, or start "
-                "workers without torchrun: each takes cells of its own."
+                f"run: processes of torchrun share a folder, which {url!r} is not; give --out a folder, or spread "
+                "cells over machines with --on ray."
             )
         self.objects = Objects(url)
         self.objects.check()
-        self.watch = watch or Watch()
         self.keep = keep
 
     @contextmanager
     def working(self, place: str, tell: Tell = print) -> Iterator[Path]:
+        """The folder to run in. Stopped by anything, its progress is kept, and complete, it is published."""
         with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
             path = Path(scratch) / "run"
             if self.complete(place):
                 yield self._fetch(place, path)
                 return
+            self._resume(place, path, tell)
             keeper = _Keeper(self.objects, place, path, self.keep)
-            with Claim(self.objects, place, self.watch, keeper.beat) as claim:
-                done = self.complete(place)  # by whoever held it until a moment ago
-                if done:
-                    yield self._fetch(place, path)
-                else:
-                    self._resume(place, path, tell)
-                    yield from self._guard(claim, keeper, path)
-            self._clean(place)
-
-    def _guard(self, claim: Claim, keeper: _Keeper, path: Path) -> Iterator[Path]:
-        """The run; stopped by anything, its progress is kept, and complete, it is published."""
-        try:
-            yield path
-        except BaseException:
-            with suppress(Exception):  # of a full disk or a dead network; the first trouble is the one to tell
-                if claim.held():
+            try:
+                with keeper:
+                    yield path
+            except BaseException:
+                with suppress(Exception):  # of a full disk or a dead network; the first trouble is the one to tell
                     keeper.save()
-            raise
-        if not claim.held():
-            raise Taken(f"{self.objects.url}/{claim.place}: another worker took it over while this one slept.")
-        self._publish(claim.place, path)
+                raise
+            self._publish(place, path)
 
     def complete(self, place: str) -> bool:
         return self.objects.has(f"{place}/{RECORD}")
@@ -112,14 +101,10 @@ class ObjectStore:
         return f"{self.objects.url}/{place}"
 
     def remove(self, place: str) -> None:
-        """Everything that lies there, the record first; Taken when somebody is at it."""
-        if not self.objects.names(place):
-            return
-        with Claim(self.objects, place, self.watch):
-            self.objects.remove(f"{place}/{RECORD}")
-            for name in self.objects.names(place):
-                if f"/{CLAIMS}/" not in name:
-                    self.objects.remove(name)
+        """Everything that lies there, the record first."""
+        self.objects.remove(f"{place}/{RECORD}")
+        for name in self.objects.names(place):
+            self.objects.remove(name)
 
     def _fetch(self, place: str, path: Path) -> Path:
         """A complete cell: its settings, which must be those asked for, and its record, which must be sound."""
@@ -129,7 +114,7 @@ class ObjectStore:
         return path
 
     def _resume(self, place: str, path: Path, tell: Tell) -> None:
-        """What an earlier worker left."""
+        """What an earlier call, or a lost node, left."""
         self.objects.fetch(f"{place}/{CELL}", path / CELL)
         bundle = path.with_name(PROGRESS)
         if not self.objects.fetch(f"{place}/{PROGRESS}", bundle):
@@ -141,37 +126,40 @@ class ObjectStore:
         bundle.unlink()
 
     def _publish(self, place: str, path: Path) -> None:
+        """Every file, the record last; a complete cell needs no progress."""
         for name in run_files(path):
             self.objects.send(path / name, f"{place}/{name}")
-        self.objects.create(f"{place}/{RECORD}", (path / RECORD).read_bytes())
-
-    def _clean(self, place: str) -> None:
-        """A complete cell needs neither claims nor progress."""
-        if self.complete(place):
-            for name in (*self.objects.names(f"{place}/{CLAIMS}"), f"{place}/{PROGRESS}"):
-                self.objects.remove(name)
+        self.objects.write(f"{place}/{RECORD}", (path / RECORD).read_bytes())
+        self.objects.remove(f"{place}/{PROGRESS}")
 
 
 class _Keeper:
-    """Sends the progress of a running cell, now and then."""
+    """Sends the progress of a running cell, now and then, in a thread of its own."""
 
     def __init__(self, objects: Objects, place: str, path: Path, every: float) -> None:
         self.objects, self.place, self.path, self.every = objects, place, path, every
-        self._last = -every
-        self._one = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send_often, daemon=True)
 
-    def beat(self) -> None:
-        if time.monotonic() - self._last >= self.every and (self.path / CELL).is_file():
-            self.save()
+    def __enter__(self) -> _Keeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _send_often(self) -> None:
+        while not self._stop.wait(self.every):
+            with suppress(Exception):  # a network that fails for a moment, a file that goes meanwhile; next time, then
+                self.save()
 
     def save(self) -> None:
         if not (self.path / CELL).is_file():
             return
-        with self._one:
-            self.objects.send(self.path / CELL, f"{self.place}/{CELL}")
-            bundle = pack(self.path, self.path.with_name(f"{PROGRESS}.out"))
-            self.objects.send(bundle, f"{self.place}/{PROGRESS}")
-            self._last = time.monotonic()
+        self.objects.send(self.path / CELL, f"{self.place}/{CELL}")
+        bundle = pack(self.path, self.path.with_name(f"{PROGRESS}.out"))
+        self.objects.send(bundle, f"{self.place}/{PROGRESS}")
 
 
 Store = FolderStore | ObjectStore

@@ -1,0 +1,1 @@
+"""Cells on many machines: each is a task of a Ray cluster."""

@@ -1,0 +1,170 @@
+"""Cells as tasks of Ray: given out, followed until the last is done, cancelled when the caller stops.
+
+Ray gives a task whose node died to another one, which goes on from what the store has. Which node ran what changes no
+number, as long as each has the same packages and the same number of threads (`Needs.cpus`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resolvent.experiments.cluster.cell_task import MARK, Needs, Order, Outcome, Terms, run_order
+from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.objects import is_url
+from resolvent.experiments.store.store import Store
+from resolvent.experiments.study import Job
+from resolvent.experiments.sweep import Ended, tell_left
+from resolvent.experiments.work import Told
+from resolvent.training import Paused
+
+RETRIES = 16  # nodes that a cell may lose
+LOOK = 1.0  # seconds between looks at the nodes
+GRACE = 20.0  # seconds that cells have to stop, an object store to take what they have
+
+
+@dataclass
+class Heard:
+    """Where the caller hears what happens."""
+
+    told: Told = print
+    tick: Callable[[int], None] = lambda done: None
+    ended: Ended | None = None
+
+
+def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: Heard) -> None:
+    """Run every cell that has no record yet. What went wrong with single ones is raised when the others are done."""
+    places = {job.place: job for job in jobs}
+    left = [job for place, job in places.items() if not store.complete(place)]
+    nodes = _Nodes(ray, heard.told)
+    nodes.tell(len(left), len(places), terms.needs)
+    run = ray.remote(run_order).options(num_cpus=terms.needs.cpus, num_gpus=terms.needs.gpus, max_retries=RETRIES)
+    with _marked(terms.out) as mark:
+        tasks = {run.options(name=job.place).remote(Order(job, terms, mark)): job for job in left}
+        with _cancelled(ray, list(tasks)):
+            outcomes = _follow(ray, tasks, len(places), nodes, heard)
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
+    if any(outcome.paused for outcome in outcomes):
+        raise Paused(tell_left(list(places), store))
+    if wrong:
+        raise RunError(
+            f"run: {len(wrong)} of {len(places)} cells were left out, all others are done; the first, "
+            f"{wrong[0].place}: {wrong[0].wrong}"
+        )
+
+
+def _follow(ray: Any, tasks: dict[Any, Job], total: int, nodes: _Nodes, heard: Heard) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    open_tasks, done = dict(tasks), total - len(tasks)
+    while open_tasks:
+        heard.tick(done)
+        ready, _ = ray.wait(list(open_tasks), num_returns=1, timeout=LOOK)
+        nodes.look()
+        for task in ready:
+            job = open_tasks.pop(task)
+            outcome = _result(ray, task, job.place)
+            outcomes.append(outcome)
+            name = f"{job.address}, seed {job.seed}"
+            if outcome.wrong:
+                heard.told(f"{name}: left out, {outcome.wrong.splitlines()[0]}")
+            elif not outcome.paused:
+                done += 1
+                heard.told(f"[{done}/{total}] {name}, on {outcome.node}")
+                if heard.ended is not None:
+                    heard.ended(job.place)
+    heard.tick(done)
+    return outcomes
+
+
+def _result(ray: Any, task: Any, place: str) -> Outcome:
+    """A cell that took its process with it on every node is told like one whose data are not there; what a cell itself
+    raises is nothing that a user can mend, and comes as it is."""
+    try:
+        outcome: Outcome = ray.get(task)
+    except ray.exceptions.RayTaskError as wrong:
+        if "failed to import" in str(wrong.cause):  # Ray's words; it has no type for this
+            last = str(wrong).strip().splitlines()[-1]
+            return Outcome(place, "", f"a node cannot import resolvent ({last}); install it on every node.")
+        raise
+    except ray.exceptions.RayError as wrong:
+        return Outcome(place, "", f"Ray gave it up ({type(wrong).__name__}: {_first_line(wrong)})")
+    return outcome
+
+
+def _first_line(wrong: Exception) -> str:
+    return next(iter(str(wrong).strip().splitlines()), "")
+
+
+@contextmanager
+def _cancelled(ray: Any, tasks: list[Any]) -> Iterator[None]:
+    """Whatever ends the block early, Ctrl-C above all, stops the cells: those that run store what they have."""
+    try:
+        yield
+    except BaseException:
+        for task in tasks:
+            ray.cancel(task)
+        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=GRACE)
+        for task in late:
+            ray.cancel(task, force=True)
+        raise
+
+
+@contextmanager
+def _marked(out: str) -> Iterator[str]:
+    """A file in the folder for the time of the block, by which the nodes know it."""
+    if is_url(out):
+        yield ""
+        return
+    path = Path(out) / f"{MARK}{uuid.uuid4().hex}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    try:
+        yield path.name
+    finally:
+        path.unlink(missing_ok=True)
+
+
+class _Nodes:
+    """The machines of the cluster, as far as the caller is told of them."""
+
+    def __init__(self, ray: Any, told: Told) -> None:
+        self.ray, self.told = ray, told
+        self.alive = self._list_alive()
+
+    def tell(self, left: int, total: int, needs: Needs) -> None:
+        held = [node["Resources"] for node in self.alive.values()]
+        cpus, gpus = (int(sum(each.get(name, 0) for each in held)) for name in ("CPU", "GPU"))
+        many = f"{len(held)} node{'s' * (len(held) != 1)}, {cpus} CPUs, {gpus} GPUs"
+        self.told(f"Ray has {many}; {left} of {total} cells are to be run, each with {needs}.")
+        if not any(_holds(each, needs) for each in held):
+            self.told(f"No node has {needs} so far: the cells wait for one that does (Ctrl-C stops).")
+
+    def look(self) -> None:
+        """Tell of nodes that came and went."""
+        now = self._list_alive()
+        for name in self.alive.keys() - now.keys():
+            self.told(f"node {_describe(self.alive[name])} is lost: its cells go on elsewhere, from what is stored")
+        for name in now.keys() - self.alive.keys():
+            self.told(f"node {_describe(now[name])} has joined")
+        self.alive = now
+
+    def _list_alive(self) -> dict[str, dict[str, Any]]:
+        return {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+
+
+def _describe(node: dict[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:8]})"
+
+
+def _holds(resources: dict[str, float], needs: Needs) -> bool:
+    return resources.get("CPU", 0) >= needs.cpus and resources.get("GPU", 0) >= needs.gpus
+
+
+def require_room(ray: Any, needs: Needs) -> None:
+    """Refuse what a Ray of this machine's own can never have; a cluster may grow."""
+    if not _holds(ray.cluster_resources(), needs):
+        raise RunError(f"run: this machine does not have {needs} for a cell; ask for less, or name a cluster to --on.")
