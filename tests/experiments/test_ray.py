@@ -33,7 +33,7 @@ TRAIN = ("train", "--layer", "lru", "--width", "8", "--layers", "1", "--epochs",
 def _same_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray is led by variables that are set for the whole process."""
     monkeypatch.delenv(connection.ADDRESS, raising=False)
-    for name, value in (connection.QUIET | connection.LOOPBACK).items():
+    for name, value in (connection.QUIET | connection.OWN).items():
         monkeypatch.setenv(name, value)
 
 

@@ -23,7 +23,8 @@ from resolvent.experiments.store.folder import RunError
 ALONE, PREFIX, AUTO = "ray", "ray://", "auto"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable for the cluster that is meant
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # nothing is sent to anybody
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's name for: listen to this machine alone; read at import
+# A Ray of our own listens to this machine alone (so Ray calls it; read at import), its cells are no nicer than workers.
+OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
 KNOCK, ANSWER = 5.0, 60.0  # seconds for a port to open, and for Ray behind it
 OBJECTS = 100 * 2**20  # bytes of a Ray of our own; what is passed around is settings and names
 ASK = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
@@ -45,7 +46,7 @@ def parse_address(on: str) -> str | None:
 def connect(on: str) -> Iterator[Any]:
     """Ray, connected. A Ray of our own ends with the block; a cluster stays."""
     address = parse_address(on)
-    for name, value in (QUIET | (LOOPBACK if address is None else {})).items():
+    for name, value in (QUIET | (OWN if address is None else {})).items():
         os.environ.setdefault(name, value)
     ray = import_ray()
     if address is not None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,10 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
     left = [job for place, job in places.items() if not store.complete(place)]
     nodes = _Nodes(ray, heard.told)
     nodes.tell(len(left), len(places), terms.needs)
-    run = ray.remote(run_order).options(num_cpus=terms.needs.cpus, num_gpus=terms.needs.gpus, max_retries=RETRIES)
+    needs = {"num_cpus": terms.needs.cpus, "num_gpus": terms.needs.gpus}
+    run = partial(ray.remote(run_order).options, max_retries=RETRIES, **needs)
     with _marked(terms.out) as mark:
-        tasks = {run.options(name=job.place).remote(Order(job, terms, mark)): job for job in left}
+        tasks = {run(name=job.place).remote(Order(job, terms, mark)): job for job in left}
         with _cancelled(ray, list(tasks)):
             outcomes = _follow(ray, tasks, len(places), nodes, heard)
     wrong = [outcome for outcome in outcomes if outcome.wrong]
