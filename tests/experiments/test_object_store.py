@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from race import race
 
 pytest.importorskip("fsspec", reason="the extra `cloud` is not installed")
 

@@ -73,7 +73,7 @@ def run_order(order: Order) -> Outcome:
         _require_fit(order, node)
         torch.set_num_threads(terms.needs.cpus)
         how = How(str(require_device(terms.device)), partial(_is_past, terms.until), terms.points)
-        sweep([order.job], terms.out, told=_silent, how=how)
+        sweep([order.job], terms.out, tell=_silent, how=how)
     except Paused:
         return Outcome(place, node, paused=True)
     except (ValueError, TypeError, OSError, ImportError, Taken) as wrong:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.experiments.cluster.cell_task import MARK, Needs, Order, Outcome, Terms, run_order
-from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.store.objects import is_url
 from resolvent.experiments.store.store import Store
 from resolvent.experiments.study import Job
 from resolvent.experiments.sweep import Ended, tell_left
-from resolvent.experiments.work import Told
 from resolvent.training import Paused
 
 RETRIES = 16  # nodes that a cell may lose
@@ -32,7 +31,7 @@ GRACE = 20.0  # seconds that cells have to stop, an object store to take what th
 class Heard:
     """Where the caller hears what happens."""
 
-    told: Told = print
+    tell: Tell = print
     tick: Callable[[int], None] = lambda done: None
     ended: Ended | None = None
 
@@ -41,7 +40,7 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
     """Run every cell that has no record yet. What went wrong with single ones is raised when the others are done."""
     places = {job.place: job for job in jobs}
     left = [job for place, job in places.items() if not store.complete(place)]
-    nodes = _Nodes(ray, heard.told)
+    nodes = _Nodes(ray, heard.tell)
     nodes.tell(len(left), len(places), terms.needs)
     needs = {"num_cpus": terms.needs.cpus, "num_gpus": terms.needs.gpus}
     run = partial(ray.remote(run_order).options, max_retries=RETRIES, **needs)
@@ -72,10 +71,10 @@ def _follow(ray: Any, tasks: dict[Any, Job], total: int, nodes: _Nodes, heard: H
             outcomes.append(outcome)
             name = f"{job.address}, seed {job.seed}"
             if outcome.wrong:
-                heard.told(f"{name}: left out, {outcome.wrong.splitlines()[0]}")
+                heard.tell(f"{name}: left out, {outcome.wrong.splitlines()[0]}")
             elif not outcome.paused:
                 done += 1
-                heard.told(f"[{done}/{total}] {name}, on {outcome.node}")
+                heard.tell(f"[{done}/{total}] {name}, on {outcome.node}")
                 if heard.ended is not None:
                     heard.ended(job.place)
     heard.tick(done)
@@ -133,25 +132,25 @@ def _marked(out: str) -> Iterator[str]:
 class _Nodes:
     """The machines of the cluster, as far as the caller is told of them."""
 
-    def __init__(self, ray: Any, told: Told) -> None:
-        self.ray, self.told = ray, told
+    def __init__(self, ray: Any, tell: Tell) -> None:
+        self.ray, self.tell_line = ray, tell
         self.alive = self._list_alive()
 
     def tell(self, left: int, total: int, needs: Needs) -> None:
         held = [node["Resources"] for node in self.alive.values()]
         cpus, gpus = (int(sum(each.get(name, 0) for each in held)) for name in ("CPU", "GPU"))
         many = f"{len(held)} node{'s' * (len(held) != 1)}, {cpus} CPUs, {gpus} GPUs"
-        self.told(f"Ray has {many}; {left} of {total} cells are to be run, each with {needs}.")
+        self.tell_line(f"Ray has {many}; {left} of {total} cells are to be run, each with {needs}.")
         if not any(_holds(each, needs) for each in held):
-            self.told(f"No node has {needs} so far: the cells wait for one that does (Ctrl-C stops).")
+            self.tell_line(f"No node has {needs} so far: the cells wait for one that does (Ctrl-C stops).")
 
     def look(self) -> None:
         """Tell of nodes that came and went."""
         now = self._list_alive()
         for name in self.alive.keys() - now.keys():
-            self.told(f"node {_describe(self.alive[name])} is lost: its cells go on elsewhere, from what is stored")
+            self.tell_line(f"node {_describe(self.alive[name])} is lost: its cells go on elsewhere from the store")
         for name in now.keys() - self.alive.keys():
-            self.told(f"node {_describe(now[name])} has joined")
+            self.tell_line(f"node {_describe(now[name])} has joined")
         self.alive = now
 
     def _list_alive(self) -> dict[str, dict[str, Any]]:
