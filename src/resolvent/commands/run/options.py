@@ -17,7 +17,6 @@ class Run:
     $ resolvent run quickstart
     $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
     $ resolvent run train --data mine.npz --layer s5 --objective trades --eps 0.1
-    $ resolvent run qi2024-table1 --on ray://auto --device cuda --out s3://bucket/runs
 
     Exit status: 0 done, 1 a run diverged, 2 bad usage, 124 budget spent, 130 Ctrl-C (143 SIGTERM, 129 hang-up).
     """
@@ -70,7 +69,7 @@ class Run:
     commit: Annotated[str, tyro.conf.arg(metavar="COMMIT")] = ""
     """With --evidence: the commit that runs."""
     dry_run: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Only say what would run, with an estimate of time and memory."""
+    """Only say what would run, with its time and memory."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Leave out the page that is written when everything is done."""
     source: Annotated[DataOptions, tyro.conf.arg(name="data")] = field(default_factory=DataOptions)

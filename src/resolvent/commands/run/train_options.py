@@ -31,7 +31,7 @@ class DataOptions:
     test: Annotated[str | None, option("FILE")] = None
     """Another file of that kind, all of it for the test."""
     label: Annotated[str | None, option("COLUMN")] = None
-    """The column with the answers; else label, class, target or y."""
+    """The column of the answers; else label, class, target, y."""
     group: Annotated[str | None, option("COLUMN")] = None
     """The column (of an archive: the array) that tells which samples belong together, e.g. a patient: none of them is
     in two of training, validation and test."""
