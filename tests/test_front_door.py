@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import resolvent as rv
 from helpers import assert_close
@@ -17,7 +18,7 @@ from resolvent.analysis import SmoothingSettings, certify, smooth
 from resolvent.attacks import PGD
 from resolvent.cli import main
 from resolvent.data import from_arrays
-from resolvent.layers import DSS, EMA, LRU, S4, S4D, S5, S6, ShortConv
+from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv
 from resolvent.models import Model
 from resolvent.training import FitSettings
 
@@ -165,9 +166,36 @@ def test_states_in_between_are_those_of_stepping(make: type) -> None:
         layer.states(x, at=6)
 
 
-def test_states_of_a_block_are_refused() -> None:
-    with pytest.raises(TypeError, match="no single tensor"):
-        rv.Mamba(3).states(torch.randn(1, 4, 3))
+@pytest.mark.parametrize("make", [RGLRU, rv.Mamba])
+def test_states_of_several_tensors_come_as_several(make: type) -> None:
+    torch.manual_seed(0)
+    layer, x = make(3), torch.randn(2, 6, 3)
+    state, stepped = None, []
+    for t in range(6):
+        state = layer.step(x[:, t], state)[1]
+        stepped.append(state)
+    for at in ([4, 1], torch.tensor([4, 1])):
+        found = tree_leaves(layer.states(x, at=at))
+        assert len(found) == len(tree_leaves(state)) > 1
+        for got, *want in zip(found, tree_leaves(stepped[4]), tree_leaves(stepped[1]), strict=True):
+            assert torch.allclose(got.double(), torch.stack(want, 1).double(), atol=1e-5)
+    assert all(t.shape[1] == 0 for t in tree_leaves(layer.states(x, at=[])))
+
+
+def test_states_that_are_none_are_refused() -> None:
+    x = torch.randn(1, 4, 4)
+    with pytest.raises(ValueError, match="bidirectional"):
+        S4D(4, 4, bidirectional=True).states(x, at=0)
+    with pytest.raises(TypeError, match="grows"):
+        Attention(4).states(x)
+    with pytest.raises(ValueError, match="steps must lie in"):
+        S4D(4, 4).states(x, at=[0.5])
+
+
+def test_states_between_uneven_steps() -> None:
+    torch.manual_seed(0)
+    layer, x, dt = S5(3, 4), torch.randn(2, 6, 3), torch.rand(2, 6) + 0.3
+    assert_close(layer.states(x, at=4, dt=dt), layer(x[:, :5], dt=dt[:, :5])[1])
 
 
 # -- views with a sign or a conjugation to come ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.init import timestep
-from resolvent.layers import EMA, LRU, S4D, S5, S6
+from resolvent.layers import EMA, LRU, S4D, S5, S6, ScalarS6
 from resolvent.layers.contract import Layer
 
 LAYERS: dict[str, Any] = {
@@ -21,6 +21,13 @@ LAYERS: dict[str, Any] = {
     "s5-blocks": lambda: S5(3, 8, blocks=2, discretisation="bilinear"),
     "s5-whole": lambda: S5(3, 5, conjugate=False),
     "s6": lambda: S6(3, 4),
+    "scalar-s6": lambda: ScalarS6(3, 4, abscissa=-0.1),
+}
+TIMES: dict[str, Any] = {
+    "usual": lambda shape: torch.rand(shape, dtype=torch.float64) * 2 + 0.1,
+    "tiny": lambda shape: torch.full(shape, 1e-300, dtype=torch.float64),
+    "huge": lambda shape: torch.full(shape, 1e6, dtype=torch.float64),
+    "all sizes": lambda shape: 10 ** (torch.rand(shape, dtype=torch.float64) * 16 - 10),
 }
 
 
@@ -48,7 +55,8 @@ def dense(layer: Any, x: Tensor, dt: Tensor) -> Tensor:
     """Step by step with dense matrices, written from the papers' equations."""
     rows = []
     for u, steps in zip(x, dt, strict=True):
-        rows.append(_dense_s6(layer, u, steps) if isinstance(layer, S6) else _dense_fixed(layer, u, steps))
+        selects = isinstance(layer, S6 | ScalarS6)
+        rows.append(_dense_selective(layer, u, steps) if selects else _dense_fixed(layer, u, steps))
     return torch.stack(rows)
 
 
@@ -82,29 +90,39 @@ def _run(A: Tensor, B: Tensor, C: Tensor, u: Tensor, steps: Tensor, own: Tensor,
     return torch.stack(ys)
 
 
-def _dense_s6(layer: S6, u: Tensor, steps: Tensor) -> Tensor:
-    n, h, ys = layer.d_state, torch.zeros(layer.d_model, layer.d_state, dtype=u.dtype), []
+def _dense_selective(layer: Any, u: Tensor, steps: Tensor) -> Tensor:
+    h, ys = torch.zeros(layer.d_model, layer.d_state, dtype=u.dtype), []
     for u_k, time in zip(u, steps, strict=True):
-        s, B, C = (layer.x_proj @ u_k).split([layer.dt_rank, n, n])
-        own = torch.nn.functional.softplus(layer.dt_proj @ s + layer.dt_bias)
+        own, B, C, A, D = _selected(layer, u_k)
         rows = []
         for c in range(layer.d_model):
-            A = -torch.diag(torch.exp(layer.A_log[c]))
-            A_bar, B_bar = held(A, B[:, None], own[c] * time, "euler")
+            A_bar, B_bar = held(torch.diag(A[c]), B[:, None], own[c] * time, "euler")
             rows.append(A_bar @ h[c] + B_bar[:, 0] * u_k[c])
         h = torch.stack(rows)
-        ys.append(h @ C + layer.D * u_k)
+        ys.append(h @ C + D * u_k)
     return torch.stack(ys)
 
 
+def _selected(layer: Any, u_k: Tensor) -> tuple[Any, ...]:
+    """dt (d,), B and C (n,), A (d, n) and D of one step."""
+    softplus = torch.nn.functional.softplus
+    if isinstance(layer, ScalarS6):
+        own = softplus(layer.q @ u_k + layer.p).expand(layer.d_model)
+        return own, layer.W_B @ u_k, layer.W_C @ u_k, layer.A, 0.0
+    s, B, C = (layer.x_proj @ u_k).split([layer.dt_rank, layer.d_state, layer.d_state])
+    return softplus(layer.dt_proj @ s + layer.dt_bias), B, C, -torch.exp(layer.A_log), layer.D
+
+
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_values_and_gradients_against_matrix_exponentials(name: str) -> None:
-    layer, x, dt = case(name)
+def test_values_and_gradients_against_matrix_exponentials(name: str, times: str) -> None:
+    layer, x, _ = case(name)
+    dt = TIMES[times](x.shape[:2])
     x.requires_grad_()
     dt.requires_grad_()
     y, _ = layer(x, dt=dt)
     want = dense(layer, x, dt)
-    assert float((y - want).detach().abs().max()) < 1e-10
+    assert float((y - want).detach().abs().max()) < 1e-10 * max(1.0, float(want.detach().abs().max()))
     weight = torch.randn_like(want)
     leaves = [x, dt, *layer.parameters()]
     got, exact = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in (y, want))
@@ -157,6 +175,29 @@ def test_a_step_may_be_cut_in_two(name: str) -> None:
     z, last = layer(twice)
     assert float((y - z[:, 1::2]).abs().max()) < 1e-11
     assert float((end - last).abs().max()) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["s4d", "s4d-real", "s5", "s6"])
+def test_under_transforms_and_the_compiler(name: str) -> None:
+    layer, x, dt = case(name, l=5)
+    y, _ = layer(x, dt=dt)
+    rows = torch.func.vmap(lambda u, steps: layer(u[None], dt=steps[None])[0][0])(x, dt)
+    assert float((rows - y).detach().abs().max()) < 1e-12
+    compiled = torch.compile(layer, backend="aot_eager")
+    leaves = [x.requires_grad_(), dt.requires_grad_(), *layer.parameters()]
+    got, want = (torch.autograd.grad(f(x, dt=dt)[0].sum(), leaves, allow_unused=True) for f in (compiled, layer))
+    for a, b in zip(got, want, strict=True):
+        if a is not None and b is not None:
+            assert float((a - b).abs().max()) < 1e-9 * max(1.0, float(b.abs().max()))
+
+
+def test_a_step_takes_one_number_for_all() -> None:
+    layer, x, _ = case("s5")
+    want, _ = layer.step(x[:, 0], dt=torch.full((2,), 0.1, dtype=torch.float64))
+    assert torch.equal(layer.step(x[:, 0], dt=0.1)[0], want)
+    for wrong in (torch.ones(3), torch.ones(2, 1), torch.ones(2).long(), 0.0, -1.0):
+        with pytest.raises(ValueError, match="dt must be"):
+            layer.step(x[:, 0], dt=wrong)
 
 
 def test_what_is_refused() -> None:

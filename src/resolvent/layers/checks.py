@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,13 +127,47 @@ def check_time(
     if not isinstance(dt, Tensor) or not dt.is_floating_point() or dt.shape != x.shape[:2]:
         got = f"{dt.dtype} {tuple(dt.shape)}" if isinstance(dt, Tensor) else type(dt).__name__
         raise ValueError(f"{name}: dt must be real numbers (batch, length) = {tuple(x.shape[:2])}, got {got}.")
-    if torch.compiler.is_compiling():
-        return dt
+    if recorded(dt) or _is_functorch(dt):
+        return dt  # values cannot be read while tracing
     held, mask = dt.detach(), padding_mask(x, lengths)
     held = held if mask is None else held.masked_fill(mask[..., 0], 1.0)
     if not bool(((held > 0) & torch.isfinite(held)).all()):
         raise ValueError(f"{name}: dt must be positive and finite at every step; got {float(held.min()):g}.")
     return dt
+
+
+def step_time(layer: Layer, x_t: Tensor, dt: Tensor | float) -> Tensor:
+    """dt of one step for each sequence: (b,)."""
+    time = dt if isinstance(dt, Tensor) else torch.as_tensor(dt, dtype=layer.dtype, device=x_t.device)
+    if not time.is_floating_point() or time.shape not in ((), x_t.shape[:1]):
+        got = f"{time.dtype} {tuple(time.shape)}"
+        raise ValueError(f"{type(layer).__name__}: dt must be real numbers ({len(x_t)},), or one, got {got}.")
+    return time.expand(x_t.shape[:1])
+
+
+def check_lasting(layer: Layer) -> None:
+    """That the layer carries a state of one size through time."""
+    if layer.bidirectional:
+        raise ValueError(no_streaming(layer, "states"))
+    if _grows(layer.known_spec(1)):
+        raise TypeError(
+            f"{type(layer).__name__}.states: the state grows with time; layer(x[:, : t + 1]) returns that after step t."
+        )
+
+
+def _grows(spec: Any) -> bool:
+    if isinstance(spec, dict | tuple):
+        return any(map(_grows, spec.values() if isinstance(spec, dict) else spec))
+    return None in spec.shape
+
+
+def check_places(layer: Layer, at: Any, l: int) -> list[int]:
+    """The time steps of `at` as numbers from 0; all of them for None."""
+    given = at.tolist() if hasattr(at, "tolist") else at
+    many = list(range(l)) if given is None else [given] if isinstance(given, int) else given
+    if not isinstance(many, Sequence) or any(type(t) is not int or not -l <= t < l for t in many):
+        raise ValueError(f"{type(layer).__name__}.states: steps must lie in {-l} .. {l - 1}, got at={at!r}.")
+    return [t % l for t in many]
 
 
 def check_lengths(where: str, lengths: Any, batch: int, longest: int, device: torch.device | None = None) -> None:

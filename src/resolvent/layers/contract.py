@@ -210,14 +210,14 @@ class Layer(Freezable, ABC):
         y, end = self.forward(packed.x, None, packed.lengths)
         return packed.joined(y), map_state(end, lambda t: t[packed.ends])
 
-    def step(self, x_t: Tensor, state: State = None, *, dt: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(self, x_t: Tensor, state: State = None, *, dt: Tensor | float | None = None) -> tuple[Tensor, State]:
         """One time step: x_t (b, d). `state` is what the last call returned; None starts from zero.
 
-        dt  (b,): how long this step lasts, as in `forward`
+        dt  (b,), or one number: how long this step lasts, as in `forward`
         """
         if dt is not None:
             checks.check_step(self, x_t)
-            y, end = self(x_t[:, None], state, dt=torch.as_tensor(dt, device=x_t.device).reshape(-1, 1))
+            y, end = self(x_t[:, None], state, dt=checks.step_time(self, x_t, dt)[:, None])
             return y[:, 0], end
         taken = lane.take(self, x_t, state)
         if taken is None and state is not None and not (self.check_finite or "_step" in self.__dict__):
@@ -242,28 +242,26 @@ class Layer(Freezable, ABC):
             y_t, state = self._step(x_t.to(self.dtype), state)
         return y_t.to(x_t.dtype), state
 
-    def states(self, x: Tensor, at: int | Sequence[int] | None = None, state: State = None) -> Tensor:
+    def states(
+        self, x: Tensor, at: int | Sequence[int] | Tensor | None = None, state: State = None, *, dt: Tensor | None = None
+    ) -> State:
         """The states in between: after step t of x (b, l, d) for each t of `at` (None: after every step).
 
-        (b, steps, ...), or (b, ...) for a single number; -1 is the last step. What stepping through x gives, for layers
-        whose state is one tensor.
+        (b, steps, ...), or (b, ...) for a single number; -1 is the last step. What stepping through x gives; a state of
+        several tensors comes as several. dt (b, l) as in `forward`.
         """
-        if not isinstance(self.state_spec(1), Spec):
-            raise TypeError(
-                f"{type(self).__name__}.states: the state is no single tensor; layer(x[:, : t + 1]) returns that after "
-                "step t."
-            )
         checks.check_sequence(self, x, None)
-        l, many = x.shape[1], at if isinstance(at, Sequence) else range(x.shape[1]) if at is None else [at]
-        if any(isinstance(t, bool) or not isinstance(t, int) or not -l <= t < l for t in many):
-            raise ValueError(f"{type(self).__name__}.states: steps must lie in {-l} .. {l - 1}, got at={at!r}.")
-        wanted, found, done = [t % l for t in many], {}, 0
+        checks.check_lasting(self)
+        l, single = x.shape[1], isinstance(at, int) or getattr(at, "ndim", 1) == 0
+        wanted, found, done = checks.check_places(self, at, l), {}, 0
+        state = self.initial_state(x.shape[0]) if state is None else state
+        if not wanted:
+            return map_state(state, lambda t: t[:, None][:, :0])
         for t in sorted(set(wanted)):
-            state = self(x[:, done : t + 1], state)[1]
+            times = {} if dt is None else {"dt": dt[:, done : t + 1]}
+            state = self(x[:, done : t + 1], state, **times)[1]
             found[t], done = state, t + 1
-        if isinstance(at, int):
-            return found[wanted[0]]
-        return torch.stack([found[t] for t in wanted], 1) if wanted else self.initial_state(x.shape[0])[:, None][:, :0]
+        return found[wanted[0]] if single else stack_states([found[t] for t in wanted])
 
     def extra_repr(self) -> str:
         """The arguments that it was made with, where they are not the defaults; sizes always."""
@@ -374,6 +372,16 @@ def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(state, dict):
         return {name: map_state(part, change) for name, part in state.items()}
     return tuple(map_state(part, change) for part in state)
+
+
+def stack_states(states: Sequence[State]) -> State:
+    """States (b, ...) side by side: (b, steps, ...)."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.stack(list(states), 1)
+    if isinstance(first, dict):
+        return {name: stack_states([state[name] for state in states]) for name in first}
+    return tuple(stack_states(parts) for parts in zip(*states, strict=True))
 
 
 def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:

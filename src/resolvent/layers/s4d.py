@@ -125,14 +125,14 @@ class S4D(Layer):
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state stays per unit of input of an even step."""
         lam, own = self._continuous()
-        lam, B = tensor_of(lam), tensor_of(self._complex(self.B))
+        lam = tensor_of(lam)
         _, gain = diagonal_step(lam, own, self.discretisation)
         lam_bar, gain_k = diagonal_step(lam, own * wide(dt)[:, None, :, None].transpose(1, 2), self.discretisation)
         a, scale = (t.transpose(1, 2) for t in (inside(lam_bar, self.dtype), gain_k / gain))  # (b, d, l, n)
         kind = self.dtype if self.frequency is None else self.complex_dtype
         u = scale * wide(x).transpose(1, 2)[..., None]  # (b, d, l, n)
         h = linear_scan(a.to(kind), u.to(kind), state)
-        weight = tensor_of(self._weight(self.C, tensor_of(gain) * B)).to(kind)  # (d, n)
+        weight = tensor_of(self._weight(self.C, self._discrete()[1])).to(kind)  # (d, n)
         y = (h * weight[:, None]).sum(-1).real.transpose(1, 2)  # (b, l, d)
         y = y if self.D is None else torch.addcmul(y, self.D, x)
         return y, at_lengths(h.transpose(1, 2), lengths).clone()

@@ -67,6 +67,11 @@ class ScalarS6(Layer):
         dt = hold_padding(dt, lengths).expand_as(x)  # (b, l, 1) -> (b, l, d)
         return selective_scan(x, dt, self.A, B, C, None, None, state)
 
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        own, B, C = self._select(x)
+        steps = hold_padding(own * dt[..., None], lengths).expand_as(x)
+        return selective_scan(x, steps, self.A, B, C, None, None, state)
+
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
         return self.other._sequence(x, None, lengths)[0]
