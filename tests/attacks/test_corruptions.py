@@ -137,18 +137,31 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_report_shows_it_beside_attacks() -> None:
-    from resolvent.report.figures.corruption import corruption_findings, robustness_bars, robustness_figures
+    from resolvent.report.figures.corruption import (
+        COLOURS,
+        corruption_findings,
+        robustness_bars,
+        robustness_figures,
+        threat_labels,
+    )
 
     errors = {"noise": [0.1, 0.2, 0.3, 0.4, 0.5]}
     record = {
         "task": {"name": "digits"},
         "corruptions": {"clean": 0.1, "errors": errors, "mean_error": 0.3, "by_severity": errors["noise"],
                         "regression": False},
-        "attacks": {"a": {"checkpoint": "best", "eps": 0.1, "accuracy": 0.4, "pgd10": {"accuracy": 0.5}}},
+        "attacks": {"a": {"checkpoint": "best", "eps": 0.1, "norm": "linf", "accuracy": 0.4, "pgd10": {"accuracy": 0.5}}},
         "certificate": {"curve": [{"radius": 0.1, "certified": 0.2}]},
     }  # fmt: skip
     ((name, bars),) = robustness_bars([("s4", record)])
     assert name == "s4"
     assert bars == pytest.approx({"clean": 90, "corrupted": 70, "PGD-10": 50, "AutoAttack": 40, "certified": 20})
     assert corruption_findings([("s4", record)])[0]["table"]["rows"][0][:3] == ["s4", 10.0, 30.0]
-    assert "svg" in robustness_figures([("s4", record)])[0][1]
+    drawn = robustness_figures([("s4", record)])[0][1]
+    assert "svg" in drawn
+    assert len(set(COLOURS.values())) == len(bars)  # five kinds, five colours
+    labels = threat_labels([("s4", record)])
+    assert labels["certified"] == "certified, L2 0.1"
+    assert labels["AutoAttack"] == "AutoAttack, Linf 0.1"
+    other = record | {"certificate": {"curve": [{"radius": 0.5, "certified": 0.2}]}}
+    assert threat_labels([("s4", record), ("s5", other)])["certified"] == "certified"

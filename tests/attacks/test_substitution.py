@@ -104,6 +104,47 @@ def test_rules_are_kept_and_truth_is_told() -> None:
     assert torch.equal(short.tokens, substitute(model, tokens[:2], y[:2], 1, vocabulary=V).tokens)
 
 
+@pytest.mark.parametrize("rule", ["mask", "allowed", "lengths"])
+def test_a_beam_wider_than_what_may_be_swapped_keeps_to_the_rules(rule: str) -> None:
+    V, given = 5, {}
+    for seed in range(6):
+        model = Reader(V, seed=seed).eval()
+        tokens = torch.randint(V, (6, 8), generator=torch.Generator().manual_seed(seed))
+        free, lawful = torch.ones(6, 8, dtype=torch.bool), torch.ones(V, dtype=torch.bool)
+        if rule == "mask":
+            given = {"mask": torch.arange(8).expand(6, 8) == 6}
+            free = given["mask"]
+        elif rule == "allowed":
+            given = {"allowed": torch.arange(V) == 2}
+            lawful = given["allowed"]
+        else:
+            given = {"lengths": torch.tensor([1, 2, 8, 1, 2, 3])}
+            free = torch.arange(8) < given["lengths"][:, None]
+        lengths = given.get("lengths")
+        y = (model(tokens) if lengths is None else model(tokens, lengths)).argmax(1)
+        found = substitute(model, tokens, y, 3, beam=8, tries=8, vocabulary=V, **given)  # type: ignore[arg-type]
+        changed = found.tokens != tokens
+        assert not bool((changed & ~free).any())
+        assert bool(lawful[found.tokens[changed]].all())
+
+
+def test_large_sets_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers, and never more at a time than was set."""
+    from resolvent.attacks.substitution import attack
+
+    V, model = 7, Reader(7).eval()
+    tokens = torch.randint(V, (20, 9), generator=torch.Generator().manual_seed(3))
+    y = model(tokens).argmax(1)
+    whole = substitute(model, tokens, y, 2, beam=3, vocabulary=V)
+    seen, once = [], attack._Search.run
+    monkeypatch.setattr(attack, "_AT_ONCE", 9 * 3 * 32 * 4)
+    monkeypatch.setattr(attack._Search, "run", lambda self, x, name: (seen.append(len(x)), once(self, x, name))[1])
+    parts = substitute(model, tokens, y, 2, beam=3, vocabulary=V)
+    assert max(seen) == 4
+    assert torch.equal(parts.tokens, whole.tokens)
+    assert torch.allclose(parts.margin, whole.margin, atol=1e-6)
+
+
 def test_it_beats_chance_on_listops() -> None:
     x, y = (torch.from_numpy(v).long() for v in generate(40, 20, 40, 48))
     V = int(x.max()) + 1
@@ -122,7 +163,7 @@ def test_it_beats_chance_on_listops() -> None:
     ("given", "message"),
     [
         ({"k": 7}, "7 substitutions"),
-        ({"k": 2, "lengths": torch.tensor([1, 4])}, "2 substitutions"),
+        ({"k": 5, "lengths": torch.tensor([1, 4])}, "more than 4 tokens"),
         ({"vocabulary": 3}, "0 .. 2"),
         ({"allowed": torch.ones(4, dtype=torch.bool)}, "allowed"),
         ({"mask": torch.ones(2, 5, dtype=torch.bool)}, "mask"),
@@ -152,3 +193,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "robust accuracy" in capsys.readouterr().out
     assert cli.main([*words, "--substitutions", "20"]) == 2
     assert cli.main([*words, "--substitutions", "2", "--embedding"]) == 2
+    for wrong in (["--eps", "0.1"], ["--band", "0", "0.1"], ["--time-steps", "1"], ["--preset", "fast"]):
+        assert cli.main([*words, "--substitutions", "2", *wrong]) == 2
+    assert cli.main([*words, "--beam", "4"]) == 2
+    assert "--beam goes with --substitutions" in capsys.readouterr().err

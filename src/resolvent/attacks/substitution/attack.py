@@ -23,6 +23,9 @@ from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
 
 
+_AT_ONCE = 1 << 24  # promises of swaps, or tokens of sequences to be tried, that are held at a time
+
+
 class TokenModel(Protocol):
     """What the attack asks of a model: its answer, its embedding, and the rest behind the embedding."""
 
@@ -76,11 +79,16 @@ class Substitution:
         """
         size = _vocabulary(model, vocabulary)
         check_tokens(self.k, tokens, y, size, allowed, mask, lengths)
-        tokens = tokens.long()
+        tokens, y = tokens.long(), y.long()
         swaps = Swaps.of(tokens, size, allowed, mask, lengths)
-        victim = Victim(model)
-        with victim.attacked(), torch.inference_mode(False):
-            return _Search(self, model, swaps, y.long(), lengths).run(tokens, self.name)
+        found, held = [], tokens.shape[1] * self.beam * max(size, self.tries)
+        with Victim(model).attacked(), torch.inference_mode(False):
+            table = _table(model, size, tokens.device)
+            for rows in torch.arange(len(tokens), device=tokens.device).split(max(1, _AT_ONCE // held)):
+                own = None if lengths is None else lengths[rows]
+                search = _Search(self, model, table, swaps.select(rows), y[rows], own)
+                found.append(search.run(tokens[rows], self.name))
+        return SubstitutionResult.joined(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +110,11 @@ class SubstitutionResult:
     changed: Tensor  # (b,) how many tokens differ
     queries: Tensor  # (b,) sequences that were tried on the model
     name: str
+
+    @classmethod
+    def joined(cls, parts: list[SubstitutionResult]) -> SubstitutionResult:
+        names = ("tokens", "success", "margin", "changed", "queries")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names), parts[0].name)
 
     @property
     def accuracy(self) -> float:
@@ -131,50 +144,53 @@ def substitute(
 
 
 class _Search:
-    def __init__(self, how: Substitution, model: TokenModel, swaps: Swaps, y: Tensor, lengths: Tensor | None) -> None:
-        self.how, self.model, self.swaps, self.y, self.lengths = how, model, swaps, y, lengths
-        with torch.no_grad():
-            self.table = model.embed(torch.arange(swaps.vocabulary, device=y.device)[:, None])[:, 0].float()  # (V, d)
+    """Of some samples. A beam holds sequences (b, w, l) with their margins (b, w); -inf is a place without one."""
+
+    def __init__(
+        self, how: Substitution, model: TokenModel, table: Tensor, swaps: Swaps, y: Tensor, lengths: Tensor | None
+    ) -> None:
+        self.how, self.model, self.table, self.swaps, self.y, self.lengths = how, model, table, swaps, y, lengths
 
     def run(self, tokens: Tensor, name: str) -> SubstitutionResult:
         b = len(tokens)
         everyone = torch.arange(b, device=tokens.device)
         logits = self._forward(tokens, everyone)
         check_logits(logits, self.y)
-        best, score = tokens.clone(), margin(logits, self.y)
+        best, score = tokens.clone(), margin(logits, self.y).double()
         queries = torch.ones(b, dtype=torch.int64, device=tokens.device)
-        at, beams = everyone, tokens[:, None]  # (b,), (b, w, l)
+        at, beams, value = everyone, tokens[:, None], score[:, None]
         for _ in range(self.how.k):
             standing = score[at] <= 0
-            at, beams = at[standing], beams[standing]
+            at, beams, value = at[standing], beams[standing], value[standing]
             if not len(at):
                 break
-            tried, found = self._expand(at, beams, tokens[at])  # (b, m, l), (b, m)
+            tried, found = self._expand(at, beams, value, tokens[at])  # (b, m, l), (b, m)
             queries[at] += torch.isfinite(found).sum(1)
             order = found.argsort(dim=1, descending=True, stable=True)[:, : self.how.beam]
             beams = tried.gather(1, order[..., None].expand(-1, -1, tried.shape[2]))
-            top = found.gather(1, order[:, :1]).squeeze(1)
-            better = top > score[at]
-            best[at[better]], score[at[better]] = beams[better, 0], top[better].to(score.dtype)
+            value = found.gather(1, order)
+            better = value[:, 0] > score[at]
+            best[at[better]], score[at[better]] = beams[better, 0], value[better, 0]
         return SubstitutionResult(best, score > 0, score, (best != tokens).sum(1), queries, name)
 
-    def _expand(self, at: Tensor, beams: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
+    def _expand(self, at: Tensor, beams: Tensor, value: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
         """The most promising swaps of every sequence, and their margins; -inf for what comes twice or may not be."""
         b, w, l = beams.shape
         flat, rows = beams.reshape(b * w, l), at.repeat_interleave(w)
         gain = self._promise(flat, rows)  # (b w, l, V)
-        gain = torch.where(self.swaps.may(rows, flat, home.repeat_interleave(w, 0), self.how.k), gain, -torch.inf)
+        may = self.swaps.may(rows, flat, home.repeat_interleave(w, 0), self.how.k)
+        gain = torch.where(may & torch.isfinite(value).view(-1, 1, 1), gain, -torch.inf)
         m = min(self.how.tries, gain[0].numel())
         top = gain.flatten(1).topk(m, dim=1)
         place, token = top.indices // gain.shape[2], top.indices % gain.shape[2]  # (b w, m)
-        tried = flat[:, None].repeat(1, m, 1).scatter(2, place[..., None], token[..., None])
-        tried, real = tried.view(b, w * m, l), torch.isfinite(top.values).view(b, w * m) & ~_find_repeats(tried, b)
-        found = torch.full((b, w * m), -torch.inf, device=flat.device)
-        which = real.nonzero()
+        tried = flat[:, None].repeat(1, m, 1).scatter(2, place[..., None], token[..., None]).view(b, w * m, l)
+        which = torch.isfinite(top.values).view(b, w * m).nonzero()  # (n, 2)
+        which = which if w == 1 else which[_find_first(torch.cat([which[:, :1], tried[which[:, 0], which[:, 1]]], 1))]
+        found = torch.full((b, w * m), -torch.inf, dtype=torch.float64, device=flat.device)
         if len(which):
-            own = at[which[:, 0]]
-            logits = self._forward(tried[real], own)
-            found[real] = margin(logits, self.y[own]).float()
+            row, column = which.unbind(1)
+            logits = self._forward(tried[row, column], at[row])
+            found[row, column] = margin(logits, self.y[at[row]]).double()
         return tried, found
 
     def _promise(self, flat: Tensor, rows: Tensor) -> Tensor:
@@ -201,14 +217,20 @@ class _Search:
         return torch.cat([torch.zeros_like(output), output], 1) if single else output
 
 
-def _find_repeats(tried: Tensor, b: int) -> Tensor:
-    """Sequences that stand earlier in the same row already: (b, m)."""
-    shaped = tried.view(b, -1, tried.shape[-1])
-    m = shaped.shape[1]
-    if m * m * shaped.shape[2] > 1 << 26:
-        return torch.zeros(b, m, dtype=torch.bool, device=tried.device)  # trying twice costs a query and no answer
-    same = (shaped[:, :, None] == shaped[:, None]).all(-1)  # (b, m, m)
-    return same.tril(-1).any(2)
+def _find_first(lines: Tensor) -> Tensor:
+    """Which lines (n, k) stand nowhere earlier: bool (n,)."""
+    number = torch.arange(len(lines), device=lines.device)
+    if not len(lines):
+        return number.bool()
+    kinds, kind = torch.unique(lines, dim=0, return_inverse=True)
+    first = number.new_full((len(kinds),), len(lines)).scatter_reduce(0, kind, number, "amin")
+    return first[kind] == number
+
+
+def _table(model: TokenModel, size: int, device: torch.device) -> Tensor:
+    """The embeddings of all tokens: (V, d)."""
+    with torch.no_grad():
+        return model.embed(torch.arange(size, device=device)[:, None])[:, 0].float()
 
 
 def _vocabulary(model: Any, given: int | None) -> int:

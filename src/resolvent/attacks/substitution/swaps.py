@@ -31,6 +31,9 @@ class Swaps:
             places = places & (torch.arange(tokens.shape[1], device=device) < lengths.to(device)[:, None])
         return cls(places, pairs, vocabulary)
 
+    def select(self, rows: Tensor) -> Swaps:
+        return Swaps(self.places[rows], self.pairs, self.vocabulary)
+
     def may(self, rows: Tensor, current: Tensor, home: Tensor, k: int) -> Tensor:
         """Which swaps leave at most k changed tokens, each a lawful change of the first token: (n, l, V) bool."""
         lawful = self.pairs[home] & self.places[rows][..., None]  # of the first token
@@ -53,9 +56,9 @@ def check_tokens(
         raise ValueError(f"substitute: tokens must lie in 0 .. {vocabulary - 1}, got {low} .. {high}.")
     if lengths is not None and (not isinstance(lengths, Tensor) or lengths.shape != y.shape):
         raise ValueError(f"substitute: lengths must be ({len(y)},), got {getattr(lengths, 'shape', lengths)!r}.")
-    shortest = tokens.shape[1] if lengths is None else int(lengths.min())
-    if k > shortest:
-        raise ValueError(f"substitute: {k} substitutions, but a sequence has {shortest} tokens; give at most as many.")
+    longest = tokens.shape[1] if lengths is None else int(lengths.max())
+    if k > longest:  # a shorter one may change as a whole
+        raise ValueError(f"substitute: {k} substitutions, but no sequence has more than {longest} tokens.")
     if allowed is not None and (
         not isinstance(allowed, Tensor)
         or allowed.dtype != torch.bool

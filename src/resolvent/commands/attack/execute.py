@@ -53,10 +53,12 @@ def run(request: Attack) -> int:
         device = require_device(request.device)
         model = load(request.run, request.kwargs, request.checkpoint, request.weights).to(device)
         data = _in_type_of(model, found.data)
+        if request.beam != 1 and request.substitutions is None:
+            raise UsageError("--beam goes with --substitutions: sequences that are kept at a time.")
         if request.substitutions is not None:
             return attack_tokens(request, model, data, console)
         if request.embedding:
-            model, data = in_embedding(model, data)
+            model, data = in_embedding(model, data, request)
         model = Paired(model) if _one_logit(model, data) else model
         for note in found.notes:
             console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)

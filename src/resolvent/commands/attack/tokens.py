@@ -19,6 +19,7 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     """Exchange tokens; 0 when done."""
     if request.embedding:
         raise UsageError("--substitutions exchanges tokens, --embedding moves their embeddings; give one of them.")
+    _require_alone(request)
     _require_tokens("--substitutions", model, data)
     assert request.substitutions is not None
     how = Substitution(request.substitutions, request.beam, batch_size=request.batch_size)
@@ -35,13 +36,26 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     return 0
 
 
-def in_embedding(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model behind its embedding, and the embedded tokens."""
+def in_embedding(
+    model: nn.Module, data: tuple[Tensor, ...], request: Attack
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model behind its embedding, and the embedded tokens of the samples that were asked for."""
     _require_tokens("--embedding", model, data)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    x, *rest = (part[: request.samples] for part in data)
     with torch.no_grad():
-        embedded = model.embed(data[0].to(device)).cpu()  # type: ignore[operator]
-    return Behind(model), (embedded, *data[1:])
+        embedded = [model.embed(part.to(device)).cpu() for part in x.split(request.batch_size)]  # type: ignore[operator]
+    return Behind(model), (torch.cat(embedded), *rest)
+
+
+def _require_alone(request: Attack) -> None:
+    """Options of other threats mean nothing here, and are not passed over in silence."""
+    names = ("eps", "eps_raw", "bounds", "bounds_raw", "tolerance", "time_steps", "band", "limit")
+    given = [name for name in names if getattr(request, name) is not None]
+    given += ["preset"] if request.preset != "standard" else []
+    if given:
+        option = given[0].replace("_", "-")
+        raise UsageError(f"--substitutions counts tokens and takes no --{option}; leave one of them out.")
 
 
 class Behind(nn.Module):

@@ -1,21 +1,24 @@
 """Corrupted data, run beside run: a table, errors over severities, and all kinds of robustness in one figure.
 
-The figure has four bars a run: accuracy under PGD-10, under AutoAttack, certified, and on corrupted data (one minus the
-mean corruption error), each where the run has it.
+The figure has five bars a run: accuracy on clean and on corrupted data (one minus the mean corruption error), under
+PGD-10, under AutoAttack, and certified, each where the run has it. The legend tells norm and size of each threat: a
+certificate in L2 and an attack in Linf bound different things.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report.figures.figure import INK, SERIES, blank, svg
+from resolvent.report.figures.figure import INK, MUTED, SERIES, blank, svg
 from resolvent.report.runs import Record
+from resolvent.report.tables.column import NORMS, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Named = list[tuple[str, Record]]
 KINDS = ("clean", "corrupted", "PGD-10", "AutoAttack", "certified")
+COLOURS = dict(zip(KINDS, (*SERIES, MUTED), strict=True))
 
 
 def corruption_findings(named: Named) -> list[dict[str, Any]]:
@@ -64,6 +67,21 @@ def robustness_bars(named: Named) -> list[tuple[str, dict[str, float]]]:
     return found
 
 
+def threat_labels(named: Named) -> dict[str, str]:
+    """Each kind with the norm and size of its threat, where it is the same for all runs."""
+    held: dict[str, set[str]] = {}
+    for _, record in named:
+        attack, curve = _strongest(record), (record.get("certificate") or {}).get("curve") or []
+        if attack is not None:
+            size = f"{NORMS.get(attack.get('norm', ''), '')} {plain(attack['eps'])}".strip()
+            held.setdefault("AutoAttack", set()).add(size)
+            held.setdefault("PGD-10", set()).add(size)
+        if curve:
+            held.setdefault("certified", set()).add(f"L2 {curve[0]['radius']:.3g}")
+    one = {kind: sizes.pop() for kind, sizes in held.items() if len(sizes) == 1}
+    return {kind: f"{kind}, {one[kind]}" if kind in one else kind for kind in KINDS}
+
+
 def _strongest(record: Record) -> Record | None:
     """The evaluation of the best checkpoint with the largest eps."""
     held = [a for a in record.get("attacks", {}).values() if a.get("checkpoint") == "best"]
@@ -75,25 +93,27 @@ def robustness_figures(named: Named) -> list[tuple[str, str]]:
     tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
     made = []
     for task in tasks:
-        bars = robustness_bars([(n, r) for n, r in named if r["task"]["name"] == task])
+        own = [(n, r) for n, r in named if r["task"]["name"] == task]
+        bars = robustness_bars(own)
         if bars:
             title = f"{task}: corrupted, attacked, certified"
-            made.append((title, svg(robustness_figure(bars), title)))
+            made.append((title, svg(robustness_figure(bars, threat_labels(own)), title)))
     return made
 
 
-def robustness_figure(bars: list[tuple[str, dict[str, float]]]) -> Figure:
-    """Runs down, one colour a kind of robustness."""
+def robustness_figure(bars: list[tuple[str, dict[str, float]]], labels: dict[str, str]) -> Figure:
+    """Runs down, one colour a kind of robustness, the number at the end of each bar: 0 is not the same as none."""
     step = 0.86 / len(KINDS)
     figure, axes = blank((7.4, 1.0 + 0.13 * len(KINDS) * len(bars)))
     for k, kind in enumerate(KINDS):
         rows = [(i, held[kind]) for i, (_, held) in enumerate(bars) if kind in held]
         places, values = [i - 0.43 + step * (k + 0.5) for i, _ in rows], [v for _, v in rows]
         if rows:
-            axes.barh(places, values, height=0.9 * step, color=SERIES[k % len(SERIES)], label=kind)
+            drawn = axes.barh(places, values, height=0.9 * step, color=COLOURS[kind], label=labels[kind])
+            axes.bar_label(drawn, fmt="%.0f", padding=2, fontsize=5, color=INK)
     axes.set_yticks(range(len(bars)), [name for name, _ in bars])
     axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+    axes.set_xlim(0, 104)
     axes.set_xlabel("accuracy, %")
-    figure.legend(fontsize=7.5, frameon=False, loc="outside upper center", ncols=5, handlelength=1.1, labelcolor=INK)
+    figure.legend(fontsize=7, frameon=False, loc="outside upper center", ncols=5, handlelength=1.1, labelcolor=INK)
     return figure
