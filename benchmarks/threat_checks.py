@@ -4,7 +4,8 @@
 
 For each threat the share of rightly classified test samples that the attack breaks, and that chance breaks: the best of
 ten random perturbations of the same budget for each sample (for the universal one the best of ten for all samples, for
-tokens ten random exchanges). `obeyed` says that every perturbation kept to its threat, checked here anew.
+tokens ten random exchanges). `obeyed` says that every perturbation kept to its threat, checked here anew. Threats of
+real numbers meet ListOps and IMDb in the space of embeddings, with sizes relative to the deviation of an embedding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from about import about, processor
@@ -61,11 +62,6 @@ def train(task: Task, epochs: int) -> nn.Module:
     return model.eval()
 
 
-def right_ones(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
-    x, y, _ = right_rows(model, task)
-    return x, y
-
-
 def right_rows(model: nn.Module, task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
     """The first test samples that the model has right, with their lengths."""
     test = task.test.select(torch.arange(min(len(task.test), 4 * SAMPLES)))
@@ -80,45 +76,109 @@ def broken(model: nn.Module, x: Tensor, y: Tensor, lengths: Tensor | None = None
     return found
 
 
-def by_chance(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> float:
-    fit_ = threat.check(x)
-    any_ = torch.zeros(len(x), dtype=torch.bool)
+class Samples(NamedTuple):
+    """Rightly classified ones; lengths where they are padded."""
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {} if self.lengths is None else {"lengths": self.lengths}
+
+    def fit(self, threat: Threat) -> Threat:
+        return (threat if self.lengths is None else threat.with_lengths(self.lengths, self.x.shape[1])).check(self.x)
+
+
+def by_chance(model: nn.Module, data: Samples, threat: Threat, target: Tensor | None = None) -> float:
+    """The share that any of ten random perturbations breaks (or brings to its target)."""
+    fit_ = data.fit(threat)
+    any_ = torch.zeros(len(data.x), dtype=torch.bool)
     for seed in range(RANDOM):
-        any_ |= broken(model, fit_.random_start(x, Draws.of(x, seed), surface=True), y)
+        point = fit_.random_start(data.x, Draws.of(data.x, seed), surface=True)
+        if target is None:
+            any_ |= broken(model, point, data.y, data.lengths)
+        else:
+            any_ |= hit(model, point, target, data.lengths)
     return float(any_.double().mean())
 
 
-def row(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, attack: Any) -> dict[str, Any]:
-    found = attack(model, x, y, threat)
-    share = float(broken(model, found.x_adv, y).double().mean())
-    obeyed = bool(threat.check(x).contains(found.x_adv, x, tol=1e-6).all())
-    return {"broken": share, "chance": by_chance(model, x, y, threat), "obeyed": obeyed}
+def hit(model: nn.Module, x: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
+    return ~broken(model, x, target, lengths)
+
+
+def row(model: nn.Module, data: Samples, threat: Threat, attack: Any) -> dict[str, Any]:
+    found = attack(model, data.x, data.y, threat, **data.given)
+    share = float(broken(model, found.x_adv, data.y, data.lengths).double().mean())
+    obeyed = bool(data.fit(threat).contains(found.x_adv, data.x, tol=1e-6).all())
+    return {"broken": share, "chance": by_chance(model, data, threat), "obeyed": obeyed}
+
+
+def targeted_row(model: nn.Module, data: Samples, threat: Threat, classes: int) -> dict[str, Any]:
+    target = (data.y + 1) % classes
+    found = PGD(steps=40)(model, data.x, data.y, threat, target=target, **data.given)
+    share = float(hit(model, found.x_adv, target, data.lengths).double().mean())
+    obeyed = bool(data.fit(threat).contains(found.x_adv, data.x, tol=1e-6).all())
+    return {"broken": share, "chance": by_chance(model, data, threat, target), "obeyed": obeyed}
+
+
+def universal_row(model: nn.Module, data: Samples, made_from: Samples, threat: Threat) -> dict[str, Any]:
+    """Made from other samples than those that it is tried on."""
+    parts, own = (tuple(part for part in each if part is not None) for each in (made_from, data))
+    made, home = universal(model, parts, threat, UniversalSettings(epochs=8)), torch.zeros_like(data.x[:1])
+    noise = [threat.check(home).random_start(home, Draws.of(home, s), surface=True) for s in range(RANDOM)]
+    chance = max(1 - Universal(delta, threat, 0.0).accuracy(model, own) for delta in noise)
+    inside = bool(threat.check(home).contains(made.delta, home, tol=1e-6).all())
+    return {"broken": 1 - made.accuracy(model, own), "chance": chance, "obeyed": inside}
 
 
 def check_sensors(task: Task, model: nn.Module) -> dict[str, Any]:
-    x, y = right_ones(model, task)
-    eps = (0.15, 0.15, 0.3)
-    rows = {
-        "eps for each channel": row(model, x, y, Threat("linf", eps), APGD()),
-        "3 of 48 time steps": row(model, x, y, Threat("linf", 1.0, steps=3), SparseSteps()),
-        "band 0 to 0.1": row(model, x, y, Threat("linf", 0.25, band=(0.0, 0.1)), APGD()),
-        "answers alone, l2": row(model, x, y, Threat("l2", 2.0), HopSkipJump(iterations=10, queries=40)),
+    data, made_from = Samples(*right_rows(model, task)), Samples(task.train.x[:256], task.train.y[:256])
+    return {
+        "eps for each channel": row(model, data, Threat("linf", (0.15, 0.15, 0.3)), APGD()),
+        "3 of 48 time steps": row(model, data, Threat("linf", 1.0, steps=3), SparseSteps()),
+        "band 0 to 0.1": row(model, data, Threat("linf", 0.25, band=(0.0, 0.1)), APGD()),
+        "answers alone, l2": row(model, data, Threat("l2", 2.0), HopSkipJump(iterations=10, queries=40)),
+        "universal": universal_row(model, data, made_from, Threat("linf", 0.35)),
+        "targeted": targeted_row(model, data, Threat("linf", 0.4), 4),
     }
-    threat, home = Threat("linf", 0.35), torch.zeros_like(x[:1])
-    made = universal(model, (task.train.x[:256], task.train.y[:256]), threat, UniversalSettings(epochs=8))
-    noise = [threat.check(home).random_start(home, Draws.of(home, s), surface=True) for s in range(RANDOM)]
-    chance = max(1 - Universal(delta, threat, 0.0).accuracy(model, (x, y)) for delta in noise)
-    inside = bool(threat.check(home).contains(made.delta, home).all())
-    rows["universal"] = {"broken": 1 - made.accuracy(model, (x, y)), "chance": chance, "obeyed": inside}
-    target = (y + 1) % 4
-    aimed = PGD(steps=40)(model, x, y, Threat("linf", 0.4), target=target)
-    hit = max(
-        float((model(Threat("linf", 0.4).check(x).random_start(x, Draws.of(x, s))).argmax(1) == target).double().mean())
-        for s in range(RANDOM)
-    )
-    kept = bool(Threat("linf", 0.4).check(x).contains(aimed.x_adv, x).all())
-    rows["targeted"] = {"broken": float(aimed.success.double().mean()), "chance": hit, "obeyed": kept}
-    return rows
+
+
+class Behind(nn.Module):
+    """A model of tokens behind its embedding."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
+        found: Tensor = self.model.from_embedding(e, lengths)
+        return found
+
+
+@torch.no_grad()
+def embed(model: Any, x: Tensor, y: Tensor, lengths: Tensor | None) -> Samples:
+    return Samples(model.embed(x.long()), y, lengths)
+
+
+def check_embeddings(task: Task, model: Any) -> dict[str, Any]:
+    """The threats of real numbers on embedded tokens; a unit is the deviation of an entry of the table."""
+    train = task.train.select(torch.arange(256))
+    data, made_from = embed(model, *right_rows(model, task)), embed(model, train.x, train.y, train.lengths)
+    behind, unit = Behind(model), float(data.x.std())
+    wide = tuple([0.2 * unit] * (data.x.shape[2] // 2) + [0.05 * unit] * (data.x.shape[2] - data.x.shape[2] // 2))
+    return {
+        "embedding, linf": row(behind, data, Threat("linf", 0.1 * unit), APGD()),
+        "embedding, eps for each channel": row(behind, data, Threat("linf", wide), APGD()),
+        "embedding, 3 time steps": row(behind, data, Threat("linf", 2.0 * unit, steps=3), SparseSteps()),
+        "embedding, band 0 to 0.1": row(behind, data, Threat("linf", 0.2 * unit, band=(0.0, 0.1)), APGD()),
+        "embedding, answers alone, l2": row(
+            behind, data, Threat("l2", 4.0 * unit), HopSkipJump(iterations=8, queries=30)
+        ),
+        "embedding, universal": universal_row(behind, data, made_from, Threat("linf", 0.3 * unit)),
+        "embedding, targeted": targeted_row(behind, data, Threat("linf", 0.3 * unit), task.classes or 2),
+    }
 
 
 def check_tokens(task: Task, model: nn.Module, k: int) -> dict[str, Any]:
@@ -153,7 +213,8 @@ def main() -> None:
     ):
         task = load_task(name, **options)  # type: ignore[arg-type]
         task = task if samples is None else task.head(samples)
-        found[name] = check_tokens(task, train(task, epochs), 3)
+        model = train(task, epochs)
+        found[name] = check_tokens(task, model, 3) | check_embeddings(task, model)
         print(json.dumps(found[name], indent=1), flush=True)
     record = about(processor(1)) | {"threats": found, "seconds": round(time.perf_counter() - begun, 1)}
     if given.out is not None:

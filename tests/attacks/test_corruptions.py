@@ -150,7 +150,9 @@ def test_the_report_shows_it_beside_attacks() -> None:
         "task": {"name": "digits"},
         "corruptions": {"clean": 0.1, "errors": errors, "mean_error": 0.3, "by_severity": errors["noise"],
                         "regression": False},
-        "attacks": {"a": {"checkpoint": "best", "eps": 0.1, "norm": "linf", "accuracy": 0.4, "pgd10": {"accuracy": 0.5}}},
+        "attacks": {
+            "a": {"checkpoint": "best", "eps": 0.1, "norm": "linf", "accuracy": 0.4, "pgd10": {"accuracy": 0.5}},
+        },
         "certificate": {"curve": [{"radius": 0.1, "certified": 0.2}]},
     }  # fmt: skip
     ((name, bars),) = robustness_bars([("s4", record)])

@@ -243,7 +243,12 @@ class Layer(Freezable, ABC):
         return y_t.to(x_t.dtype), state
 
     def states(
-        self, x: Tensor, at: int | Sequence[int] | Tensor | None = None, state: State = None, *, dt: Tensor | None = None
+        self,
+        x: Tensor,
+        at: int | Sequence[int] | Tensor | None = None,
+        state: State = None,
+        *,
+        dt: Tensor | None = None,
     ) -> State:
         """The states in between: after step t of x (b, l, d) for each t of `at` (None: after every step).
 

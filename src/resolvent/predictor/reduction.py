@@ -3,11 +3,13 @@
     small, found = reduce_model(model, error=1e-3)
     print(found)          # d_state before and after; how far each layer's output can move
 
-For every input u of a layer  ||y - y_small||_2 <= error gain ||u||_2,  where gain is the layer's own largest: the
-H-infinity norm of the difference of the two systems is at most twice the sum of the Hankel singular values that were
-dropped (analysis.balanced_truncation), and what the modal form in the model's own precision adds is measured over
-frequencies and counted in.
-The states of all layers are as many as the most demanding one needs: a model has one d_state.
+For every input u of a layer  ||y - y_small||_2 <= error gain ||u||_2,  where gain is the layer's own largest. The error
+is certified, not sampled: the upper end of the bracket of `hinf_norm` around the difference of the two systems, the one
+of the layer as it was and the one of the layer as it is now, with its parameters in the model's own precision. It is
+that of exact arithmetic; what a pass in float32 rounds comes on top, before and after.
+
+The fewest states are found by bisection over the order of the truncated systems. The states of all layers are as many
+as the most demanding one needs: a model has one d_state.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from typing import Any
 
 import torch
 
-from resolvent.analysis import Reduction, balanced_truncation
+from resolvent.analysis import Reduction, balanced_truncation, difference, hankel_singular_values, hinf_norm
 from resolvent.models import Model, TwoTower, build_model
 from resolvent.models.config import ModelConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.predictor.modes import Modes, largest_difference, modes_of
+from resolvent.ssm import System
 
-_TRIES = 4  # tolerances that are tried where the modal form takes part of the error for itself
+_WIDTH = 1e-2  # of the bracket around an error, relative
 
 
 class CannotReduce(ValueError):
@@ -39,10 +42,10 @@ class LayerReduction:
     name: str
     before: int
     after: int
-    error: float  # certified: truncation and modal form together
-    gain: float  # the largest of the layer itself, over a grid of frequencies
+    error: float  # certified: no input of norm 1 moves the output further
+    measured: float  # the largest that was found at a frequency
+    gain: float  # the largest of the layer itself, over a grid of frequencies: no more than its H-infinity norm
     truncation: float  # twice the sum of the dropped Hankel singular values, of the worst channel
-    modal: float  # what modal form and precision add, over a grid of frequencies
 
 
 @dataclass(frozen=True)
@@ -97,27 +100,47 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
     held = {name: layer for name, layer in model.named_modules() if hasattr(layer, "set_modes")}
     config = _layer_config(model.config, held)
     gains = {name: _gain(layer) for name, layer in held.items()}
-    share = 0.9 * error
-    for _ in range(_TRIES):
-        found = {name: _modes(layer, share * gains[name]) for name, layer in held.items()}
+    best, cuts = None, ()
+    low, high = _fewest(held, gains, error), max(_wide_system(layer).states for layer in held.values())
+    while low <= high:
+        order = (low + high) // 2
+        found = {name: _modes(layer, order) for name, layer in held.items()}
         count = max(modes.places for modes, _ in found.values())
         small = _with_states(model, config, 2 * count)
-        cuts = _fill(small, held, found, gains)
-        if all(each.error <= error * each.gain for each in cuts):
-            break
-        share /= 4
-    else:
-        worst = max(cuts, key=lambda each: each.error / each.gain)
+        tried = _fill(small, held, found, gains)
+        if all(each.error <= error * each.gain for each in tried):
+            best, cuts, high = small, tried, order - 1
+        else:
+            low = order + 1
+    if best is None:
+        worst = max(tried, key=lambda each: each.error / each.gain)
         raise CannotReduce(
             f"reduce: {worst.name} moves by {worst.error / worst.gain:.3g} of its gain, above the error {error:g}: the "
             "modal form loses too much; allow a larger one."
         )
-    if 2 * count >= config.d_state:
+    if cuts[0].after >= config.d_state:
         raise CannotReduce(
-            f"reduce: within the error {error:g} the layers need {2 * count} of {config.d_state} states: nothing to "
-            "gain; allow a larger one."
+            f"reduce: within the error {error:g} the layers need {cuts[0].after} of {config.d_state} states: nothing "
+            "to gain; allow a larger one."
         )
-    return small.train(model.training), ModelReduction(cuts, float(error))
+    return best.train(model.training), ModelReduction(cuts, float(error))
+
+
+@torch.no_grad()
+def _fewest(held: dict[str, Any], gains: dict[str, float], error: float) -> int:
+    """No system of fewer states is as close: the error is at least the first Hankel singular value that is dropped."""
+    counts = [1]
+    for name, layer in held.items():
+        values = hankel_singular_values(_wide_system(layer))
+        counts.append(int((values > error * gains[name]).sum(-1).max()))
+    return max(counts)
+
+
+@torch.no_grad()
+def _wide_system(layer: Any) -> System:
+    """In float64: the system of the parameters as they are."""
+    system: System = copy.deepcopy(layer).double().system()
+    return system
 
 
 def _layer_config(config: ModelConfig, held: dict[str, Any]) -> S4DConfig | S5Config:
@@ -135,16 +158,16 @@ def _layer_config(config: ModelConfig, held: dict[str, Any]) -> S4DConfig | S5Co
 @torch.no_grad()
 def _gain(layer: Any) -> float:
     """The largest gain over a grid of frequencies: no more than the H-infinity norm."""
-    system = copy.deepcopy(layer).double().system()
+    system = _wide_system(layer)
     silent = replace(system, C=torch.zeros_like(system.C), D=torch.zeros_like(system.D))
     return float(largest_difference(system, silent).max())
 
 
-def _modes(layer: Any, tolerance: float) -> tuple[Modes, Reduction]:
-    wide = copy.deepcopy(layer).double()
-    with torch.no_grad():
-        reduced = balanced_truncation(wide.system(), tolerance=tolerance)
-        return modes_of(reduced.system), reduced
+@torch.no_grad()
+def _modes(layer: Any, order: int) -> tuple[Modes, Reduction]:
+    system = _wide_system(layer)
+    reduced = balanced_truncation(system, order=min(order, system.states))
+    return modes_of(reduced.system), reduced
 
 
 def _with_states(model: Model | TwoTower, own: S4DConfig | S5Config, d_state: int) -> Model | TwoTower:
@@ -172,9 +195,9 @@ def _fill(
         modes, reduced = found[name]
         new: Any = small.get_submodule(name)
         new.set_modes(*_pad(modes, new.d_state // 2))
-        modal = float(largest_difference(copy.deepcopy(new).double().system(), reduced.system).max())
-        cut = float(reduced.error_bound.max())
-        lines.append(LayerReduction(name, layer.d_state, new.d_state, cut + modal, gains[name], cut, modal))
+        apart = hinf_norm(difference(_wide_system(layer), _wide_system(new)), _WIDTH)
+        error, measured, cut = (float(v.max()) for v in (apart.upper, apart.lower, reduced.error_bound))
+        lines.append(LayerReduction(name, layer.d_state, new.d_state, error, measured, gains[name], cut))
     return tuple(lines)
 
 

@@ -22,7 +22,6 @@ from resolvent.attacks.setting import check_count
 from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
 
-
 _AT_ONCE = 1 << 24  # promises of swaps, or tokens of sequences to be tried, that are held at a time
 
 
