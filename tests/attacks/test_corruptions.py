@@ -136,6 +136,36 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main([*words, "--only", "fog"]) == 2
 
 
+def test_half_types_are_corrupted_as_float32() -> None:
+    x = torch.randn(12, 20, 2, generator=torch.Generator().manual_seed(0)).bfloat16()
+    y, seen = torch.zeros(12, dtype=torch.int64), []
+
+    def f(u: Tensor) -> Tensor:
+        seen.append(u.dtype)
+        return torch.stack([u.float().mean((1, 2)), -u.float().mean((1, 2))], 1)
+
+    half = evaluate_corruptions(f, (x, y))
+    assert set(seen) == {torch.bfloat16}
+    assert half.mean_error == pytest.approx(evaluate_corruptions(f, (x.float(), y)).mean_error, abs=0.05)
+
+
+def test_flags_of_gaps_are_left_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, flag = torch.randn(6, 20, 2, generator=generator), (torch.rand(6, 20, 1, generator=generator) < 0.2).float()
+    both, seen = torch.cat([x, flag], 2), []
+
+    def f(u: Tensor) -> Tensor:
+        seen.append(u)
+        return torch.stack([u.mean((1, 2)), -u.mean((1, 2))], 1)
+
+    y, bounds = torch.zeros(6, dtype=torch.int64), ((-4.0, -4.0, 0.0), (4.0, 4.0, 1.0))
+    evaluate_corruptions(f, (both, y), bounds=bounds, flags=1)
+    assert all(torch.equal(u[..., 2:], flag) for u in seen)
+    assert sum(not torch.equal(u[..., :2], x) for u in seen) > 40
+    with pytest.raises(ValueError, match="nothing is left"):
+        evaluate_corruptions(f, (both, y), flags=3)
+
+
 def test_the_report_shows_it_beside_attacks() -> None:
     from resolvent.report.figures.corruption import (
         COLOURS,

@@ -117,10 +117,13 @@ def evaluate_corruptions(
     data: Any,
     *,
     bounds: Any = None,
+    flags: int = 0,
     settings: CorruptionSettings | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> CorruptionReport:
     """f on data (x, y) or (x, y, lengths), or a loader of such, with x (n, l, c) real; values stay within `bounds`.
+
+    flags   so many last channels tell where a value was missing: no measurements, and left as they are
 
     Examples:
         >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
@@ -138,9 +141,16 @@ def evaluate_corruptions(
         )
     if not bool(torch.isfinite(x).all()):
         raise ValueError("evaluate_corruptions: x holds NaN or infinity; clean the input first.")
-    mean, deviation = _statistics(x, lengths)
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()  # half types have neither quantiles nor digits
+    check_count("evaluate_corruptions", 0, flags=flags)
+    real = x.shape[2] - flags
+    if real < 1:
+        raise ValueError(f"evaluate_corruptions: {flags} of {x.shape[2]} channels are flags: nothing is left.")
+    wide, still = wide[..., :real], x[..., real:]
+    limits = bounds if bounds is None or not flags else tuple(_cut(bound, real) for bound in bounds)
+    mean, deviation = _statistics(wide, lengths)
     victim, errors = Victim(f, how.batch_size), {}
-    chosen = how.chosen(x.shape[2])
+    chosen = how.chosen(real)
     with victim.attacked():
         clean = _error(victim, x, y, lengths)
         for number, each in enumerate(chosen):
@@ -148,8 +158,8 @@ def evaluate_corruptions(
             for severity, size in zip(SEVERITIES, each.sizes, strict=True):
                 draws = Draws.of(x, how.seed).fold(each.name).fold(severity)
                 own = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
-                moved = corrupt(Scene(x, own, mean, deviation, draws), each, size, bounds)
-                row.append(_error(victim, moved, y, lengths))
+                moved = corrupt(Scene(wide, own, mean, deviation, draws), each, size, limits)
+                row.append(_error(victim, torch.cat([moved.to(x.dtype), still], 2), y, lengths))
                 if listener is not None:
                     listener("corruptions", number * len(SEVERITIES) + severity, len(chosen) * len(SEVERITIES))
             errors[each.name] = tuple(row)
@@ -184,6 +194,13 @@ def _error(victim: Victim, x: Tensor, y: Tensor, lengths: Tensor | None) -> floa
         raise ValueError(f"evaluate_corruptions: expected logits (n, classes), got {tuple(output.shape)}.")
     wrong = (output > 0).squeeze(1).long() != y if output.shape[1] == 1 else output.argmax(1) != y
     return float(wrong.double().mean())
+
+
+def _cut(bound: Any, real: int) -> Any:
+    """Of the first channels; one for all of them stays."""
+    if isinstance(bound, Tensor) and bound.dim() and bound.shape[-1] > 1:
+        return bound[..., :real]
+    return bound[:real] if isinstance(bound, tuple) else bound
 
 
 def _mean(values: Sequence[float]) -> float:

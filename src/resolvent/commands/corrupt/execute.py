@@ -13,6 +13,7 @@ from resolvent.commands.attack.progress import progress_bar
 from resolvent.commands.corrupt.options import Corrupt
 from resolvent.disk import Damaged, read_json, write_json
 from resolvent.predictor.samples import samples_of
+from resolvent.predictor.saved import preprocess_in
 from resolvent.report.runs import CORRUPTION
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
@@ -32,9 +33,13 @@ def run(request: Corrupt) -> int:
         found = samples_of(request.run, request.data, reading(request), request.checkpoint)
         model = load(str(request.run), "{}", request.checkpoint).to(device)
         data = tuple(part.to(device) for part in found.data)
+        learned = preprocess_in(request.run, request.checkpoint)
+        flags = 0 if learned is None else len(learned.flagged)
         progress, listener = progress_bar(console)
         with progress:
-            report = evaluate_corruptions(model, data, bounds=found.bounds, settings=settings, listener=listener)
+            report = evaluate_corruptions(
+                model, data, bounds=found.bounds, flags=flags, settings=settings, listener=listener
+            )
         relative = None if other is None else report.relative_error(other)
     except KeyboardInterrupt:
         console.print("stopped; nothing was written.")
