@@ -100,7 +100,8 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
     held = {name: layer for name, layer in model.named_modules() if hasattr(layer, "set_modes")}
     config = _layer_config(model.config, held)
     gains = {name: _gain(layer) for name, layer in held.items()}
-    best, cuts = None, ()
+    best: Model | TwoTower | None = None
+    cuts: tuple[LayerReduction, ...] = ()
     low, high = _fewest(held, gains, error), max(_wide_system(layer).states for layer in held.values())
     while low <= high:
         order = (low + high) // 2

@@ -113,7 +113,7 @@ class SubstitutionResult:
     @classmethod
     def joined(cls, parts: list[SubstitutionResult]) -> SubstitutionResult:
         names = ("tokens", "success", "margin", "changed", "queries")
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names), parts[0].name)
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, name=parts[0].name)
 
     @property
     def accuracy(self) -> float:
