@@ -6,16 +6,18 @@ else
 BIN := $(VENV)/bin
 endif
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# empty in recipes: processes keep the bytecode of what they import, for the next one
+export PYTHONDONTWRITEBYTECODE =
 # what the demo needs, and what tests, lint and docs need besides
 INSTALL = $(VENV)/.installed
 DEV     = $(VENV)/.installed-dev
 
 .PHONY: demo test test-slow lint bench docs clean
 
+# --no-compile: most of torch is never imported, and what is compiles then
 $(INSTALL): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) -e ".[cpu,report]"
+	$(PIP) --no-compile torch -e ".[cpu,report]"
 	$(BIN)/python -c "open('$(INSTALL)', 'w').close()"
 
 $(DEV): $(INSTALL)

@@ -18,6 +18,7 @@ from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.store import Store, open_store
 from resolvent.experiments.study import Job, Study, run_study
+from resolvent.experiments.workers import begin_apart
 from resolvent.training import Paused
 
 WAIT = 2.0  # seconds between looks at cells that others hold
@@ -47,7 +48,7 @@ def sweep(
     store = open_store(root) if isinstance(root, str | Path) else root
     places = {cell.place: cell for cell in cells}
     numbers = {place: f"[{i}/{len(places)}]" for i, place in enumerate(places, 1)}
-    open_cells, taken, lacking = dict(places), set[str](), list[FileNotFoundError]()
+    open_cells, taken, lacking = dict(begin_apart([*places.items()])), set[str](), list[FileNotFoundError]()
     while open_cells:
         before = len(open_cells)
         for place, cell in list(open_cells.items()):

@@ -14,7 +14,7 @@ from resolvent.experiments.recipes.compared import Compared, make_compared
 from resolvent.experiments.recipes.size import Size
 
 EPS = 0.1  # of inputs in [0, 1]
-KINDS: tuple[Kind, ...] = ("trades", "standard")  # long ones first: workers end together
+KINDS: tuple[Kind, ...] = ("trades", "standard")  # each half of the list takes one of two workers about as long
 SLOW = ("mamba", "gru", "cnn", "linear")  # where half of the samples withstand AutoAttack, it takes them a minute
 BETA = 1.0  # of TRADES; how it was found is told in docs/runs.md
 SAMPLES = 128
