@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import nn
 
 from resolvent.commands.analyse.options import Analyse
-from resolvent.commands.attack.execute import load, reading
+from resolvent.commands.attack.execute import load
 from resolvent.data.task import Split
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages.attributed import attribute
@@ -82,7 +82,7 @@ def _attribution(request: Analyse, target: Path, model: nn.Module) -> dict[str, 
     if not (target / CELL).is_file() or not isinstance(model, Model | TwoTower):
         raise UsageError(f"--attribution needs a folder that `resolvent run` wrote: there is no {CELL} in {target}.")
     cell = Folder(target).cell()
-    found = samples_of(target, request.data, reading(request))
+    found = samples_of(target, request.data, request.new.reading())
     test = Split(found.x, found.y, found.lengths)
     return attribute(model.eval(), open_task(cell.task), cell.goal, cell.seed, test=test, bounds=found.bounds)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from resolvent.commands.run.train_options import Rule
+from resolvent.commands.new_data import FileOptions, NewFile
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,6 @@ class Analyse:
     """A run's folder: also which component damps or spreads the attack that the run was measured by."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
     """--attribution on a task's test split or a new file, preprocessed as the run's own data, instead of these."""
-    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    """--data: the column of a table that holds the answers; as in training when left out."""
-    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
-    """--data: how missing values are filled; as in training when left out."""
-    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """--data: the first line of a CSV is a sample, not the names of the columns."""
     out: Path = Path("out/analysis")
     """The folder for analysis.html and analysis.json."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -50,6 +44,7 @@ class Analyse:
     """Also write every figure to this folder, as SVG and as PDF."""
     seed: int = 0
     """Where the weights of a preset start."""
+    new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:
         from resolvent.commands.analyse.execute import run

@@ -15,19 +15,16 @@ from resolvent.attacks.autoattack.curve import Curve
 from resolvent.attacks.autoattack.evaluate import RECORD, EvaluationSettings
 from resolvent.attacks.autoattack.presets import check_preset
 from resolvent.attacks.victim import Victim
-from resolvent.commands.analyse.options import Analyse
 from resolvent.commands.attack.options import Attack
 from resolvent.commands.attack.progress import progress_bar
 from resolvent.commands.attack.regression import attack_regression
 from resolvent.commands.attack.sizes import threats_of
 from resolvent.commands.attack.tokens import attack_tokens, in_embedding
 from resolvent.commands.attack.weights import load_weights
-from resolvent.commands.certify.options import Certify
-from resolvent.commands.corrupt.options import Corrupt
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.stages.together import curve_together
-from resolvent.predictor.samples import Reading, samples_of
+from resolvent.predictor.samples import samples_of
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
 from resolvent.training.process_group import join_torchrun, speaks
 from resolvent.training.step.criterion import binary, pair_logits
@@ -46,10 +43,10 @@ def run(request: Attack) -> int:
         require_writable(request.out / RECORD, "--out")
     try:
         check_preset(request.preset)
-        settings = EvaluationSettings(request.seed, request.batch_size, request.samples, limit=request.limit)
+        settings = EvaluationSettings(request.seed, request.batch_size, request.on.samples, limit=request.limit)
         threats = threats_of(request, request.norm, learned_by(request), EPS)  # before any work
         threats = tuple(replace(each, **_shape(request)) for each in threats)
-        found = samples_of(Path(request.run), request.data, reading(request), request.checkpoint)
+        found = samples_of(Path(request.run), request.on.data, request.new.reading(), request.checkpoint)
         device = require_device(request.device)
         model = load(request.run, request.kwargs, request.checkpoint, request.weights).to(device)
         data = _in_type_of(model, found.data)
@@ -109,11 +106,6 @@ def learned_by(request: Attack) -> Preprocess | None:
     """How the run scaled its data; None for a class, or a model that says nothing of its data."""
     folder = Path(request.run)
     return preprocess_in(folder, request.checkpoint) if folder.is_dir() else None
-
-
-def reading(request: Attack | Certify | Corrupt | Analyse) -> Reading:
-    """What was asked for a new file; the rest is as in training."""
-    return Reading(request.label, request.missing, None if request.header else False)
 
 
 def _in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

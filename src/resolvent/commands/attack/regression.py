@@ -22,7 +22,7 @@ def attack_regression(
         raise UsageError(f"--preset {request.preset} is for classes; a model with real outputs takes standard or fast.")
     if request.limit is not None:
         raise UsageError("--limit is for classes; with --out a stopped attack on real outputs goes on.")
-    settings = RegressionSettings(request.seed, request.batch_size, request.samples, request.preset == "standard")
+    settings = RegressionSettings(request.seed, request.batch_size, request.on.samples, request.preset == "standard")
     for threat in threats:
         out = request.out
         if out is not None and len(threats) > 1:

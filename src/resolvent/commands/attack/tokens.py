@@ -24,7 +24,7 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     assert request.substitutions is not None
     how = Substitution(request.substitutions, request.beam, batch_size=request.batch_size)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    x, y, *rest = (part[: request.samples].to(device) for part in data)
+    x, y, *rest = (part[: request.on.samples].to(device) for part in data)
     found = how(model, x, y, lengths=rest[0] if rest else None)
     clean = _accuracy(model, (x, y, *rest), request.batch_size)
     console.print(f"clean accuracy {clean:.2%}\n{found}", highlight=False, soft_wrap=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import tyro
 
-from resolvent.commands.run.train_options import Rule
+from resolvent.commands.new_data import FileOptions, NewFile
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,6 @@ class Bench:
     """The folder of a run, of one of its checkpoints, or of a saved model."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
     """RUN: a task's test split, or a file with answers or without; the run's own test samples when left out."""
-    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    """--data: the column of a table that holds the answers; as in training when left out."""
-    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
-    """--data: how missing values are filled; as in training when left out."""
-    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """--data: the first line of a CSV is a sample, not the names of the columns."""
     layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of s4, s4d, dss, ema, s5, lru, l2ru, s6, rglru; all of them when left out."""
     batch: int = 8
@@ -60,6 +54,7 @@ class Bench:
     """Threads of a CPU; as many as torch takes when left out."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write everything to this file."""
+    new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:
         if self.run is not None:

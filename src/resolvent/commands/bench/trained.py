@@ -54,7 +54,7 @@ def run(request: Bench) -> int:
 def measure(request: Bench, device: torch.device) -> dict[str, Any]:
     """Milliseconds of each piece of work, and what it was done on; None where a model has no such work."""
     assert request.run is not None
-    made = load(request.run, device=device, missing=request.missing if request.data else None)
+    made = load(request.run, device=device, missing=request.new.missing if request.data else None)
     read = _reader(request, made)
     raw = read()
     one = Raw(raw.x[:1], lengths=None if raw.lengths is None else raw.lengths[:1])
@@ -79,7 +79,7 @@ def _reader(request: Bench, made: Predictor) -> Callable[[], Raw]:
     """From the file each time; the run's own samples are at hand."""
     data = request.data
     if data is not None:
-        return lambda: read_samples(made, data, request.label, None if request.header else False)
+        return lambda: read_samples(made, data, request.new.label, request.new.reading().header)
     assert request.run is not None
     own = samples_of(request.run)
     return lambda: Raw(own.x, own.y, own.lengths)

@@ -31,7 +31,7 @@ from resolvent.attacks import EvaluationSettings, Threat, evaluate
 from resolvent.attacks.autoattack.outcome import standard_error
 from resolvent.attacks.autoattack.presets import check_preset
 from resolvent.attacks.threat.threat import Sizes
-from resolvent.commands.attack.execute import load, reading
+from resolvent.commands.attack.execute import load
 from resolvent.commands.attack.sizes import line_of, threats_of
 from resolvent.commands.certify.options import Certify
 from resolvent.commands.certify.stages import pad_stages, stages_of
@@ -146,9 +146,10 @@ def _records(request: Certify, threats: Sequence[Threat], console: Console) -> t
 
 def _samples(request: Certify, model: Model, console: Console) -> Data:
     """The first of them that were asked for, in the type of the model where both are float32 or float64."""
-    if request.samples is not None and request.samples < 1:
-        raise UsageError(f"--samples must be at least 1, got {request.samples}; leave it out for all of them.")
-    found, n = samples_of(request.run, request.data, reading(request), request.checkpoint), request.samples
+    if request.on.samples is not None and request.on.samples < 1:
+        raise UsageError(f"--samples must be at least 1, got {request.on.samples}; leave it out for all of them.")
+    found = samples_of(request.run, request.on.data, request.new.reading(), request.checkpoint)
+    n = request.on.samples
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     own, full = next(model.parameters()).dtype, (torch.float32, torch.float64)

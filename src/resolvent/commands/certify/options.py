@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from resolvent.commands.run.train_options import Rule, option
+from resolvent.commands.new_data import FileOptions, NewFile, SampleOptions, Samples
+from resolvent.commands.run.train_options import option
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,6 @@ class Certify:
     """The same in the units of the file that the run was trained on."""
     tolerance: Annotated[float | None, option("ERROR")] = None
     """Of a model with real outputs: the error (root mean square over a sample's outputs) that may not be exceeded."""
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
-    """A task by name (its test split), or a file (.npz, .safetensors, .csv, .parquet, .ts); the run's own data."""
-    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    """--data: the column of a table that holds the answers; as in training when left out."""
-    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
-    """--data: how missing values are filled; as in training when left out."""
-    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """--data: the first line of a CSV is a sample, not the names of the columns."""
-    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Only the first so many."""
     preset: str = "fast"
     """The attack that the certificate is held against; none to leave it out."""
     smoothing: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
@@ -61,6 +52,8 @@ class Certify:
     """Where random numbers start."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write everything to this file."""
+    on: Samples = field(default_factory=SampleOptions)
+    new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:
         from resolvent.commands.certify.execute import run

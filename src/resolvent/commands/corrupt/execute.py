@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from resolvent.attacks import CorruptionReport, CorruptionSettings, evaluate_corruptions
-from resolvent.commands.attack.execute import load, reading
+from resolvent.commands.attack.execute import load
 from resolvent.commands.attack.progress import progress_bar
 from resolvent.commands.corrupt.options import Corrupt
 from resolvent.disk import Damaged, read_json, write_json
@@ -24,13 +24,13 @@ def run(request: Corrupt) -> int:
     """Print the report; 0 when done. What the user can mend comes as a UsageError."""
     console = Console(soft_wrap=True, highlight=False)
     try:
-        settings = CorruptionSettings(request.seed, request.batch_size, request.samples, request.only)
+        settings = CorruptionSettings(request.seed, request.batch_size, request.on.samples, request.only)
         other = None if request.baseline is None else _read_report(request.baseline)
         if other is not None and request.only:
             raise UsageError("--baseline holds all corruptions; leave out --only.")
         device = require_device(request.device)
         require_writable(request.run / CORRUPTION, "RUN")
-        found = samples_of(request.run, request.data, reading(request), request.checkpoint)
+        found = samples_of(request.run, request.on.data, request.new.reading(), request.checkpoint)
         model = load(str(request.run), "{}", request.checkpoint).to(device)
         data = tuple(part.to(device) for part in found.data)
         learned = preprocess_in(request.run, request.checkpoint)
@@ -49,7 +49,7 @@ def run(request: Corrupt) -> int:
     console.print(str(report))
     if relative is not None:
         console.print(f"relative to {request.baseline}: {relative:.4g}")
-    if request.data is None and not request.only:  # of the run's own test samples: what the report shows
+    if request.on.data is None and not request.only:  # of the run's own test samples: what the report shows
         held = report.to_dict() | {"seed": request.seed, "checkpoint": request.checkpoint}
         write_json(request.run / CORRUPTION, held)
         console.print(f"record: {request.run / CORRUPTION}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from resolvent.commands.run.train_options import Rule, option
+from resolvent.commands.new_data import FileOptions, NewFile, SampleOptions, Samples
+from resolvent.commands.run.train_options import option
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,14 @@ class Corrupt:
     """Some of noise, drift, tone, clipping, channels, spans, jitter, rate, warping; all of them when left out."""
     baseline: Annotated[Path | None, option("RUN")] = None
     """Another run that was corrupted: the error is told relative to its, too."""
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
-    """A task by name (its test split) or a file; else the run's own."""
-    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    """--data: the column of a table that holds the answers; as in training when left out."""
-    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
-    """--data: how missing values are filled; as in training when left out."""
-    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """--data: the first line of a CSV is a sample, not the names of the columns."""
-    samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Only the first so many."""
     batch_size: int = 256
     """At most so many samples pass through the model at once."""
     seed: int = 0
     """Where random numbers start."""
     device: str = "cpu"
     """Where the model runs, e.g. cuda."""
+    on: Samples = field(default_factory=SampleOptions)
+    new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:
         from resolvent.commands.corrupt import execute

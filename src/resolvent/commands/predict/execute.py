@@ -34,8 +34,8 @@ def run(request: Predict) -> int:
         require_writable(request.out, "--out")
     device = require_device(request.device)
     try:
-        made = load(request.run, checkpoint=request.checkpoint, device=device, missing=request.missing)
-        raw = read_samples(made, request.file, request.label, None if request.header else False)
+        made = load(request.run, checkpoint=request.checkpoint, device=device, missing=request.new.missing)
+        raw = read_samples(made, request.file, request.new.label, request.new.reading().header)
         outputs = made.outputs(raw)
     except (ValueError, TypeError, OSError, ImportError) as wrong:
         raise UsageError(str(wrong).removeprefix("load: ").removeprefix("from_file: ")) from wrong

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from resolvent.commands.run.train_options import Rule
+from resolvent.commands.new_data import FileOptions, NewFile
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,9 @@ class Predict:
     """Write every prediction, with the probability of each class, to this file."""
     checkpoint: Literal["best", "last", "best_by_test"] = "best"
     """Which weights of a run."""
-    label: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
-    """The column of a table that holds the answers; as in training when left out, and it may be absent."""
-    missing: Annotated[Rule | None, tyro.conf.arg(metavar="{refuse,zero,mean,ffill,flag}")] = None
-    """How missing values are filled; as in training when left out."""
-    header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
-    """The first line of a CSV is a sample, not the names of the columns."""
     device: str = "cpu"
     """Where the model runs, e.g. cuda."""
+    new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:
         from resolvent.commands.predict.execute import run
