@@ -31,8 +31,10 @@ LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
 def run(request: Bench) -> int:
     """0 when measured; 1 when a layer's values disagree with its plain version, whose times are then not told."""
     console = Console(highlight=False)
-    for name in ("data", "label", "missing"):
-        if getattr(request, name) is not None:
+    new = request.new
+    given = {"data": request.data, "label": new.label, "missing": new.missing, "no-header": None if new.header else True}
+    for name, value in given.items():
+        if value is not None:
             raise UsageError(f"--{name} needs the folder of a run before it: layers are timed on random numbers.")
     if request.json is not None:
         require_writable(request.json, "--json")
