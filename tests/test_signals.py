@@ -139,3 +139,18 @@ def test_what_somebody_else_handles_stays_theirs() -> None:
 
 def test_an_import_deep_in_the_work_is_no_start() -> None:
     assert not importing(sys._getframe())
+
+
+def test_ctrl_c_before_signals_are_handled() -> None:
+    """The first import of the program takes some milliseconds, too."""
+    script = """
+import runpy, sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "resolvent.commands.signals":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+runpy.run_module("resolvent", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "resolvent: stopped.\n")

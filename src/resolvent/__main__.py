@@ -1,8 +1,13 @@
 """python -m resolvent, and the program `resolvent` itself."""
 
+import os
 import sys
 
-from resolvent.commands.signals import stoppable
+try:
+    from resolvent.commands.signals import stoppable
+except KeyboardInterrupt:  # Ctrl-C while the very first module is imported
+    os.write(2, b"resolvent: stopped.\n")
+    os._exit(130)
 
 
 def main() -> int:
