@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from resolvent.cli import main
 from resolvent.report.run_page import NAMES, write_report
 from resolvent.report.runs import read_runs
 from resolvent.report.tables.table import table
@@ -196,6 +197,16 @@ def test_a_record_whose_digest_fails_is_left_out_and_named(tmp_path: Path) -> No
     output = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
     assert "its digest is not that of its content" in output
     assert "s5 cifar10 pgd-at" not in output.split("<h2>Accuracy</h2>")[1]
+
+
+def test_the_command_names_what_the_page_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
+    (run(tmp_path, ("s5", "cifar10", "pgd-at"), 0) / "record.json").write_text('{"cell": {"recipe": 3}}')
+    assert main(["report", str(tmp_path)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("resolvent report: ")
+    assert "s5-cifar10-pgd-at/seed-0/record.json: cannot be read" in line
+    assert "left out" in line
 
 
 def test_a_record_beside_the_settings_of_another_run_is_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +51,17 @@ def write_page(folders: tuple[str, ...], target: str, title: str | None = None, 
         require_writable(place / "report.html", "--out")
         with told_as_usage(target):
             found = {_local(folder, Path(scratch) / str(i), most): folder for i, folder in enumerate(folders)}
-            page = write_report(list(found), place, title, shown={p: f for p, f in found.items() if is_url(f)})
+            copies = {copy: origin for copy, origin in found.items() if is_url(origin)}
+            page = write_report(list(found), place, title, copies, _warn)
             if is_url(target):
                 for made in place.iterdir():
                     Objects(target).send(made, made.name)
     return f"{target}/{page.name}" if is_url(target) else str(page.resolve())
+
+
+def _warn(line: str) -> None:
+    plain = "".join(c if c.isprintable() else "?" for c in line)  # a forged record may steer the terminal
+    print(f"resolvent report: {plain}", file=sys.stderr)
 
 
 def _local(folder: str, scratch: Path, most: int) -> Path:

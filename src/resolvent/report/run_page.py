@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,26 @@ SHOWN = 24  # figures of a kind; more would bury them
 
 
 def write_report(
-    folders: list[Path], out: Path, title: str | None = None, shown: dict[Path, str] | None = None
+    folders: list[Path],
+    out: Path,
+    title: str | None = None,
+    shown: dict[Path, str] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin."""
+    """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin;
+    `tell` hears of every run that the page leaves out, and why."""
     require_packages()
     runs = read_runs(folders, shown)
     try:
         texts = _texts(runs, title)
     except Exception as wrong:  # whatever a forged or odd record makes of it: the others are worth a page
-        texts = _texts(without_odd(runs, _texts, wrong), title)
+        runs = without_odd(runs, _texts, wrong)
+        texts = _texts(runs, title)
     for name, text in texts.items():
         write_text(out / name, text)
+    if tell is not None:
+        for line in runs.problems:
+            tell(line)
     return out / NAMES["html"]
 
 

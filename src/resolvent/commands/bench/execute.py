@@ -32,7 +32,7 @@ def run(request: Bench) -> int:
     """0 when measured; 1 when a layer's values disagree with its plain version, whose times are then not told."""
     console = Console(highlight=False)
     new = request.new
-    given = {"data": request.data, "label": new.label, "missing": new.missing, "no-header": None if new.header else True}
+    given = {"data": request.data, "label": new.label, "missing": new.missing, "no-header": not new.header or None}
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"--{name} needs the folder of a run before it: layers are timed on random numbers.")
