@@ -101,7 +101,7 @@ def test_head_is_taken_apart() -> None:
 
 
 def test_what_is_no_list_of_parts() -> None:
-    for wrong in ([], [nn.Linear(2, 2)]):
+    for wrong in ([], [nn.Linear(2, 2)], nn.Linear(2, 2)):
         with pytest.raises(TypeError, match="gain_parts"):
             certified_gain(wrong)
 

@@ -122,7 +122,7 @@ def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_
         >>> rv.analysis.certified_gain(model.gain_parts(64)).value <= 3.0001
         True
     """
-    if not parts or not all(isinstance(p, Part) for p in parts):
+    if not isinstance(parts, Sequence) or not parts or not all(isinstance(p, Part) for p in parts):
         raise TypeError("certified_gain: expected a list of Part, at least one; use model.gain_parts(length).")
     gains = tuple(_gain(part, system_gain or hinf_gain) for part in parts)
     broken = [leaf for gain in gains for leaf in _find_unbounded(gain)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from resolvent.experiments.cell import Cell
 from resolvent.experiments.store.folder import Described, Folder, RunError
 from resolvent.experiments.store.lock import Lock, Taken
+from resolvent.experiments.store.source import keep_source
 from resolvent.training.process_group import ProcessGroup
 
 
@@ -20,6 +22,8 @@ def enter_folder(folder: Folder, what: Described, group: ProcessGroup) -> Iterat
             try:
                 held.enter_context(Lock(folder.path))
                 folder.admit(what)
+                if isinstance(what, Cell):
+                    keep_source(what, folder.path)
             except (Taken, RunError, OSError) as error:
                 wrong = error
         wrong = group.gather(wrong)[0]

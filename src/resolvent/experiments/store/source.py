@@ -1,0 +1,48 @@
+"""What the user's own files held when a run was trained on them: no call answers for a file that has changed since."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from resolvent.disk import read_json, write_json
+from resolvent.experiments.cell import Cell
+from resolvent.experiments.store.folder import RunError
+
+SOURCE = "source.json"
+
+
+def keep_source(cell: Cell, folder: Path) -> None:
+    """Write the digests of the run's files once; afterwards refuse other content. A file that is gone is not another
+    one: a finished run needs it no more, and what still reads it says so."""
+    found = {str(path): _digest(path) for path in _files(cell) if path.is_file()}
+    held = _read_kept(folder)
+    for path, digest in found.items():
+        if held.get(path, digest) != digest:
+            raise RunError(
+                f"run: {path} has changed since {str(folder)!r} was trained on it; bring the file back, give the new "
+                "run a --name of its own, or let --overwrite train this one again."
+            )
+    if found and not found.keys() <= held.keys():
+        write_json(folder / SOURCE, {"files": held | found})
+
+
+def _files(cell: Cell) -> list[Path]:
+    """The file, and that of the test split where it has one of its own."""
+    named = (cell.task.file, cell.task.keywords().get("test") if cell.task.file is not None else None)
+    return [Path(name) for name in named if isinstance(name, str)]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_kept(folder: Path) -> dict[str, Any]:
+    """Nothing where it is damaged, or of an older version: it is made again."""
+    try:
+        held = read_json(folder / SOURCE)["files"]
+    except (ValueError, KeyError, OSError):
+        return {}
+    return held if isinstance(held, dict) else {}
