@@ -62,13 +62,21 @@ def test_the_file_of_the_test_split_counts_too(cell: Cell, file: Path, tmp_path:
         run_cell(both, tmp_path / "run")
 
 
-def test_a_damaged_note_is_made_again_and_older_runs_have_none(cell: Cell, tmp_path: Path) -> None:
-    run_cell(cell, tmp_path / "run", tell=lambda line: None)
+def test_of_older_runs_and_damaged_notes_nothing_is_known(cell: Cell, file: Path, tmp_path: Path) -> None:
+    done = run_cell(cell, tmp_path / "run", tell=lambda line: None)
     note = tmp_path / "run" / SOURCE
-    held = note.read_text()
-    note.write_text(held[:-9])
-    run_cell(cell, tmp_path / "run")
-    assert note.read_text() == held
+    note.write_text(note.read_text()[:-9])
+    exchange_labels(file)
+    assert run_cell(cell, tmp_path / "run")["training"] == done["training"]
     note.unlink()
-    run_cell(cell, tmp_path / "run")
-    assert note.read_text() == held
+    assert run_cell(cell, tmp_path / "run")["training"] == done["training"]
+    assert not note.exists()  # what the file holds now says nothing of what it held then
+
+
+def test_a_refused_call_holds_nobody_to_its_file(cell: Cell, file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    with pytest.raises(ValueError, match=r"mine\.npz"):
+        run_cell(cell, tmp_path / "run")
+    file.write_bytes(whole)
+    assert "training" in run_cell(cell, tmp_path / "run", tell=lambda line: None)

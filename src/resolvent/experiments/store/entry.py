@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.store.folder import Described, Folder, RunError
 from resolvent.experiments.store.lock import Lock, Taken
-from resolvent.experiments.store.source import keep_source
+from resolvent.experiments.store.source import require_source
 from resolvent.training.process_group import ProcessGroup
 
 
@@ -23,7 +23,7 @@ def enter_folder(folder: Folder, what: Described, group: ProcessGroup) -> Iterat
                 held.enter_context(Lock(folder.path))
                 folder.admit(what)
                 if isinstance(what, Cell):
-                    keep_source(what, folder.path)
+                    require_source(what, folder.path)
             except (Taken, RunError, OSError) as error:
                 wrong = error
         wrong = group.gather(wrong)[0]

@@ -11,6 +11,7 @@ from resolvent.data.preparation.keep import load_preprocess, preprocess_of, save
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.source import keep_source
 from resolvent.experiments.work import Work
 from resolvent.models.settings import to_dict
 from resolvent.training.process_group import current_group
@@ -27,6 +28,7 @@ def keep_preprocess(work: Work) -> None:
             save_preprocess(preprocess_of(work.task), folder)
         else:
             require_same(held, work.task, folder)
+        keep_source(work.cell, folder)
     current_group().wait()
 
 

@@ -14,18 +14,26 @@ SOURCE = "source.json"
 
 
 def keep_source(cell: Cell, folder: Path) -> None:
-    """Write the digests of the run's files once; afterwards refuse other content. A file that is gone is not another
-    one: a finished run needs it no more, and what still reads it says so."""
-    found = {str(path): _digest(path) for path in _files(cell) if path.is_file()}
+    """Write the digests of the files that a run has begun to read, those that it knows already aside."""
+    held, found = _read_kept(folder), _digests(cell)
+    if not found.keys() <= held.keys():
+        write_json(folder / SOURCE, {"files": found | held})
+
+
+def require_source(cell: Cell, folder: Path) -> None:
+    """Refuse files of other content than the run began with. One that is gone is not another one: a finished run needs
+    it no more, and what still reads it says so."""
     held = _read_kept(folder)
-    for path, digest in found.items():
+    for path, digest in _digests(cell).items() if held else ():
         if held.get(path, digest) != digest:
             raise RunError(
                 f"run: {path} has changed since {str(folder)!r} was trained on it; bring the file back, give the new "
                 "run a --name of its own, or let --overwrite train this one again."
             )
-    if found and not found.keys() <= held.keys():
-        write_json(folder / SOURCE, {"files": held | found})
+
+
+def _digests(cell: Cell) -> dict[str, str]:
+    return {str(path): _digest(path) for path in _files(cell) if path.is_file()}
 
 
 def _files(cell: Cell) -> list[Path]:
@@ -40,7 +48,7 @@ def _digest(path: Path) -> str:
 
 
 def _read_kept(folder: Path) -> dict[str, Any]:
-    """Nothing where it is damaged, or of an older version: it is made again."""
+    """Nothing where it is damaged, or the run is of an older version: what its files held is not known."""
     try:
         held = read_json(folder / SOURCE)["files"]
     except (ValueError, KeyError, OSError):
