@@ -27,7 +27,7 @@ class Run:
     }
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
-    """A recipe's name, or train: data, model and training options are for that."""
+    """A recipe's name, or train (data, model and training options)."""
     only: Annotated[str | None, option("TAG,TAG")] = None
     """Only runs of the recipe that carry these tags, e.g. s4,cifar10,trades."""
     size: Annotated[Literal["full", "small"] | None, option("SIZE")] = None

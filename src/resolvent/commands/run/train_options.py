@@ -27,7 +27,7 @@ class DataOptions:
     }
 
     data: Annotated[str | None, option("FILE")] = None
-    """A task by name, a file (.csv, .tsv, .npz, .parquet, .ts, .safetensors), or a folder of .npy."""
+    """A task, a file (csv, tsv, npz, parquet, ts, safetensors) or a folder of npy."""
     test: Annotated[str | None, option("FILE")] = None
     """Another file of that kind, all of it for the test."""
     label: Annotated[str | None, option("COLUMN")] = None
