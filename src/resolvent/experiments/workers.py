@@ -39,8 +39,8 @@ def work_together(
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryFile("w+") as errors:
         try:
-            for _ in range(workers):
-                processes.append(_start(command, environment, errors))
+            for number in range(workers):
+                processes.append(_start(command, environment | {PART: f"{number}/{workers}"}, errors))
             _follow(processes, store, places, tell, tick)
         finally:
             _end(processes)
