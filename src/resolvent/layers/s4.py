@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, group_parameters
-from resolvent.ops.blocked.tables import DenseBank, reals, wide
-from resolvent.ops.pairs import Number, complex_of, interleaved, joined, tensor_of
+from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide
+from resolvent.ops.modes.dense import DenseSource, flat_blocks
+from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.pairs import Number, complex_of, conjugate, interleaved, joined, tensor_of
 from resolvent.ssm import half_dplr
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR
@@ -111,10 +113,11 @@ class S4(Layer):
         return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
 
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        return siso.sequence(self, self._bank, x, state, lengths)
+        return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return siso.backward_sequence(self, self._bank_back, x, delay=True)
+        assert self.C_back is not None
+        return siso.backward_sequence(self, self._source(self.C_back), x, delay=True)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if self.discretisation == "zoh":
@@ -148,34 +151,65 @@ class S4(Layer):
         return bank.A, bank.B, bank.C
 
     def _continuous(self) -> tuple[Number, Number, Number, Tensor]:
-        """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
-        decay, frequency = timestep.positive(wide(self.log_decay)), wide(self.frequency)
-        lam, P, B = joined(-decay, frequency), complex_of(wide(self.P)), complex_of(wide(self.B))
-        lam, P, B = (t.repeat_interleave(self.d_model // self.n_ssm, 0) for t in (lam, P, B))
-        return lam, P, B, timestep.positive(wide(self.log_dt))
+        return _continuous(self.log_decay, self.frequency, self.P, self.B, self.log_dt)
 
     def _half(self) -> HalfDPLR:
-        lam, P, B, dt = self._continuous()
-        half = half_dplr.bilinear(lam, P, B, dt)
-        return half_dplr.contract(half, lam, P, dt, 8 * torch.finfo(self.dtype).eps)
+        return _half(self._continuous(), self.dtype)
 
     def _bank(self) -> DenseBank:
-        return self._dense_bank(self.C, wide(self.D))
+        return self._source(self.C, self.D)()
 
     def _bank_back(self) -> DenseBank:
         assert self.C_back is not None
-        return self._dense_bank(self.C_back, None)
+        return self._source(self.C_back)()
 
-    def _dense_bank(self, C: Tensor, D: Tensor | None) -> DenseBank:
-        row = interleaved(complex_of(wide(C)).conj() * 2)  # (d, 2n)
-        if self.discretisation == "bilinear":
-            half = self._half()
-            return DenseBank(half.dense(), interleaved(half.B_bar), row, D)
-        lam, P, B, dt = self._continuous()
-        A = half_dplr.real_matrix(lam, P, P)
-        zero = torch.zeros_like(row[:, :1, None])
-        held = discretise(System(Dense(A), interleaved(B)[..., None], row[:, None], zero), dt)
-        return DenseBank(held.A.dense(), held.B[..., 0], row, D)
+    def _source(self, C: Tensor, D: Tensor | None = None) -> DenseSource:
+        own = [self.log_decay, self.frequency, self.P, self.B, self.log_dt, C]
+        return DenseSource(TABLES, own if D is None else [*own, D], self.discretisation, _dense_bank)
+
+
+def _continuous(
+    log_decay: Tensor, frequency: Tensor, P: Tensor, B: Tensor, log_dt: Tensor
+) -> tuple[Number, Number, Number, Tensor]:
+    """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
+    lam = joined(-timestep.positive(wide(log_decay)), wide(frequency))
+    shared = log_dt.shape[0] // log_decay.shape[0]  # channels to a system
+    lam, P, B = (t.repeat_interleave(shared, 0) for t in (lam, complex_of(wide(P)), complex_of(wide(B))))
+    return lam, P, B, timestep.positive(wide(log_dt))
+
+
+def _half(continuous: tuple[Number, Number, Number, Tensor], dtype: torch.dtype) -> HalfDPLR:
+    lam, P, B, dt = continuous
+    half = half_dplr.bilinear(lam, P, B, dt)
+    return half_dplr.contract(half, lam, P, dt, 8 * torch.finfo(dtype).eps)
+
+
+def _dense_bank(parameters: Parameters, discretisation: str) -> DenseBank:
+    """From log_decay, frequency, P, B, log_dt, C and D (where there is one)."""
+    *given, C = parameters[:6]
+    D = wide(parameters[6]) if len(parameters) > 6 else None
+    row = interleaved(conjugate(complex_of(wide(C))) * 2)  # (d, 2n)
+    continuous = _continuous(*given)
+    if discretisation == "bilinear":
+        half = _half(continuous, C.dtype)
+        return DenseBank(half.dense(), interleaved(half.B_bar), row, D)
+    lam, P, B, dt = continuous
+    A = half_dplr.real_matrix(lam, P, P)
+    zero = torch.zeros_like(row[:, :1, None])
+    held = discretise(System(Dense(A), interleaved(B)[..., None], row[:, None], zero), dt)
+    return DenseBank(held.A.dense(), held.B[..., 0], row, D)
+
+
+def _tables(parameters: Parameters, discretisation: str, T: int, delay: bool) -> list[Tensor]:
+    return flat_blocks(dense_blocks(_dense_bank(parameters, discretisation), T, parameters[0].dtype, delay))
+
+
+def _shapes(parameters: Parameters, discretisation: str, T: int, delay: bool) -> list[tuple[int, ...]]:
+    d, s = parameters[4].shape[0], 2 * parameters[5].shape[1]
+    return [(d, T, T), (d, T, s), (d, T, s), *[(d, s, s)] * (T.bit_length() + 1)]
+
+
+TABLES = Opaque("s4_tables", _tables, _shapes)
 
 
 def _close_conjugates(half: Tensor) -> Tensor:

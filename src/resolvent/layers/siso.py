@@ -15,6 +15,7 @@ from resolvent.layers.contract import Layer
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
+from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Source
 from resolvent.ops.pairs import interleaved, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
@@ -73,10 +74,10 @@ def _from_zero(blocks: blocked.Blocks, run: Any, x: Tensor) -> Tensor:
 
 
 def _tables(bank: MakeBank, T: int, x: Tensor, dtype: torch.dtype, delay: bool) -> blocked.Blocks:
+    if isinstance(bank, Source | DenseSource) and (x.is_cuda or traced(x)):
+        return bank.blocks(T, delay)
     if not isinstance(bank, Source):
         return tables(bank(), T, dtype, delay)
-    if x.is_cuda or traced(x):
-        return bank.blocks(T, delay)
     return diagonal_blocks(bank.modes.bank(bank.parameters, bank.option), T, dtype, delay)
 
 

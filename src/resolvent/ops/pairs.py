@@ -111,6 +111,11 @@ def exp(z: Number) -> Number:
     return Pair(size * torch.cos(z.imag), size * torch.sin(z.imag))
 
 
+def conjugate(z: Number) -> Number:
+    """‾z, written out: what a tensor's conj() only notes is lost inside of an operator that a dispatch mode watches."""
+    return z.conj() if isinstance(z, Pair) or not z.is_complex() else torch.conj_physical(z)
+
+
 def reciprocal(z: Number) -> Number:
     return z.reciprocal() if isinstance(z, Pair) else 1 / z
 

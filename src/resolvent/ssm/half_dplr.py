@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.pairs import Number, Pair, reciprocal, stacked
+from resolvent.ops.pairs import Number, Pair, conjugate, reciprocal, stacked
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
     G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
     U = _mixed(FP.mul(dt[..., None]), G)  # (d, n, r)
-    Q = F.conj()[..., None] * P  # (d, n, r)
+    Q = conjugate(F)[..., None] * P  # (d, n, r)
     seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
     B_bar = (F * B - _mixed(U, seen)[..., 0]).mul(dt)
     return HalfDPLR(F * 2 - 1, U, Q, B_bar)

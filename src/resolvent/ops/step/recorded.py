@@ -24,7 +24,7 @@ MOST = 8  # shapes that are remembered: a state that grows never comes again
 ALIGNED = 16  # bytes: where an output starts
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of a replay to the step itself, by the largest value; else HALF
 HALF = 2e-2
-Run = Callable[[Tensor, Any], tuple[Tensor, Any]]
+Run = Callable[[Any, Any], Any]  # (x, state) -> (y, state)
 log = logging.getLogger("resolvent")
 _recording: list[bool] = []  # one at a time: a model's step holds those of its layers
 
@@ -107,6 +107,19 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     return found(given) if found else None
 
 
+def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], Any], given: list[Tensor]) -> Any:
+    """run(given, None) by its recording; None where there is none. `known` are the recordings of one function."""
+    x = given[0]
+    if x.device.type not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(*given):
+        return None
+    _, spec = tree_flatten((given, ()))  # None would be a leaf
+    name = (name, *((t.shape, t.dtype) for t in given))
+    found = known.get(name)
+    if found is None:
+        found = _remember(known, name, run, given, spec)
+    return found(given) if found else None
+
+
 def _remember(known: dict[Any, Any], name: Any, run: Run, given: list[Tensor], spec: TreeSpec) -> Any:
     """Seen once: None, so that the next time it is recorded; then the recording, or False."""
     if name not in known:
@@ -126,7 +139,7 @@ def _remember(known: dict[Any, Any], name: Any, run: Run, given: list[Tensor], s
     finally:
         _recording.pop()
     if known[name] is False:
-        log.warning("a streaming step cannot be recorded as a CUDA graph, and runs without one: %s", why)
+        log.warning("a step cannot be recorded as a CUDA graph, and runs without one: %s", why)
     return known[name]
 
 

@@ -1,0 +1,50 @@
+"""The tables of a dense bank from its layer's parameters: `opaque` where the pass is traced, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from resolvent.ops.blocked.operation import Blocks, DenseCarry, plain
+from resolvent.ops.blocked.tables import DenseBank, dense_blocks
+from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.runtime.transforms import traced
+
+
+@dataclass(frozen=True, eq=False)
+class DenseSource:
+    """One layer's bank: made when it is called, or passed over on the way from parameters to tables."""
+
+    opaque: Opaque
+    parameters: Parameters
+    option: str
+    make: Callable[[Parameters, str], DenseBank]
+
+    def __call__(self) -> DenseBank:
+        return self.make(self.parameters, self.option)
+
+    def blocks(self, T: int, delay: bool) -> Blocks:
+        if traced(*self.parameters):
+            return form_blocks(self.opaque.operator(list(self.parameters), self.option, T, delay))
+        if self.parameters[0].is_cuda and plain():
+            return form_blocks(self.opaque.tables(self.parameters, self.option, T, delay))
+        return dense_blocks(self(), T, self.parameters[0].dtype, delay)
+
+
+def flat_blocks(blocks: Blocks) -> list[Tensor]:
+    """The tables of a dense bank as a list, A^T last."""
+    assert isinstance(blocks.carry, DenseCarry)
+    return [
+        blocks.toeplitz,
+        blocks.M_in,
+        blocks.M_out,
+        *blocks.carry.doublings,
+        blocks.carry.whole.clone(),
+    ]  # which may be one of them
+
+
+def form_blocks(tables: list[Tensor]) -> Blocks:
+    toeplitz, M_in, M_out, *doublings, whole = tables
+    return Blocks(toeplitz, M_in, M_out, DenseCarry(tuple(doublings), whole))

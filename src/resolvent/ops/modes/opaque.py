@@ -1,0 +1,137 @@
+"""A function from parameters to tables as one operation: one node of a traced graph; on a GPU two recordings.
+
+The function consists of torch's operations, some hundred for S4. Traced, it is one opaque node each way, so that
+graphs stay small. On a GPU its calls take the host longer than the device needs for them, so that what comes in the
+same shapes for the second time is recorded as a CUDA graph (`ops.step.recorded`): layers of one shape share it. Its
+gradients run the function once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
+from resolvent.ops.library import one_by_one, recording
+from resolvent.ops.step import recorded
+from resolvent.runtime.transforms import as_run, outside_autocast
+
+Parameters = Sequence[Tensor]
+Make = Callable[[Parameters, str, int, bool], list[Tensor]]  # (parameters, option, T, delay) -> real tables
+Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
+
+
+class Opaque:
+    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined."""
+
+    def __init__(self, name: str, make: Make, shapes: Shapes) -> None:
+        self.make, self.shapes, self.known = make, shapes, dict[Any, Any]()
+        self.operator = _operator(name, self)
+
+    def tables(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        """The tables, under autograd; for tensors on a GPU that nobody traces."""
+        return list(_Opaque.apply(self, option, T, delay, *parameters))
+
+    def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        """Without a graph."""
+
+        def run(own: list[Tensor], _: Any) -> list[Tensor]:
+            with as_run():
+                return [t.contiguous() for t in self.make(own, option, T, delay)]
+
+        return self._recorded(("forward", option, T, delay), run, list(parameters))
+
+    def slopes(
+        self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
+    ) -> list[Tensor]:
+        """The parameters' gradients from those of the tables, without a graph of their own."""
+        asked = [i for i, t in enumerate(g) if t is not None]
+        count = len(parameters)
+
+        def run(given: list[Tensor], _: Any) -> list[Tensor]:
+            with as_run(), recording():
+                own = [p.detach().requires_grad_() for p in given[:count]]
+                made = self.make(own, option, T, delay)
+                found = torch.autograd.grad([made[i] for i in asked], own, given[count:], allow_unused=True)
+            return [torch.zeros_like(p) if t is None else t.contiguous() for t, p in zip(found, own, strict=True)]
+
+        tensors = [*parameters, *(t.contiguous() for t in g if t is not None)]
+        return self._recorded(("backward", option, T, delay, *asked), run, tensors)
+
+    def _recorded(self, name: Any, run: Any, given: list[Tensor]) -> list[Tensor]:
+        own = [t.detach() for t in given]
+        found = recorded.rerun(self.known, name, run, own)
+        return run(own, None) if found is None else found
+
+
+class _Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, opaque: Opaque, option: str, T: int, delay: bool, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.own = opaque, option, T, delay
+        ctx.save_for_backward(*parameters)
+        ctx.set_materialize_grads(False)
+        return tuple(opaque.run(parameters, option, T, delay))
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        (opaque, *how), parameters = ctx.own, ctx.saved_tensors
+        if by_graph_only(*(g for g in gradients if g is not None)):
+            return *(None,) * 4, *_by_graph(opaque, parameters, gradients, how)
+        return *(None,) * 4, *opaque.slopes(parameters, gradients, *how)
+
+
+def _by_graph(opaque: Opaque, parameters: Parameters, g: Sequence[Tensor | None], how: Sequence[Any]) -> list[Any]:
+    asked = [i for i, t in enumerate(g) if t is not None]
+
+    def again(*own: Tensor) -> tuple[Tensor, ...]:
+        made = opaque.make(own, *how)
+        return tuple(made[i] for i in asked)
+
+    with as_run():
+        found = gradients_by_graph(again, parameters, [t for t in g if t is not None], [True] * len(parameters))
+    return [torch.zeros_like(p) if t is None else t for t, p in zip(found, parameters, strict=True)]
+
+
+def _operator(name: str, opaque: Opaque) -> Any:
+    @torch.library.custom_op(f"resolvent::{name}", mutates_args=())
+    def tables(parameters: list[Tensor], option: str, T: int, delay: bool) -> list[Tensor]:
+        return opaque.run(parameters, option, T, delay)
+
+    @tables.register_fake
+    def _(parameters: list[Tensor], option: str, T: int, delay: bool) -> list[Tensor]:
+        return [parameters[0].new_empty(shape) for shape in opaque.shapes(parameters, option, T, delay)]
+
+    @torch.library.custom_op(f"resolvent::{name}_backward", mutates_args=())
+    def backward(
+        parameters: list[Tensor], g: list[Tensor], asked: list[int], option: str, T: int, delay: bool
+    ) -> list[Tensor]:
+        full: list[Tensor | None] = [None] * (max(asked) + 1)
+        for i, t in zip(asked, g, strict=True):
+            full[i] = t
+        return opaque.slopes(parameters, full, option, T, delay)
+
+    @backward.register_fake
+    def _(parameters: list[Tensor], *rest: Any) -> list[Tensor]:
+        return [p.new_empty(p.shape) for p in parameters]
+
+    def saved(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        parameters, *ctx.how = inputs
+        ctx.save_for_backward(*parameters)
+        ctx.set_materialize_grads(False)
+
+    def gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
+        parameters = list(ctx.saved_tensors)
+        if torch.is_grad_enabled():
+            return _by_graph(opaque, parameters, g, ctx.how), None, None, None
+        asked = [i for i, t in enumerate(g) if t is not None]
+        given = [t.contiguous() for t in g if t is not None]
+        return backward(parameters, given, asked, *ctx.how), None, None, None
+
+    tables.register_autograd(gradients, setup_context=saved)
+    one_by_one(tables)
+    one_by_one(backward)
+    return tables._opoverload
