@@ -8,10 +8,12 @@ from resolvent.conformance.result import Finding, Skip
 from resolvent.conformance.subject import Subject
 from resolvent.conformance.tolerance import VALUES, distance
 
+STEPS = 8  # that are taken one by one
+
 
 @torch.no_grad()
 def uneven(subject: Subject) -> Finding | Skip:
-    """Even steps are the plain pass; any cut into chunks is the whole pass, with states in and out."""
+    """Even steps are the plain pass; chunks, single steps and padded rows are the whole one, with states in and out."""
     layer, x = subject.build(), subject.input()
     ones = torch.ones(x.shape[:2], dtype=x.dtype, device=x.device)
     try:
@@ -24,9 +26,16 @@ def uneven(subject: Subject) -> Finding | Skip:
     whole, cut = layer(x, dt=dt), x.shape[1] // 3
     first, state = layer(x[:, :cut], dt=dt[:, :cut])
     rest, end = layer(x[:, cut:], state, dt=dt[:, cut:])
+    stepped, state = [], None
+    for k in range(min(STEPS, x.shape[1])):
+        y_t, state = layer.step(x[:, k], state, dt=dt[:, k])
+        stepped.append(y_t)
+    lengths = torch.full((len(x),), cut, device=x.device)
     errors = {
         "even steps and the plain pass": distance(even, layer(x)),
         "chunks of uneven steps": distance((torch.cat([first, rest], 1), end), whole),
+        "single uneven steps": distance(torch.stack(stepped, 1), whole[0][:, : len(stepped)]),
+        "padded rows": distance(layer(x, lengths=lengths, dt=dt)[0][:, :cut], first),
     }
     note = max(errors, key=lambda name: errors[name])
     return Finding(errors[note], VALUES[subject.dtype], note)
