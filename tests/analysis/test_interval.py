@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.analysis.certificates.interval import Box, convolve, plain_radius, response, system_box, system_radius
+from resolvent.analysis.certificates.interval import Box, convolve, response, system_box, system_radius
 from resolvent.analysis.certificates.interval_certify import LinfSettings, certify_linf, linf_radius
 from resolvent.analysis.certificates.interval_pointwise import CURVES, lines, value_range
 from resolvent.analysis.certificates.interval_stages import Affine, Memory, Pointwise, Skip, boxes, pull_back, run
 from resolvent.analysis.certificates.interval_time import Pool, Recurrence
 from resolvent.layers import EMA, LRU, S4, S4D, S5
 from resolvent.layers.scalar_s6 import ScalarS6
-from resolvent.ssm.system import Diagonal, System, conjugate_closed
+from resolvent.ssm.system import Dense, Diagonal, System, conjugate_closed
 
 LAYERS = {
     "S4D": lambda: S4D(3, 8),
@@ -26,6 +27,16 @@ LAYERS = {
     "LRU": lambda: LRU(3, 8),
     "EMA": lambda: EMA(3, 4),
 }
+
+
+def stepped_radius(system: System, radius: Tensor) -> Tensor:
+    """Bounds by interval arithmetic on the recurrence, real and imaginary parts apart: the wider, slower way."""
+    wide = system.real()
+    A, B, C, D = (t.detach().double() for t in (wide.A.dense(), wide.B, wide.C, wide.D))
+    if not system.bank:
+        return replace(wide, A=Dense(A.abs()), B=B.abs(), C=C.abs(), D=D.abs()).simulate(radius)[0]
+    moduli = System(Dense(A.abs()), B.abs(), C.abs(), D.abs(), dt=1.0, delay=system.delay)
+    return moduli.simulate(radius.mT[..., None])[0][..., 0].mT  # one channel for each member of the bank
 
 
 def oscillator(angle: float = 0.8, radius: float = 0.99) -> System:
@@ -76,8 +87,8 @@ def test_never_wider_than_interval_arithmetic(name: str) -> None:
     """At every length from 1 to 64: the radius after l steps is the l-th entry of one pass."""
     system = oscillator() if name == "oscillator" else LAYERS[name]().double().system()
     radius = torch.full((64, system.bank[0] if system.bank else system.inputs), 0.1, dtype=torch.float64)
-    exact, plain = system_radius(system, radius), plain_radius(system, radius)
-    assert bool((exact <= plain * (1 + 1e-12)).all())
+    exact, wider = system_radius(system, radius), stepped_radius(system, radius)
+    assert bool((exact <= wider * (1 + 1e-12)).all())
 
 
 def test_five_times_tighter_at_64_steps() -> None:
@@ -86,16 +97,17 @@ def test_five_times_tighter_at_64_steps() -> None:
     for make in (S4D, S4, S5, LRU):
         system = make(16, 16).double().system()
         with torch.no_grad():
-            ratio = plain_radius(system, radius)[-1] / system_radius(system, radius)[-1]
+            ratio = stepped_radius(system, radius)[-1] / system_radius(system, radius)[-1]
         assert float(ratio.min()) > 5, make.__name__
     one = radius[:, :1]
-    assert float(plain_radius(oscillator(), one)[-1] / system_radius(oscillator(), one)[-1]) > 1e5
+    assert float(stepped_radius(oscillator(), one)[-1] / system_radius(oscillator(), one)[-1]) > 1e5
 
 
 def test_plain_interval_arithmetic_is_sound_too() -> None:
     system = LAYERS["S5"]().double().system()
     u = 0.1 * (2 * torch.rand(100, 20, 3, dtype=torch.float64) - 1)
-    assert bool((output(system, u).abs() <= plain_radius(system, torch.full((20, 3), 0.1, dtype=torch.float64))).all())
+    radius = torch.full((20, 3), 0.1, dtype=torch.float64)
+    assert bool((output(system, u).abs() <= stepped_radius(system, radius)).all())
 
 
 @pytest.mark.parametrize("reverse", [False, True])

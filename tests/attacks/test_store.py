@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent.attacks.autoattack.store import Store, digest, plain
+from resolvent.attacks.autoattack.store import Store, digest, jsonable
 from resolvent.disk import fingerprint, first_difference, replace
 
 CONFIG = {"attacks": [{"name": "pgd", "steps": 10}], "threat": {"eps": 0.1}, "seed": 0}
@@ -141,12 +141,12 @@ class Sample:
 
 
 def test_settings_become_plain_values() -> None:
-    values = plain(Sample(torch.nn.functional.relu, torch.ones(3)))
+    values = jsonable(Sample(torch.nn.functional.relu, torch.ones(3)))
     assert values["class"] == "Sample"
     assert values["loss"] == "relu"
     assert values["eps"].startswith("tensor (3,) ")
     json.dumps(values)
-    assert fingerprint(plain(Sample(1))) != fingerprint(plain(Sample(2)))
+    assert fingerprint(jsonable(Sample(1))) != fingerprint(jsonable(Sample(2)))
 
 
 def test_first_difference_of_lists_of_other_length() -> None:

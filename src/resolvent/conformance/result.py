@@ -86,14 +86,14 @@ class Report:
         return max(found, key=_badness, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, "settings": self.settings, "results": [_plain(r) for r in self.results]}
+        return {"ok": self.ok, "settings": self.settings, "results": [_as_dict(r) for r in self.results]}
 
     def write(self, path: Path) -> None:
         """Write the report as JSON; the file appears whole or not at all."""
         write_json(path, self.to_json(), finite=True)
 
 
-def _plain(result: Result) -> dict[str, Any]:
+def _as_dict(result: Result) -> dict[str, Any]:
     """JSON has no infinity: an error that is not finite is written as a word."""
     row = asdict(result)
     if result.error is not None and not math.isfinite(result.error):

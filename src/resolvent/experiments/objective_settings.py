@@ -87,11 +87,11 @@ class Goal(Settings):
         return None if self.eps is None else threat_of(self, self.eps, bounds)
 
     def objective(self, bounds: Bounds | None) -> Objective:
-        plain = weighted(self._plain(bounds), self.weights) if self.weights else self._plain(bounds)
-        heard = toned(FourierNoise(self.tone[0], self.tone[1]), sites_of, plain) if self.tone else plain
+        base = weighted(self._base(bounds), self.weights) if self.weights else self._base(bounds)
+        heard = toned(FourierNoise(self.tone[0], self.tone[1]), sites_of, base) if self.tone else base
         return spread(heard) if self.spread else heard
 
-    def _plain(self, bounds: Bounds | None) -> Objective:
+    def _base(self, bounds: Bounds | None) -> Objective:
         threat = self.threat(bounds)
         if self.kind == "standard" or threat is None:
             return noisy(self.noise) if self.noise else standard

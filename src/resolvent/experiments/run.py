@@ -143,8 +143,8 @@ def _fit(work: Work) -> dict[str, Any]:
         work.folder.seal()
     current_group().wait()
     record = {"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary}
-    plain: dict[str, Any] = finite(record)
-    return plain
+    written: dict[str, Any] = finite(record)
+    return written
 
 
 def finite(value: Any) -> Any:

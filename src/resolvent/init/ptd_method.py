@@ -63,8 +63,8 @@ def ptd(
     """
     with torch.device("cpu"):
         objective = objective or SteadyObjective()
-        plain = B is None and how is None and objective == SteadyObjective() and not (complex_E or recompute)
-        if plain and isinstance(matrix, str) and ptd_store.holds(matrix, n):
+        usual = B is None and how is None and objective == SteadyObjective() and not (complex_E or recompute)
+        if usual and isinstance(matrix, str) and ptd_store.holds(matrix, n):
             return ptd_store.load(_size(n))
         how = how or Search()
         how = replace(how, pairs=not complex_E) if isinstance(matrix, str) else how

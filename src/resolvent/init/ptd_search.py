@@ -95,7 +95,7 @@ class Problem:
         E = at.product @ inverse - self.A
         return self.objective.value(Terms(singular[0] / singular[-1], E, at.lam, gaps, self.size, self.abscissa))
 
-    def plain(self, frame: Frame, x: Tensor) -> float:
+    def refined_value(self, frame: Frame, x: Tensor) -> float:
         """The objective on a fresh grid, infinite where it cannot be computed."""
         with torch.no_grad():
             try:
@@ -114,7 +114,7 @@ def search(A: Tensor, B: Tensor | None, objective: Objective, how: Search) -> Fo
     while done < how.rounds and not settled and value < float("inf"):
         problem.lost = 0
         x, after = _descend(problem, frame, x, how.steps)
-        fresh = problem.plain(frame, x)
+        fresh = problem.refined_value(frame, x)
         change = abs(value - fresh) / max(abs(fresh), 1e-300)
         missed = fresh - after > how.tolerance * abs(fresh)  # the fresh grid sees what the old one did not
         settled = change < how.tolerance and not missed and not problem.lost
@@ -127,7 +127,7 @@ def _best_start(problem: Problem, how: Search) -> tuple[Frame, float]:
     frames = [frame_of(problem.A + E) for E in perturbations(problem.A, how.seed)]
     if how.pairs:
         frames = [f for f in frames if isinstance(f, RealFrame) and 2 * f.pairs + 1 >= len(f.X)] or frames
-    values = [problem.plain(f, f.start()) for f in frames]
+    values = [problem.refined_value(f, f.start()) for f in frames]
     value = min(values)
     best = frames[values.index(value)]
     problem.refine(best, best.start())
@@ -153,5 +153,5 @@ def _descend(problem: Problem, frame: Frame, x: Tensor, steps: int) -> tuple[Ten
     end = torch.from_numpy(found.x)
     if not bool(torch.isfinite(end).all()):  # the last point that could be computed is kept
         problem.lost += 1
-        return x, problem.plain(frame, x)
+        return x, problem.refined_value(frame, x)
     return end, float(found.fun)

@@ -97,8 +97,8 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _other_type_fits(hint: Any, value: Any) -> bool:
-    plain = tuple(m for m in _members(hint) if isinstance(m, type))
-    return isinstance(value, plain) and not isinstance(value, str)
+    kinds = tuple(m for m in _members(hint) if isinstance(m, type))
+    return isinstance(value, kinds) and not isinstance(value, str)
 
 
 def _join_names(names: Iterable[Any]) -> str:

@@ -67,7 +67,7 @@ def samples_of(run: Path, data: str | None = None, how: Reading | None = None, c
     if not path.is_file():
         raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
     learned = preprocess_in(run, checkpoint) if run.is_dir() else None
-    return _plain(path, how) if learned is None else read_samples(path, learned, how)
+    return _read_unscaled(path, how) if learned is None else read_samples(path, learned, how)
 
 
 def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
@@ -140,7 +140,7 @@ def _test_of(task: Task) -> Samples:
 # -- for a model that says nothing of its data -------------------------------------------------------------------------
 
 
-def _plain(path: Path, how: Reading) -> Samples:
+def _read_unscaled(path: Path, how: Reading) -> Samples:
     """All that a file holds, as it is, without bounds."""
     if path.suffix.lower() not in ARRAYS:
         missing, header = how.missing or "refuse", how.header is not False

@@ -59,7 +59,7 @@ def verdict_table(judged: Sequence[Verdict]) -> str:
 def _row(verdict: Verdict) -> str:
     claim = verdict.claim
     cells = (claim.place, claim.says, claim.published, verdict.ours, str(verdict.seeds), f"**{verdict.outcome}**")
-    return f"| {' | '.join(map(_plain, cells))} |\n"
+    return f"| {' | '.join(map(_cell, cells))} |\n"
 
 
 def _sentence(verdict: Verdict) -> str:
@@ -77,9 +77,9 @@ def _sentence(verdict: Verdict) -> str:
 def _idle(verdict: Verdict) -> str:
     claim = verdict.claim
     return (
-        f"| {' | '.join(map(_plain, (claim.place, claim.says, claim.published, f'`{claim.command}`', claim.cost)))} |\n"
+        f"| {' | '.join(map(_cell, (claim.place, claim.says, claim.published, f'`{claim.command}`', claim.cost)))} |\n"
     )
 
 
-def _plain(text: str) -> str:
+def _cell(text: str) -> str:
     return text.replace("|", "\\|")

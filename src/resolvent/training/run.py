@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, Victim
 from resolvent.attacks.autoattack.flags import softmax_outputs
-from resolvent.attacks.autoattack.store import digest, plain
+from resolvent.attacks.autoattack.store import digest, jsonable
 from resolvent.data.loader import fits
 from resolvent.data.task import Split, Task
 from resolvent.disk import fingerprint
@@ -164,10 +164,10 @@ def describe(run: Run) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": {"class": type(run.model).__name__, "shapes": fingerprint(shapes)[:16]},
-        "model_config": plain(getattr(run.model, "config", None)),
-        "objective": plain(run.objective),
+        "model_config": jsonable(getattr(run.model, "config", None)),
+        "objective": jsonable(run.objective),
         "settings": _describe_settings(run.settings),
-        "probe": plain(run.probe),
+        "probe": jsonable(run.probe),
         "task": {"name": run.task.name, **splits} | _describe_augmentation(run.task),
     }
 
@@ -179,7 +179,7 @@ def _describe_settings(settings: FitSettings) -> dict[str, Any]:
     """Every setting; later ones where they are used, so that runs from before go on."""
     usual = FitSettings()
     same = [name for name in LATER if getattr(settings, name) == getattr(usual, name)]
-    return {name: value for name, value in plain(settings).items() if name not in same}
+    return {name: value for name, value in jsonable(settings).items() if name not in same}
 
 
 def check(model: nn.Module, task: Task, settings: FitSettings, threats: list[Threat]) -> None:
@@ -236,7 +236,7 @@ def check_outputs(run: Run) -> None:
 
 def _describe_augmentation(task: Task) -> dict[str, Any]:
     """How samples change from epoch to epoch, where they do."""
-    return {} if task.augment is None else {"augment": plain(task.augment)}
+    return {} if task.augment is None else {"augment": jsonable(task.augment)}
 
 
 def _describe_split(split: Split) -> dict[str, Any]:

@@ -8,8 +8,8 @@ u_s in [c_s - r_s, c_s + r_s],
 and both ends are reached, by the signs of h: |h| * r is the L1 norm of the impulse response as it grows with time. A
 radius that does not change with time costs one running sum; any other one a convolution.
 
-Interval arithmetic that steps the recurrence instead (`plain_radius`) encloses the state in a box at each step; a
-complex eigenvalue turns that box and wraps it into a larger one, by up to sqrt(2) a step.
+Interval arithmetic that steps the recurrence instead encloses the state in a box at each step; a complex
+eigenvalue turns that box and wraps it into a larger one, by up to sqrt(2) a step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from resolvent.analysis.certificates.error_bounds import impulse
 from resolvent.analysis.certificates.padding import check_lengths, own_steps
 from resolvent.ops.filter.convolution import fast_length, fft_conv
-from resolvent.ssm.system import Dense, System
+from resolvent.ssm.system import System
 
 OUTWARD = 1e-9  # by which radii are widened at each stage, relative to themselves, and
 FLOOR = 1e-12  # relative to the largest value of the sample: rounding in float64 stays far below both
@@ -148,17 +148,6 @@ def _radius(h: Tensor, radius: Tensor) -> Tensor:
     if h.dim() == 2:
         return first[..., None, :] * grown.mT
     return torch.einsum("pml,...m->...lp", grown, first)
-
-
-def plain_radius(system: System, radius: Tensor) -> Tensor:
-    """The same by interval arithmetic on the recurrence, real and imaginary parts apart: the wider, slower way."""
-    _check(system)
-    wide = system.real()
-    A, B, C, D = (t.detach().double() for t in (wide.A.dense(), wide.B, wide.C, wide.D))
-    if not system.bank:
-        return replace(wide, A=Dense(A.abs()), B=B.abs(), C=C.abs(), D=D.abs()).simulate(radius)[0]
-    moduli = System(Dense(A.abs()), B.abs(), C.abs(), D.abs(), dt=1.0, delay=system.delay)
-    return moduli.simulate(radius.mT[..., None])[0][..., 0].mT  # one channel for each member of the bank
 
 
 def _check(system: System) -> None:

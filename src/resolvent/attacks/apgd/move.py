@@ -26,8 +26,8 @@ def move(
 ) -> Tensor:
     """`move_with_momentum` by a step (b, 1, ...) along the steepest direction; compiled for Linf and L2 without mask or
     shape over time, one eps for all channels."""
-    plain = region.free is None and threat.scale(x_adv) is None and not threat.shaped
-    if threat.norm == "l1" or not plain or not x_adv.numel():
+    whole = region.free is None and threat.scale(x_adv) is None and not threat.shaped
+    if threat.norm == "l1" or not whole or not x_adv.numel():
         return torch_move(threat, region, x_adv, x_old, grad, step, momentum)
     code = choose("apgd move", _CANDIDATES, x_adv.device, x_adv.dtype)
     moved: Tensor = code(threat, region, x_adv, x_old, grad, step, momentum)

@@ -21,7 +21,7 @@ from resolvent.attacks.autoattack.flags import Flag
 from resolvent.attacks.autoattack.outcome import AutoAttackResult
 from resolvent.attacks.autoattack.presets import Preset, choose_attacks
 from resolvent.attacks.autoattack.rounds import CLEAN, STANDS, Board, Job, Listener, outputs, play, rounding
-from resolvent.attacks.autoattack.store import Store, digest, plain
+from resolvent.attacks.autoattack.store import Store, digest, jsonable
 from resolvent.attacks.checks import check_count, check_data, check_logits
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.objective import margin
@@ -169,14 +169,14 @@ def _refuse(job: Job, clear: Tensor) -> None:
 
 def settings(attacks: tuple[Attack, ...]) -> tuple[dict[str, Any], ...]:
     """Every setting of every attack as plain values, under its name."""
-    return tuple({"name": attack.name, **plain(attack)} for attack in attacks)
+    return tuple({"name": attack.name, **jsonable(attack)} for attack in attacks)
 
 
 def describe_threat(threat: Threat) -> dict[str, Any]:
     """Norm, eps (one number where all samples share it), bounds and mask as plain values."""
     bounds = None if threat.bounds is None else [_one(bound) for bound in threat.bounds]
-    record = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": plain(threat.mask)}
-    shape = {"steps": threat.steps, "band": plain(threat.band)}  # left out where there is none
+    record = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": jsonable(threat.mask)}
+    shape = {"steps": threat.steps, "band": jsonable(threat.band)}  # left out where there is none
     return record | {name: value for name, value in shape.items() if value is not None}
 
 
@@ -199,7 +199,7 @@ def _one(value: Any) -> Any:
     """A tensor with one value throughout as a number."""
     if isinstance(value, Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
         return float(value.flatten()[0])
-    return plain(value)
+    return jsonable(value)
 
 
 __all__ = ["CLEAN", "STANDS", "AutoAttackResult", "Listener", "autoattack"]

@@ -29,7 +29,7 @@ PIECE = "piece"  # the entry of a piece's header
 
 
 class Store:
-    """The folder of one evaluation. `config` is plain JSON values; see `plain` and `digest` to make them."""
+    """The folder of one evaluation. `config` is plain JSON values; see `jsonable` and `digest` to make them."""
 
     def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
         self.folder = Path(folder)
@@ -110,17 +110,17 @@ def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:
     return fingerprint({"notes": notes, **{key: digest(tensor) for key, tensor in tensors.items()}})
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Settings as JSON values: dataclasses carry their class's name, functions their own, tensors their digest."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        own = {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **own}
     if isinstance(value, Tensor):
         return value.item() if value.dim() == 0 else f"tensor {tuple(value.shape)} {digest(value)}"
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [jsonable(item) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return getattr(value, "__name__", repr(value))

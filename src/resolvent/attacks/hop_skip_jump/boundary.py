@@ -29,8 +29,8 @@ class Boundary:
         self.v = torch.zeros_like(x.flatten(1))
         self.distance = torch.full((len(x),), torch.inf, dtype=x.dtype, device=x.device)
         self.dimension = int(rows.threat.count(x).amax())
-        self.plain = rows.threat.norm == "l2"
-        tight = 1.0 if self.plain else math.sqrt(self.dimension)
+        self.euclidean = rows.threat.norm == "l2"
+        tight = 1.0 if self.euclidean else math.sqrt(self.dimension)
         self.theta = 1.0 / (self.dimension**1.5 * tight)  # accuracy of a line search (Chen et al., section III.C)
 
     @property
@@ -104,7 +104,7 @@ class Boundary:
 
     def _between(self, far: Tensor, share: Tensor, size: Tensor) -> Tensor:
         """L2: on the line to x; Linf: cut at this share of the way."""
-        if self.plain:
+        if self.euclidean:
             return self._kept(share[:, None] * far)
         reach = (share * size)[:, None]
         return self._kept(far.clamp(-reach, reach))
@@ -112,7 +112,7 @@ class Boundary:
     def _normal(self, iteration: int, queries: int) -> Tensor:
         """Which way misclassification lies: the mean of random directions, signed by the answers (eq. 16)."""
         n = self.v.shape[1]
-        radius = self.distance * self.theta * (math.sqrt(self.dimension) if self.plain else self.dimension)
+        radius = self.distance * self.theta * (math.sqrt(self.dimension) if self.euclidean else self.dimension)
         radius = torch.maximum(radius, 1e-4 * self.distance)  # below that float32 answers at random
         draws = self.rows.draws.fold("hop").fold(iteration)
         total, drift, weight = torch.zeros_like(self.v), torch.zeros_like(self.v), torch.zeros_like(self.distance)
@@ -126,7 +126,7 @@ class Boundary:
         normal = total - (weight / queries)[:, None] * drift  # less variance than the plain mean
         same = weight.abs() == queries  # all alike: the plain mean tells the way
         normal = torch.where(same[:, None], total, normal)
-        return unit(normal) if self.plain else normal.sign()
+        return unit(normal) if self.euclidean else normal.sign()
 
     def _wrong(self, v: Tensor, asked: Tensor | None = None) -> Tensor:
         """The answers: one query for each sample that is asked."""
@@ -179,7 +179,7 @@ class Boundary:
         return self.rows.threat.masked(v.view(self.rows.x.shape)).flatten(1)
 
     def _size(self, v: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(v, 2, dim=1) if self.plain else v.abs().amax(1)
+        return torch.linalg.vector_norm(v, 2, dim=1) if self.euclidean else v.abs().amax(1)
 
     def _keep(self, keep: Tensor) -> None:
         self.rows, self.at = self.rows.select(keep), self.at[keep]

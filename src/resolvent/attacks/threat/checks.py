@@ -17,8 +17,8 @@ _NORMS = {"linf": "linf", "inf": "linf", "l∞": "linf", "l2": "l2", "2": "l2", 
 
 def named_norm(norm: Any) -> Any:
     """The norm under the name that the code knows: "Linf", "L_inf", "L-2" and the like are the same."""
-    plain = norm.lower().replace("_", "").replace("-", "").replace(" ", "") if isinstance(norm, str) else norm
-    found = _NORMS.get(plain) if isinstance(plain, str) else None
+    spelled = norm.lower().replace("_", "").replace("-", "").replace(" ", "") if isinstance(norm, str) else norm
+    found = _NORMS.get(spelled) if isinstance(spelled, str) else None
     if found is None:
         raise ValueError(f"Threat: norm must be 'linf', 'l2' or 'l1'; got {norm!r}.")
     return found

@@ -37,16 +37,16 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class ShapedRegion(Region):
-    """`plain` is the region without the shape; `measure` is the size of perturbations in its norm, (b,)."""
+    """`unshaped` is the region without the shape; `measure` is the size of perturbations in its norm, (b,)."""
 
-    plain: Region
+    unshaped: Region
     shape: Shape
     limits: Limits
     measure: Callable[[Limits, Tensor], Tensor]
 
     @classmethod
-    def around(cls, plain: Region, shape: Shape, limits: Limits, measure: Callable[..., Tensor]) -> ShapedRegion:
-        return cls(plain.norm, plain.x, plain.eps, None, None, None, None, plain.free, plain, shape, limits, measure)
+    def around(cls, ball: Region, shape: Shape, limits: Limits, measure: Callable[..., Tensor]) -> ShapedRegion:
+        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape, limits, measure)
 
     def project(self, x_adv: Tensor) -> Tensor:
         if self.shape.band is not None:
@@ -54,29 +54,29 @@ class ShapedRegion(Region):
         return x_adv if self.shape.steps is None else self._in_few_steps(x_adv)
 
     def select(self, index: Tensor) -> ShapedRegion:
-        plain, shape, limits = self.plain.select(index), self.shape.select(index), self.limits.select(index)
-        return self.around(plain, shape, limits, self.measure)
+        unshaped, shape, limits = self.unshaped.select(index), self.shape.select(index), self.limits.select(index)
+        return self.around(unshaped, shape, limits, self.measure)
 
     def _in_few_steps(self, x_adv: Tensor) -> Tensor:
         x, steps = self.x, self.shape.steps
         assert steps is not None
         if steps >= x.shape[1]:
-            return self.plain.project(x_adv)
-        near = self.plain.project(x_adv)
+            return self.unshaped.project(x_adv)
+        near = self.unshaped.project(x_adv)
         gain = (x_adv - x).square() - (x_adv - near).square()
         kept = align_time(find_heaviest(gain.flatten(2).sum(2) if x.dim() > 2 else gain, steps), x.dim())
         if self.norm != "linf":  # what the others gave up is room for those that stay
-            near = self.plain.project(torch.where(kept, x_adv, x))
+            near = self.unshaped.project(torch.where(kept, x_adv, x))
         return torch.where(kept, near, x)
 
     def _in_band(self, x_adv: Tensor) -> Tensor:
         x, wrong = self.x, torch.zeros_like(x_adv)
         delta = self._filtered(x_adv - x)
         for _ in range(_ROUNDS if self.norm == "linf" or self.limits.low is not None else 0):
-            near = self.plain.project(x + delta + wrong) - x
+            near = self.unshaped.project(x + delta + wrong) - x
             wrong = delta + wrong - near
             delta = self._filtered(near)
-        return self.plain.project(x + delta * self._fitting(delta))
+        return self.unshaped.project(x + delta * self._fitting(delta))
 
     def _fitting(self, delta: Tensor) -> Tensor:
         """The largest factor up to 1 with which delta keeps to the ball and, but for rounding, to the bounds."""

@@ -67,17 +67,17 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class StretchedRegion(Region):
-    """A region of L2 or L1 with an eps for each channel: the nearest point is that of `plain`, measured in v."""
+    """A region of L2 or L1 with an eps for each channel: the nearest point is that of `ball`, measured in v."""
 
     stretch: Stretch
-    plain: Region  # around 0
+    ball: Region  # around 0
 
     @classmethod
-    def around(cls, stretch: Stretch, plain: Region) -> StretchedRegion:
-        return cls(plain.norm, stretch.x, plain.eps, None, None, None, None, plain.free, stretch, plain)
+    def around(cls, stretch: Stretch, ball: Region) -> StretchedRegion:
+        return cls(ball.norm, stretch.x, ball.eps, None, None, None, None, ball.free, stretch, ball)
 
     def project(self, x_adv: Tensor) -> Tensor:
-        return self._restore(self.stretch.leave(self.plain.project(self.stretch.enter(x_adv))))
+        return self._restore(self.stretch.leave(self.ball.project(self.stretch.enter(x_adv))))
 
     def select(self, index: Tensor) -> StretchedRegion:
-        return self.around(self.stretch.select(index), self.plain.select(index))
+        return self.around(self.stretch.select(index), self.ball.select(index))

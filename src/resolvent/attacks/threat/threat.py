@@ -271,16 +271,16 @@ class Threat:
 
     def _along_shape(self, grad: Tensor, share: Number) -> Tensor:
         """A direction of unit norm that keeps to the shape: the steepest over the best steps, or filtered."""
-        plain = self.unshaped()
+        unshaped = self.unshaped()
         if self.steps is not None:
             scale = self.scale(grad)
             g = self.masked(grad if scale is None else scale * grad)
             size = (g[..., None] if g.dim() == 2 else g).flatten(2)  # (b, l, d)
             order = {"linf": 1.0, "l2": 2.0, "l1": torch.inf}[self.norm]  # of the dual norm
             kept = find_heaviest(torch.linalg.vector_norm(size, order, dim=2), self.steps)
-            return plain.steepest(grad * align_time(kept, grad.dim()), share)
+            return unshaped.steepest(grad * align_time(kept, grad.dim()), share)
         assert self.band is not None
-        up = plain.steepest(keep_band(self.masked(grad), self.band, self._spans), share)
+        up = unshaped.steepest(keep_band(self.masked(grad), self.band, self._spans), share)
         return self._full(keep_band(up, self.band, self._spans))
 
     def _full(self, delta: Tensor) -> Tensor:

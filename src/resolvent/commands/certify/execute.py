@@ -191,8 +191,8 @@ def _box(model: Model, data: Data, eps: float) -> Tensor | str:
         stages = stages_of(model, data.x.shape[1])
     except NoBound as refused:
         return str(refused)
-    plain = data.bounds is not None and all(isinstance(bound, int | float) for bound in data.bounds)
-    settings, found = LinfSettings(data.bounds if plain else None), []
+    one_range = data.bounds is not None and all(isinstance(bound, int | float) for bound in data.bounds)
+    settings, found = LinfSettings(data.bounds if one_range else None), []
     for rows in torch.arange(len(data.y)).split(ROWS):
         own = None if data.lengths is None else data.lengths[rows]
         chain = stages if own is None else pad_stages(stages, own)

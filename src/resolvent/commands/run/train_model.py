@@ -102,8 +102,8 @@ def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
     layers = 4 if options.layers is None else options.layers
     if options.certified:
         return bounded_model(task, layer_of(options), options.gamma, width, layers)
-    plain = c.ModelConfig(_input(task), _block(task, options, width), _head(task), width, layers, final_norm=True)
-    return _apply_sizes(plain, options)
+    config = c.ModelConfig(_input(task), _block(task, options, width), _head(task), width, layers, final_norm=True)
+    return _apply_sizes(config, options)
 
 
 def _apply_sizes(config: c.ModelConfig, options: ModelOptions) -> c.ModelConfig:

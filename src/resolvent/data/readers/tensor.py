@@ -27,5 +27,5 @@ def tensor_of(name: str, value: Any, where: str = "from_arrays", *, gaps: bool =
 
 def _with_gaps(array: np.ndarray) -> np.ndarray:
     """Floats, where the array holds numbers and None alone."""
-    plain = all(item is None or isinstance(item, int | float | np.number) for item in array.flat)
-    return array.astype(np.float64) if plain and array.ndim else array
+    numbers_only = all(item is None or isinstance(item, int | float | np.number) for item in array.flat)
+    return array.astype(np.float64) if numbers_only and array.ndim else array

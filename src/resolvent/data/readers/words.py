@@ -36,5 +36,5 @@ def words_of(value: Any) -> np.ndarray | None:
         return None
     if value.dtype.kind == "S":
         return np.char.decode(value, "utf-8")
-    plain = value.dtype.kind == "U" or (value.dtype.kind == "O" and all(isinstance(word, str) for word in value.flat))
-    return value if plain and value.size else None
+    words = value.dtype.kind == "U" or (value.dtype.kind == "O" and all(isinstance(word, str) for word in value.flat))
+    return value if words and value.size else None

@@ -14,7 +14,7 @@ Style = Literal["line", "dash", "points"]
 
 def findings(text: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], charts: Sequence[Any]) -> Findings:
     """`text` says in words what was found; every row has one value for each column."""
-    held = [[_plain(value) for value in row] for row in rows]
+    held = [[_jsonable(value) for value in row] for row in rows]
     return {"text": text, "table": {"columns": list(columns), "rows": held}, "charts": list(charts)}
 
 
@@ -52,5 +52,5 @@ def _numbers(values: Iterable[Any] | Tensor) -> list[float | None]:
     return [float(f"{v:.6g}") if math.isfinite(v) else None for v in held]
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -139,11 +139,11 @@ def _check(where: str, family: str, task: str) -> None:
 
 def _s4(family: Family, task: Task, vocab: int | None, init: Literal["legs", "lin", "inv"]) -> ModelConfig:
     row = _S4_TABLE[task]
-    plain = S4Config(row.d_state, dt_min=row.dt_min, bidirectional=True)
+    dplr = S4Config(row.d_state, dt_min=row.dt_min, bidirectional=True)
     diagonal = S4DConfig(64, init, dt_min=row.dt_min, bidirectional=True)
     return ModelConfig(
         input=lra_input(task, vocab),
-        block=ResidualConfig(plain if family == "s4" else diagonal, mixer="glu", activation="gelu"),
+        block=ResidualConfig(dplr if family == "s4" else diagonal, mixer="glu", activation="gelu"),
         head=lra_head(task),
         d_model=row.d_model,
         layers=6,

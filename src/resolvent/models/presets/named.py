@@ -29,8 +29,8 @@ def named_presets() -> dict[str, Callable[[], ModelConfig]]:
             made[f"lra-{family.replace('_', '-')}-{task}"] = partial(lra, family, task)
     for study in get_args(StudyTask):
         made[f"selective-block-{study}"] = partial(selective_block, study)
-    plain = {"l2ru-classifier": l2ru_classifier, "lru-classifier": lru_classifier}
-    return made | plain | {"l2ru-stack": l2ru_stack, "lru-stack": lru_stack}
+    classifiers = {"l2ru-classifier": l2ru_classifier, "lru-classifier": lru_classifier}
+    return made | classifiers | {"l2ru-stack": l2ru_stack, "lru-stack": lru_stack}
 
 
 def named_preset(name: str) -> ModelConfig:

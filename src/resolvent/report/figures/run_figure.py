@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resolvent.report.figures.chart import INSIDE
 from resolvent.report.figures.figure import GRID, INK, MUTED, SERIES, blank, legend, legend_above, svg
 from resolvent.report.runs import Record
-from resolvent.report.tables.column import NORMS, plain, standing
+from resolvent.report.tables.column import NORMS, format_eps, standing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def curve_terms(records: Sequence[tuple[str, Record]]) -> str:
         for attack in _first_norm(record):
             words = f"{attack.get('preset', 'preset unknown')}, n {attack.get('samples', '?')}"
             found.setdefault(attack["eps"], {})[words] = None
-    return "; ".join(f"{plain(eps)}: {' or '.join(words)}" for eps, words in sorted(found.items()))
+    return "; ".join(f"{format_eps(eps)}: {' or '.join(words)}" for eps, words in sorted(found.items()))
 
 
 def _first_norm(record: Record) -> list[Record]:

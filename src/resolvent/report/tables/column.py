@@ -46,7 +46,7 @@ class Column:
     @property
     def terms(self) -> str:
         """Norm, size and number of samples."""
-        size = [] if self.eps is None else [f"{NORMS.get(self.norm, self.norm)} {plain(self.eps)}".strip()]
+        size = [] if self.eps is None else [f"{NORMS.get(self.norm, self.norm)} {format_eps(self.eps)}".strip()]
         return ", ".join([*size, f"n {'?' if self.samples is None else self.samples}"])
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ class Column:
         return KINDS.index(self.kind), self.preset, self.norm, size, self.samples or 0, PLACES.index(self.place)
 
 
-def plain(eps: Eps) -> str:
+def format_eps(eps: Eps) -> str:
     """`8/255` where it is such a share, else the number; `0.5 0.5 2` for a size for each channel."""
     if isinstance(eps, tuple | list):
-        return " ".join(map(plain, eps))
+        return " ".join(map(format_eps, eps))
     steps = eps * 255
     return f"{round(steps)}/255" if 0.5 < steps < 100 and abs(steps - round(steps)) < 1e-6 else f"{eps:.4g}"
 
