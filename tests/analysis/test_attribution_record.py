@@ -22,7 +22,7 @@ from resolvent.models import (
     build_model,
     components_of,
 )
-from resolvent.report.figures.attribution import attribution_bars, attribution_charts
+from resolvent.report.figures.contribution import attribution_bars
 
 THREAT = Threat("linf", 0.15, (0.0, 1.0))
 
@@ -79,25 +79,19 @@ def test_padding_stays_out() -> None:
 
 
 @pytest.mark.slow
-def test_charts_are_plain_numbers() -> None:
+def test_bars_are_the_averages_of_the_record() -> None:
     _, found = record()
-    charts = attribution_charts(found, "S4")
-    assert [chart["title"] for chart in charts] == ["S4, MSE", "S4, KL"]
-    assert [curve["name"] for curve in charts[0]["series"]][:2] == ["ssm, train", "ssm, test"]
-    assert all(len(curve["x"]) == len(curve["y"]) == 2 for chart in charts for curve in chart["series"])
-    assert charts[1]["series"][1]["y"] == [layer["kl"] for layer in found["components"][0]["test"]["layers"]]
     bars = attribution_bars(found, "kl")
     assert [row[0] for row in bars] == ["ssm", "ads", "linear"]
     assert bars[0][1:] == (found["components"][0]["train"]["kl"], found["components"][0]["test"]["kl"])
 
 
-def test_a_change_without_meaning_is_left_out_of_the_bars_and_a_gap_in_the_chart() -> None:
+def test_a_change_without_meaning_is_left_out_of_the_bars() -> None:
     model, test = small(), load_task("digits").test
     splits = {"train": test, "test": test}
     record = attribution_record(model, splits, Threat("linf", 0.0), components_of(model), samples=3)
     assert "agree" in record["components"][0]["test"]["layers"][0]["reason"]
     assert attribution_bars(record) == []
-    assert attribution_charts(record)[0]["series"][0]["y"] == [None, None]
 
 
 def test_no_split_is_refused() -> None:

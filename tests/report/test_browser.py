@@ -27,12 +27,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import replace
 
     from resolvent.experiments.recipe import cells_of
-    from resolvent.experiments.recipes.digits import shorter
     from resolvent.experiments.sweep import sweep
 
     folder = tmp_path_factory.mktemp("runs")
-    few = [shorter(cell, epochs=1, samples=4) for cell in cells_of("quickstart", "small", "trades")[1:3]]
-    cells = [replace(cell, task=replace(cell.task, samples=64), attacks=cell.attacks[:1]) for cell in few]
+    cells = []
+    for cell in cells_of("quickstart", "small", "trades")[1:3]:
+        certify = None if cell.certify is None else replace(cell.certify, samples=4)
+        budget = replace(cell.budget, epochs=1, evaluate_every=1, track_seen=0)
+        attack, task = replace(cell.attacks[0], samples=4), replace(cell.task, samples=64)
+        cells.append(replace(cell, budget=budget, attacks=(attack,), certify=certify, task=task))
     sweep(cells, folder, tell=lambda line: None)
     return write_report([folder], folder / "out")
 

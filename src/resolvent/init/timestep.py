@@ -39,22 +39,9 @@ def log_uniform(
     return torch.rand(shape, dtype=dtype, generator=generator) * (high - low) + low
 
 
-def log_spaced(
-    count: int, dt_min: float = DT_MIN, dt_max: float = DT_MAX, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """log dt at `count` evenly spaced points from log dt_min to log dt_max: the draw without the luck."""
-    check_range("log_spaced", dt_min, dt_max)
-    return torch.linspace(math.log(dt_min), math.log(dt_max), count, dtype=dtype)
-
-
 def positive(log_dt: Tensor) -> Tensor:
     """dt = exp(log dt), finite and positive for any value of the parameter.
 
     Outside [-40, 30] the value is held: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
     """
     return log_dt.clamp(LOG_DT_LOW, LOG_DT_HIGH).exp()
-
-
-def inverse_softplus(dt: Tensor) -> Tensor:
-    """The x with softplus(x) = dt, as Mamba stores its time steps: x = dt + log(1 - exp(-dt))."""
-    return dt + torch.log(-torch.expm1(-dt))

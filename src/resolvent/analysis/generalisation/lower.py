@@ -12,10 +12,6 @@ sqrt(2 / (pi m)) for the mean, its value for large m, which is too large for eve
 from __future__ import annotations
 
 import math
-from itertools import product
-
-UNIT_STEP_P = math.log(math.e - 1)  # softplus(p) = 1
-MOST_ENUMERATED = 16
 
 
 def mean_sign(m: int) -> float:
@@ -52,20 +48,6 @@ def rademacher_lower(B_w: float, s_A: float, T: int, m: int) -> float:
         True
     """
     return _weight(B_w) * sum_powers(s_A, T) * mean_sign(m)
-
-
-def rademacher_lower_printed(B_w: float, s_A: float, T: int, m: int) -> float:
-    """(19), and (20) at s_A = 0, as printed."""
-    return _weight(B_w) * sum_powers(s_A, T) * mean_sign_printed(m)
-
-
-def rademacher_enumerated(outputs: list[float], B_w: float) -> float:
-    """(1/m) E sup_{|w| <= B_w} w sum sigma_i z_i over all 2^m signs, z the features of m samples: the slow truth."""
-    m = len(outputs)
-    if not 1 <= m <= MOST_ENUMERATED:
-        raise ValueError(f"rademacher_enumerated: expected 1 to {MOST_ENUMERATED} samples, got {m}.")
-    sums = (abs(math.fsum(s * z for s, z in zip(signs, outputs, strict=True))) for signs in product((-1, 1), repeat=m))
-    return _weight(B_w) * math.fsum(sums) / 2**m / m
 
 
 def _weight(B_w: float) -> float:

@@ -20,28 +20,11 @@ def log_sums(log_rho: float, T: int) -> tuple[float, float]:
     return math.log(s1) + shift, math.log(s2) + shift if s2 > 0 else -math.inf
 
 
-def first_sum(rho: float, T: int) -> float:
-    """S1; infinite where it is beyond the largest number."""
-    s1, _, shift = _sums(_log("first_sum", rho), T)
-    return s1 * _exp(shift)
-
-
-def second_sum(rho: float, T: int) -> float:
-    """S2 of Lemma E.6; infinite where it is beyond the largest number."""
-    _, s2, shift = _sums(_log("second_sum", rho), T)
-    return s2 * _exp(shift) if s2 else 0.0
-
-
 def second_sum_printed(rho: float, T: int) -> float:
     """S2 as equation (15) prints it, with rho - 1 in the second denominator: a wrong sign, so it holds nowhere."""
     if rho == 1:
-        raise ValueError("second_sum_printed: equation (15) has a pole at rho = 1; use second_sum.")
+        raise ValueError("second_sum_printed: equation (15) has a pole at rho = 1; use log_sums.")
     return rho * (1 - rho**T) / (1 - rho) ** 2 - T * rho**T / (rho - 1)
-
-
-def second_sum_reference(rho: float, T: int) -> float:
-    """The sum as it stands, in exact addition."""
-    return math.fsum(t * rho**t for t in range(T))
 
 
 def _sums(log_rho: float, T: int) -> tuple[float, float, float]:
@@ -74,13 +57,3 @@ def _sum_by_doubling(log_rho: float, T: int) -> tuple[float, float]:
             power = math.exp(log_rho * k)
             s1, s2, k = s1 + power, s2 + k * power, k + 1
     return s1, s2
-
-
-def _log(where: str, rho: float) -> float:
-    if not 0 < rho < math.inf:
-        raise ValueError(f"{where}: rho must be positive and finite, got {rho}.")
-    return math.log(rho)
-
-
-def _exp(log_value: float) -> float:
-    return math.exp(log_value) if log_value < 709.0 else math.inf

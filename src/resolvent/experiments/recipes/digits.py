@@ -99,11 +99,3 @@ def digits_cell(
         (AttackPlan(preset, "linf", eps, samples=200, on=("best", "last")),),
         attribution=kind != "standard",
     )
-
-
-def shorter(cell: Cell, epochs: int, samples: int) -> Cell:
-    """The same cell with less work."""
-    attacks = tuple(replace(plan, samples=samples) for plan in cell.attacks)
-    budget = replace(cell.budget, epochs=epochs, evaluate_every=max(1, epochs // 5), track_seen=0)
-    certify = None if cell.certify is None else replace(cell.certify, samples=samples)
-    return replace(cell, budget=budget, attacks=attacks, certify=certify)

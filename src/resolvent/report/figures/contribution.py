@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report.figures.attribution import attribution_bars
 from resolvent.report.figures.figure import GRID, INK, MUTED, SERIES, blank, svg
 from resolvent.report.figures.process import WAYS, Named, short_names, way_of
 
@@ -68,3 +67,12 @@ def _scale(axes: object, values: Sequence[float]) -> None:
     if max(map(abs, values), default=0.0) > 4 * LINEAR:
         axes.set_xscale("symlog", linthresh=LINEAR)  # type: ignore[attr-defined]
         axes.xaxis.set_major_formatter(lambda v, _: f"{v:g}".replace("-", "−"))  # type: ignore[attr-defined]
+
+
+def attribution_bars(record: dict[str, Any], what: str = "mse") -> list[tuple[str, float, float]]:
+    """(component, change on train, change on test) in per cent, averaged over layers: Figures 3 and 4's bars.
+
+    Components that have no value on either split are left out.
+    """
+    rows = [(c["name"], c["train"][what], c["test"][what]) for c in record["components"]]
+    return [(name, float(train), float(test)) for name, train, test in rows if train is not None and test is not None]
