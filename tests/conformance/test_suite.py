@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import faulty_layers as faulty
 import pytest
 import sample_layers as sample
 import torch
@@ -49,36 +50,36 @@ def test_an_honest_bidirectional_layer_passes(prop: str) -> None:
 
 
 BROKEN = [
-    ("chunks", sample.ForgetsState),
-    ("chunks", sample.WrongFinalState),
-    ("steps", sample.OtherStep),
-    ("steps", sample.WrongFinalState),
-    ("dense truth", sample.OtherSystem),
-    ("state in, out", sample.ForgetsState),
-    ("state in, out", sample.SpoilsState),
-    ("causality", sample.SeesFuture),
-    ("uneven steps", sample.ForgetsTime),
-    ("uneven steps", sample.OtherTime),
-    ("gradients", sample.LosesGradient),
-    ("gradcheck", sample.WrongGradient),
-    ("second gradients", sample.NoSecondGradient),
-    ("lengths", sample.IgnoresLengths),
-    ("lengths", sample.LeaksPadding),
-    ("lengths, gradients", sample.IgnoresLengths),
-    ("lengths, gradients", sample.LeaksPadding),
-    ("float32", sample.LosesDigits),
-    ("bfloat16", sample.LosesHalf),
-    ("autocast, backward", sample.CastsBackward),
-    ("torch.compile", sample.BreaksGraph),
-    ("checkpointing", sample.CountsCalls),
-    ("vmap", sample.LeavesTorch),
-    ("jvp", sample.WrongTangent),
-    ("per-sample grads", sample.LeavesTorch),
-    ("frozen", sample.KeepsTables),
-    ("frozen", sample.NeverFreezes),
-    ("determinism", sample.Rolls),
-    ("save, load", sample.HidesNumbers),
-    ("bad input", sample.AcceptsAnything),
+    ("chunks", faulty.ForgetsState),
+    ("chunks", faulty.WrongFinalState),
+    ("steps", faulty.OtherStep),
+    ("steps", faulty.WrongFinalState),
+    ("dense truth", faulty.OtherSystem),
+    ("state in, out", faulty.ForgetsState),
+    ("state in, out", faulty.SpoilsState),
+    ("causality", faulty.SeesFuture),
+    ("uneven steps", faulty.ForgetsTime),
+    ("uneven steps", faulty.OtherTime),
+    ("gradients", faulty.LosesGradient),
+    ("gradcheck", faulty.WrongGradient),
+    ("second gradients", faulty.NoSecondGradient),
+    ("lengths", faulty.IgnoresLengths),
+    ("lengths", faulty.LeaksPadding),
+    ("lengths, gradients", faulty.IgnoresLengths),
+    ("lengths, gradients", faulty.LeaksPadding),
+    ("float32", faulty.LosesDigits),
+    ("bfloat16", faulty.LosesHalf),
+    ("autocast, backward", faulty.CastsBackward),
+    ("torch.compile", faulty.BreaksGraph),
+    ("checkpointing", faulty.CountsCalls),
+    ("vmap", faulty.LeavesTorch),
+    ("jvp", faulty.WrongTangent),
+    ("per-sample grads", faulty.LeavesTorch),
+    ("frozen", faulty.KeepsTables),
+    ("frozen", faulty.NeverFreezes),
+    ("determinism", faulty.Rolls),
+    ("save, load", faulty.HidesNumbers),
+    ("bad input", faulty.AcceptsAnything),
 ]
 
 
@@ -88,7 +89,7 @@ def test_each_property_can_fail(prop: str, layer: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prop", "layer"), [(OPEN[0], sample.Leaky), (OPEN[1], sample.Leaky), (OPEN[2], sample.BreaksGraph)]
+    ("prop", "layer"), [(OPEN[0], sample.Leaky), (OPEN[1], sample.Leaky), (OPEN[2], faulty.BreaksGraph)]
 )
 def test_what_is_traced_can_fail(prop: str, layer: type) -> None:
     """A loop over time does not leave the length open; without values there is no number to look at."""
@@ -96,10 +97,10 @@ def test_what_is_traced_can_fail(prop: str, layer: type) -> None:
 
 
 def test_stability_can_fail() -> None:
-    assert found(sample.Explodes, "stability", traits=Traits(stable=True)).status == "fail"
+    assert found(faulty.Explodes, "stability", traits=Traits(stable=True)).status == "fail"
 
 
-@pytest.mark.parametrize("layer", [sample.HalfBlind, sample.WrongWay, sample.StreamsBothWays])
+@pytest.mark.parametrize("layer", [faulty.HalfBlind, faulty.WrongWay, faulty.StreamsBothWays])
 def test_both_directions_can_fail(layer: type) -> None:
     assert found(layer, "both directions", traits=BOTH, bidirectional=True).status == "fail"
 
@@ -112,7 +113,7 @@ def test_every_property_has_a_layer_that_breaks_it() -> None:
 @pytest.mark.slow
 def test_long_stream_can_pass_and_fail() -> None:
     assert found(sample.Leaky, "long stream", full=True).status == "pass"
-    assert found(sample.Drifts, "long stream", full=True).status == "fail"
+    assert found(faulty.Drifts, "long stream", full=True).status == "fail"
 
 
 def test_a_crash_is_a_failure_with_its_message() -> None:
@@ -122,22 +123,22 @@ def test_a_crash_is_a_failure_with_its_message() -> None:
 
 
 def test_a_crash_on_an_empty_chunk_names_the_sizes() -> None:
-    result = found(sample.NeedsSteps, "chunks")
+    result = found(faulty.NeedsSteps, "chunks")
     assert result.status == "fail"
     assert result.note.startswith("IndexError: nothing at 0; in chunks of ")
     sizes = [int(s) for s in result.note.split("chunks of ")[1].removesuffix(" steps").split(", ")]
     assert 0 in sizes
     assert sum(sizes) == 29
-    assert found(sample.NeedsSteps, "state in, out").note.endswith("in an empty sequence, a chunk of 0 steps")
+    assert found(faulty.NeedsSteps, "state in, out").note.endswith("in an empty sequence, a chunk of 0 steps")
 
 
 def test_a_wrong_chunking_names_the_sizes() -> None:
-    assert found(sample.ForgetsState, "chunks").note.startswith("in chunks of ")
+    assert found(faulty.ForgetsState, "chunks").note.startswith("in chunks of ")
     assert found(sample.Leaky, "chunks").note == ""
 
 
 def test_bad_input_fails_in_words_not_in_numbers() -> None:
-    result = found(sample.AcceptsAnything, "bad input")
+    result = found(faulty.AcceptsAnything, "bad input")
     assert result.error == float("inf")
     assert "was accepted" in result.note
     out = io.StringIO()
