@@ -11,10 +11,18 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.layers.attend import Reach, attend, attend_cached, attend_reference, cache_spec, laplace
+from resolvent.layers.attend import (
+    Reach,
+    RelativeBias,
+    attend,
+    attend_cached,
+    attend_reference,
+    cache_spec,
+    laplace,
+    rotate,
+)
 from resolvent.layers.attention import Attention
 from resolvent.layers.contract import map_spec
-from resolvent.layers.position import RelativeBias, rotate
 
 F64 = torch.float64
 KINDS = [

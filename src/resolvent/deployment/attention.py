@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.deployment.flow import Flow
-from resolvent.layers.attend import attend_reference
-from resolvent.layers.position import rotate
+from resolvent.layers.attend import attend_reference, rotate
 
 
 class Attending(nn.Module):

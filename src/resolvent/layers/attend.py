@@ -1,4 +1,5 @@
-"""Attention on given queries, keys and values: one call, and one that streams with an explicit key-value cache.
+"""Attention on given queries, keys and values: one call, and one that streams with an explicit key-value cache; how it
+knows positions: rotary angles on queries and keys, or a learned bias for each distance.
 
 Shape letters: b batch, h heads, g key-value heads (g divides h), i queries, j keys, e width of a query, w of a value.
 """
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from resolvent.layers import checks
 from resolvent.layers.contract import Spec
+from resolvent.runtime.chip import lacks_float64
 from resolvent.runtime.transforms import traced
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
@@ -188,3 +190,37 @@ def _tail(k: Tensor, v: Tensor, seen: Tensor, reach: Reach, sizes: tuple[int, in
     index = index[:, None, :, None]
     k, v = (t.gather(2, index.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
     return {"k": k, "v": v, "seen": seen + lengths}
+
+
+def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Tensor:
+    """Rotary encoding of the first `dims` (even) entries of x (b, h, l, e) at positions `at` (b, l).
+
+    Entry m and entry m + dims / 2 turn together by the angle at * wavelength^(-2 m / dims): a product of a query and a
+    key then depends on their distance alone. Angles are taken in float64: in float32 position 100,000 is off by 1e-2.
+    """
+    half = dims // 2
+    precise = torch.float32 if lacks_float64(x.device) else torch.float64
+    rate = wavelength ** (-torch.arange(half, dtype=precise, device=x.device) / half)  # (dims / 2,)
+    angle = (at.to(precise)[..., None] * rate)[:, None]  # (b, 1, l, dims / 2)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second, rest = x.split([half, half, x.shape[-1] - dims], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+class RelativeBias(nn.Module):
+    """Mega's simple relative bias: one number per head and distance below `size`; farther ones share the last.
+
+    A causal bias has `size` numbers per head, the other 2 size - 1. They start normal with std .02.
+    """
+
+    def __init__(self, size: int, heads: int = 1, *, causal: bool = True) -> None:
+        super().__init__()
+        checks.check_positive("RelativeBias", size=size, heads=heads)
+        self.size, self.causal = size, causal
+        self.table = nn.Parameter(torch.randn(heads, size if causal else 2 * size - 1) * 0.02)  # (h, distances)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """distance (i, j), query minus key -> bias (h, i, j); a causal table answers anything for the future."""
+        far = self.size - 1
+        index = distance.clamp(0, far) if self.causal else distance.clamp(-far, far) + far
+        return self.table[:, index]

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resolvent.layers import checks
-from resolvent.layers.attend import Cache, Reach, attend, attend_cached, cache_spec
+from resolvent.layers.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
 from resolvent.layers.contract import Layer, Spec, group_parameters
-from resolvent.layers.position import RelativeBias, rotate
 
 
 class Attention(Layer):

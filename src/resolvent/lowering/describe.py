@@ -35,12 +35,12 @@ from resolvent.blocks.projection import Projection
 from resolvent.blocks.residual import Residual
 from resolvent.blocks.stack import Stack
 from resolvent.blocks.tower import Tower
+from resolvent.layers.attend import RelativeBias
 from resolvent.layers.attention import Attention
 from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
 from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
-from resolvent.layers.position import RelativeBias
 from resolvent.layers.rglru import RGLRU
 from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
