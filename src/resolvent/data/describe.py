@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _NAMES = 12  # more classes than this are not spelled out
 
 
-def describe(task: Task) -> str:
+def summarise(task: Task) -> str:
     """A few lines of text."""
     lines = [f"{task.name}: {_kind(task)}"]
     lines += [f"  {name:<11}{_split(task, split)}" for name, split in task.splits().items()]

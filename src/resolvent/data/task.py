@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.augment import CropFlip
-from resolvent.data.describe import describe
+from resolvent.data.describe import summarise
 from resolvent.data.preparation.preprocess import Bounds, Preprocess
 from resolvent.data.readers.tokeniser import Tokeniser
 
@@ -119,7 +119,7 @@ class Task:
             _check_split(self, name, split)
 
     def __repr__(self) -> str:
-        return describe(self)
+        return summarise(self)
 
     def splits(self) -> dict[str, Split]:
         return {"train": self.train, "validation": self.validation, "test": self.test}
@@ -133,7 +133,7 @@ class Task:
 
     def describe(self) -> str:
         """Sizes, shapes, classes, bounds, licence and source, for people."""
-        return describe(self)
+        return summarise(self)
 
     def _each(self, change: Callable[[Split], Split]) -> Task:
         train, validation, test = (change(split) for split in self.splits().values())

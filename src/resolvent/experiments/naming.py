@@ -17,7 +17,7 @@ from typing import Any
 
 from resolvent.disk import Damaged, read_json
 from resolvent.experiments.cell import TAG, Cell
-from resolvent.experiments.store.folder import CELL, Folder, RunError, as_now, describe
+from resolvent.experiments.store.folder import CELL, Folder, RunError, as_now, settings_of
 from resolvent.experiments.store.lock import Lock
 from resolvent.experiments.store.store import FolderStore, ObjectStore, Store
 
@@ -33,7 +33,7 @@ def name_apart(cells: Sequence[Cell], store: Store) -> list[Cell]:
     others = strangers(store, cells[0])
     if not others:
         return list(cells)
-    mine = _settings(describe(cells[0]))
+    mine = _settings(settings_of(cells[0]))
     for ending in (difference(next(iter(others.values())), mine), _digest(mine)):
         named = [replace(cell, tags=(*cell.tags, ending)) for cell in cells]
         if not strangers(store, named[0]):
@@ -46,7 +46,7 @@ def strangers(store: Store, cell: Cell) -> dict[str, Held]:
 
     A folder in which nothing was trained yet does not count.
     """
-    mine, above = _settings(describe(cell)), cell.place.rpartition("/")[0]
+    mine, above = _settings(settings_of(cell)), cell.place.rpartition("/")[0]
     calls: dict[str, Callable[[], Held]] = {}
     if isinstance(store, FolderStore):
         for path in sorted((store.root / above).glob(f"seed-*/{CELL}")):

@@ -129,7 +129,7 @@ def _open(run: Run, folder: str | Path, save: Save | None) -> None:
     wrong: Exception | None = None
     if run.group.first:
         try:
-            run.files = RunFolder(folder, describe(run), save)
+            run.files = RunFolder(folder, config_of(run), save)
             resume(run, run.files)
         except Exception as error:
             wrong = error
@@ -137,7 +137,7 @@ def _open(run: Run, folder: str | Path, save: Save | None) -> None:
     if wrong is not None:
         raise wrong
     if not run.group.first:
-        run.files = RunFolder(folder, describe(run), save)
+        run.files = RunFolder(folder, config_of(run), save)
         resume(run, run.files)
     run.group.wait()
 
@@ -157,7 +157,7 @@ def inner_threat(objective: Objective) -> Threat | None:
     return getattr(getattr(objective, "inner", None), "threat", None)
 
 
-def describe(run: Run) -> dict[str, Any]:
+def config_of(run: Run) -> dict[str, Any]:
     """Everything that the numbers depend on, as JSON values; the initial weights are in the first stored state."""
     shapes = {name: [str(t.dtype), *t.shape] for name, t in run.model.state_dict().items()}
     splits = {name: _describe_split(split) for name, split in run.task.splits().items()}

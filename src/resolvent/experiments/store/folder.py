@@ -66,7 +66,7 @@ class Folder:
         if not path.is_file():
             self.write(CELL, cell.to_dict())
             return
-        now = describe(cell)
+        now = settings_of(cell)
         try:
             then = self.described()
         except Damaged as wrong:
@@ -242,7 +242,7 @@ class Folder:
         return sorted((self.path / "checkpoint").glob("*/model.safetensors"))
 
 
-def describe(what: Described) -> dict[str, Any]:
+def settings_of(what: Described) -> dict[str, Any]:
     """Settings as they come back from JSON."""
     held: dict[str, Any] = json.loads(json.dumps(what.to_dict()))
     return held
@@ -253,7 +253,7 @@ def as_now(held: dict[str, Any]) -> dict[str, Any]:
     if held.get("class") != Cell.__name__:
         return held
     try:
-        return describe(Cell.from_dict(held))
+        return settings_of(Cell.from_dict(held))
     except (ValueError, TypeError):
         return held
 
