@@ -14,8 +14,7 @@ from helpers import assert_close
 from resolvent.data import from_arrays
 from resolvent.training import FitSettings, fit, noisy, spread, standard
 from resolvent.training.collapse import collapse
-from resolvent.training.optimiser import make_optimiser
-from resolvent.training.plateau import FACTOR, PATIENCE, THRESHOLD, plateau
+from resolvent.training.optimiser import FACTOR, PATIENCE, THRESHOLD, make_optimiser, plateau
 from resolvent.training.step.criterion import criterion, score
 
 F64 = torch.float64

@@ -16,7 +16,7 @@ from resolvent.deployment.forms import Pairs, Step, Whole
 from resolvent.deployment.onnx_file import check_opset, load_onnx, onnx_bytes
 from resolvent.deployment.prepared import Prepared
 from resolvent.disk import write_json
-from resolvent.disk.whole import replace
+from resolvent.disk.document import replace
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Network
 from resolvent.models import Model, TwoTower

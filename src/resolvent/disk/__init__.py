@@ -1,8 +1,15 @@
 """Files that are whole or absent, and that show their own damage: the lowest part, which knows no models."""
 
-from resolvent.disk.document import check_same, first_difference, read_json, read_sealed, write_json, write_text
+from resolvent.disk.document import (
+    check_same,
+    first_difference,
+    read_json,
+    read_sealed,
+    replace,
+    write_json,
+    write_text,
+)
 from resolvent.disk.seal import DIGEST, Damaged, fingerprint, is_sealed, parse, seal, unseal
-from resolvent.disk.whole import replace
 
 __all__ = [
     "DIGEST", "Damaged", "check_same", "fingerprint", "first_difference", "is_sealed", "parse", "read_json",

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent.disk.document import replace
 from resolvent.disk.seal import Damaged, is_sealed, parse, seal, unseal
-from resolvent.disk.whole import replace
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from torch import Tensor
 from resolvent.data.preparation.like import Raw, arrays_like, read_like
 from resolvent.data.preparation.preprocess import Missing, Preprocess
 from resolvent.data.readers.file import SUFFIXES
-from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.values import tensor_of
 from resolvent.models import Model, TwoTower, load_model, save_model
 from resolvent.models.config import ClassifierConfig, ModelConfig, RetrievalConfig, TokensConfig
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in

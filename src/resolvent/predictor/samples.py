@@ -16,8 +16,7 @@ from resolvent.data.preparation.like import read_like
 from resolvent.data.preparation.preprocess import Bounds, Missing, Preprocess
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, SUFFIXES
-from resolvent.data.readers.tensor import tensor_of
-from resolvent.data.readers.words import number_words
+from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.disk import Damaged, read_json
 from resolvent.experiments.store.folder import CELL, Folder
 from resolvent.experiments.store.prepared import refuse_older, require_same

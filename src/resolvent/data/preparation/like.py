@@ -20,8 +20,7 @@ from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, checked_file, names_in, read_sequences
 from resolvent.data.readers.sequences import as_number, pad
-from resolvent.data.readers.tensor import tensor_of
-from resolvent.data.readers.words import words_of
+from resolvent.data.readers.values import tensor_of, words_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import Tensor
 
-from resolvent.data.readers.tensor import tensor_of
 from resolvent.data.readers.tokeniser import Tokeniser
+from resolvent.data.readers.values import tensor_of
 from resolvent.models.settings import Settings
 
 Missing = Literal["refuse", "zero", "mean", "ffill", "flag"]

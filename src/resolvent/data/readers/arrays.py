@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.preparation.prepare import Own, Preparation, prepare, split_indices
-from resolvent.data.readers.tensor import tensor_of
-from resolvent.data.readers.words import number_words
+from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.data.task import Task
 
 __all__ = ["from_arrays", "own", "split_indices"]

@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from resolvent.data.preparation.prepare import Preparation, prepare
 from resolvent.data.readers.arrays import own
-from resolvent.data.readers.tensor import tensor_of
-from resolvent.data.readers.words import number_words
+from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.data.task import Task
 
 

@@ -19,7 +19,7 @@ from resolvent.data.readers.npy import is_mapped, on_disk, read_folder
 from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
 from resolvent.data.readers.table import Table, check_table, read_csv, sequences
 from resolvent.data.readers.ts import read_ts
-from resolvent.data.readers.words import number_words
+from resolvent.data.readers.values import number_words
 from resolvent.data.task import Task
 
 ARRAYS = (".npz", ".safetensors")

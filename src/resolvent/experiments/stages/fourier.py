@@ -11,8 +11,7 @@ from torch import nn
 
 from resolvent.analysis import WorstFrequency, worst_frequency
 from resolvent.attacks import FourierSettings, fourier_sweep, noises
-from resolvent.experiments.stages.sites import sites_of, ssm_layers, step_of
-from resolvent.experiments.stages.systems import systems_of
+from resolvent.experiments.stages.sites import sites_of, ssm_layers, step_of, systems_of
 from resolvent.experiments.work import Work
 
 RTOL = 1e-3  # of the largest gain: a tone need not be placed any finer

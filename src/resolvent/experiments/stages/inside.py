@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resolvent.analysis import hankel_singular_values, time_constants
 from resolvent.experiments.stages.analysed import layer_facts
-from resolvent.experiments.stages.systems import systems_of
+from resolvent.experiments.stages.sites import systems_of
 from resolvent.experiments.studies.findings import chart, series
 from resolvent.layers import Layer
 from resolvent.ssm import DPLR, Dense, Diagonal, System

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from resolvent.attacks import Site
 from resolvent.init import timestep
 from resolvent.layers import Layer
+from resolvent.lowering.parts import parts_of
 from resolvent.models import components_of
+from resolvent.ssm import System
 
 
 def sites_of(model: nn.Module) -> list[Site]:
@@ -31,3 +33,13 @@ def step_of(layer: Layer) -> float | Tensor:
     if isinstance(own := getattr(layer, "log_step", None), Tensor):
         return math.exp(float(own.detach().double().mean()))
     return 1.0
+
+
+def systems_of(layer: Layer, name: str) -> tuple[dict[str, System], str]:
+    """Name -> system in float64 without a graph; where there is none, the reason instead."""
+    first = parts_of(layer, name)[0]
+    if first.kind == "sum":
+        return {part.name: part.system for part in first.parts if part.system is not None}, ""
+    if first.system is not None:
+        return {name: first.system}, ""
+    return {}, first.reason
