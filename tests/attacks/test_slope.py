@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from resolvent.attacks.objective.gradient import slope
 from resolvent.attacks.objective.objective import cross_entropy
+from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.victim import Victim
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks.capacity import within_memory
-from resolvent.attacks.objective.gradient import slope
 from resolvent.attacks.objective.objective import Objective
-from resolvent.attacks.objective.slope import backward_start
+from resolvent.attacks.objective.slope import backward_start, slope
 from resolvent.runtime.memory import keep_freed_memory
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.objective.gradient import slope
 from resolvent.attacks.objective.objective import targeted_margin
+from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.victim import Victim
 
 _DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # order of the norm in which a gradient measures the distance

@@ -11,7 +11,7 @@ from resolvent.attacks.objective.gradient_probe import where_rows
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.strongest import Strongest
-from resolvent.attacks.threat.direction import unit
+from resolvent.attacks.threat.ball import unit
 from resolvent.attacks.victim import Victim
 
 _HALVINGS = 25  # of a line search, at most

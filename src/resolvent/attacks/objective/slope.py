@@ -137,3 +137,19 @@ def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 _CANDIDATES = numba_or(torch_aimed, _load_numba, _probe)
+
+
+# -- through the model -------------------------------------------------------------------------------------------------
+
+
+def slope(end: Tensor, x: Tensor, start: Tensor | None = None, keep: bool = False) -> Tensor | None:
+    """∂end/∂x with the gradient `start` of end; None where end does not depend on x. `keep` the graph for another.
+
+    In the types that the forward pass chose: a backward pass inside of autocast casts anew, and recurrences, which take
+    care to stay in float32, lose what they kept.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        (found,) = torch.autograd.grad(
+            [end], [x], None if start is None else [start], retain_graph=keep, allow_unused=True
+        )
+    return found

@@ -1,13 +1,20 @@
-"""Nearest points of a norm ball cut with a box, for delta (b, n), radius (b, 1) and finite low <= 0 <= high.
+"""The unit ball of a norm: nearest points, steepest directions, points drawn at random.
 
-Each sample by itself: what its neighbours in the batch need changes no bit of its answer. Rounding may leave the norm
-over the radius by a few units in the last place.
+Nearest points are those of the ball cut with a box, for delta (b, n), radius (b, 1) and finite low <= 0 <= high: each
+sample by itself, so that what its neighbours in the batch need changes no bit of its answer. Rounding may leave the
+norm over the radius by a few units in the last place. Directions of unit norm are those along which a linear function
+with the gradient g (b, n) grows fastest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from resolvent.attacks.draws import Draws
 
 _ROUNDS = 64  # each round of the L2 search fixes at least one coordinate at its bound; a handful is usual
 _RISE = 2e-6  # of the squared factor, below which it counts as found
@@ -66,3 +73,74 @@ def _cap(delta: Tensor, low: Tensor | None, high: Tensor | None, size: Tensor) -
     if low is None or high is None:
         return size
     return torch.where(delta > 0, high, -low).double()
+
+
+_SMALL = 1e-12  # of a gradient's L2 norm, below which its squares may have underflown
+
+
+def unit(flat: Tensor) -> Tensor:
+    """Rows (b, n) at unit L2 norm; tiny and huge ones are scaled first, so that their squares stay in range."""
+    length = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    odd = ~((length > _SMALL) & torch.isfinite(length))
+    if bool(odd.any()):
+        peak = flat.abs().amax(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
+        flat = torch.where(odd, flat / peak, flat)
+        length = torch.where(odd, torch.linalg.vector_norm(flat, dim=1, keepdim=True), length)
+    return flat / safe(length)
+
+
+def sparse(flat: Tensor, free: Tensor, share: float | Tensor) -> Tensor:
+    """The sign of the `share` (number or (b,)) largest of `free` (b,) entries, spread evenly; what is not free is 0."""
+    n = flat.shape[1]  # what the mask excludes is 0 and comes first
+    kept = (free - ((1 - torch.as_tensor(share, device=flat.device)) * free).long()).clamp_min(1)
+    skip = (n - kept).clamp(0, n - 1).expand(flat.shape[0])
+    least = flat.abs().sort(1).values.gather(1, skip[:, None])
+    signs = torch.where(flat.abs() >= least, flat.sign(), 0.0)
+    return signs / safe(signs.abs().sum(1, keepdim=True))
+
+
+def safe(length: Tensor) -> Tensor:
+    return torch.where(length > 0, length, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, left as they are)."""
+
+    norm: str
+    draws: Draws
+    stream: int
+    counter: int
+    masked: Callable[[Tensor], Tensor]  # 0 where nothing may change
+    count: Tensor  # (b,) entries that may change
+
+    def draw(self, x: Tensor, surface: bool) -> Tensor:
+        """(b, ...) like x."""
+        where, shape = (self.stream, self.counter), x.shape[1:]
+        if self.norm == "linf":
+            noise = self.masked(2 * self.draws.uniform(*where, shape, x.dtype) - 1)
+            return noise / safe(_length(noise, torch.inf)) if surface else noise
+        normal = self.masked(self.draws.normal(*where, shape, x.dtype))
+        if self.norm == "l1" and surface:
+            return normal
+        noise = normal if self.norm == "l2" else self._laplace(x)
+        step = noise / safe(_length(noise, 2 if self.norm == "l2" else 1))
+        return step if surface else step * self._depth(x)
+
+    def _laplace(self, x: Tensor) -> Tensor:
+        u = self.draws.fold("laplace").uniform(self.stream, self.counter, x.shape[1:], torch.float64)
+        sign = self.draws.fold("sign").sign(self.stream, self.counter, x.shape[1:], x.dtype)
+        return self.masked(-torch.log1p(-u).to(x.dtype) * sign)
+
+    def _depth(self, x: Tensor) -> Tensor:
+        """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
+
+        By logarithm, in float64: the last digit of torch's power hangs on how many others it is computed with.
+        """
+        u = self.draws.fold("depth").uniform(self.stream, self.counter, (), x.dtype).double()
+        depth = torch.exp(torch.log(u) / self.count.clamp_min(1).double())
+        return depth.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+
+def _length(noise: Tensor, order: float) -> Tensor:
+    return torch.linalg.vector_norm(noise.flatten(1), order, dim=1).view(-1, *[1] * (noise.dim() - 1))

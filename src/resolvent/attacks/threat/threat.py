@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
+from resolvent.attacks.threat.ball import Noise, safe, sparse, unit
 from resolvent.attacks.threat.channels import FAR, is_channelwise, split, spread
 from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, named_norm
-from resolvent.attacks.threat.direction import safe, sparse, unit
 from resolvent.attacks.threat.inward import below, further, number_below, slack
-from resolvent.attacks.threat.noise import Noise
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.shape import (
     Band,

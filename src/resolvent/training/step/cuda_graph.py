@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl
 from resolvent.attacks.capacity import keeper, lacks_memory, let_go
-from resolvent.attacks.objective.gradient import slope
+from resolvent.attacks.objective.slope import slope
 from resolvent.lowering.cpu.pgd_loop import Path
 from resolvent.training.step.ascent import step_signs
 from resolvent.training.step.batch import Batch
