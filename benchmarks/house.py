@@ -41,6 +41,11 @@ PARTICIPLES = re.compile(
 # Public names of the first release, or nouns of a table: they stay.
 KEPT = {"chained", "disturbed", "frozen", "pretrained", "toned", "weighted"}
 EXAMPLES = re.compile(r"\n\n +Examples:\n(?: {8,}.*\n)+")
+# Words for things that have another name now: no function, argument, attribute or variable is called by one.
+RETIRED = re.compile(
+    "told|crew|gang|cohort|cohorts|perform|assess|examine|guarantee|catalogue|gallery|twins|captured|border|climb|pace"
+)
+NOT_RETIRED = {"attacks/fab", "ops/ascent/fab_numba.py"}  # the pace of FAB's walk is the paper's
 SIGN_STEP = re.compile(r"\+ .*\.sign\(\)|return g\.sign\(\)$")
 LAYER_NORM = re.compile(r"- mean\) \* torch\.rsqrt|rsqrt\(\w+\.square\(\)\.mean\(0\)")
 RESIDUAL = re.compile(r"= [xh] \+ [hy] if |z = h \+ ")
@@ -81,7 +86,7 @@ def rows() -> list[Row]:
     loose = sorted({path.name for path in SOURCE.glob("*.py")} - TOP)
     compilers = sorted({part for path in files() if imports_compiler(path) for part in [place_of(path).split("/")[0]]})
     option, where = most_declared()
-    bare = participles()
+    bare, old = participles(), retired()
     return [
         Row("python files in one folder", *narrow_limit(narrow, 16)),
         Row("python files in layers or blocks", *narrow_limit(wide, 22)),
@@ -92,6 +97,7 @@ def rows() -> list[Row]:
         Row("layer norms in torch's operations", *found(LAYER_NORM, 4)),
         Row("residual blocks in torch's operations", *found(RESIDUAL, 6), goal=3),
         Row("module functions named by a bare participle", len(bare), 30, ", ".join(bare[:4]), goal=0),
+        Row("names that were retired", len(old), 12, ", ".join(old[:4]), goal=0),
         Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 70_000),
     ]
 
@@ -157,6 +163,30 @@ def participles() -> list[str]:
         for node in tree_of(path).body
         if isinstance(node, ast.FunctionDef) and is_participle(node.name.strip("_")) and node.name not in KEPT
     ]
+
+
+def retired() -> list[str]:
+    """Where a retired word is the name of something."""
+    return sorted(
+        {
+            f"{place_of(path)}:{name}"
+            for path in files()
+            if not place_of(path).startswith(tuple(NOT_RETIRED))
+            for node in ast.walk(tree_of(path))
+            for name in bound_names(node)
+            if RETIRED.fullmatch(name.strip("_").lower())
+        }
+    )
+
+
+def bound_names(node: ast.AST) -> list[str]:
+    """What a node gives a name to."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+            return [name]
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return [name]
+    return []
 
 
 def is_participle(word: str) -> bool:

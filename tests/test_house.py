@@ -38,11 +38,12 @@ def test_the_rows_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """A source with one fault of each kind that a single file can have."""
     wrong = tmp_path / "attacks" / "wrong.py"
     wrong.parent.mkdir()
-    wrong.write_text("import numba\n\n\ndef _checked(x, g):\n    return x + g.sign()\n", encoding="utf-8")
+    wrong.write_text("import numba\n\n\ndef _checked(x, g):\n    told = x + g.sign()\n", encoding="utf-8")
     monkeypatch.setattr(house, "SOURCE", tmp_path)
     monkeypatch.setattr(house, "files", lambda: (wrong,))
     assert house.imports_compiler(wrong)
     assert house.participles() == ["attacks/wrong.py:_checked"]
+    assert house.retired() == ["attacks/wrong.py:told"]
     assert house.found(house.SIGN_STEP, 0) == (1, 0, "attacks/wrong.py:5")
 
 
@@ -100,7 +101,10 @@ def test_asking_is_seen(tmp_path: Path) -> None:
     assert not asks(file)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+WRITTEN = [*FILES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_file_holds_one_noun(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= 400, f"{lines} lines: split it by noun"

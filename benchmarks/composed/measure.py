@@ -137,14 +137,14 @@ def calls(work: Work, which: str) -> dict[str, Any]:
         run()
         synchronise(work.setting.device)
     averages = seen.key_averages()
-    told: dict[str, Any] = {"torch": sum(e.count for e in averages if e.key.startswith(("aten::", "resolvent::")))}
+    record: dict[str, Any] = {"torch": sum(e.count for e in averages if e.key.startswith(("aten::", "resolvent::")))}
     if on_gpu:
         kernels = [e for e in averages if e.device_type == torch.autograd.DeviceType.CUDA]
-        told["kernels"] = sum(e.count for e in kernels)
-        told["busy_ms"] = round(sum(e.self_device_time_total for e in kernels) / 1e3, 3)
+        record["kernels"] = sum(e.count for e in kernels)
+        record["busy_ms"] = round(sum(e.self_device_time_total for e in kernels) / 1e3, 3)
         longest = sorted(kernels, key=lambda e: -e.self_device_time_total)[:6]
-        told["longest"] = [[e.key[:60], e.count, round(e.self_device_time_total / 1e3, 3)] for e in longest]
-    return told
+        record["longest"] = [[e.key[:60], e.count, round(e.self_device_time_total / 1e3, 3)] for e in longest]
+    return record
 
 
 # -- compiled ----------------------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ def line(row: dict[str, Any]) -> str:
     if "refused" in row:
         return f"{row['name']}: {row['refused']}"
     first, calls = row.get("first_call"), row["calls"]["step"]
-    told = [f"{row['name']}: {calls['torch']} calls of torch a step"]
-    told += [f"{calls['kernels']} kernels, {calls['busy_ms']} ms"] if "kernels" in calls else []
-    told += [f"compiled in {first['wall_s']} s ({first['cpu_s']} CPU s, nodes {first['nodes']})"] if first else []
-    told += [f"not compiled: {row['compile_failed']}"] if "compile_failed" in row else []
-    told += [f"one streaming step {row['stream_ms']} ms"] if row.get("stream_ms") is not None else []
-    return ", ".join(told)
+    parts = [f"{row['name']}: {calls['torch']} calls of torch a step"]
+    parts += [f"{calls['kernels']} kernels, {calls['busy_ms']} ms"] if "kernels" in calls else []
+    parts += [f"compiled in {first['wall_s']} s ({first['cpu_s']} CPU s, nodes {first['nodes']})"] if first else []
+    parts += [f"not compiled: {row['compile_failed']}"] if "compile_failed" in row else []
+    parts += [f"one streaming step {row['stream_ms']} ms"] if row.get("stream_ms") is not None else []
+    return ", ".join(parts)
 
 
 def shape_table(part: dict[str, Any]) -> str:
@@ -36,7 +36,7 @@ def shape_table(part: dict[str, Any]) -> str:
 def judge(part: dict[str, Any], device: str, known: Sequence[Contender]) -> list[str]:
     """Each aim of the table, met or missed; those of memory and of streams are a GPU's."""
     found = {row["name"]: row for row in part["rows"] if "eager" in row}
-    told = []
+    lines = []
     for contender in known:
         row = found.get(contender.name)
         if row is None or not contender.ours:
@@ -62,5 +62,5 @@ def judge(part: dict[str, Any], device: str, known: Sequence[Contender]) -> list
             aims.append(
                 (f"streaming step {row['stream_ms']} ms of {contender.step_ms}", row["stream_ms"] <= contender.step_ms)
             )
-        told += [f"{tuple(part['shape'])} {contender.name}: {what}: {'met' if ok else 'missed'}" for what, ok in aims]
-    return told
+        lines += [f"{tuple(part['shape'])} {contender.name}: {what}: {'met' if ok else 'missed'}" for what, ok in aims]
+    return lines

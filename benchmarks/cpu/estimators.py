@@ -79,9 +79,9 @@ def measure(make: Make, data: tuple[np.ndarray, ...], seeds: int) -> dict[str, A
         scores.append(float(np.mean(found == y_test)))
         if isinstance(own, rv.SequenceClassifier):
             robust.append(attacked(own, x_test, y_test))
-    told = {"accuracy": round(100 * float(np.mean(scores)), 2), "deviation": round(100 * float(np.std(scores)), 2),
+    record = {"accuracy": round(100 * float(np.mean(scores)), 2), "deviation": round(100 * float(np.std(scores)), 2),
             "fit_seconds": round(min(fits), 3), "predict_seconds": round(min(answers), 3)}  # fmt: skip
-    return told | ({"under_attack": round(100 * float(np.mean(robust)), 2)} if robust else {})
+    return record | ({"under_attack": round(100 * float(np.mean(robust)), 2)} if robust else {})
 
 
 def attacked(own: rv.SequenceClassifier, x_test: np.ndarray, y_test: np.ndarray) -> float:

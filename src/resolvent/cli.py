@@ -138,8 +138,8 @@ def parse(given: Sequence[str]) -> Command:
 
 def _summary() -> Any:
     """All commands, each with the first line of what it says of itself."""
-    told = {name: (inspect.getdoc(kind) or "").splitlines()[0] for name, kind in COMMANDS.items()}
-    kinds = [Annotated[kind, tyro.conf.subcommand(n, description=told[n])] for n, kind in COMMANDS.items()]
+    first_lines = {name: (inspect.getdoc(kind) or "").splitlines()[0] for name, kind in COMMANDS.items()}
+    kinds = [Annotated[kind, tyro.conf.subcommand(n, description=first_lines[n])] for n, kind in COMMANDS.items()]
     return Union[tuple(kinds)]  # noqa: UP007  # made at run time
 
 

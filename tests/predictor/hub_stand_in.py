@@ -21,8 +21,8 @@ class StandIn:
         self.url = ""
 
     def commit(self, repo: str) -> str:
-        told = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.repos[repo].items())
-        return hashlib.sha1(json.dumps(told).encode()).hexdigest()
+        digests = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.repos[repo].items())
+        return hashlib.sha1(json.dumps(digests).encode()).hexdigest()
 
     @contextmanager
     def serve(self) -> Iterator[None]:
@@ -75,8 +75,8 @@ def _handler(hub: StandIn) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             parts = self.path.split("?")[0].strip("/").split("/")
             if parts == ["api", "repos", "create"]:
-                told = json.loads(body)
-                repo = f"{told.get('organization') or 'me'}/{told['name']}"
+                record = json.loads(body)
+                repo = f"{record.get('organization') or 'me'}/{record['name']}"
                 hub.repos.setdefault(repo, {})
                 return self.answer({"url": f"{hub.url}/{repo}", "name": repo, "id": "1"})
             if parts == ["api", "validate-yaml"]:

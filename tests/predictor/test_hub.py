@@ -106,9 +106,9 @@ def test_weights_that_were_changed_are_refused(hub: StandIn, tmp_path: Path) -> 
 
 
 def test_what_the_hub_refuses_comes_in_one_line(hub: StandIn, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"from_hub: 'me/absent': .*404") as told:
+    with pytest.raises(UsageError, match=r"from_hub: 'me/absent': .*404") as raised:
         rv.from_hub("me/absent", cache=tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     with pytest.raises(UsageError, match="from_hub: 'no such name!'"):
         rv.from_hub("no such name!", cache=tmp_path)
     with pytest.raises(UsageError, match="from_hub: 'me/absent'"):
@@ -118,9 +118,9 @@ def test_what_the_hub_refuses_comes_in_one_line(hub: StandIn, tmp_path: Path) ->
 def test_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_at("http://127.0.0.1:9", monkeypatch)
     for call in (lambda: rv.from_hub("me/gait", cache=tmp_path), lambda: rv.push_to_hub(small(), "me/gait")):
-        with pytest.raises(UsageError, match="'me/gait': ") as told:
+        with pytest.raises(UsageError, match="'me/gait': ") as raised:
             call()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,16 +82,16 @@ class Heard:
     """A log that remembers what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def begin(self, run: Any) -> None:
-        self.told.append(("begin", run.name))
+        self.calls.append(("begin", run.name))
 
     def add(self, run: Any, rows: Any) -> None:
-        self.told.append(("add", [row["step"] for row in rows]))
+        self.calls.append(("add", [row["step"] for row in rows]))
 
     def finish(self, run: Any) -> None:
-        self.told.append(("finish", run.found.get("best/test_clean")))
+        self.calls.append(("finish", run.found.get("best/test_clean")))
 
     def close(self) -> None: ...
 
@@ -111,12 +111,12 @@ def test_a_run_is_followed(tmp_path: Path) -> None:
     follower.update()
     make_run(run)
     follower.update()
-    assert heard.told == [("begin", "runs/a"), ("add", [4]), ("add", [8]), ("add", [12]), ("finish", 0.75)]
-    heard.told.clear()
+    assert heard.calls == [("begin", "runs/a"), ("add", [4]), ("add", [8]), ("add", [12]), ("finish", 0.75)]
+    heard.calls.clear()
     make_run(run, [ROWS[0] | {"train_loss": 9.0}], complete=False)
     (run / "record.json").unlink()
     follower.update()
-    assert heard.told == [("begin", "runs/a"), ("add", [4])]
+    assert heard.calls == [("begin", "runs/a"), ("add", [4])]
 
 
 def test_followed_events_are_read_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_wandb_offline_keeps_the_rows(tmp_path: Path) -> None:
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1, told
-    return told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1, output
+    return output
 
 
 def test_bad_usage_comes_in_one_line(

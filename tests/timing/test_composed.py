@@ -69,8 +69,8 @@ def test_every_aim_is_judged(parts: Any) -> None:
 
     first = {"first_call": {"wall_s": 12.0, "cpu_s": 9.0, "nodes": []}, "compiled": {"step_ms": 3.0}}
     found = [row("naive S4D", 8.0), row("SDPA", 4.0), row("S4D", 4.0, stream_ms=0.02, **first)]
-    told = parts.table.judge({"shape": (1, 2, 3), "rows": found}, "cuda", parts.modules.contenders())
-    verdicts = [line.rsplit(": ", 1)[1] for line in told]
+    lines = parts.table.judge({"shape": (1, 2, 3), "rows": found}, "cuda", parts.modules.contenders())
+    verdicts = [line.rsplit(": ", 1)[1] for line in lines]
     assert verdicts == [
         "met",
         "met",

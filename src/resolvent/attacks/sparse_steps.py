@@ -100,7 +100,7 @@ class _Search:
 
     def run(self, restart: int) -> None:
         kept = self._promising() if restart == 0 else self._drawn(restart)
-        x_adv, loss, grad = self._climb(kept, self.rows.x)
+        x_adv, loss, grad = self._ascend(kept, self.rows.x)
         for _ in range(self.settings.swaps if self.budget < self.rows.x.shape[1] else 0):
             going = ~self.probe.found.wrong[self.at]
             if not bool(going.any()):
@@ -109,7 +109,7 @@ class _Search:
                 x_adv, loss, grad, kept = self._select(going, x_adv, loss, grad, kept)
             swapped = self._swapped(kept, x_adv, grad)
             start = torch.where(align_time(swapped, x_adv.dim()), x_adv, self.rows.x)
-            x_new, loss_new, grad_new = self._climb(swapped, start)
+            x_new, loss_new, grad_new = self._ascend(swapped, start)
             better = loss_new > loss
             x_adv, grad = where_rows(better, x_new, x_adv), where_rows(better, grad_new, grad)
             loss, kept = torch.where(better, loss_new, loss), torch.where(better[:, None], swapped, kept)
@@ -119,7 +119,7 @@ class _Search:
         self.rows, self.at, self.tried = self.rows.select(keep), self.at[keep], self.tried[keep]
         return tuple(t[keep] for t in tensors)
 
-    def _climb(self, kept: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _ascend(self, kept: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Ascent on the steps `kept` (b, l) alone; the best point with its loss and gradient."""
         rows, probe = self._on(kept), self.probe
         region, size = rows.threat.around(rows.x), rows.threat.radius(rows.x)

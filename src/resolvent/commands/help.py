@@ -51,8 +51,8 @@ def without_rare(kind: type) -> type:
         elif is_dataclass(_bare(hint)):
             inner = without_rare(_bare(hint))
             inner.__doc__ = " "  # the title says enough
-            told = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-            made.append((one.name, Annotated[(inner, *told)] if told else inner, field(default_factory=inner)))
+            marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+            made.append((one.name, Annotated[(inner, *marks)] if marks else inner, field(default_factory=inner)))
     short = make_dataclass(kind.__name__, made, bases=(kind,), frozen=True)
     short.__doc__ = kind.__doc__
     return short

@@ -54,8 +54,8 @@ class Log:
                 follower = Follower(list(self.runs), log)
                 count = follower.update()
                 if not count and not self.follow:
-                    told = ", ".join(map(str, self.runs))
-                    raise UsageError(f"no run in {told} has finished an epoch; --follow waits for one.")
+                    places = ", ".join(map(str, self.runs))
+                    raise UsageError(f"no run in {places} has finished an epoch; --follow waits for one.")
                 print(f"{count} run{'s' * (count != 1)} written; {log.where()}", flush=True)
                 while self.follow:
                     time.sleep(PAUSE)

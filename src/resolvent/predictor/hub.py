@@ -95,10 +95,10 @@ def page(ready: Predictor, card: Card | None, name: str) -> str:
     head = ["---", "library_name: resolvent", *licence, "tags:", *(f"- {tag}" for tag in TAGS), "---", ""]
     use = ["## Use", "", "```python", "import resolvent as rv", f'ready = rv.from_hub("{name}")',
            "ready.predict(x)            # raw sequences (n, l, c), or a file", "```", ""]  # fmt: skip
-    return "\n".join([*head, _told(ready, card, name), *use])
+    return "\n".join([*head, _about(ready, card, name), *use])
 
 
-def _told(ready: Predictor, card: Card | None, name: str) -> str:
+def _about(ready: Predictor, card: Card | None, name: str) -> str:
     if card is not None:
         return card.markdown()
     known = f"{count_parameters(ready.model):,} parameters; {ready!r}"
@@ -154,5 +154,5 @@ def _in_words(call: str, repo_id: str) -> Iterator[None]:
         if type(wrong).__module__.split(".")[0] not in CLIENT and not isinstance(wrong, OSError):
             raise
         lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
-        told = lines[0] if lines else type(wrong).__name__
-        raise UsageError(f"{call}: {repo_id!r}: {told}") from wrong
+        message = lines[0] if lines else type(wrong).__name__
+        raise UsageError(f"{call}: {repo_id!r}: {message}") from wrong

@@ -134,8 +134,8 @@ def _pause(run: Run, first: int, seconds: float) -> NoReturn:
     _settle(run)
     run.store()
     step, taken = run.ledger.step, run.ledger.step - first
-    pace = f", about {seconds / taken * (run.steps - step):.0f} s of training at this pace" if taken else ""
-    raise Paused(f"training stopped after step {step} of {run.steps}; {run.steps - step} steps are left{pace}")
+    estimate = f", about {seconds / taken * (run.steps - step):.0f} s of training at this pace" if taken else ""
+    raise Paused(f"training stopped after step {step} of {run.steps}; {run.steps - step} steps are left{estimate}")
 
 
 def _step(run: Run) -> None:

@@ -64,7 +64,7 @@ def pseudospectral_abscissa(A: Matrix, eps: float) -> PseudospectralExtreme:
     matrix = _check("pseudospectral_abscissa", A, eps)
     chart = _half_planes(matrix, eps)
     start = max(np.linalg.eigvals(matrix), key=lambda lam: lam.real)
-    return _climb(matrix, eps, chart, float(start.real), float(start.imag))
+    return _ascend(matrix, eps, chart, float(start.real), float(start.imag))
 
 
 def pseudospectral_radius(A: Matrix, eps: float) -> PseudospectralExtreme:
@@ -77,10 +77,10 @@ def pseudospectral_radius(A: Matrix, eps: float) -> PseudospectralExtreme:
     matrix = _check("pseudospectral_radius", A, eps)
     chart = _discs(matrix, eps)
     start = max(np.linalg.eigvals(matrix), key=abs)
-    return _climb(matrix, eps, chart, abs(start), float(np.angle(start)))
+    return _ascend(matrix, eps, chart, abs(start), float(np.angle(start)))
 
 
-def _climb(A: Array, eps: float, chart: _Chart, value: float, across: float) -> PseudospectralExtreme:
+def _ascend(A: Array, eps: float, chart: _Chart, value: float, across: float) -> PseudospectralExtreme:
     form = Schur.of(A)
     value, best = _outward(form, eps, chart, value, across), across
     for rounds in range(1, ROUNDS + 1):

@@ -99,7 +99,7 @@ def exponential_growth(A: Matrix, rtol: float = 1e-3) -> TransientGrowth:
     if rate <= len(matrix) * EPS * float(np.linalg.norm(matrix)):
         return TransientGrowth(1.0, 1.0, 0.0)
     times, decayed = _horizon(matrix)
-    found = _Flow(matrix, rate).climb(times, rtol)
+    found = _Flow(matrix, rate).ascend(times, rtol)
     if decayed:
         return found
     slow = "no decay was seen: upper is kappa of the eigenvectors"
@@ -124,7 +124,7 @@ class _Flow:
     def __init__(self, A: Array, rate: float) -> None:
         self.A, self.rate, self.kappa = A, rate, _kappa(A)
 
-    def climb(self, times: list[float], rtol: float) -> TransientGrowth:
+    def ascend(self, times: list[float], rtol: float) -> TransientGrowth:
         t = np.asarray(times)
         size, slope = self._sizes(t)
         best = int(np.argmax(size))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-PACE = tyro.conf.create_mutex_group(required=False)
+EFFORT = tyro.conf.create_mutex_group(required=False)
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Check:
     """Where to check, e.g. cuda."""
     seed: int = 0
     """Where random inputs and parameters start."""
-    fast: Annotated[bool, PACE] = False
+    fast: Annotated[bool, EFFORT] = False
     """Costly properties on each layer's first case only (the default)."""
-    full: Annotated[bool, PACE] = False
+    full: Annotated[bool, EFFORT] = False
     """Every case compiled, by the compiler's own backend, and 100,000 steps of streaming: half an hour."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write all results to this file."""

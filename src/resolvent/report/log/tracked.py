@@ -65,8 +65,8 @@ def _rows(path: Path) -> Iterator[Row]:
             row = json.loads(line)
             int(row["step"]), int(row["epoch"])
         except (ValueError, KeyError, TypeError) as wrong:
-            told = f"log: line {number} of {path} is no row of a run; the command that made it mends it."
-            raise ValueError(told) from wrong
+            message = f"log: line {number} of {path} is no row of a run; the command that made it mends it."
+            raise ValueError(message) from wrong
         yield row
 
 

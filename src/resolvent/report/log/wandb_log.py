@@ -63,5 +63,5 @@ class WandbLog:
         try:
             yield
         except self._wandb.errors.Error as wrong:
-            told = " ".join(str(wrong).split())
-            raise ValueError(f"log: wandb says: {told}; --offline writes to a folder instead.") from wrong
+            message = " ".join(str(wrong).split())
+            raise ValueError(f"log: wandb says: {message}; --offline writes to a folder instead.") from wrong
