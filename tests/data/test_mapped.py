@@ -124,7 +124,7 @@ def test_training_is_that_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("held", "message"),
     [
         ({}, "got no .npy file"),
         ({"x": np.zeros((4, 3, 1))}, "an array y beside x"),
@@ -134,8 +134,8 @@ def test_training_is_that_of_memory(tmp_path: Path) -> None:
         ({"x": np.array([{}] * 4), "y": np.zeros(4, int)}, "Python objects"),
     ],
 )
-def test_bad_folders_are_told(tmp_path: Path, held: dict[str, np.ndarray], told: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=told):
+def test_bad_folders_are_told(tmp_path: Path, held: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         from_file(write(tmp_path / "a", held))
 
 

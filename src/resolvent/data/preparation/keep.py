@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from resolvent.data.preparation.learn import observed
+from resolvent.data.preparation.learn import observed_values
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.data.task import Task
 from resolvent.disk import Damaged, is_sealed, read_json, read_sealed, write_json
@@ -60,7 +60,7 @@ def _ranges(task: Task) -> dict[str, Any]:
     some = task.train.select(torch.arange(min(len(task.train), SAMPLES)))
     if not len(some):
         return {"width": (1.0,) * c} | dict.fromkeys(("centre", "fill", "low", "high"), (0.0,) * c)
-    values = next(observed(some)).double()
+    values = next(observed_values(some)).double()
     low, high = values.amin(0).tolist(), values.amax(0).tolist()
     if task.bounds is not None:
         low, high = [float(task.bounds[0])] * c, [float(task.bounds[1])] * c

@@ -91,7 +91,7 @@ def _refuse(raw: Mapping[str, Split | Rows], count: int, missing: Missing) -> No
     if infinite:
         raise ValueError(f"data: x holds {infinite} infinite values; clip or drop them first.")
     if count and missing == "refuse":
-        refuse_gaps(count, sum(found.numel() for split in raw.values() for found in observed(split)))
+        refuse_gaps(count, sum(found.numel() for split in raw.values() for found in observed_values(split)))
 
 
 def pieces(split: Split | Rows) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -99,7 +99,7 @@ def pieces(split: Split | Rows) -> Iterator[tuple[Tensor, Tensor | None]]:
     return split.pieces() if isinstance(split, Rows) else iter([(split.x, split.lengths)])
 
 
-def observed(split: Split | Rows) -> Iterator[Tensor]:
+def observed_values(split: Split | Rows) -> Iterator[Tensor]:
     """Samples and steps in a row, padding left out: (k, c) of each piece, NaN where missing."""
     for x, lengths in pieces(split):
         yield x[steps_inside(x, lengths)[..., 0].expand(x.shape[:2])]
@@ -109,7 +109,7 @@ def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tenso
     """Mean, centre and width of each channel (c,), of what is not missing."""
     if isinstance(train, Rows):
         return _pass_statistics(train, scale, channels)
-    (values,) = observed(train)
+    (values,) = observed_values(train)
     return _all_statistics(values.double(), scale)
 
 
@@ -117,7 +117,7 @@ def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, 
     """In one pass, and one more for the deviation from the mean that it found."""
     count, total = torch.zeros(2, channels, dtype=torch.float64)
     low, high = torch.full((2, channels), torch.inf, dtype=torch.float64) * torch.tensor([[1.0], [-1.0]])
-    for values in map(Tensor.double, observed(train)):
+    for values in map(Tensor.double, observed_values(train)):
         gap = values.isnan()
         count += (~gap).sum(0)
         total += values.masked_fill(gap, 0.0).sum(0)
@@ -130,7 +130,7 @@ def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, 
     centre, width = torch.where(count > 0, low, 0.0), torch.where(count > 0, high - low, 0.0)
     if scale == "standard":
         squares = torch.zeros_like(mean)
-        for values in map(Tensor.double, observed(train)):
+        for values in map(Tensor.double, observed_values(train)):
             squares += (values - mean).square().nansum(0)
         centre, width = mean, (squares / count.clamp(min=1)).sqrt()
     return mean, centre, torch.where(width > 0, width, 1.0)
@@ -162,7 +162,7 @@ def _no_range(channels: int) -> dict[str, Any]:
 def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor]:
     """The least and the largest scaled value of each raw channel over these splits (c,); 0 where there is none."""
     low, high = torch.full((made.inputs or 0,), torch.inf), torch.full((made.inputs or 0,), -torch.inf)
-    for values in (made.scaled(found) for split in splits for found in observed(split) if len(found)):
+    for values in (made.scaled(found) for split in splits for found in observed_values(split) if len(found)):
         gap = values.isnan()
         low = torch.minimum(low, values.masked_fill(gap, torch.inf).amin(0))
         high = torch.maximum(high, values.masked_fill(gap, -torch.inf).amax(0))

@@ -116,12 +116,12 @@ def _split(rows: Rows, array: np.ndarray, ready: Preprocess) -> Split:
 
 def _key(raw: Mapping[str, Rows], ready: Preprocess) -> str:
     """Files by place, size and time; which of their samples; what is done to them."""
-    told: dict[str, Any] = {"preprocess": to_dict(ready)}
+    record: dict[str, Any] = {"preprocess": to_dict(ready)}
     for part, rows in raw.items():
         stats = {str(file.resolve()): [file.stat().st_size, file.stat().st_mtime_ns] for file in rows.files}
         index = None if rows.index is None else hashlib.sha256(rows.index.numpy().tobytes()).hexdigest()
-        told[part] = [stats, index, len(rows)]
-    return fingerprint(told)[:16]
+        record[part] = [stats, index, len(rows)]
+    return fingerprint(record)[:16]
 
 
 def _is_whole(folder: Path) -> bool:

@@ -103,8 +103,8 @@ def _from_folder(path: str | Path, group: str | None, task: str | None, how: Pre
         _require_beside(held, ending, folder, group)
         parts["validation" if name in _VALIDATION else name or "all"] = on_disk(held, ending, folder, group)
     if len({_kind_of(found) for found in parts.values()}) > 1:
-        told = ", ".join(f"{part} {_kind_of(found)}" for part, found in parts.items())
-        raise ValueError(f"{folder}: expected the same steps, channels and numbers in every part, got {told}.")
+        message = ", ".join(f"{part} {_kind_of(found)}" for part, found in parts.items())
+        raise ValueError(f"{folder}: expected the same steps, channels and numbers in every part, got {message}.")
     layout = Layout(channels=names_in(held, "channel_names"))
     if task == "regression":
         parts, names = {part: _on_disk_as_quantities(found, names, folder) for part, found in parts.items()}, ()

@@ -18,7 +18,7 @@ import torch
 from resolvent.data.preparation.mapped import Rows, map_array
 from resolvent.data.preparation.prepare import OnDisk
 from resolvent.data.readers.arrays import check_answers, check_groups
-from resolvent.data.readers.tensor import tensor_of
+from resolvent.data.readers.values import tensor_of
 
 Arrays = dict[str, np.ndarray]
 
