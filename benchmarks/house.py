@@ -98,7 +98,7 @@ def rows() -> list[Row]:
         Row("residual blocks in torch's operations", *found(RESIDUAL, 6), goal=3),
         Row("module functions named by a bare participle", len(bare), 25, ", ".join(bare[:4]), goal=0),
         Row("names that were retired", len(old), 13, ", ".join(old[:4]), goal=0),
-        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 70_500),
+        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 71_500),
     ]
 
 

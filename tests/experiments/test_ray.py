@@ -56,7 +56,7 @@ def test_addresses_without_sense(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--workers", "2", "--out", "s3://bucket/runs"], "--on ray instead"),
         (["--workers", "2", "--on", "ray"], "leave --workers out"),
@@ -67,8 +67,8 @@ def test_addresses_without_sense(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["--cell-gpus", "1"], "--cell-gpus is what a cell takes of a node of Ray"),
     ],
 )
-def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
-    assert told in said(capsys, *TRAIN, *words)
+def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert message in said(capsys, *TRAIN, *words)
 
 
 def test_torchrun_and_ray(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

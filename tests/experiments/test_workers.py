@@ -36,12 +36,12 @@ def test_workers_begin_in_parts_of_their_own_and_see_every_cell(
 
 
 def test_each_worker_is_told_its_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = []
+    lines = []
 
     def start(command: Sequence[str], environment: dict[str, str], errors: object) -> subprocess.Popen[bytes]:
-        told.append(environment[PART])
+        lines.append(environment[PART])
         return subprocess.Popen([sys.executable, "-c", ""])
 
     monkeypatch.setattr(workers, "_start", start)
     workers.work_together(["run"], open_store(tmp_path), [], 3, print, lambda done: None)
-    assert told == ["0/3", "1/3", "2/3"]
+    assert lines == ["0/3", "1/3", "2/3"]

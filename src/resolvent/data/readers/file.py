@@ -154,8 +154,8 @@ def forecast_file(path: str | Path, window: int | None, horizon: int | None, tar
     series, layout, notes = _read_series(file, rest.header)
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
     if target is not None and target not in names:
-        told = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
-        raise ValueError(f"{file}: expected a channel {target!r} to forecast, got {', '.join(names[:20])}{told}.")
+        text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
+        raise ValueError(f"{file}: expected a channel {target!r} to forecast, got {', '.join(names[:20])}{text}.")
     wanted = None if target is None else (names.index(target),)
     windows = Windows(window, horizon or 1, targets=wanted)
     parts = cut_windows(series, windows, (how.fractions[0], how.fractions[1]), str(file))

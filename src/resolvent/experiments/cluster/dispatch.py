@@ -44,9 +44,9 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
     nodes.tell(len(left), len(places), terms.needs)
     needs = {"num_cpus": terms.needs.cpus, "num_gpus": terms.needs.gpus}
     run = partial(ray.remote(run_order).options, max_retries=RETRIES, **needs)
-    with _marked(terms.out) as mark:
+    with _leave_mark(terms.out) as mark:
         tasks = {run(name=job.place).remote(Order(job, terms, mark)): job for job in left}
-        with _cancelled(ray, list(tasks)):
+        with _cancel_after(ray, list(tasks)):
             outcomes = _follow(ray, tasks, len(places), nodes, heard)
     wrong = [outcome for outcome in outcomes if outcome.wrong]
     if any(outcome.paused for outcome in outcomes):
@@ -101,7 +101,7 @@ def _first_line(wrong: Exception) -> str:
 
 
 @contextmanager
-def _cancelled(ray: Any, tasks: list[Any]) -> Iterator[None]:
+def _cancel_after(ray: Any, tasks: list[Any]) -> Iterator[None]:
     """Whatever ends the block early, Ctrl-C above all, stops the cells: those that run store what they have."""
     try:
         yield
@@ -115,7 +115,7 @@ def _cancelled(ray: Any, tasks: list[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _marked(out: str) -> Iterator[str]:
+def _leave_mark(out: str) -> Iterator[str]:
     """A file in the folder for the time of the block, by which the nodes know it."""
     if is_url(out):
         yield ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.report.figures.figure import INK, MUTED, SERIES, blank, svg
 from resolvent.report.runs import Record
-from resolvent.report.tables.column import NORMS, plain
+from resolvent.report.tables.column import NORMS, format_eps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def threat_labels(named: Named) -> dict[str, str]:
     for _, record in named:
         attack, curve = _strongest(record), (record.get("certificate") or {}).get("curve") or []
         if attack is not None:
-            size = f"{NORMS.get(attack.get('norm', ''), '')} {plain(attack['eps'])}".strip()
+            size = f"{NORMS.get(attack.get('norm', ''), '')} {format_eps(attack['eps'])}".strip()
             held.setdefault("AutoAttack", set()).add(size)
             held.setdefault("PGD-10", set()).add(size)
         if curve:
