@@ -32,6 +32,7 @@ def test_a_tile_fits_its_chip(chip: int, which: int, sort: str) -> None:
 def test_who_has_room(chip: int) -> None:
     """bf16 blocks of 128 channels run everywhere; matrices of float32, held twice, need 128 KiB for themselves."""
     assert all(tiles.has_room(sort, LOW, (128, 128), SHARED[chip]) for sort in ("plain", "bent"))
+    assert tiles.has_room("scaled", LOW, (128, 128), SHARED[chip]) == (chip in (80, 90))  # four matrices back
     assert tiles.has_room("plain", FINE, (128, 128), SHARED[chip]) == (chip in (80, 90))
     assert tiles.has_room("plain", FINE, (64, 64), SHARED[chip])
 
@@ -45,6 +46,7 @@ def test_who_has_room(chip: int) -> None:
         ("bent", LOW, 1, tiles.Tile(64, 4, 3, 1), 132),
         ("scaled", LOW, 0, tiles.Tile(64, 8, 3, 1), 144),
         ("scaled", LOW, 1, tiles.Tile(64, 8, 3, 1), 208),
+        ("scaled", LOW, 1, tiles.Tile(16, 8, 1, 1), 128),
         ("plain", FINE, 0, tiles.Tile(32, 8, 3, 1), 208),
         ("plain", FINE, 1, tiles.Tile(32, 8, 3, 1), 224),
         ("bent", FINE, 1, tiles.Tile(32, 8, 2, 1), 208),

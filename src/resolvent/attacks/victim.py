@@ -53,7 +53,8 @@ class Victim:
         self.backwards = 0
         self._inside = False
         self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
-        self._recurs = any(isinstance(m, nn.RNNBase) for m in (self.module or nn.Identity()).modules())
+        # A GRU or LSTM of torch lays its weights out for cuDNN.
+        self._recurs = self.module is not None and any(hasattr(m, "flatten_parameters") for m in self.module.modules())
 
     @staticmethod
     def of(f: Callable[..., Tensor] | Victim) -> Victim:

@@ -35,7 +35,7 @@ TILES = {  # forward, backward, and backward with sums for parameters; what keep
     ("scaled", FINE): (Tile(32, 8, 3, 1),) * 3,
 }
 PASSES = 3  # of a row above
-HELD = {"plain": (1.0, 1.25), "entry": (1.0, 1.25), "bent": (1.1, 1.75), "scaled": (1.25, 2.0)}  # tiles: forward, back
+HELD = {"plain": (1.0, 1.25), "entry": (1.0, 1.25), "bent": (1.1, 1.75), "scaled": (1.25, 1.25)}  # tiles: forward, back
 
 
 def choose_tile(sort: str, dtype: torch.dtype, which: int, sizes: tuple[int, int], held: int) -> Tile | None:
@@ -59,7 +59,8 @@ def estimate(sort: str, dtype: torch.dtype, which: int, sizes: tuple[int, int], 
     """Bytes on chip, from above: the matrices (float32 ones twice, coarse and rest) and the tiles under way."""
     d, c = sizes
     fine = dtype == FINE
-    matrices = d * c * (8 if fine else 2) * (2 if sort == "scaled" else 1)
+    count = 1 if sort != "scaled" else 4 if which else 2  # on the way back both of adaptive scaling also turned around
+    matrices = d * c * (8 if fine else 2) * count
     one = tile.columns * max(d, c) * (4 if fine else 2)
     return int(matrices + one * (2 * tile.ahead - 1) * HELD[sort][which > 0])
 
