@@ -54,7 +54,8 @@ NOT_ASKED = {
     "DataParallel",
     "DistributedDataParallel",
     "parallel",
-}  # contracts, wrappers
+    "RNNBase",
+}  # contracts, wrappers; torch's own recurrences, of which cuDNN asks something
 
 
 def asks(path: Path) -> set[str]:

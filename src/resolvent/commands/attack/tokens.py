@@ -42,7 +42,7 @@ def in_embedding(
     """The model behind its embedding, and the embedded tokens of the samples that were asked for."""
     _require_tokens("--embedding", model, data)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    x, *rest = (part[: request.samples] for part in data)
+    x, *rest = (part[: request.on.samples] for part in data)
     with torch.no_grad():
         embedded = [model.embed(part.to(device)).cpu() for part in x.split(request.batch_size)]  # type: ignore[operator]
     return Behind(model), (torch.cat(embedded), *rest)
