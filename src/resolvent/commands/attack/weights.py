@@ -39,7 +39,9 @@ def _read(path: Path) -> Any:
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, OSError, EOFError, KeyError) as wrong:
         kind = "as .safetensors" if path.suffix == ".safetensors" else "as tensors alone, without running code"
         advice = "save it anew with safetensors.torch.save_file(model.state_dict(), ...)"
-        raise UsageError(f"--weights: {path} cannot be read {kind} ({_first_line(wrong)}); {advice}.") from wrong
+        more = "it holds more than tensors, perhaps a whole pickled model"
+        why = more if isinstance(wrong, pickle.UnpicklingError) else _first_line(wrong)
+        raise UsageError(f"--weights: {path} cannot be read {kind} ({why}); {advice}.") from wrong
 
 
 def _state(read: Any, path: Path) -> dict[str, Tensor]:
