@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
-from resolvent.ops.blocked.operation import plain
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import traced, without_autocast
+from resolvent.runtime.transforms import is_untransformed, traced, without_autocast
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
@@ -294,7 +293,7 @@ class Layer(Freezable, ABC):
     def _isolate_nonfinite(self, y: Tensor, x: Tensor, start: State, lengths: Tensor | None) -> Tensor:
         """y, before the first step that is NaN or infinite, as if nothing came after: products over whole blocks take
         all steps times 0 or not, and 0 times NaN is NaN. On a CPU; a GPU would have to wait for the look."""
-        if x.device.type != "cpu" or traced(x) or not plain() or bool(torch.isfinite(x.detach().sum())):
+        if x.device.type != "cpu" or traced(x) or not is_untransformed() or bool(torch.isfinite(x.detach().sum())):
             return y
         odd = (~torch.isfinite(x.detach())).any(-1).cumsum(1) > 0  # (b, l), from the first such step on
         if not bool(odd.any()):  # the sum alone was too large

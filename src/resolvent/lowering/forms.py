@@ -21,9 +21,9 @@ from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
 from resolvent.lowering.gpu import feed, fused, mamba, mega, s5
 from resolvent.lowering.program import Chain, Node
-from resolvent.ops.blocked.operation import plain
 from resolvent.ops.filter.two_sided import TwoSided
 from resolvent.runtime.fallback import left_to_torch
+from resolvent.runtime.transforms import is_untransformed
 
 KINDS: tuple[Any, ...] = (s5, mamba, mega, feed)
 LONGEST = {mega: 2048}  # steps, where a pass keeps all scores
@@ -135,7 +135,7 @@ def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, 
         return None
     if not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return None
-    if not x.is_floating_point() or not plain() or not has_form(model):
+    if not x.is_floating_point() or not is_untransformed() or not has_form(model):
         return None
     form = StackForm(model)
     if any(x.shape[1] > LONGEST.get(kind, x.shape[1]) for kind in form.kinds):

@@ -35,11 +35,11 @@ from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
 from resolvent.lowering.recurrence import Recurrence, recurrence
 from resolvent.lowering.responses import impulse_responses, linked_responses
-from resolvent.ops.blocked.operation import plain
 from resolvent.ops.filter.chained import make_chained
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import SLICE, is_served, tell, toeplitz
 from resolvent.runtime.fallback import left_to_torch
+from resolvent.runtime.transforms import is_untransformed
 
 # Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 they also lose their accuracy beyond: what
 # matrix units cut off then sums to more than float32 allows.
@@ -212,7 +212,7 @@ def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Lowere
     if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
-    form = lowerable(model) if (dtype is not None or x.is_cuda) and plain() else None
+    form = lowerable(model) if (dtype is not None or x.is_cuda) and is_untransformed() else None
     if form is not None and dtype is None:
         _tell(form, x)
     if dtype is None or form is None or not _reaches(form, x, dtype):

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from resolvent.layers.s4d import S4D
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph, plain
 from resolvent.ops.blocked.tables import largest
 from resolvent.runtime.dispatch import choose, nothing, numba_or
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.impulse import impulse
 
 NAMES = "log_dt", "log_decay", "frequency", "B", "C", "D"
@@ -26,7 +25,7 @@ Again = Callable[..., Tensor]
 def response(layer: S4D, length: int, again: Again) -> Tensor | None:
     """K (d, length), or None where nothing is compiled for it; `again` makes it of the parameters NAMES."""
     own = [layer._parameters.get(name) for name in NAMES]
-    if layer.frequency is None or any(p is None for p in own[:-1]) or not plain():
+    if layer.frequency is None or any(p is None for p in own[:-1]) or not is_untransformed():
         return None
     kernels = choose("s4d_response", _CANDIDATES, layer.anchor.device, layer.dtype)
     if kernels is nothing:

@@ -23,9 +23,9 @@ from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
-from resolvent.ops.blocked.operation import plain
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import toeplitz
+from resolvent.runtime.transforms import is_untransformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,9 @@ class Tables:
 
 def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
     """y (b, l, d) of x and the state after it, from the zero state; None where the modules are right or quicker."""
-    if not is_plain(x) or x.device.type != "cpu" or x.dim() != 3 or not x.numel() or stack.check_finite or not plain():
+    if not is_plain(x) or x.device.type != "cpu" or x.dim() != 3 or not x.numel():
+        return None
+    if stack.check_finite or not is_untransformed():
         return None
     if x.shape[1] > lowered.SHORT or x.shape[2] != stack.d_model or x.dtype != stack.dtype:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
@@ -70,6 +70,28 @@ def is_batched(*tensors: Tensor | None) -> bool:
     It knows no rule of ours, but takes an operator apart into one call per sample.
     """
     return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+
+
+def is_untransformed() -> bool:
+    """No compiler, no torch.func and no forward mode: autograd at most is watching."""
+    return not (torch.compiler.is_compiling() or is_transformed() or forward_mode())
+
+
+def by_graph_only(*gradients: Tensor) -> bool:
+    """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
+    return torch.is_grad_enabled() or not is_untransformed() or is_batched(*gradients)
+
+
+def gradients_by_graph(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], g: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none."""
+    with torch.enable_grad():
+        inputs = [x.view_as(x) for x in inputs]  # apart from their history: one input may be made from another
+        outputs = function(*inputs)
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(outputs, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return tuple(next(found) if need else None for need in needed)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

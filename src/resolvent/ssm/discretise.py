@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph, plain
 from resolvent.ops.library import one_by_one
 from resolvent.ops.pairs import Number, Pair, complex_of, exp, reciprocal, stacked
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
 METHODS = ("zoh", "bilinear", "euler")
@@ -96,7 +95,7 @@ def expm1_over(z: Number) -> Any:
     """
     if isinstance(z, Pair):
         return complex_of(_pair_expm1_over(stacked(z)))
-    if not plain() or not (z.requires_grad and torch.is_grad_enabled()):
+    if not is_untransformed() or not (z.requires_grad and torch.is_grad_enabled()):
         return _expm1_over(z)
     found: Tensor = _Expm1Over.apply(z)
     return found

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph, plain
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.kernel import powers, vandermonde_kernel
 
 
@@ -27,7 +26,7 @@ def impulse(bank: DiagonalBank | DenseBank, length: int) -> Tensor:
 def _diagonal(bank: DiagonalBank, length: int) -> Tensor:
     """K_l = Re sum_n weight_n gain_n lam_n^l."""
     weight = bank.weight if bank.gain is None else bank.weight * bank.gain
-    if not plain() or not (weight.is_complex() and bank.lam.is_complex()):
+    if not is_untransformed() or not (weight.is_complex() and bank.lam.is_complex()):
         return _sums(bank.lam, weight, length)
     K: Tensor = _Sums.apply(bank.lam, weight, length)
     return K

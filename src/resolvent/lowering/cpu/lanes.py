@@ -24,9 +24,8 @@ from resolvent.lowering.cpu.lanes_pack import Parts, laid_out
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Linear, Skip, settle
 from resolvent.lowering.recurrence import Recurrence
-from resolvent.ops.blocked.operation import by_graph_only
 from resolvent.runtime.dispatch import choose, nothing, numba_or
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, outside_autocast
 
 Again = Callable[[Tensor], Tensor]
 

@@ -22,12 +22,11 @@ from resolvent.lowering.gpu import fused_torch
 from resolvent.lowering.gpu.fused_torch import Kept, Weights
 from resolvent.lowering.gpu.tiles import ROOMY
 from resolvent.lowering.program import Chain, Linear, Skip
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.ops.filter.operation import Filter
 from resolvent.runtime import chip
 from resolvent.runtime.fallback import ABSENT, left_to_torch
 from resolvent.runtime.launch import attempt
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 
 def bias_line(table: Tensor, length: int) -> Tensor:

@@ -14,7 +14,7 @@ Shape letters: b batch, l length, d channels, m blocks of a sequence, T steps of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from resolvent.ops.blocked.carry import carry, carry_backward, dense_along
 from resolvent.ops.blocked.layout import channels_first, channels_last
 from resolvent.ops.linear_scan import linear_scan
-from resolvent.runtime.transforms import forward_mode, is_batched, is_transformed, outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 Tables = Sequence[Tensor]  # Toeplitz, M_in, M_out and A^T: diagonal (d, n), or dense and transposed (d, s, s)
@@ -131,7 +131,7 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
     rows = padded.reshape(b * m, t, d)
     powers, h0 = blocks.carry, h0.transpose(0, 1)
-    if m > 1 and u.device.type in ("cpu", "cuda") and plain():
+    if m > 1 and u.device.type in ("cpu", "cuda") and is_untransformed():
         y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, powers.whole)
     else:
         y, before, end = _pass(blocks, rows, h0, m)
@@ -225,28 +225,6 @@ class _ContiguousGradient(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
         return tangents[0].view_as(tangents[0])
-
-
-def plain() -> bool:
-    """No compiler, no torch.func and no forward mode: autograd at most is watching."""
-    return not (torch.compiler.is_compiling() or is_transformed() or forward_mode())
-
-
-def by_graph_only(*gradients: Tensor) -> bool:
-    """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
-    return torch.is_grad_enabled() or not plain() or is_batched(*gradients)
-
-
-def gradients_by_graph(
-    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], g: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none."""
-    with torch.enable_grad():
-        inputs = [x.view_as(x) for x in inputs]  # apart from their history: one input may be made from another
-        outputs = function(*inputs)
-    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(outputs, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True))
-    return tuple(next(found) if need else None for need in needed)
 
 
 class _Pass(torch.autograd.Function):

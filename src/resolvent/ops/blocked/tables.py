@@ -13,18 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import (
-    Blocks,
-    DenseCarry,
-    DiagonalCarry,
-    by_graph_only,
-    form_states,
-    gradients_by_graph,
-    plain,
-)
+from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry, form_states
 from resolvent.ops.pairs import Number, Pair
 from resolvent.runtime.chip import lacks_float64
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
 FINE = 8  # powers are products of one of the first eight and a power of the eighth
@@ -77,7 +69,7 @@ def inside(lam_bar: Any, dtype: torch.dtype) -> Any:
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
     now = first_number(bank, delay)
-    if T > 1 and plain():
+    if T > 1 and is_untransformed():
         made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
     else:
         made = diagonal_tables(bank, now.to(dtype), T, delay)

@@ -24,6 +24,7 @@ from resolvent.ops.blocked.operation import BLOCK, Blocks
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
 from resolvent.ops.library import one_by_one
 from resolvent.ops.pairs import Pair, stacked
+from resolvent.runtime.transforms import gradients_by_graph
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _again(
             full[i] = t
         return tuple(function(*full, *rest))
 
-    found = blocked.gradients_by_graph(given, [t for t in tensors if t is not None], g, [needed[i] for i in there])
+    found = gradients_by_graph(given, [t for t in tensors if t is not None], g, [needed[i] for i in there])
     every: list[Tensor | None] = [None] * len(tensors)
     for i, t in zip(there, found, strict=True):
         every[i] = t

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import plain
-from resolvent.ops.blocked.operation import gradients_by_graph
 from resolvent.ops.library import one_by_one, recording
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import gradients_by_graph, traced
 
 
 def krylov(A: Tensor, b: Tensor, length: int) -> Tensor:

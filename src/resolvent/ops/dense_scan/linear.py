@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
-from resolvent.runtime.transforms import autocast_is_suspended, outside_autocast, traced
+from resolvent.runtime.transforms import (
+    autocast_is_suspended,
+    by_graph_only,
+    gradients_by_graph,
+    outside_autocast,
+    traced,
+)
 
 
 def linear(x: Tensor, W: Tensor) -> Tensor:

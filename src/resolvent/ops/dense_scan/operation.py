@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from resolvent.ops import plain
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
-from resolvent.ops.blocked.operation import plain as plain_pass
 from resolvent.ops.library import one_by_one
-from resolvent.runtime.transforms import outside_autocast, traced
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast, traced
 
 
 def dense_scan(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
@@ -30,7 +28,7 @@ def dense_scan(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
             return plain.dense_scan(A.mT, v + plain.first_step(linear(x0, A), v))
         recorded: Tensor = _scan(A, v, x0)
         return recorded
-    if not plain_pass() or not torch.is_grad_enabled():
+    if not is_untransformed() or not torch.is_grad_enabled():
         return halving(A, v, x0)
     x: Tensor = _Scan.apply(A, v, x0)
     return x

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.ops.filter.operation import stand_in
 from resolvent.ops.filter.toeplitz import Toeplitz, plain_product
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 
 @dataclass(frozen=True)

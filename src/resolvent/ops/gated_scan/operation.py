@@ -22,7 +22,7 @@ from resolvent.ops.library import one_by_one, recording
 from resolvent.runtime.dispatch import Candidate, choose, nothing, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.memory import resolve
-from resolvent.runtime.transforms import forward_mode, is_batched, is_transformed, outside_autocast, traced
+from resolvent.runtime.transforms import by_graph_only, is_batched, is_untransformed, outside_autocast, traced
 
 MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
 
@@ -69,7 +69,7 @@ def gated_scan(
 
 def _kernels(x: Inputs) -> Any:
     """The kernels for this call, or None where torch's operations take it."""
-    if not x.x.numel() or not _plain():
+    if not x.x.numel() or not is_untransformed():
         return None
     if is_batched(*x[:6]) or _unfit(x):
         return None
@@ -94,11 +94,6 @@ def _choose_kept_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-def _plain() -> bool:
-    """No torch.func and no forward mode: autograd at most is watching."""
-    return not is_transformed() and not forward_mode()
-
-
 class _GatedScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: Any, *given: Any) -> Tensor:
@@ -113,10 +108,7 @@ class _GatedScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         p, q, u, rate, h0, start, h = ctx.saved_tensors
         x, g, needs = Inputs(p, q, u, rate, h0, start, ctx.reverse), gradients[0], ctx.needs_input_grad[1:6]
-        if torch.is_grad_enabled() or not _plain() or is_batched(g):
-            found = gradients_again(x, g, needs)
-        else:
-            found = ctx.kernels.backward(x, h, g)
+        found = gradients_again(x, g, needs) if by_graph_only(g) else ctx.kernels.backward(x, h, g)
         kept = (t if need else None for t, need in zip(found, needs, strict=True))
         return None, *kept, None, None
 

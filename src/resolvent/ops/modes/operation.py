@@ -17,13 +17,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import Blocks, DiagonalCarry, by_graph_only, gradients_by_graph, plain
+from resolvent.ops.blocked.operation import Blocks, DiagonalCarry
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal_tables, first_number, table_gradients
 from resolvent.ops.blocked.traced import PairCarry
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.pairs import stacked
 from resolvent.runtime.dispatch import Candidate, choose, float32_on_gpu
-from resolvent.runtime.transforms import as_run, outside_autocast, traced
+from resolvent.runtime.transforms import (
+    as_run,
+    by_graph_only,
+    gradients_by_graph,
+    is_untransformed,
+    outside_autocast,
+    traced,
+)
 
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # Toeplitz, M_in, M_out, powers and A^T; numbers in real pairs
 Parameters = Sequence[Tensor]
@@ -64,7 +71,7 @@ class Modes:
             toeplitz, M_in, M_out, powers, whole = self._operator(list(parameters), option, T, delay)
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]
-        if like.is_cuda and T > 1 and plain() and self.maker(like, option) is not self._torch:
+        if like.is_cuda and T > 1 and is_untransformed() and self.maker(like, option) is not self._torch:
             toeplitz, M_in, M_out, powers, whole = _Modes.apply(self, option, T, delay, *parameters)
             return Blocks(toeplitz, M_in, M_out, DiagonalCarry(_formed(powers, 4), _formed(whole, 3)))
         return diagonal_blocks(self.bank(parameters, option), T, like.dtype, delay)

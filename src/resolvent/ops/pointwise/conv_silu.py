@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.ops.filter.taps import causal_taps
 from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
 
 def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
 
 def biased_silu(x: Tensor, bias: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
 if TYPE_CHECKING:
     from resolvent.blocks.norm import LayerNorm
