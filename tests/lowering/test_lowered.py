@@ -16,7 +16,7 @@ from helpers import assert_close, filters, stirred, through_modules
 from resolvent.attacks import Draws, Threat
 from resolvent.layers import DSS, S4, S4D
 from resolvent.lowering import lowered, responses
-from resolvent.lowering.responses import alike, response
+from resolvent.lowering.responses import alike
 from resolvent.models.config import AdSConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.model import Model
@@ -193,7 +193,7 @@ def test_responses(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         impulse = torch.zeros(1, 37, layer.d_model, dtype=torch.float64)
         impulse[:, 0] = 1
         assert_close(k, layer(impulse)[0][0].T)
-        assert_close(response(filters(layer)[0], 37), k)
+        assert_close(responses.impulse_responses(filters(layer), 37)[0], k)
     assert not alike(filters(S4D(5, 8), S4D(5, 8, discretisation="bilinear")))
 
 

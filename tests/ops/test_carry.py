@@ -17,6 +17,7 @@ KINDS = {
     "complex32": (torch.float32, torch.complex64),
     "complex64": (torch.float64, torch.complex128),
 }
+SHAPES = [(1, 1, 1, 1), (2, 3, 5, 3), (3, 2, 4, 8), (2, 3, 16, 4), (2, 3, 17, 4), (2, 1, 300, 13), (2, 2, 1, 16)]
 every_backend = pytest.mark.parametrize("backend", [pytest.param("numba", marks=without_numba), "torch"])
 every_kind = pytest.mark.parametrize(("dtype", "kind"), KINDS.values(), ids=KINDS.keys())
 
@@ -40,7 +41,7 @@ def case(d: int, b: int, m: int, n: int, kind: torch.dtype) -> list[Tensor]:
 
 @every_backend
 @every_kind
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 5, 3), (3, 2, 4, 8), (2, 1, 300, 13), (2, 2, 1, 16)], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_against_the_loop(shape: tuple[int, ...], dtype: torch.dtype, kind: torch.dtype, backend: str) -> None:
     inputs = case(*shape, kind)
     want = loop(*inputs)
@@ -77,10 +78,3 @@ def test_bits_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))  # type: ignore[arg-type]
-
-
-@without_numba
-def test_parts_of_an_array_are_refused() -> None:
-    a, z, h0 = (t.detach() for t in case(2, 3, 4, 5, torch.float64))
-    with use("numba"), pytest.raises(ValueError, match="contiguous"):
-        carry(a, z, h0, torch.empty(2, 3, 8, 5, dtype=torch.float64)[:, :, ::2], h0.clone())

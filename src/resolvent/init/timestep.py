@@ -10,10 +10,20 @@ import math
 import torch
 from torch import Tensor
 
+from resolvent.ssm.discretise import LOG_DT_HIGH, LOG_DT_LOW, positive
+
+__all__ = [
+    "DT_MAX",
+    "DT_MIN",
+    "LOG_DT_HIGH",
+    "LOG_DT_LOW",
+    "check_range",
+    "log_uniform",
+    "positive",
+]
+
 DT_MIN = 1e-3
 DT_MAX = 1e-1
-LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step does nothing in any of our dtypes
-LOG_DT_HIGH = 30.0  # exp(30) = 1e13: dt * lam still has room in float32
 
 
 def check_range(where: str, dt_min: float, dt_max: float) -> None:
@@ -37,11 +47,3 @@ def log_uniform(
     check_range("log_uniform", dt_min, dt_max)
     low, high = math.log(dt_min), math.log(dt_max)
     return torch.rand(shape, dtype=dtype, generator=generator) * (high - low) + low
-
-
-def positive(log_dt: Tensor) -> Tensor:
-    """dt = exp(log dt), finite and positive for any value of the parameter.
-
-    Outside [-40, 30] the value is held: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
-    """
-    return log_dt.clamp(LOG_DT_LOW, LOG_DT_HIGH).exp()

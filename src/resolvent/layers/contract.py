@@ -56,7 +56,7 @@ class Layer(Freezable, ABC):
         True
     """
 
-    starts_from_none = False  # whether `_sequence` takes None for the zero state in a traced pass
+    starts_from_none = False  # whether `_sequence` takes None for the zero state
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
         super().__init__()
@@ -164,15 +164,18 @@ class Layer(Freezable, ABC):
             return x.clone(), empty
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
+            readable = x.device.type == "cpu" and not traced(x) and is_untransformed()  # a GPU would have to wait
             x_in = x.to(self.dtype)
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
-                start = self._start(x) if state is None else state
-                y, end = self._sequence(x_in, start, lengths)
-                y = self._isolate_nonfinite(y, x_in, start, lengths)
+                if state is None and not self.starts_from_none:
+                    state = self.initial_state(x.shape[0])
+                y, end = self._sequence(x_in, state, lengths)
+                if readable and not bool(torch.isfinite(x_in.detach().sum())):
+                    y = self._isolate_nonfinite(y, x_in, state, lengths)
             if mask is not None:
                 y = y.masked_fill(mask, 0)
         return y.to(x.dtype), end
@@ -282,19 +285,13 @@ class Layer(Freezable, ABC):
 
     # -- shared machinery ------------------------------------------------------------------------------------------
 
-    def _start(self, x: Tensor) -> State:
-        """The zero state for x; None in a traced pass of a layer that takes this: no complex zeros are traced."""
-        return None if self.starts_from_none and traced(x) else self.initial_state(x.shape[0])
-
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
         """Recurrences run in the layer's own dtype, outside of autocast; a block, which may be half, inside."""
         return without_autocast(device_type)
 
     def _isolate_nonfinite(self, y: Tensor, x: Tensor, start: State, lengths: Tensor | None) -> Tensor:
         """y, before the first step that is NaN or infinite, as if nothing came after: products over whole blocks take
-        all steps times 0 or not, and 0 times NaN is NaN. On a CPU; a GPU would have to wait for the look."""
-        if x.device.type != "cpu" or traced(x) or not is_untransformed() or bool(torch.isfinite(x.detach().sum())):
-            return y
+        all steps times 0 or not, and 0 times NaN is NaN."""
         odd = (~torch.isfinite(x.detach())).any(-1).cumsum(1) > 0  # (b, l), from the first such step on
         if not bool(odd.any()):  # the sum alone was too large
             return y
@@ -306,8 +303,8 @@ class Layer(Freezable, ABC):
         return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
 
     def _rest(self, x: Tensor) -> State:
-        """As `_start`, for a layer of both directions, which has no `initial_state`."""
-        if self.starts_from_none and traced(x):
+        """The zero state of a layer of both directions, which has no `initial_state`; None where it takes that."""
+        if self.starts_from_none:
             return None
         return map_spec(
             self.state_spec(x.shape[0]),

@@ -20,12 +20,12 @@ from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, State, group_parameters
-from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
-from resolvent.ops.pairs import Number, complex_of, exp, joined, where
+from resolvent.ops.pairs import Make, Number, complex_of, joined, where
 from resolvent.ops.step.operation import Step
 from resolvent.runtime.transforms import recorded, traced
-from resolvent.ssm.discretise import expm1_over
+from resolvent.ssm.discretise import expm1_over, positive
 from resolvent.ssm.hippo import dplr
 from resolvent.ssm.system import System, conjugate_closed
 
@@ -98,7 +98,7 @@ class DSS(Layer):
         bank = self._bank(self._require_length("system()"))
         gain = torch.ones_like(bank.lam) if bank.gain is None else bank.gain
         lam, B, C = (t.to(self.complex_dtype) for t in (bank.lam, gain[..., None], bank.weight[:, None] / 2))
-        return conjugate_closed(lam, B, C, self.D[:, None, None], timestep.positive(self.log_dt[:, 0]))
+        return conjugate_closed(lam, B, C, self.D[:, None, None], positive(self.log_dt[:, 0]))
 
     def optim_groups(self) -> list[dict[str, Any]]:
         names = ("log_dt", "decay", "frequency", "W", "W_back")
@@ -170,7 +170,7 @@ class DSS(Layer):
         """The system whose kernel is that of length L (which "exp" does not need)."""
         if self.kernel == "exp":
             return self._source(back)()
-        dt = timestep.positive(wide(self.log_dt))  # (d, 2) or (d, 1)
+        dt = positive(wide(self.log_dt))  # (d, 2) or (d, 1)
         decay = wide(self.decay)
         lam = joined(decay, wide(self.frequency))  # (n,)
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
@@ -178,7 +178,7 @@ class DSS(Layer):
         D = None if back else wide(self.D)
         z = joined(_held(growth, L), angle)
         total, gain = _softmax_sum(z, L)
-        return DiagonalBank(exp(z), W * _reciprocal(total * lam), D, gain)
+        return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
 
     def _require_length(self, what: str) -> int:
         if self.kernel == "softmax" and self.length is None:
@@ -201,13 +201,13 @@ class DSS(Layer):
             )
 
 
-def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
     """Of an "exp" kernel, from decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2) and D (where there is one)."""
-    decay, frequency, log_dt, W, *D = parameters
-    dt, re, im = timestep.positive(wide(log_dt)), -timestep.positive(wide(decay)), wide(frequency)
-    lam, z = joined(re, im), joined(dt[:, :1] * re, dt[:, -1:] * im)
-    weight = complex_of(wide(W)) * expm1_over(z) * z / lam
-    return DiagonalBank(inside(exp(z), decay.dtype), weight, wide(D[0]) if D else None)
+    decay, im, log_dt, W, *D = wide_all(parameters)
+    dt, re = positive(log_dt), -positive(decay)
+    lam, z = make(re, im), make(dt[:, :1] * re, dt[:, -1:] * im)
+    weight = make(*W.unbind(-1)) * expm1_over(z) * z / lam
+    return DiagonalBank(inside(z.exp(), parameters[0].dtype), weight, *D)
 
 
 def _example() -> Parameters:
@@ -235,7 +235,7 @@ def _softmax_sum(z: Number, L: int | Tensor) -> tuple[Number, Number]:
     grows = z.real > 0
     w = where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} read from its largest term
     total = expm1_over(w.mul(L)).mul(L) / expm1_over(w)
-    gain = where(grows, exp(where(grows, z, 0).mul(1 - L)), 1)
+    gain = where(grows, where(grows, z, 0).mul(1 - L).exp(), 1)
     return total, gain
 
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
-from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
+from resolvent.ops.pairs import Make, joined
 from resolvent.ops.step.operation import Step
 from resolvent.ssm.system import Diagonal, System
 
@@ -98,7 +99,7 @@ class EMA(Layer):
 
     def _recurrence(self, direction: int) -> tuple[Tensor, Tensor]:
         """q (d, n) and p beta (d, n) of one direction."""
-        return _recurrence(self.alpha[direction], self.damping[direction], self.beta[direction])
+        return _recurrence(*wide_all([p[direction] for p in (self.alpha, self.damping, self.beta)]), self.dtype)
 
     def _bank(self) -> DiagonalBank:
         return self._source()()
@@ -111,16 +112,16 @@ class EMA(Layer):
         return Source(MODES, own if direction else [*own, self.omega])
 
 
-def _recurrence(alpha: Tensor, damping: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    p, delta = torch.sigmoid(wide(alpha)), torch.sigmoid(wide(damping))
-    return inside(1 - p * delta, alpha.dtype), p * wide(beta)
+def _recurrence(alpha: Tensor, damping: Tensor, beta: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    p, delta = torch.sigmoid(alpha), torch.sigmoid(damping)
+    return inside(1 - p * delta, dtype), p * beta
 
 
-def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
     """From alpha, damping, beta, eta (d, n) and omega (d,), which the other direction lacks."""
-    alpha, damping, beta, eta, *omega = parameters
-    q, B = _recurrence(alpha, damping, beta)
-    return DiagonalBank(q, B * wide(eta) / math.sqrt(eta.shape[1]), wide(omega[0]) if omega else None)
+    alpha, damping, beta, eta, *omega = wide_all(parameters)
+    q, B = _recurrence(alpha, damping, beta, parameters[0].dtype)
+    return DiagonalBank(q, B * eta / math.sqrt(eta.shape[1]), *omega)
 
 
 def _example() -> Parameters:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Layer, Spec, group_parameters
-from resolvent.ops.pairs import Number, complex_of, exp, joined
+from resolvent.ops.pairs import Number, complex_of, joined
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import traced
 from resolvent.ssm.system import System, conjugate_closed
@@ -76,7 +76,7 @@ class LRU(Layer):
     def discrete(self) -> tuple[Number, Number]:
         """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
         nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log, self.gamma_log))
-        lam = mimo.inside_disc(exp(joined(-nu, theta)))
+        lam = mimo.inside_disc(joined(-nu, theta).exp())
         return lam, complex_of(self.B).mul(gamma[:, None])
 
     def tables(self) -> mimo.Tables:

@@ -23,12 +23,12 @@ from resolvent.init import timestep
 from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
-from resolvent.ops.blocked.tables import DiagonalBank, inside, wide
+from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
-from resolvent.ops.pairs import Number, complex_of, joined, tensor_of
+from resolvent.ops.pairs import Make, Number, complex_of, joined, tensor_of
 from resolvent.ops.step.operation import Step
 from resolvent.scan import linear_scan
-from resolvent.ssm.discretise import diagonal_step, undo_step
+from resolvent.ssm.discretise import diagonal_step, positive, undo_step
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
 
 
@@ -154,7 +154,9 @@ class S4D(Layer):
 
     def _continuous(self) -> tuple[Number, Tensor]:
         """lam (d, n) and dt (d, 1)."""
-        return _continuous(self.log_decay, self.frequency, self.log_dt)
+        lam = -positive(wide(self.log_decay))
+        lam = lam if self.frequency is None else joined(lam, wide(self.frequency))
+        return lam, positive(wide(self.log_dt))[:, None]
 
     def _source(self, C: Tensor | None, D: Tensor | None = None) -> Source:
         given = self.log_decay, self.frequency, self.log_dt, self.B, C, D
@@ -182,23 +184,17 @@ class S4D(Layer):
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))
 
 
-def _continuous(log_decay: Tensor, frequency: Tensor | None, log_dt: Tensor) -> tuple[Number, Tensor]:
-    lam = -timestep.positive(wide(log_decay))
-    lam = lam if frequency is None else joined(lam, wide(frequency))
-    return lam, timestep.positive(wide(log_dt))[:, None]
-
-
-def _bank(parameters: Parameters, option: str) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
     """From log_decay, frequency (not of a real bank), log_dt, B, C and D (where there is one)."""
     method, *real = option.split()
-    log_decay, *rest = parameters
+    log_decay, *rest = wide_all(parameters)
     frequency = None if real else rest.pop(0)
-    log_dt, B, C, *D = rest
-    lam, dt = _continuous(log_decay, frequency, log_dt)
-    lam_bar, gain = diagonal_step(lam, dt, method)
-    kept: Any = wide if real else lambda p: complex_of(wide(p))
-    weight = kept(C) * (gain * kept(B)) * (1 if real else 2)
-    return DiagonalBank(inside(lam_bar, log_decay.dtype), weight, wide(D[0]) if D else None)
+    log_dt, *given = rest
+    B, C = given[:2] if real else (make(*given[0].unbind(-1)), make(*given[1].unbind(-1)))
+    decay, dt = positive(log_decay), positive(log_dt)[:, None]
+    lam_bar, gain = diagonal_step(-decay if frequency is None else make(-decay, frequency), dt, method)
+    weight = C * (gain * B) * (1 if real else 2)
+    return DiagonalBank(inside(lam_bar, parameters[0].dtype), weight, *given[2:])
 
 
 def _example() -> Parameters:

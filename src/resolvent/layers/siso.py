@@ -6,6 +6,7 @@ A layer hands over a function that makes its bank from its parameters; the table
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Source
 from resolvent.ops.pairs import interleaved, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_untransformed, traced
 
 Bank = DiagonalBank | DenseBank
 MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
@@ -34,11 +35,9 @@ def sequence(
     `key` names the bank where a layer has more than one.
     """
     blocks, run = _blocks(layer, bank, x, False, key)
-    if h is None:  # only where the pass is traced
-        y, end = run(blocks, x, None, lengths)
-        return y, formed(end) if blocks.carry.whole.dim() == 3 else end
-    y, end = run(blocks, x, reals(h), lengths)
-    return y, formed(end) if h.is_complex() else end
+    y, end = run(blocks, x, None if h is None else reals(h), lengths)
+    whole = blocks.carry.whole
+    return y, formed(end) if whole.dim() == 3 or whole.is_complex() else end
 
 
 def formed(end: Tensor) -> Tensor:
@@ -49,36 +48,38 @@ def formed(end: Tensor) -> Tensor:
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
-    return _from_zero(*_blocks(layer, bank, x, delay, f"backward {key}"), x)
+    blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
+    y: Tensor = run(blocks, x, None)[0]
+    return y
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
     """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
-    if traced(x):
-        return _from_zero(tables(bank, blocked_traced.block_length(x.shape[1]), dtype, delay), blocked_traced.run, x)
-    return _from_zero(tables(bank, blocked.block_length(x.shape[1]), dtype, delay), blocked.run, x)
-
-
-def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
-    """The tables for x, kept in `frozen()`, and what runs them."""
-    if traced(x):
-        T = blocked_traced.block_length(x.shape[1])
-        return layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, x, layer.dtype, delay)), blocked_traced.run
-    T = blocked.block_length(x.shape[1])
-    return layer.cached(f"blocks {T} {key}", lambda: _tables(bank, T, x, layer.dtype, delay)), blocked.run
-
-
-def _from_zero(blocks: blocked.Blocks, run: Any, x: Tensor) -> Tensor:
-    y: Tensor = run(blocks, x, x.new_zeros(x.shape[0], x.shape[2], blocks.M_in.shape[-1]))[0]
+    way = blocked_traced if traced(x) else blocked
+    y: Tensor = way.run(tables(bank, way.block_length(x.shape[1]), dtype, delay), x, None)[0]
     return y
 
 
-def _tables(bank: MakeBank, T: int, x: Tensor, dtype: torch.dtype, delay: bool) -> blocked.Blocks:
-    if isinstance(bank, Source | DenseSource) and (x.is_cuda or traced(x)):
+def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
+    """The tables for x, kept in `frozen()`, and what runs them: who watches the pass is asked here, once."""
+    dtype, l = layer.dtype, x.shape[1]
+    if traced(x):
+        T = blocked_traced.block_length(l)
+        return layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, dtype, delay, True, False)), blocked_traced.run
+    by_hand, opaque = is_untransformed(), x.is_cuda
+    T = blocked.block_length(l)
+    made = layer.cached(f"blocks {T} {key}", lambda: _tables(bank, T, dtype, delay, opaque, by_hand))
+    return made, partial(blocked.run, by_hand=by_hand)
+
+
+def _tables(bank: MakeBank, T: int, dtype: torch.dtype, delay: bool, opaque: bool, by_hand: bool) -> blocked.Blocks:
+    """`opaque`: straight from parameters, where the bank has that way."""
+    if isinstance(bank, Source | DenseSource) and opaque:
         return bank.blocks(T, delay)
     if not isinstance(bank, Source):
         return tables(bank(), T, dtype, delay)
-    return diagonal_blocks(bank.modes.bank(bank.parameters, bank.option), T, dtype, delay)
+    own = bank.modes.bank(bank.parameters, bank.option, torch.complex)
+    return diagonal_blocks(own, T, dtype, delay, by_hand)
 
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:

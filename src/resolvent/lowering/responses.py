@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from resolvent.layers.contract import Layer
-from resolvent.lowering import s4d_response
 from resolvent.lowering.program import Filter
 from resolvent.ops.blocked.tables import links
 from resolvent.ssm.impulse import impulse
@@ -26,7 +25,7 @@ def impulse_responses(layers: list[Filter], length: int) -> list[Tensor]:
     """K (d, length) of every layer in float64, D at its place zero."""
     if _at_once(layers):
         return [k for (k,) in together(layers, lambda layer: (_of_bank(layer, length),))]
-    return [response(layer, length) for layer in layers]
+    return [_of_bank(layer, length) for layer in layers]
 
 
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
@@ -42,15 +41,6 @@ def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Te
 
 def _at_once(layers: list[Filter]) -> bool:
     return len(layers) > 1 and layers[0].module.anchor.is_cuda and alike(layers)
-
-
-def response(layer: Filter, length: int) -> Tensor:
-    """In one call where that is compiled, else from the layer's bank."""
-    if layer.kind == "s4d":
-        quick = s4d_response.response(layer.module, length, lambda *own: _of_parameters(layer, length, own))
-        if quick is not None:
-            return quick
-    return _of_bank(layer, length)
 
 
 def _of_bank(layer: Filter, length: int) -> Tensor:
@@ -80,12 +70,6 @@ class _Made(nn.Module):
 
     def forward(self) -> tuple[Tensor, ...]:
         return self.make(self.node)
-
-
-def _of_parameters(layer: Filter, length: int, own: tuple[Tensor, ...]) -> Tensor:
-    named = {f"layer.{name}": p for name, p in zip(s4d_response.NAMES, own, strict=False)}
-    (found,) = functional_call(_Made(layer, lambda own: (_of_bank(own, length),)), named, ())
-    return found
 
 
 def _kind(layer: Layer) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ a real tensor they use the methods that both have, `z.mul(dt)`: the compiler tak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from resolvent.runtime.transforms import traced
 
 Number = Any  # a complex or real tensor, or a Pair
+Make = Callable[[Tensor, Tensor], Number]  # re + i im: `joined`, or `torch.complex` where no pass is traced
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Pair:
         """The modulus; flat at zero, where its slope would be none."""
         return torch.sqrt(self.square_modulus().clamp_min(torch.finfo(self.dtype).tiny))
 
+    def exp(self) -> Pair:
+        size = torch.exp(self.real)
+        return Pair(size * torch.cos(self.imag), size * torch.sin(self.imag))
+
     def reciprocal(self) -> Pair:
         size = self.square_modulus()
         return Pair(self.real / size, -self.imag / size)
@@ -102,13 +108,6 @@ def joined(re: Tensor, im: Tensor) -> Number:
 def complex_of(p: Tensor) -> Number:
     """Real pairs (..., 2) as complex numbers (...): a tensor, or a Pair where the pass is traced."""
     return Pair(p[..., 0], p[..., 1]) if traced(p) else torch.view_as_complex(p.contiguous())
-
-
-def exp(z: Number) -> Number:
-    if not isinstance(z, Pair):
-        return torch.exp(z)
-    size = torch.exp(z.real)
-    return Pair(size * torch.cos(z.imag), size * torch.sin(z.imag))
 
 
 def conjugate(z: Number) -> Number:

@@ -39,9 +39,17 @@ class Candidate:
 
 def numba_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
     """numba on a CPU; elsewhere, and where it fails, `truth`: torch's operations, or what says that nothing is here."""
-    everywhere: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
-    names = "torch", "reference"
-    return Candidate("numba", _real_on_cpu, load, probe), *(Candidate(name, *everywhere) for name in names)
+    return Candidate("numba", _real_on_cpu, load, probe), *_everywhere(truth)
+
+
+def triton_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
+    """Triton on a GPU in float32; elsewhere, and where it fails, `truth`: torch's operations."""
+    return Candidate("triton", float32_on_gpu, load, probe), *_everywhere(truth)
+
+
+def _everywhere(truth: Kernel) -> tuple[Candidate, ...]:
+    always: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
+    return tuple(Candidate(name, *always) for name in ("torch", "reference"))
 
 
 def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:

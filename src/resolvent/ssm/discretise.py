@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.library import one_by_one
-from resolvent.ops.pairs import Number, Pair, complex_of, exp, reciprocal, stacked
+from resolvent.ops.pairs import Number, Pair, complex_of, reciprocal, stacked
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
 METHODS = ("zoh", "bilinear", "euler")
+LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step does nothing in any of our dtypes
+LOG_DT_HIGH = 30.0  # exp(30) = 1e13: dt * lam still has room in float32
 RADIUS = 0.5  # |z| below which (e^z - 1)/z is summed as a series: its second derivative is then good to 1e-14
 
 
@@ -53,6 +55,14 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
     return replace(system, A=A, B=B.expand(*bank, *B.shape[-2:]), C=C, D=D, dt=dt)
 
 
+def positive(log_dt: Tensor) -> Tensor:
+    """dt = exp(log dt), finite and positive for any value of the parameter.
+
+    Outside [-40, 30] the value is held: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
+    """
+    return log_dt.clamp(LOG_DT_LOW, LOG_DT_HIGH).exp()
+
+
 def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, Any]:
     """lam_bar and gain with x_k = lam_bar x_{k-1} + gain B u_k, elementwise; dt broadcasts against lam (..., n).
 
@@ -65,12 +75,12 @@ def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, An
     """
     z = lam.mul(dt)
     if method == "zoh":
-        return exp(z), expm1_over(z).mul(dt)
+        return z.exp(), expm1_over(z).mul(dt)
     if method == "bilinear":
         inverse = reciprocal(-z / 2 + 1)
         return (z / 2 + 1) * inverse, inverse.mul(dt)
     if method == "euler":
-        return exp(z), dt * torch.ones_like(z.real)
+        return z.exp(), dt * torch.ones_like(z.real)
     raise ValueError(_unknown(method))
 
 
@@ -95,7 +105,7 @@ def expm1_over(z: Number) -> Any:
     """
     if isinstance(z, Pair):
         return complex_of(_pair_expm1_over(stacked(z)))
-    if not is_untransformed() or not (z.requires_grad and torch.is_grad_enabled()):
+    if not (z.requires_grad and torch.is_grad_enabled()) or not is_untransformed():
         return _expm1_over(z)
     found: Tensor = _Expm1Over.apply(z)
     return found

@@ -22,7 +22,8 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
     """u (b, l, d), x0 (b, n) or complex (b, p) -> y (b, l, d) and the state at each sequence's end (b, ...)."""
     if traced(u):
         return _traced_sequence(K, u, x0, lengths)
-    assert x0 is not None
+    if x0 is None:
+        x0 = K.A.new_zeros(u.shape[0], K.A.shape[-1])
     x = states(K, u, x0)
     ahead = linear(_reals(x), K.C)  # what step k + 1 reads: (b, l, d)
     y = linear(u, K.D)

@@ -18,8 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ops.pointwise.column_norm import normalise, slope
-
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "gelu": F.gelu,
@@ -140,3 +138,25 @@ def _find_gradients(
     W = gw @ ACTS[w.act](v).t()
     gWa, gba = (ga @ flat.t(), ga.sum(1)) if ga is not None and flat is not None else (None, None)
     return W, gw.sum(1), (g * unit).sum(1), g.sum(1), gWa, gba
+
+
+def normalise(z: Tensor, r: Tensor | None, affine: Tensor) -> tuple[Tensor, Tensor]:
+    """LayerNorm of the columns of z + bias + r: out (d, m) and 1 / deviation (m,); z is overwritten with unit.
+
+    affine (4, d) holds bias, gamma, beta and, repeated, eps.
+    """
+    bias, gamma, beta, eps = affine[:, :, None].unbind(0)
+    z.add_(bias)
+    if r is not None:
+        z.add_(r)
+    z.sub_(z.mean(0))
+    rstd = torch.rsqrt(z.square().mean(0) + eps[0])
+    z.mul_(rstd)
+    return z * gamma + beta, rstd
+
+
+def slope(g: Tensor, unit: Tensor, rstd: Tensor, gamma: Tensor) -> Tensor:
+    """∂z = (γ∂ - mean(γ∂) - unit mean(γ∂ unit)) / deviation, (d, m), from the gradient g of out."""
+    gu = g * gamma[:, None]
+    mean, along = gu.mean(0), (gu * unit).mean(0)
+    return gu.sub_(mean).sub_(unit * along).mul_(rstd)

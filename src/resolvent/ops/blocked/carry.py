@@ -1,9 +1,9 @@
-"""How a state travels from block to block in `ssm.blocked`: a scan whose output is shifted, and its adjoint, in place.
+"""How a state travels from block to block in `ops.blocked`: a scan whose output is shifted, and its adjoint, in place.
 
     h_0 = h0,    h_{k+1} = a h_k + z_k                 k = 0 .. m-1; h_m is the last state
     γ_m = ∂h_m,  γ_k = ‾a γ_{k+1} + ∂h_k               ∂z_k = γ_{k+1},  ∂a = sum_k γ_{k+1} ‾h_k,  ∂h0 = γ_0
 
-`linear_scan` would do, but what it returns would have to be copied one block further. a (d, n) is real or complex, or
+a (d, n) is real or complex, or
 dense and transposed, (d, s, s); the states are real: z (d, b, m, s) with s = n, or s = 2n for the real and imaginary
 parts in turn. No graph is made.
 """
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.ops.linear_scan.rows import sum_to
-from resolvent.runtime.dispatch import Candidate, choose, float32_on_gpu, numba_or
+from resolvent.runtime.dispatch import choose, triton_or
 
 FEW = 8  # blocks that are soon gone through one by one
+LOOPED = 16  # the same for diagonal ones on a CPU
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 Backward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
@@ -28,6 +29,8 @@ def carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None
     """Write h_0 .. h_{m-1} to before (d, b, m, s) and h_m to end (d, b, s); h0 is (d, b, s)."""
     if a.dim() == 3:
         return _dense_carry(a, z, h0, before, end)
+    if not z.is_cuda:
+        return (_loop_carry if z.shape[2] <= LOOPED else _torch_carry)(a, z, h0, before, end)
     kernel: Forward = choose("carry", _FORWARD, z.device, z.dtype)
     kernel(a, z, h0, before, end)
 
@@ -36,7 +39,7 @@ def carry_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -
     """(∂h0 (d, b, s), ∂a (d, n)), ∂a only where the states are given; g, the gradient of `before`, becomes ∂z."""
     if a.dim() == 3:
         return _dense_backward(a, g, g_end, before)
-    kernel: Backward = choose("carry_backward", _BACKWARD, g.device, g.dtype)
+    kernel: Backward = choose("carry_backward", _BACKWARD, g.device, g.dtype) if g.is_cuda else _torch_backward
     return kernel(a, g, g_end, before)
 
 
@@ -92,6 +95,15 @@ def _dense_backward(P: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) 
 # -- by torch ----------------------------------------------------------------------------------------------------------
 
 
+def _loop_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
+    """Few blocks, one by one."""
+    states = torch.view_as_complex(before.unflatten(-1, (-1, 2))) if a.is_complex() else before
+    before[:, :, 0], z, row = h0, _own(z, a), a[:, None]
+    for k in range(z.shape[2] - 1):
+        torch.addcmul(z[:, :, k], row, states[:, :, k], out=states[:, :, k + 1])
+    end.copy_(_reals(torch.addcmul(z[:, :, -1], row, states[:, :, -1])))
+
+
 def _torch_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
     h = _reals(linear_scan(a[:, None, None], _own(z, a), _own(h0, a)))
     before[:, :, 0], before[:, :, 1:], end[:] = h0, h[:, :, :-1], h[:, :, -1]
@@ -107,7 +119,7 @@ def _torch_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) 
 
 
 def _own(h: Tensor, a: Tensor) -> Tensor:
-    return torch.view_as_complex(h.unflatten(-1, (-1, 2))) if a.is_complex() else h
+    return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if a.is_complex() else h
 
 
 def _reals(h: Tensor) -> Tensor:
@@ -118,24 +130,12 @@ def _reals(h: Tensor) -> Tensor:
 
 
 def _load_forward() -> Forward:
-    from resolvent.ops.blocked.carry_numba import carry
-
-    return carry
-
-
-def _load_backward() -> Backward:
-    from resolvent.ops.blocked.carry_numba import carry_backward
-
-    return carry_backward
-
-
-def _load_forward_gpu() -> Forward:
     from resolvent.ops.blocked.carry_triton import carry
 
     return carry
 
 
-def _load_backward_gpu() -> Backward:
+def _load_backward() -> Backward:
     from resolvent.ops.blocked.carry_triton import carry_backward
 
     return carry_backward
@@ -172,11 +172,5 @@ def _probe_backward(kernel: Backward, device: torch.device, dtype: torch.dtype) 
     return all(_close(gradients(kernel, a, z), gradients(_torch_backward, a, z)) for a, z in _examples(device, dtype))
 
 
-_FORWARD = (
-    Candidate("triton", float32_on_gpu, _load_forward_gpu, _probe_forward),
-    *numba_or(_torch_carry, _load_forward, _probe_forward),
-)
-_BACKWARD = (
-    Candidate("triton", float32_on_gpu, _load_backward_gpu, _probe_backward),
-    *numba_or(_torch_backward, _load_backward, _probe_backward),
-)
+_FORWARD = triton_or(_torch_carry, _load_forward, _probe_forward)
+_BACKWARD = triton_or(_torch_backward, _load_backward, _probe_backward)

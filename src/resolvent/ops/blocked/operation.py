@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked.carry import carry, carry_backward, dense_along
-from resolvent.ops.blocked.layout import channels_first, channels_last
 from resolvent.ops.linear_scan import linear_scan
+from resolvent.runtime.memory import keep_freed_memory
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 Tables = Sequence[Tensor]  # Toeplitz, M_in, M_out and A^T: diagonal (d, n), or dense and transposed (d, s, s)
+_NEAR = sorted(range(3 * BLOCK // 4, 5 * BLOCK // 4 + 1), key=lambda T: abs(T - BLOCK))
 CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
 
 
@@ -118,21 +119,25 @@ def block_length(length: int) -> int:
     """
     if length <= BLOCK:
         return next(T for T in (1 << k for k in range(BLOCK.bit_length() + 1)) if length <= T)
-    near = sorted(range(3 * BLOCK // 4, 5 * BLOCK // 4 + 1), key=lambda T: abs(T - BLOCK))
-    return next((T for T in near if length % T == 0), BLOCK)
+    return next((T for T in _NEAR if length % T == 0), BLOCK)
 
 
-def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """u (b, l, d), l >= 1, from h0 (b, d, s): y (b, l, d) and the state (b, d, s) after each sequence's last step."""
+def run(
+    blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = None, by_hand: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """u (b, l, d), l >= 1, from h0 (b, d, s): y (b, l, d) and the state (b, d, s) after each sequence's last step.
+
+    h0 None is zero. `by_hand`: with gradients of our own, which nothing but autograd may watch; None asks.
+    """
     b, l, d = u.shape
     T = blocks.toeplitz.shape[-1]
     m = -(-l // T)  # blocks
     t = min(l, T)  # steps of each; a single block may be shorter than the tables
     padded = torch.nn.functional.pad(u, (0, 0, 0, m * t - l)) if m * t > l else u
     rows = padded.reshape(b * m, t, d)
-    powers, h0 = blocks.carry, h0.transpose(0, 1)
-    if m > 1 and u.device.type in ("cpu", "cuda") and is_untransformed():
-        y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, powers.whole)
+    h0 = u.new_zeros(d, b, blocks.M_in.shape[-1]) if h0 is None else h0.transpose(0, 1)
+    if m > 1 and u.device.type in ("cpu", "cuda") and (is_untransformed() if by_hand is None else by_hand):
+        y, before, end = _Pass.apply(rows, h0, blocks.toeplitz, blocks.M_in, blocks.M_out, blocks.carry.whole)
     else:
         y, before, end = _pass(blocks, rows, h0, m)
     y = y.view(b, m * t, d)
@@ -145,19 +150,19 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor, lengths: Tensor | None = None) ->
     return y, end.transpose(0, 1)
 
 
-def _laid_out(x: Tensor) -> Tensor:
-    """x (d, r, t), a view of an array (r, t, d), with rows in one piece, as products want them, but r outermost.
+def _channels_first(x: Tensor) -> Tensor:
+    """x (r, t, d) as (d, r, t), with rows in one piece, as products want them, but r outermost.
 
     The copy then goes through one block (t, d) after the other, which the first cache holds: in less than half the time
     of a contiguous one.
     """
-    return x.transpose(0, 1).contiguous().transpose(0, 1)
+    return x.transpose(1, 2).contiguous().transpose(0, 1)
 
 
 def _pass(blocks: Blocks, u: Tensor, h0: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
     """From u (b m, t, d) and h0 (d, b, s): y (b m, t, d), the states before each block (d, b, m, s), the last one."""
     T, t = blocks.toeplitz.shape[-1], u.shape[1]
-    u = _laid_out(u.permute(2, 0, 1))  # (d, b m, t)
+    u = _channels_first(u)  # (d, b m, t)
     z = torch.bmm(u, blocks.M_in[:, T - t :]).unflatten(1, (-1, m))
     before, end = _states(blocks, z, h0, t)
     y = torch.bmm(u, blocks.toeplitz[:, :t, :t])
@@ -257,13 +262,17 @@ class _Pass(torch.autograd.Function):
 def passed(given: Tensor, h0: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
     """`_pass` of given (b m, T, d) from h0 (d, b, s), without a graph: y, the states before each block, the last."""
     (d, b, s), m = h0.shape, given.shape[0] // max(h0.shape[1], 1)
-    u = channels_first(given)  # (d, b m, t)
-    y, before, end = u.new_empty(u.shape), u.new_empty(d, b, m, s), u.new_empty(d, b, s)
+    keep_freed_memory()
+    u = _channels_first(given)  # (d, b m, t)
+    y, before, end = u.new_empty(u.shape[1], d, u.shape[2]), u.new_empty(d, b, m, s), u.new_empty(d, b, s)
     for c in _chunks(before):
         toeplitz, M_in, M_out, whole = (table[c] for table in tables)
         carry(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c], before[c], end[c])
-        torch.bmm(u[c], toeplitz, out=y[c]).baddbmm_(before[c].flatten(1, 2), M_out.mT)
-    return channels_last(y), before, end
+        own = torch.bmm(u[c], toeplitz).baddbmm_(before[c].flatten(1, 2), M_out.mT)
+        if u.is_cuda:  # all channels
+            return own.permute(1, 2, 0).contiguous(), before, end
+        y[:, c] = own.transpose(0, 1)
+    return y.transpose(1, 2).contiguous(), before, end  # by blocks (d, t), which the first cache holds
 
 
 def pass_gradients(
@@ -278,9 +287,9 @@ def pass_gradients(
     and the gradients of the tables are products of u and h with ∂y and γ, summed over the blocks. g: those of y
     (b m, T, d), of the states before each block (d, b, m, s), `shape`, or None, and of the last state (d, b, s).
     """
-    gy, g_end = channels_first(g[0]), g[2].contiguous()  # once, not in each product
+    gy, g_end = _channels_first(g[0]), g[2].contiguous()  # once, not in each product
     d, b, m, s = shape
-    own = [channels_first(u) for u in kept[:1]] + [*kept[1:]]
+    own = [_channels_first(u) for u in kept[:1]] + [*kept[1:]]
     found = [gy.new_empty(gy.shape), gy.new_empty(d, b, s), *(x.new_empty(x.shape) for x in (tables if kept else ()))]
     for c in _chunks(gy.new_zeros(()).expand(shape)):
         g_state = torch.bmm(gy[c], tables[2][c]).view(-1, b, m, s)

@@ -51,6 +51,11 @@ def wide(x: Tensor) -> Tensor:
     return x if lacks_float64(x.device) else x.double()
 
 
+def wide_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`wide` of tensors on one device."""
+    return list(tensors if lacks_float64(tensors[0].device) else map(Tensor.double, tensors))
+
+
 def narrow(x: Any, dtype: torch.dtype) -> Any:
     """x in the real `dtype`, or in the complex one of that precision."""
     return x.to(dtype) if isinstance(x, Pair) else x.to(COMPLEX[dtype] if x.is_complex() else dtype)
@@ -66,10 +71,15 @@ def inside(lam_bar: Any, dtype: torch.dtype) -> Any:
     return lam_bar.mul((largest(dtype) / lam_bar.abs().clamp(min=0.5)).clamp(max=1))
 
 
-def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
-    """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D."""
+def diagonal_blocks(
+    bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False, by_hand: bool | None = None
+) -> Blocks:
+    """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D.
+
+    `by_hand`: with gradients of our own, which nothing but autograd may watch; None asks.
+    """
     now = first_number(bank, delay)
-    if T > 1 and is_untransformed():
+    if T > 1 and (is_untransformed() if by_hand is None else by_hand):
         made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
     else:
         made = diagonal_tables(bank, now.to(dtype), T, delay)

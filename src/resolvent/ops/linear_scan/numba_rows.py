@@ -83,19 +83,6 @@ def _adjoint(product: Product, summed: bool = False, streamed: bool = False) -> 
     return _row(6, update)
 
 
-def _hand_on(product: Product) -> Any:
-    """x = carry; total = total + conj(before) x; carry = g + conj(a) x; g = x."""
-
-    def update(builder: Any, i: Any, g: Any, a: Any, before: Any, carry: Any, total: Any) -> None:
-        x = load(builder, carry, i)
-        sums = product(builder, load(builder, total, i), load(builder, before, i), x)
-        after = product(builder, load(builder, g, i), load(builder, a, i), x)
-        for value, place in ((sums, total), (after, carry), (x, g)):
-            builder.store(value, builder.gep(place, [i]), align=4)
-
-    return _row(5, update)
-
-
 # -- for each kind of number -------------------------------------------------------------------------------------------
 
 
@@ -123,10 +110,6 @@ def retreat_summed(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
     """The same with γ ‾before added to ga."""
 
 
-def handed_on(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
-    """total += γ ‾before, carry = g + ‾a γ, g = γ with γ = carry, at (g, a, before, carry, total)."""
-
-
 def _by_kind(stub: Callable[..., None], reals: Any, pairs: Any) -> None:
     def choose(h: Any, at: Any, count: Any) -> Any:
         if isinstance(h.dtype, types.Complex):
@@ -141,7 +124,6 @@ _by_kind(advance, _step(plus_product), _step(_plus_pairs(1.0)))
 _by_kind(retreat, _adjoint(plus_product), _adjoint(_conjugate))
 _by_kind(retreat_streamed, _adjoint(plus_product, streamed=True), _adjoint(_conjugate, streamed=True))
 _by_kind(retreat_summed, _adjoint(plus_product, summed=True), _adjoint(_conjugate, summed=True))
-_by_kind(handed_on, _hand_on(plus_product), _hand_on(_conjugate))
 
 
 @overload(parts, strict=False)

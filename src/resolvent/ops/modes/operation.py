@@ -22,7 +22,7 @@ from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal
 from resolvent.ops.blocked.traced import PairCarry
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.pairs import stacked
-from resolvent.runtime.dispatch import Candidate, choose, float32_on_gpu
+from resolvent.runtime.dispatch import Candidate, choose, triton_or
 from resolvent.runtime.transforms import (
     as_run,
     by_graph_only,
@@ -34,7 +34,7 @@ from resolvent.runtime.transforms import (
 
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # Toeplitz, M_in, M_out, powers and A^T; numbers in real pairs
 Parameters = Sequence[Tensor]
-MakeBank = Callable[[Parameters, str], DiagonalBank]
+MakeBank = Callable[..., DiagonalBank]  # (parameters, option, make): complex numbers by `joined`, if none is given
 
 
 class Kind(Enum):
@@ -89,9 +89,7 @@ class Modes:
 
     @cached_property
     def _candidates(self) -> tuple[Candidate, ...]:
-        everywhere: Any = (lambda device, dtype: True), (lambda: self._torch), (lambda *_: True)
-        on_gpu = Candidate("triton", float32_on_gpu, self._load, self.agrees)
-        return on_gpu, *(Candidate(name, *everywhere) for name in ("torch", "reference"))
+        return triton_or(self._torch, self._load, self.agrees)  # type: ignore[arg-type]
 
     def _load(self) -> Any:
         from resolvent.ops.modes.triton import maker

@@ -1,4 +1,4 @@
-"""The compiled response of S4D against what the layer answers to an impulse, in values and gradients."""
+"""The impulse response of S4D against what the layer answers step by step, in values and gradients."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from torch import Tensor
 
 from helpers import assert_close, filters
 from resolvent.layers import S4D
-from resolvent.lowering.responses import response
-from resolvent.runtime.dispatch import use
-
-pytest.importorskip("numba")
+from resolvent.lowering.responses import impulse_responses
 
 
 def layer_of(d: int = 5, n: int = 6, **more: Any) -> S4D:
@@ -34,14 +31,12 @@ def answer(layer: S4D, length: int) -> Tensor:
     return torch.stack(rows, 1)  # (d, l)
 
 
-def compiled(layer: S4D, length: int) -> Tensor:
-    K = response(filters(layer)[0], length)
-    assert type(K.grad_fn).__name__ == "_ResponseBackward"
-    return K
+def response(layer: S4D, length: int) -> Tensor:
+    return impulse_responses(filters(layer), length)[0]
 
 
 def compare(layer: S4D, length: int) -> None:
-    got, want = compiled(layer, length), answer(layer, length)
+    got, want = response(layer, length), answer(layer, length)
     assert_close(got, want)
     weight = torch.linspace(-1, 2, want.numel(), dtype=torch.float64).view_as(want)
     own = list(layer.parameters())
@@ -81,36 +76,15 @@ def test_series_and_quotient_meet() -> None:
 
 def test_float32_parameters_give_a_float64_response() -> None:
     layer = layer_of().float()
-    with use("torch"):
-        want = response(filters(layer)[0], 40)
-    got = compiled(layer, 40)
-    assert got.dtype == torch.float64
-    assert_close(got, want)
-    g = torch.randn_like(want)
-    found = [torch.autograd.grad(K, list(layer.parameters()), g) for K in (got, want)]
-    for a, b in zip(*found, strict=True):
-        assert a.dtype == torch.float32
-        assert_close(a, b, gradient=True)
-
-
-def test_threads_do_not_change_a_bit() -> None:
-    layer, threads = layer_of(40, 32), torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            K = compiled(layer, 64)
-            found.append([K, *torch.autograd.grad(K.square().sum(), list(layer.parameters()))])
-    finally:
-        torch.set_num_threads(threads)
-    for parts in zip(*found, strict=True):
-        assert all(torch.equal(p, parts[0]) for p in parts)
+    K = response(layer, 40)
+    assert K.dtype == torch.float64
+    assert_close(K, answer(layer.double(), 40))
 
 
 def test_gradients_of_gradients() -> None:
     layer, found = layer_of(3, 4), []
     own = list(layer.parameters())
-    for K in (compiled(layer, 6), answer(layer, 6)):
+    for K in (response(layer, 6), answer(layer, 6)):
         slopes = torch.autograd.grad(K.square().sum(), own, create_graph=True)
         found.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), own))  # type: ignore[arg-type]
     for a, b in zip(*found, strict=True):
@@ -121,17 +95,9 @@ def test_what_is_not_finite_stays_so() -> None:
     layer = layer_of()
     with torch.no_grad():
         layer.log_dt[2] = torch.nan
-    bad = compiled(layer, 8).isnan().all(1)
+    bad = response(layer, 8).isnan().all(1)
     assert bad.tolist() == [False, False, True, False, False]
 
 
-def test_what_has_no_kernel_runs_as_ever() -> None:
-    real = layer_of(init="real")
-    assert_close(response(filters(real)[0], 9), answer(real, 9))
-    with use("torch"):
-        assert type(response(filters(layer_of())[0], 9).grad_fn).__name__ != "_ResponseBackward"
-    layer = layer_of()
-    layer.C.requires_grad_(False)
-    K = compiled(layer, 9)
-    (g,) = torch.autograd.grad(K.sum(), layer.B)
-    assert g.abs().sum() > 0
+def test_real_states() -> None:
+    compare(layer_of(init="real"), 9)
