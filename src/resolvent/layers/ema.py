@@ -99,7 +99,8 @@ class EMA(Layer):
 
     def _recurrence(self, direction: int) -> tuple[Tensor, Tensor]:
         """q (d, n) and p beta (d, n) of one direction."""
-        return _recurrence(*wide_all([p[direction] for p in (self.alpha, self.damping, self.beta)]), self.dtype)
+        alpha, damping, beta = wide_all([p[direction] for p in (self.alpha, self.damping, self.beta)])
+        return _recurrence(alpha, damping, beta, self.dtype)
 
     def _bank(self) -> DiagonalBank:
         return self._source()()
