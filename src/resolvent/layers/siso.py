@@ -65,7 +65,8 @@ def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> t
     dtype, l = layer.dtype, x.shape[1]
     if traced(x):
         T = blocked_traced.block_length(l)
-        return layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, dtype, delay, True, False)), blocked_traced.run
+        made = layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, dtype, delay, True, False))
+        return made, blocked_traced.run
     by_hand, opaque = is_untransformed(), x.is_cuda
     T = blocked.block_length(l)
     made = layer.cached(f"blocks {T} {key}", lambda: _tables(bank, T, dtype, delay, opaque, by_hand))

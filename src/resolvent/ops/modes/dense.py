@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import Blocks, DenseCarry, plain
+from resolvent.ops.blocked.operation import Blocks, DenseCarry
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_untransformed, traced
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class DenseSource:
     def blocks(self, T: int, delay: bool) -> Blocks:
         if traced(*self.parameters):
             return form_blocks(self.opaque.operator(list(self.parameters), self.option, T, delay))
-        if self.parameters[0].is_cuda and plain():
+        if self.parameters[0].is_cuda and is_untransformed():
             return form_blocks(self.opaque.tables(self.parameters, self.option, T, delay))
         return dense_blocks(self(), T, self.parameters[0].dtype, delay)
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import by_graph_only, gradients_by_graph
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.step import recorded
-from resolvent.runtime.transforms import as_run, outside_autocast
+from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
 
 Parameters = Sequence[Tensor]
 Make = Callable[[Parameters, str, int, bool], list[Tensor]]  # (parameters, option, T, delay) -> real tables
