@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Union
 
 import tyro
@@ -129,11 +130,21 @@ def parse(given: Sequence[str]) -> Command:
         show_help(COMMANDS[given[0]], f"resolvent {given[0]}", CONFIG)
         raise SystemExit(0)
     if given[0] in COMMANDS:
-        given = [given[0], *("--help" if word == ALL else word for word in given[1:])]
+        given = [given[0], *_spell_norms("--help" if word == ALL else word for word in given[1:])]
         made = tyro.cli(COMMANDS[given[0]], prog=f"resolvent {given[0]}", args=given[1:], config=CONFIG)
     else:
         made = tyro.cli(_summary(), prog="resolvent", description=ABOUT, args=given, config=CONFIG)
     return made
+
+
+def _spell_norms(words: Iterable[str]) -> list[str]:
+    """`--norm Linf` and `--norm=L_2`, which `Threat` takes, as the options know them."""
+    found: list[str] = []
+    for word in words:
+        option, equals, value = word.partition("=") if word.startswith("--norm=") else ("", "", word)
+        ours = bool(equals) or (bool(found) and found[-1] == "--norm")
+        found.append(option + equals + re.sub("[_-]", "", value.lower()) if ours else word)
+    return found
 
 
 def _summary() -> Any:

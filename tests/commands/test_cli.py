@@ -68,6 +68,15 @@ def test_every_option_is_explained_or_named_in_help(name: str, capsys: pytest.Ca
     assert flags("--help-all") <= flags("--help")
 
 
+@pytest.mark.parametrize("words", [["--norm", "Linf"], ["--norm=L_inf"], ["--norm", "linf"]])
+def test_norms_as_people_write_them(words: list[str]) -> None:
+    for command in (["attack", "RUN"], ["certify", "RUN"], ["run", "train", "--data", "mine.csv"]):
+        assert "linf" in str(cli.parse([*command, *words]))
+        assert "linf" in str(cli.parse([*command, "--norm", "l2", *words]))
+    with pytest.raises(SystemExit):
+        cli.parse(["attack", "RUN", "--norm", "Linfinite"])
+
+
 def test_help_does_not_import_torch() -> None:
     code = "import sys; from resolvent.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
     start = time.perf_counter()

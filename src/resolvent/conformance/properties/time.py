@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from resolvent.conformance.result import Finding, Skip
@@ -14,7 +16,8 @@ STEPS = 8  # that are taken one by one
 @torch.no_grad()
 def uneven(subject: Subject) -> Finding | Skip:
     """Even steps are the plain pass; chunks, single steps and padded rows are the whole one, with states in and out."""
-    layer, x = subject.build(), subject.input()
+    layer: Any = subject.build()
+    x = subject.input()
     ones = torch.ones(x.shape[:2], dtype=x.dtype, device=x.device)
     try:
         even = layer(x, dt=ones)
