@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
@@ -26,6 +26,8 @@ class SampleOptions:
 @dataclass(frozen=True)
 class FileOptions:
     """How a new file is read; as the training file was where nothing is said."""
+
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {"new data": ("label", "missing", "header")}
 
     label: Annotated[str | None, option("COLUMN")] = None
     """The column of a table that holds the answers."""

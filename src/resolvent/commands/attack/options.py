@@ -24,7 +24,6 @@ class Attack:
         "sizes": ("eps_raw", "bounds", "bounds_raw", "tolerance"),
         "tokens": ("substitutions", "beam", "embedding"),
         "over time": ("time_steps", "band", "rate"),
-        "new data": ("label", "missing", "header"),
         "a class of yours": ("kwargs", "weights"),
         "how it runs": ("checkpoint", "batch_size", "seed", "limit"),
     }

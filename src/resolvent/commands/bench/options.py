@@ -30,7 +30,6 @@ class Bench:
     """
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
-        "new data": ("label", "missing", "header"),
         "how it runs": ("threads",),
     }
 

@@ -21,7 +21,6 @@ class Certify:
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
         "sizes": ("eps_raw", "bounds", "bounds_raw", "tolerance"),
-        "new data": ("label", "missing", "header"),
         "how it runs": ("checkpoint", "noise_samples", "seed"),
     }
 
