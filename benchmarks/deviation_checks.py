@@ -1,6 +1,6 @@
 """100,000 attempts to move real outputs further than their certificate allows: gradient ascent from random starts.
 
-    python benchmarks/deviation_checks.py --checks 100000 --out benchmarks/results/deviation_checks.json
+    python -m benchmarks.deviation_checks --checks 100000 --out benchmarks/results/deviation_checks.json
 
 A trial is one sample, one random start in the ball and several ascent steps on the distance of the outputs from those
 at x, in float32 passes as a user runs them. It is violated when any point on the way lies within eps (measured in
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from about import about, processor
+from benchmarks.about import about, processor
 from torch import Tensor
 
 from resolvent.analysis import Deviation, certified_gain, certify_deviation

@@ -1,6 +1,6 @@
 """Trained models with ever fewer states: certified error of each layer, the worst input found, accuracy and speed.
 
-    python benchmarks/reduction_checks.py --out benchmarks/results/reduction_checks.json
+    python -m benchmarks.reduction_checks --out benchmarks/results/reduction_checks.json
 
 For each error that is allowed: d_state before and after, the largest share of the certificate that a gradient ascent on
 ||y - y_small|| / ||u|| uses up in any layer (in float64; above 1 it is violated), accuracy on the test set before and
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from about import about, processor
+from benchmarks.about import about, processor
 from torch import nn
 
 from resolvent.data import Task, load_task
@@ -40,7 +40,7 @@ def train(task: Task, layer: Any, epochs: int) -> nn.Module:
     torch.manual_seed(0)
     config = ModelConfig(ChannelsConfig(1), ResidualConfig(layer), ClassifierConfig(10), d_model=16, layers=2)
     model = build_model(config)
-    fit(model, task, "standard", FitSettings(epochs=epochs, batch_size=64, lr=5e-3))
+    fit(model, task, "standard", FitSettings(epochs=epochs, batch_size=32, lr=1e-2))
     return model.eval()
 
 
@@ -98,7 +98,7 @@ def check(task: Task, layer: Any, epochs: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     task, begun = load_task("digits"), time.perf_counter()

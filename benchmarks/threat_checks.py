@@ -1,6 +1,6 @@
 """Every threat beside chance at the same budget: sensors, ListOps and IMDb, small models trained here.
 
-    python benchmarks/threat_checks.py --out benchmarks/results/threat_checks.json
+    python -m benchmarks.threat_checks --out benchmarks/results/threat_checks.json
 
 For each threat the share of rightly classified test samples that the attack breaks, and that chance breaks: the best of
 ten random perturbations of the same budget for each sample (for the universal one the best of ten for all samples, for
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from about import about, processor
+from benchmarks.about import about, processor
 from torch import Tensor, nn
 
 from resolvent.attacks import (
