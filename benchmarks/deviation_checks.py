@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.about import about, processor
 from torch import Tensor
 
+from benchmarks.about import about, processor
 from resolvent.analysis import Deviation, certified_gain, certify_deviation
 from resolvent.attacks import Draws, Threat
 from resolvent.models import Model, build_model

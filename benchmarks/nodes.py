@@ -72,7 +72,7 @@ def measure(folder: Path, cells: int, epochs: int) -> dict[str, Any]:
         "cell when killed": hit.relative_to(spread).as_posix(),
         "epochs stored when killed": len(rows),
         "of these not trained again": sum(a == b for a, b in zip(rows, read_rows(hit), strict=False)),
-        "told": [line for line in said.splitlines() if "node" in line],
+        "message": [line for line in said.splitlines() if line.startswith(("Ray has", "node "))],
         "records": len([name for name in theirs if name.endswith("record.json")]),
         "records identical but for times": sum(ours[name] == theirs.get(name) for name in records),
         "weights identical": sum(ours[name] == theirs.get(name) for name in ours if name.endswith(".safetensors")),

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.about import about, processor
 from torch import nn
 
+from benchmarks.about import about, processor
 from resolvent.data import Task, load_task
 from resolvent.models import ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, S5Config, build_model
 from resolvent.models.config import ChannelsConfig

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from benchmarks.about import about, processor
 from torch import Tensor, nn
 
+from benchmarks.about import about, processor
 from resolvent.attacks import (
     APGD,
     PGD,

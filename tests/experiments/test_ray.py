@@ -199,4 +199,4 @@ def test_two_nodes_one_killed(tmp_path: Path) -> None:
     assert found["weights identical"] == found["weights"] >= 24
     assert found["files on one side alone"] == []
     assert found["of these not trained again"] == found["epochs stored when killed"] > 0
-    assert any("is lost" in line for line in found["told"])
+    assert any("is lost" in line for line in found["message"])

@@ -121,7 +121,7 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
         )
     if cuts[0].after >= config.d_state:
         raise CannotReduce(
-            f"reduce: within the error {error:g} the layers need {cuts[0].after} of {config.d_state} states: nothing "
+            f"reduce: within the error {error:g} the layers need all of their {config.d_state} states: nothing "
             "to gain; allow a larger one."
         )
     return best.train(model.training), ModelReduction(cuts, float(error))
