@@ -1,8 +1,8 @@
 """Corrupted data, run beside run: a table, errors over severities, and all kinds of robustness in one figure.
 
 The figure has five bars a run: accuracy on clean and on corrupted data (one minus the mean corruption error), under
-PGD-10, under AutoAttack, and certified, each where the run has it. The legend tells norm and size of each threat: a
-certificate in L2 and an attack in Linf bound different things.
+PGD-10, under AutoAttack, and certified, each where the run has it. The legend tells norm and size of each threat, and
+how many samples met it: a certificate in L2 and an attack in Linf bound different things.
 """
 
 from __future__ import annotations
@@ -68,18 +68,26 @@ def robustness_bars(named: Named) -> list[tuple[str, dict[str, float]]]:
 
 
 def threat_labels(named: Named) -> dict[str, str]:
-    """Each kind with the norm and size of its threat, where it is the same for all runs."""
-    held: dict[str, set[str]] = {}
+    """Each kind with the norm and size of its threat and the samples that it met, where all runs have the same."""
+    held: dict[str, set[tuple[str, ...]]] = {}
     for _, record in named:
-        attack, curve = _strongest(record), (record.get("certificate") or {}).get("curve") or []
+        attack, proof = _strongest(record), record.get("certificate") or {}
+        own, curve = record.get("corruptions"), proof.get("curve") or []
+        if own is not None:
+            for kind in ("clean", "corrupted"):
+                held.setdefault(kind, set()).add(_count(own))
         if attack is not None:
             size = f"{NORMS.get(attack.get('norm', ''), '')} {format_eps(attack['eps'])}".strip()
-            held.setdefault("AutoAttack", set()).add(size)
-            held.setdefault("PGD-10", set()).add(size)
+            for kind in ("PGD-10", "AutoAttack"):
+                held.setdefault(kind, set()).add((size, *_count(attack)))
         if curve:
-            held.setdefault("certified", set()).add(f"L2 {curve[0]['radius']:.3g}")
+            held.setdefault("certified", set()).add((f"L2 {curve[0]['radius']:.3g}", *_count(proof)))
     one = {kind: sizes.pop() for kind, sizes in held.items() if len(sizes) == 1}
-    return {kind: f"{kind}, {one[kind]}" if kind in one else kind for kind in KINDS}
+    return {kind: ", ".join((kind, *one.get(kind, ()))) for kind in KINDS}
+
+
+def _count(held: Record) -> tuple[str, ...]:
+    return (f"n {held['samples']:,}",) if "samples" in held else ()
 
 
 def _strongest(record: Record) -> Record | None:
@@ -115,5 +123,5 @@ def robustness_figure(bars: list[tuple[str, dict[str, float]]], labels: dict[str
     axes.invert_yaxis()
     axes.set_xlim(0, 104)
     axes.set_xlabel("accuracy, %")
-    figure.legend(fontsize=7, frameon=False, loc="outside upper center", ncols=5, handlelength=1.1, labelcolor=INK)
+    figure.legend(fontsize=7, frameon=False, loc="outside upper center", ncols=3, handlelength=1.1, labelcolor=INK)
     return figure
