@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, group_parameters
-from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide
+from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
 from resolvent.ops.pairs import Number, complex_of, conjugate, interleaved, joined, tensor_of
@@ -172,10 +172,11 @@ def _continuous(
     log_decay: Tensor, frequency: Tensor, P: Tensor, B: Tensor, log_dt: Tensor
 ) -> tuple[Number, Number, Number, Tensor]:
     """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
-    lam = joined(-timestep.positive(wide(log_decay)), wide(frequency))
+    log_decay, frequency, P, B, log_dt = wide_all((log_decay, frequency, P, B, log_dt))
+    lam = joined(-timestep.positive(log_decay), frequency)
     shared = log_dt.shape[0] // log_decay.shape[0]  # channels to a system
-    lam, P, B = (t.repeat_interleave(shared, 0) for t in (lam, complex_of(wide(P)), complex_of(wide(B))))
-    return lam, P, B, timestep.positive(wide(log_dt))
+    lam, P_n, B_n = (t.repeat_interleave(shared, 0) for t in (lam, complex_of(P), complex_of(B)))
+    return lam, P_n, B_n, timestep.positive(log_dt)
 
 
 def _half(continuous: tuple[Number, Number, Number, Tensor], dtype: torch.dtype) -> HalfDPLR:
@@ -186,12 +187,12 @@ def _half(continuous: tuple[Number, Number, Number, Tensor], dtype: torch.dtype)
 
 def _dense_bank(parameters: Parameters, discretisation: str) -> DenseBank:
     """From log_decay, frequency, P, B, log_dt, C and D (where there is one)."""
-    *given, C = parameters[:6]
-    D = wide(parameters[6]) if len(parameters) > 6 else None
-    row = interleaved(conjugate(complex_of(wide(C))) * 2)  # (d, 2n)
-    continuous = _continuous(*given)
+    C, *rest = wide_all(parameters[5:])
+    D = rest[0] if rest else None
+    row = interleaved(conjugate(complex_of(C)) * 2)  # (d, 2n)
+    continuous = _continuous(*parameters[:5])
     if discretisation == "bilinear":
-        half = _half(continuous, C.dtype)
+        half = _half(continuous, parameters[5].dtype)
         return DenseBank(half.dense(), interleaved(half.B_bar), row, D)
     lam, P, B, dt = continuous
     A = half_dplr.real_matrix(lam, P, P)
