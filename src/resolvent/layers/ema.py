@@ -109,7 +109,9 @@ class EMA(Layer):
         return self._source(1)()
 
     def _source(self, direction: int = 0) -> Source:
-        own = [p[direction] for p in (self.alpha, self.damping, self.beta, self.eta)]
+        given = self.alpha, self.damping, self.beta, self.eta
+        # a view of the only direction: an index would cost the backward pass a copy for each
+        own = [p[direction] if self.bidirectional else p.flatten(0, 1) for p in given]
         return Source(MODES, own if direction else [*own, self.omega])
 
 

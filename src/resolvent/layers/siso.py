@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
+from resolvent.ops.bank_scan import bank_scan, serves
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
 from resolvent.ops.modes.dense import DenseSource
-from resolvent.ops.modes.operation import Source
+from resolvent.ops.modes.operation import Kind, Source
 from resolvent.ops.pairs import interleaved, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
-from resolvent.runtime.transforms import is_untransformed, traced
+from resolvent.runtime.transforms import half_products, is_untransformed, traced
 
 Bank = DiagonalBank | DenseBank
 MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
@@ -34,8 +35,12 @@ def sequence(
 
     `key` names the bank where a layer has more than one.
     """
+    start = None if h is None else reals(h)
+    if isinstance(bank, Source) and serves(bank, x, start):
+        y, end = _scan(layer, bank, x, start, lengths, False, key)
+        return y, end if bank.modes.kind is Kind.EMA else torch.view_as_complex(end.unflatten(-1, (-1, 2)))
     blocks, run = _blocks(layer, bank, x, False, key)
-    y, end = run(blocks, x, None if h is None else reals(h), lengths)
+    y, end = run(blocks, x, start, lengths)
     whole = blocks.carry.whole
     return y, formed(end) if whole.dim() == 3 or whole.is_complex() else end
 
@@ -48,9 +53,22 @@ def formed(end: Tensor) -> Tensor:
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
+    if isinstance(bank, Source) and serves(bank, x, None):
+        return _scan(layer, bank, x, None, None, delay, f"backward {key}")[0]
     blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
     y: Tensor = run(blocks, x, None)[0]
     return y
+
+
+def _scan(
+    layer: Layer, source: Source, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
+) -> tuple[Tensor, Tensor]:
+    """By the kernels of a GPU, from parameters to y and the last states (b, d, s)."""
+
+    def keep(name: str, make: Callable[[], Any]) -> Any:
+        return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
+
+    return bank_scan(source, x, h, lengths, delay, torch.bfloat16 if half_products(x) else torch.float32, keep)
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:

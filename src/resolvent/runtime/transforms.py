@@ -116,6 +116,11 @@ def autocast_is_suspended() -> bool:
     return bool(_suspensions)
 
 
+def half_products(x: Tensor) -> bool:
+    """Whether autocast to bfloat16 is on around the layer that is at work, on a GPU: its products then follow it."""
+    return "cuda" in _suspensions and x.is_cuda and torch.get_autocast_dtype("cuda") == torch.bfloat16
+
+
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function with its products left as they are, where autocast would round their inputs to half.
 

@@ -27,36 +27,52 @@ def maker(kind: Kind) -> Maker:
 
 
 def _tables(kind: Kind, parameters: Sequence[Tensor], option: str, T: int, delay: bool) -> Made:
-    own, D, (d, n), like = _given(kind, parameters)
+    own, D, (d, n), like = unpack_parameters(kind, parameters)
     number = () if kind is Kind.EMA else (2,)
     s = n * (2 if number else 1)
     shapes = (d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)
     toeplitz, M_in, M_out, powers, whole = made = [like.new_empty(shape) for shape in shapes]
     with on_device(like):
         kernels.tables_kernel[(d,)](
-            *own, None if delay else D, *made, n, T, _limit(like), **_sizes(kind, own, n, T, delay), num_warps=4
-        )
+            *own, None if delay else D, toeplitz, None, *made[1:], n, T, T, s, s, largest_logarithm(like),
+            **kernel_sizes(kind, own, n, T, delay), num_warps=4,
+        )  # fmt: skip
     return toeplitz, M_in, M_out, powers, whole
 
 
 def _gradients(
     kind: Kind, parameters: Sequence[Tensor], powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
 ) -> list[Tensor]:
-    own, D, (d, n), like = _given(kind, parameters)
-    T = powers.shape[1]
+    own, D, (d, n), like = unpack_parameters(kind, parameters)
+    T, s = powers.shape[1], n * (1 if kind is Kind.EMA else 2)
     asked = [None if t is None else t.contiguous() for t in g]
+    found, out, last = empty_gradients(kind, parameters, d, like, None if delay else D)
+    with on_device(like):
+        kernels.gradient_kernel[(d,)](
+            *own, *asked, *out, last, n, T, T * T, T, T * s, s, T * s, s, 1, 1, largest_logarithm(like),
+            **kernel_sizes(kind, own, n, T, delay), num_warps=4,
+        )  # fmt: skip
+    return sum_shared(kind, found)
+
+
+def empty_gradients(
+    kind: Kind, parameters: Sequence[Tensor], d: int, like: Tensor, D: Tensor | None
+) -> tuple[list[Tensor], list[Tensor | None], Tensor | None]:
+    """Where the parameters' gradients go: all, the first five, and D's where it has one."""
     shared = kind is Kind.DSS  # lam, by all channels
     found = [like.new_empty((d, *t.shape) if shared and i < 2 else t.shape) for i, t in enumerate(parameters)]
     out: list[Tensor | None] = [*found[: COUNT[kind]], None, None]
-    slopes = out[:5], None if delay or D is None else found[-1]
-    with on_device(like):
-        kernels.gradient_kernel[(d,)](
-            *own, *asked, *slopes[0], slopes[1], n, T, _limit(like), **_sizes(kind, own, n, T, delay), num_warps=4
-        )
-    return [t.sum(0) if shared and i < 2 else t for i, t in enumerate(found)]
+    return found, out[:5], None if D is None else found[-1]
 
 
-def _given(kind: Kind, parameters: Sequence[Tensor]) -> tuple[list[Tensor | None], Tensor | None, torch.Size, Tensor]:
+def sum_shared(kind: Kind, found: list[Tensor]) -> list[Tensor]:
+    """What all channels share comes one row a channel."""
+    return [t.sum(0) if kind is Kind.DSS and i < 2 else t for i, t in enumerate(found)]
+
+
+def unpack_parameters(
+    kind: Kind, parameters: Sequence[Tensor]
+) -> tuple[list[Tensor | None], Tensor | None, torch.Size, Tensor]:
     """Five parameters as the kernels take them, D, (d, n), and one to make others like."""
     count = COUNT[kind]
     own: list[Tensor | None] = [t.detach().contiguous() for t in parameters[:count]]
@@ -65,7 +81,7 @@ def _given(kind: Kind, parameters: Sequence[Tensor]) -> tuple[list[Tensor | None
     return [*own, None][:5], D, like.shape[:2], like.detach()
 
 
-def _sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay: bool) -> dict[str, int | bool]:
+def kernel_sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay: bool) -> dict[str, int | bool]:
     steps = own[2].shape[-1] if kind is Kind.DSS and own[2] is not None else 1
     return {
         "KIND": KINDS[kind], "PAIR": kind is not Kind.EMA, "DELAY": delay, "STEPS": steps,
@@ -73,6 +89,6 @@ def _sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay: bool
     }  # fmt: skip
 
 
-def _limit(like: Tensor) -> float:
+def largest_logarithm(like: Tensor) -> float:
     """The largest logarithm of a modulus."""
     return math.log(largest(like.dtype))

@@ -108,10 +108,14 @@ def _power(zr, zi, k):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def tables_kernel(  # type: ignore[no-untyped-def]
-    P0, P1, P2, P3, P4, D, TOEPLITZ, M_IN, M_OUT, POWERS, WHOLE, n, T, LARGEST,
+    P0, P1, P2, P3, P4, D, TOEPLITZ, TURNED, M_IN, M_OUT, POWERS, WHOLE, n, T, row, into, out, LARGEST,
     KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
     BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """`row`, `into` and `out` are what lies between rows of TOEPLITZ, M_IN and M_OUT; a channel has T rows of each.
+
+    TURNED, where there is one, takes the Toeplitz matrix transposed, in rows of `out`; POWERS may be None.
+    """
     c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
     live = j < n
     zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
@@ -121,42 +125,39 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
-        at = ((c * T + k)[:, None] * n + j[None, :]) * S
+        number = j[None, :] * S
+        at = (c * T + k)[:, None] * out + number
         qr, qi = _power(zr, zi, k)
         pr, pi = _power(zr, zi, k + 1)
-        tl.store(POWERS + at, pr, mask=there)
-        back = ((c * T + T - 1 - k)[:, None] * n + j[None, :]) * S
-        tl.store(M_IN + back, qr, mask=there)
+        if POWERS is not None:
+            own = (c * T + k)[:, None] * n * S + number
+            tl.store(POWERS + own, pr, mask=there)
+            if PAIR:
+                tl.store(POWERS + own + 1, pi, mask=there)
+        back = (c * T + T - 1 - k)[:, None] * into + number
+        tl.store(M_IN + back, qr.to(M_IN.dtype.element_ty), mask=there)
         vr, vi = _times(wr[None, :], wi[None, :], qr, qi)  # w lam^k
         if DELAY:
-            tl.store(M_OUT + at, vr, mask=there)
+            tl.store(M_OUT + at, vr.to(M_OUT.dtype.element_ty), mask=there)
             lr, li = _power(zr, zi, k - 1)
             kr, _ = _times(wr[None, :], wi[None, :], lr, li)
             kernel = tl.where(k > 0, tl.sum(tl.where(live[None, :], kr, 0.0), 1), 0.0)
         else:
             ur, ui = _times(wr[None, :], wi[None, :], pr, pi)
-            tl.store(M_OUT + at, ur, mask=there)
+            tl.store(M_OUT + at, ur.to(M_OUT.dtype.element_ty), mask=there)
             kernel = tl.sum(tl.where(live[None, :], vr, 0.0), 1)
             if D is not None:
                 kernel += tl.where(k == 0, tl.load(D + c), 0.0)
         if PAIR:
-            tl.store(POWERS + at + 1, pi, mask=there)
-            tl.store(M_IN + back + 1, qi, mask=there)
+            tl.store(M_IN + back + 1, qi.to(M_IN.dtype.element_ty), mask=there)
             if DELAY:
-                tl.store(M_OUT + at + 1, -vi, mask=there)
+                tl.store(M_OUT + at + 1, (-vi).to(M_OUT.dtype.element_ty), mask=there)
             else:
-                tl.store(M_OUT + at + 1, -ui, mask=there)
-        # row i, column i + k of the Toeplitz matrix, and zeros below its diagonal: row i = k, columns before it
+                tl.store(M_OUT + at + 1, (-ui).to(M_OUT.dtype.element_ty), mask=there)
         i = column[None, :]
-        matrix = TOEPLITZ + c * T * T
-        tl.store(
-            matrix + i * T + i + k[:, None],
-            kernel[:, None] + tl.zeros((ROWS, BT), tl.float32),
-            mask=(i + k[:, None] < T),
-        )
-        tl.store(
-            matrix + k[:, None] * T + i, tl.zeros((ROWS, BT), tl.float32), mask=(i < k[:, None]) & (k[:, None] < T)
-        )
+        _store_diagonals(TOEPLITZ + c * T * row, kernel, i, k[:, None], T, row, 1)
+        if TURNED is not None:
+            _store_diagonals(TURNED + c * T * out, kernel, i, k[:, None], T, 1, out)
     end = tl.zeros((1,), tl.int32) + T
     hr, hi = _power(zr, zi, end)
     at = (c * n + j)[None, :] * S
@@ -166,10 +167,18 @@ def tables_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _collect(G, at, there, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+def _store_diagonals(MATRIX, kernel, i, k, T, down, across):  # type: ignore[no-untyped-def]
+    """Row i, column i + k of the Toeplitz matrix, and zeros below its diagonal: row i = k, columns before it."""
+    values = (kernel[:, None] + i * 0.0).to(MATRIX.dtype.element_ty)
+    tl.store(MATRIX + i * down + (i + k) * across, values, mask=i + k < T)
+    tl.store(MATRIX + k * down + i * across, tl.zeros_like(values), mask=(i < k) & (k < T))
+
+
+@triton.jit
+def _collect(G, at, there, across, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     """Gradients of real and imaginary parts, (rows, BN)."""
     gr = tl.load(G + at, mask=there, other=0.0)
-    gi = tl.load(G + at + 1, mask=there, other=0.0) if PAIR else gr * 0.0
+    gi = tl.load(G + at + across, mask=there, other=0.0) if PAIR else gr * 0.0
     return gr, gi
 
 
@@ -181,11 +190,16 @@ def _against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def gradient_kernel(  # type: ignore[no-untyped-def]
-    P0, P1, P2, P3, P4, G_TOEPLITZ, G_IN, G_OUT, G_POWERS, G_WHOLE, O0, O1, O2, O3, O4, OD, n, T, LARGEST,
+    P0, P1, P2, P3, P4, G_TOEPLITZ, G_IN, G_OUT, G_POWERS, G_WHOLE, O0, O1, O2, O3, O4, OD, n, T,
+    each, row, each_in, into, each_out, out, across, parts, LARGEST,
     KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
     BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The parameters' gradients from those of the tables; those that DSS's channels share come one row a channel."""
+    """The parameters' gradients from those of the tables; those that DSS's channels share come one row a channel.
+
+    `each`, `each_in`, `each_out`: what lies between channels of the gradients; `row`, `into`, `out`: between rows;
+    `across`: between columns of M_OUT's. G_WHOLE (d, parts, n) is summed over its parts.
+    """
     c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
     live = j < n
     zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
@@ -200,13 +214,13 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
-        at = ((c * T + k)[:, None] * n + j[None, :]) * S
+        number = j[None, :] * S
         lower = k.to(tl.float32)[:, None]  # the exponent k
         qr, qi = _power(hr, zi, k)
         pr, pi = _power(hr, zi, k + 1)
         if G_TOEPLITZ is not None:
             i, lag = column[None, :], k[:, None]
-            along = tl.load(G_TOEPLITZ + c * T * T + i * T + i + lag, mask=i + lag < T, other=0.0)
+            along = tl.load(G_TOEPLITZ + c * each + i * row + i + lag, mask=i + lag < T, other=0.0)
             g = tl.sum(along, 1)  # of the kernel, (rows,)
             if DELAY:
                 lr, li = _power(hr, zi, k - 1)
@@ -223,7 +237,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
             ar += tl.sum(xr, 0)
             ai += tl.sum(xi, 0)
         if G_OUT is not None:  # it holds the conjugate of w lam^e
-            gr, gi = _collect(G_OUT, at, there, PAIR)
+            gr, gi = _collect(G_OUT, c * each_out + k[:, None] * out + number * across, there, across, PAIR)
             if DELAY:
                 xr, xi = _against(qr, qi, gr, -gi)
                 steps = lower
@@ -236,19 +250,24 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
             er += tl.sum(xr * steps, 0)
             ei += tl.sum(xi * steps, 0)
         if G_IN is not None:
-            gr, gi = _collect(G_IN, ((c * T + T - 1 - k)[:, None] * n + j[None, :]) * S, there, PAIR)
+            gr, gi = _collect(G_IN, c * each_in + (T - 1 - k)[:, None] * into + number, there, 1, PAIR)
             xr, xi = _against(qr, qi, gr, gi)
             sr += tl.sum(tl.where(there, xr * lower, 0.0), 0)
             si += tl.sum(tl.where(there, xi * lower, 0.0), 0)
         if G_POWERS is not None:
-            gr, gi = _collect(G_POWERS, at, there, PAIR)
+            gr, gi = _collect(G_POWERS, (c * T + k)[:, None] * n * S + number, there, 1, PAIR)
             xr, xi = _against(pr, pi, gr, gi)
             sr += tl.sum(tl.where(there, xr * (lower + 1.0), 0.0), 0)
             si += tl.sum(tl.where(there, xi * (lower + 1.0), 0.0), 0)
     if G_WHOLE is not None:
         end = tl.zeros((1,), tl.int32) + T
         pr, pi = _power(hr, zi, end)
-        gr, gi = _collect(G_WHOLE, (c * n + j)[None, :] * S, live[None, :], PAIR)
+        at = (c * parts * n + j)[None, :] * S
+        gr, gi = _collect(G_WHOLE, at, live[None, :], 1, PAIR)
+        for part in range(1, parts):
+            tr, ti = _collect(G_WHOLE, at + part * n * S, live[None, :], 1, PAIR)
+            gr += tr
+            gi += ti
         xr, xi = _against(pr, pi, gr, gi)
         sr += tl.sum(tl.where(live[None, :], xr, 0.0), 0) * T
         si += tl.sum(tl.where(live[None, :], xi, 0.0), 0) * T
