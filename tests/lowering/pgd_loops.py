@@ -18,13 +18,13 @@ from resolvent.training.step.batch import Batch
 def check_training(model: Model, batch: Batch, objective: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and every gradient; the attack was taken in one call."""
     taken: list[Tensor | None] = []
-    plain = lowered.Lowered.climbed
+    plain = lowered.Lowered.run_loop
 
     def watched(*args: Any) -> Tensor | None:
         taken.append(plain(*args))
         return taken[-1]
 
-    monkeypatch.setattr(lowered.Lowered, "climbed", watched)
+    monkeypatch.setattr(lowered.Lowered, "run_loop", watched)
     got = objective(model, batch)
     assert len(taken) == 1
     assert taken[0] is not None

@@ -51,7 +51,7 @@ def at_once(model: Model, start: Tensor, target: Tensor, box: tuple[Tensor, Tens
     with torch.no_grad():
         tables = form.tables(start.shape[1], start.dtype)
     size = torch.full((len(start), 1, 1), 0.5 * EPS, dtype=start.dtype)
-    return form.climbed(start, tables, Path(target, *box, size, steps))
+    return form.run_loop(start, tables, Path(target, *box, size, steps))
 
 
 def one_by_one(model: Model, batch: Batch, reach: tuple[Any, ...], steps: int) -> Tensor:
@@ -175,7 +175,7 @@ def test_sizes_that_do_not_fit_are_left_to_others() -> None:
 
     def found(start: Tensor, target: Tensor) -> Tensor | None:
         bound = torch.zeros(1, 1, 1, dtype=torch.float32)
-        return form.climbed(start, tables, Path(target, bound, bound + 1, size, 1))
+        return form.run_loop(start, tables, Path(target, bound, bound + 1, size, 1))
 
     moved = found(x, labels)
     assert moved is not None

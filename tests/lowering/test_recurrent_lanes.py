@@ -241,7 +241,7 @@ def test_all_steps_of_an_attack_at_once(name: str) -> None:
         tables = form.tables(21, torch.float64)
     size = torch.full((19, 1, 1), 0.1, dtype=torch.float64)
     box = (batch.x - 0.2).clamp(min=0.0), (batch.x + 0.2).clamp(max=1.0)
-    got = form.climbed(batch.x, tables, Path(batch.y, *box, size, 3))
+    got = form.run_loop(batch.x, tables, Path(batch.y, *box, size, 3))
     inner = objective.inner
     want = cuda_graph.rise(modules(model), batch, batch.fitted(inner.threat), inner, batch.x, (criterion, batch.y))
     assert got is not None

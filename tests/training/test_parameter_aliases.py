@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from resolvent.training.step.parameter_aliases import twins
+from resolvent.training.step.parameter_aliases import alias_parameters
 
 
 def model() -> nn.Sequential:
@@ -23,7 +23,7 @@ def test_twins_share_memory_and_nothing_else() -> None:
     before = list(f.parameters())
     held = f(x).sum()  # a graph that somebody holds
     want = torch.autograd.grad(held, [p for p in before if p.requires_grad], retain_graph=True)
-    with twins(f) as twin:
+    with alias_parameters(f) as twin:
         assert set(twin) == set(before)
         inside = list(f.parameters())
         assert all(p is twin[q] and p is not q for p, q in zip(inside, before, strict=True))
@@ -38,6 +38,6 @@ def test_twins_share_memory_and_nothing_else() -> None:
 def test_the_parameters_are_back_whatever_happens() -> None:
     f = model()
     before = list(f.parameters())
-    with pytest.raises(KeyError), twins(f):
+    with pytest.raises(KeyError), alias_parameters(f):
         raise KeyError
     assert all(p is q for p, q in zip(f.parameters(), before, strict=True))

@@ -11,18 +11,6 @@ from resolvent.experiments.store.lock import Lock, Taken
 from resolvent.experiments.study import Study, run_study
 
 __all__ = [
-    "AttackPlan",
-    "Budget",
-    "Cell",
-    "CertifyPlan",
-    "Folder",
-    "FourierPlan",
-    "Goal",
-    "Lock",
-    "RunError",
-    "Study",
-    "Taken",
-    "TaskChoice",
-    "run_cell",
-    "run_study",
-]
+    "AttackPlan", "Budget", "Cell", "CertifyPlan", "Folder", "FourierPlan", "Goal", "Lock", "RunError", "Study",
+    "Taken", "TaskChoice", "run_cell", "run_study",
+]  # fmt: skip

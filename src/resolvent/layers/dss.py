@@ -176,7 +176,7 @@ class DSS(Layer):
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        z = joined(_held(growth, L), angle)
+        z = joined(_limit_growth(growth, L), angle)
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
 
@@ -220,7 +220,7 @@ def _example() -> Parameters:
 MODES = Modes(Kind.DSS, _bank, _example)
 
 
-def _held(growth: Tensor, L: int | Tensor) -> Tensor:
+def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
     """At most LARGEST_GROWTH over the length."""
     if traced(growth) and not isinstance(L, Tensor):
         return growth.clamp(max=LARGEST_GROWTH / L)

@@ -21,7 +21,7 @@ from torch import Tensor
 from resolvent.layers.contract import at_lengths
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
-from resolvent.ops.pairs import Number, Pair, stacked
+from resolvent.ops.pairs import Number, Pair, deinterleave, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
 from resolvent.scan import linear_scan
 
@@ -39,14 +39,14 @@ class Tables(NamedTuple):
 
 def tables(lam_bar: Number, B_bar: Number, W_out: Tensor, D: Tensor) -> Tables:
     """From lam_bar (p,), B_bar (p, d), W_out (d, 2p) and D (d,)."""
-    own = stacked(lam_bar) if isinstance(lam_bar, Pair) else lam_bar
+    own = stack_parts(lam_bar) if isinstance(lam_bar, Pair) else lam_bar
     return Tables(own, input_table(B_bar), W_out, D)
 
 
 def input_table(B_bar: Number) -> Tensor:
     """W_in of a complex B_bar (p, d)."""
     p, d = B_bar.shape
-    return stacked(B_bar).transpose(1, 2).reshape(2 * p, d)
+    return stack_parts(B_bar).transpose(1, 2).reshape(2 * p, d)
 
 
 def output_table(C: Tensor, scale: float = 1.0) -> Tensor:
@@ -83,11 +83,7 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
     start = None if h0 is None else torch.view_as_real(h0).flatten(-2)
     pairs = pair_scan(tables.lam_bar, linear(u, tables.W_in), start)  # (b, l, 2p)
     y = torch.addcmul(linear(pairs, tables.W_out), u, tables.D)
-    return y, _formed(at_lengths(pairs, lengths)).clone()
-
-
-def _formed(reals: Tensor) -> Tensor:
-    return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2)))
+    return y, deinterleave(at_lengths(pairs, lengths))
 
 
 def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:

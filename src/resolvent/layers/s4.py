@@ -22,7 +22,7 @@ from resolvent.layers.contract import Layer, Spec, group_parameters
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.ops.pairs import Number, complex_of, conjugate, interleaved, joined, tensor_of
+from resolvent.ops.pairs import Number, complex_of, conjugate, deinterleave, interleaved, joined, tensor_of
 from resolvent.ssm import half_dplr
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR
@@ -131,7 +131,7 @@ class S4(Layer):
     def _dense_step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         A, B, C = self.cached("step", lambda: [t.to(self.dtype) for t in self._real_tables()])
         x = torch.einsum("dij,bdj->bdi", A, reals(state)) + B * x_t[..., None]
-        return torch.addcmul((x * C).sum(-1), self.D, x_t), siso.formed(x)
+        return torch.addcmul((x * C).sum(-1), self.D, x_t), deinterleave(x)
 
     def _step_tables(self) -> tuple[Tensor, ...]:
         half = self._half()

@@ -168,7 +168,7 @@ class Lowered:
             return eager.follow(self.form.head, self._features(x, tables))
         return eager.follow(self.form.head, lanes.run_lanes(x, plan, lambda x: self._features(x, tables)))
 
-    def climbed(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
+    def run_loop(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
         """The attack's steps along `path` in one call; None where only steps one by one lead there."""
         match self.form.head:
             case (p.Linear() as out,) if tables.plan is not None:
@@ -253,8 +253,8 @@ def _reaches(form: Residuals, x: Tensor, dtype: torch.dtype) -> bool:
 def _pays(x: Tensor) -> bool:
     """Whether a walk through recurrences is quicker than their modules, which use all threads for any batch: it is, on
     one thread, by half at least."""
-    cohorts = x.shape[0] // WIDTH
-    return cohorts >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
+    groups = x.shape[0] // WIDTH
+    return groups >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
 
 
 def longest_of(block: p.Skip) -> float:

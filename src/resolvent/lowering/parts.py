@@ -140,10 +140,10 @@ def pool_part(kind: CertifiedPooling, length: int | None, name: str = "head.pool
     if kind == "mean":
         least = 1 if length is None else length
         gain = 1 / math.sqrt(least)
-        told = f"mean over at least {least} steps"
-        return Part(name, "pool", gain, reason=told, rounding=lambda l: Rounding(count(l) * gain), least=least)
-    told = "every step by itself" if kind == "none" else kind
-    return Part(name, "pool", 1.0, reason=told, rounding=lambda l: Rounding(1.0))
+        reason = f"mean over at least {least} steps"
+        return Part(name, "pool", gain, reason=reason, rounding=lambda l: Rounding(count(l) * gain), least=least)
+    reason = "every step by itself" if kind == "none" else kind
+    return Part(name, "pool", 1.0, reason=reason, rounding=lambda l: Rounding(1.0))
 
 
 def _opaque(node: p.Opaque) -> list[Part]:

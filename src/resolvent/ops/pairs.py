@@ -1,8 +1,8 @@
 """Complex numbers as pairs of real tensors, for code that is traced.
 
-Compilers and exchange formats have no complex numbers. Where a pass is traced (`runtime.transforms.traced`), `joined`
-and `complex_of` give a `Pair` in place of a complex tensor; the formulas of the layers are written once for both. With
-a real tensor they use the methods that both have, `z.mul(dt)`: the compiler takes `z * dt` for its own operation.
+Compilers and exchange formats have no complex numbers. Where a pass is traced (`runtime.transforms.traced`),
+`joined` and `complex_of` give a `Pair` in place of a complex tensor; the formulas of the layers are written once
+for both. With a real tensor they use the methods that both have, `z.mul(dt)`: the compiler takes `z * dt` for its own.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def parts(z: Number) -> tuple[Any, Any]:
     return (z.real, z.imag) if isinstance(z, Pair) or (isinstance(z, Tensor) and z.is_complex()) else (z, 0.0)
 
 
-def stacked(z: Number) -> Tensor:
+def stack_parts(z: Number) -> Tensor:
     """Real pairs (..., 2) of a Pair or of a complex tensor; a real tensor as it is."""
     if isinstance(z, Pair):
         return torch.stack([z.real, z.imag], -1)
@@ -146,4 +146,15 @@ def tensor_of(z: Number) -> Tensor:
 
 def interleaved(z: Number) -> Tensor:
     """(..., n) as reals (..., 2n), real and imaginary part in turn; real z as it is."""
-    return stacked(z).flatten(-2) if z.is_complex() else z
+    return stack_parts(z).flatten(-2) if z.is_complex() else z
+
+
+def deinterleave(reals: Tensor) -> Tensor:
+    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
+    real tensor as an input."""
+    return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2))).clone()
+
+
+def join_pairs(t: Tensor, dims: int) -> Tensor:
+    """Complex numbers of pairs (..., 2), which have `dims` dimensions; real ones, which have one less, as they are."""
+    return torch.view_as_complex(t.contiguous()) if t.dim() == dims else t

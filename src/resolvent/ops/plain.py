@@ -13,28 +13,25 @@ factorisations, float64) is not traced. Outside of tracing the context changes n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from resolvent.runtime.dispatch import push
+
 MOST = 1 << 16  # steps of a length without a declared maximum
 _chosen: list[bool] = []
 
 
-@contextmanager
-def plain_operations() -> Iterator[None]:
+def plain_operations() -> AbstractContextManager[None]:
     """Trace operations as torch's own real ones, in place of one opaque node each."""
-    _chosen.append(True)
-    try:
-        yield
-    finally:
-        _chosen.pop()
+    return push(_chosen, True)
 
 
-def chosen() -> bool:
+def is_chosen() -> bool:
     return bool(_chosen)
 
 
@@ -54,7 +51,7 @@ def strides(length: Any) -> Iterator[int]:
         stride *= 2
 
 
-def shifted(h: Tensor, stride: int) -> Tensor:
+def shift(h: Tensor, stride: int) -> Tensor:
     """h (..., l, n) moved `stride` steps later, zeros before."""
     return F.pad(h, (0, 0, stride, 0)).narrow(-2, 0, h.shape[-2])
 
@@ -69,7 +66,7 @@ def constant_scan(A: Tensor, v: Tensor, paired: bool) -> Tensor:
     (..., 1, s / 2, 2)."""
     h = v
     for stride in strides(v.shape[-2]):
-        h = h + times(A, shifted(h, stride), paired)
+        h = h + times(A, shift(h, stride), paired)
         A = times(A, A.flatten(-2), True).unflatten(-1, (-1, 2)) if paired else A * A
     return h
 
@@ -88,7 +85,7 @@ def dense_scan(P: Tensor, v: Tensor) -> Tensor:
     """h_t = h_{t-1} P + v_t from rest, over axis -2 of v (..., l, s), for P (..., s, s)."""
     h = v
     for stride in strides(v.shape[-2]):
-        h = h + shifted(h, stride) @ P
+        h = h + shift(h, stride) @ P
         P = P @ P
     return h
 
@@ -102,8 +99,8 @@ def varying_scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tens
         b = b + first_step(a[..., 0, :] * h0, b)
     h = b
     for stride in strides(b.shape[-2]):
-        h = h + a * shifted(h, stride)
-        a = a * shifted(a, stride)
+        h = h + a * shift(h, stride)
+        a = a * shift(a, stride)
     return h
 
 

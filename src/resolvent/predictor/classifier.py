@@ -74,18 +74,10 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         layout: Layout = "nlc",
         random_state: int = 0,
     ) -> None:
-        self.block = block
-        self.d_model = d_model
-        self.layers = layers
-        self.objective = objective
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.validation = validation
-        self.scale = scale
-        self.missing = missing
-        self.layout = layout
-        self.random_state = random_state
+        self.block, self.d_model, self.layers = block, d_model, layers
+        self.objective, self.epochs, self.batch_size, self.lr = objective, epochs, batch_size, lr
+        self.validation, self.random_state = validation, random_state
+        self.scale, self.missing, self.layout = scale, missing, layout
 
     def fit(self, X: Any, y: Any) -> Self:
         """X (n, l, c) in the layout's order, (n, l), or a list of n sequences (l, c) of any lengths; y (n,)."""

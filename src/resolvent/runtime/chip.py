@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 import torch
+
+from resolvent.runtime.dispatch import push
 
 # KiB that one program may hold, by compute capability times ten (CUDA C++ Programming Guide, technical specifications)
 SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
@@ -39,38 +40,31 @@ def lacking(device: Any, hip: str | None) -> str | None:
         return "their kernels were written for NVIDIA's"
     if (device.major, device.minor) < OLDEST:
         return f"it has compute capability {device.major}.{device.minor}, and their kernels need 8.0"
-    least = min(SHARED.values())
-    return (
-        None if held_by(device) >= least else f"a program may hold {held_by(device)} KiB on chip, and they need {least}"
-    )
+    least, found = min(SHARED.values()), read_capacity(device)
+    return None if found >= least else f"a program may hold {found} KiB on chip, and they need {least}"
 
 
-def held_by(device: Any) -> int:
+def read_capacity(device: Any) -> int:
     """KiB that a program may hold on a device of these properties."""
-    told = getattr(device, "shared_memory_per_block_optin", None)  # not in older versions of torch
-    return SHARED.get(10 * device.major + device.minor, 0) if told is None else int(told) >> 10
+    stated = getattr(device, "shared_memory_per_block_optin", None)  # not in older versions of torch
+    return SHARED.get(10 * device.major + device.minor, 0) if stated is None else int(stated) >> 10
 
 
-def held(like: Any) -> int:
+def capacity(like: Any) -> int:
     """KiB that a program may hold on the device of a tensor; of an H100 where it is no GPU's (the interpreter)."""
     if _stand_in:
         return SHARED[_stand_in[-1]]
-    return _held(like.device.index) if like.is_cuda else SHARED[90]
+    return _capacity(like.device.index) if like.is_cuda else SHARED[90]
 
 
 @cache
-def _held(index: int) -> int:
-    return held_by(torch.cuda.get_device_properties(index))
+def _capacity(index: int) -> int:
+    return read_capacity(torch.cuda.get_device_properties(index))
 
 
-@contextmanager
-def stand_in(capability: int) -> Iterator[None]:
+def stand_in(capability: int) -> AbstractContextManager[None]:
     """As if every tensor were on a chip of that capability: for programs that compile for one that is not here."""
-    _stand_in.append(capability)
-    try:
-        yield
-    finally:
-        _stand_in.pop()
+    return push(_stand_in, capability)
 
 
 def lacks_float64(device: torch.device) -> bool:
@@ -78,14 +72,9 @@ def lacks_float64(device: torch.device) -> bool:
     return device.type == "mps" or bool(_narrow)
 
 
-@contextmanager
-def without_float64() -> Iterator[None]:
+def without_float64() -> AbstractContextManager[None]:
     """As if no device had float64: for tests of what runs where there is none."""
-    _narrow.append(True)
-    try:
-        yield
-    finally:
-        _narrow.pop()
+    return push(_narrow, True)
 
 
 def _compiles(index: int) -> bool:

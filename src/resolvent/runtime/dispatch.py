@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,16 @@ def available(op: str, candidates: tuple[Candidate, ...], device: torch.device, 
 
 
 @contextmanager
-def use(name: str) -> Iterator[None]:
+def push(stack: list[Any], value: Any) -> Iterator[None]:
+    """A value on top of a stack for the time of a block: whoever reads the stack sees it, in the whole process."""
+    stack.append(value)
+    try:
+        yield
+    finally:
+        stack.pop()
+
+
+def use(name: str) -> AbstractContextManager[None]:
     """Force one backend for every operation inside the block, backward passes included.
 
     For tests and benchmarks. It holds for the whole process. An operation that cannot run with this backend raises a
@@ -100,11 +109,7 @@ def use(name: str) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise ValueError(f"use: expected one of {', '.join(BACKENDS)}, got {name!r}; pass one of these names.")
-    _forced.append(name)
-    try:
-        yield
-    finally:
-        _forced.pop()
+    return push(_forced, name)
 
 
 def is_forced() -> bool:

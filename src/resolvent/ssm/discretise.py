@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.library import one_by_one
-from resolvent.ops.pairs import Number, Pair, complex_of, reciprocal, stacked
+from resolvent.ops.pairs import Number, Pair, complex_of, reciprocal, stack_parts
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
@@ -104,7 +104,7 @@ def expm1_over(z: Number) -> Any:
         tensor([1.0000, 1.7183])
     """
     if isinstance(z, Pair):
-        return complex_of(_pair_expm1_over(stacked(z)))
+        return complex_of(_pair_expm1_over(stack_parts(z)))
     if not (z.requires_grad and torch.is_grad_enabled()) or not is_untransformed():
         return _expm1_over(z)
     found: Tensor = _Expm1Over.apply(z)

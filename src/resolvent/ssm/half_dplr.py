@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.pairs import Number, Pair, conjugate, reciprocal, stacked
+from resolvent.ops.pairs import Number, Pair, conjugate, reciprocal, stack_parts
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     FP = F[..., None] * P  # (d, n, r)
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
     G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
-    U = _mixed(FP.mul(dt[..., None]), G)  # (d, n, r)
+    U = _mix(FP.mul(dt[..., None]), G)  # (d, n, r)
     Q = conjugate(F)[..., None] * P  # (d, n, r)
     seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
-    B_bar = (F * B - _mixed(U, seen)[..., 0]).mul(dt)
+    B_bar = (F * B - _mix(U, seen)[..., 0]).mul(dt)
     return HalfDPLR(F * 2 - 1, U, Q, B_bar)
 
 
-def _mixed(z: Number, G: Tensor) -> Any:
+def _mix(z: Number, G: Tensor) -> Any:
     """z G for a real matrix G."""
     return Pair(z.real @ G, z.imag @ G) if isinstance(z, Pair) else z @ G.to(z.dtype)
 
@@ -84,4 +84,4 @@ def real_matrix(lam: Number, U: Number, Q: Number) -> Tensor:
 
 def real_rows(z: Number) -> Tensor:
     """Complex (..., n, r) as real (..., 2n, r)."""
-    return stacked(z).transpose(-1, -2).flatten(-3, -2)
+    return stack_parts(z).transpose(-1, -2).flatten(-3, -2)

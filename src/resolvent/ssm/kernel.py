@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm.discretise import discretise
-from resolvent.ssm.system import DPLR, Diagonal, System
+from resolvent.ssm.system import DPLR, Diagonal, System, check_discrete
 
 Form = TypeVar("Form", Diagonal, DPLR)
 METHODS = ("dense", "krylov", "vandermonde", "cauchy")
@@ -44,12 +44,9 @@ def kernel(system: System, length: int, method: str | None = None) -> Tensor:
         method = {Diagonal: "vandermonde", DPLR: "cauchy"}.get(type(system.A), "krylov")
     if length == 0:
         return system.B.new_zeros(*system.bank, system.outputs, system.inputs, 0)
-    if method == "dense":
-        return dense_kernel(system, length)
-    if method == "krylov":
-        return krylov_kernel(system, length)
-    if method == "cauchy":
-        return cauchy_kernel(system, length)
+    of_any = {"dense": dense_kernel, "krylov": krylov_kernel, "cauchy": cauchy_kernel}
+    if method in of_any:
+        return of_any[method](system, length)
     lam = _form(system, Diagonal).lam
     weight = system.C[..., :, None, :] * system.B.mT[..., None, :, :]  # (..., p, m, n)
     return vandermonde_kernel(lam[..., None, None, :], weight, length)
@@ -205,10 +202,7 @@ def _circle(length: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(system: System, length: int, method: str | None) -> None:
-    if not isinstance(system, System):
-        raise TypeError(f"kernel: expected a System, got {type(system).__name__}; build System(A, B, C, D, dt).")
-    if system.dt is None:
-        raise ValueError("kernel: the system is continuous; call discretise(system, dt) first.")
+    check_discrete("kernel", system, "build System(A, B, C, D, dt)")
     if system.time_varying:
         raise ValueError("kernel: a time-varying system has no single kernel; use system.simulate(u).")
     if isinstance(length, bool) or not isinstance(length, int):

@@ -251,8 +251,7 @@ class System:
 
         The slow truth that every fast path is compared with. `...` must broadcast against the bank.
         """
-        if self.dt is None:
-            raise ValueError("System.simulate: the system is continuous; call discretise(system, dt) first.")
+        check_discrete("System.simulate", self, "")
         _check_input(self, u)
         dtype = torch.promote_types(self.dtype, u.dtype)
         A, B, C, D = (t.to(dtype) for t in (self.A.dense(), self.B, self.C, self.D))
@@ -269,6 +268,14 @@ class System:
             x = x_next[..., 0]
         y = torch.stack(ys, -2) if ys else u.new_zeros(*lead, 0, self.outputs, dtype=dtype)
         return y, x
+
+
+def check_discrete(where: str, system: Any, source: str) -> None:
+    """A System in discrete time; `source` says how to get one."""
+    if not isinstance(system, System):
+        raise TypeError(f"{where}: expected a System, got {type(system).__name__}; {source}.")
+    if system.dt is None:
+        raise ValueError(f"{where}: the system is continuous; call discretise(system, dt) first.")
 
 
 def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | Tensor | None = None) -> System:

@@ -19,32 +19,10 @@ from resolvent.training.step.inner import Inner
 from resolvent.training.weighted import weighted
 
 __all__ = [
-    "AWP",
-    "PGDAT",
-    "TRADES",
-    "Batch",
-    "Budget",
-    "Diverged",
-    "FitSettings",
-    "History",
-    "Inner",
-    "Loss",
-    "Objective",
-    "Paused",
-    "Probe",
-    "awp",
-    "criterion",
-    "fit",
-    "measure",
-    "noisy",
-    "parameter_groups",
-    "pgd_at",
-    "spread",
-    "standard",
-    "toned",
-    "trades",
-    "weighted",
-]
+    "AWP", "PGDAT", "TRADES", "Batch", "Budget", "Diverged", "FitSettings", "History", "Inner", "Loss", "Objective",
+    "Paused", "Probe", "awp", "criterion", "fit", "measure", "noisy", "parameter_groups", "pgd_at", "spread",
+    "standard", "toned", "trades", "weighted",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm.kernel import kernel
-from resolvent.ssm.system import Dense, Diagonal, System
+from resolvent.ssm.system import Dense, Diagonal, System, check_discrete
 
 REAL = 1e-9  # how large an imaginary part, relative to the modulus, is rounding
 
@@ -209,10 +209,7 @@ def _total(values: Tensor) -> Tensor:
 
 
 def _check(system: System, length: int | None, mean: float, second_moment: float) -> None:
-    if not isinstance(system, System):
-        raise TypeError(f"error_bounds: expected a System, got {type(system).__name__}; use layer.system().")
-    if system.dt is None:
-        raise ValueError("error_bounds: the system is continuous; call discretise(system, dt) first.")
+    check_discrete("error_bounds", system, "use layer.system()")
     if system.time_varying and (length not in (None, system.B.shape[-3]) or system.delay):
         raise ValueError(
             f"error_bounds: a time-varying system has its own length {system.B.shape[-3]} and no delay; "

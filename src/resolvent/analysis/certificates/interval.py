@@ -23,7 +23,7 @@ from torch import Tensor
 from resolvent.analysis.certificates.error_bounds import impulse
 from resolvent.analysis.certificates.padding import check_lengths, own_steps
 from resolvent.ops.filter.convolution import fast_length, fft_conv
-from resolvent.ssm.system import System
+from resolvent.ssm.system import System, check_discrete
 
 OUTWARD = 1e-9  # by which radii are widened at each stage, relative to themselves, and
 FLOOR = 1e-12  # relative to the largest value of the sample: rounding in float64 stays far below both
@@ -151,10 +151,7 @@ def _radius(h: Tensor, radius: Tensor) -> Tensor:
 
 
 def _check(system: System) -> None:
-    if not isinstance(system, System):
-        raise TypeError(f"system_box: expected a System, got {type(system).__name__}; use layer.system().")
-    if system.dt is None:
-        raise ValueError("system_box: the system is continuous; call discretise(system, dt) first.")
+    check_discrete("system_box", system, "use layer.system()")
     if system.time_varying:
         raise ValueError(
             "system_box: a time-varying system is a selective layer seen at one input; a perturbed input selects "

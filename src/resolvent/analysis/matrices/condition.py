@@ -17,6 +17,7 @@ from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.extended import log10_condition
+from resolvent.analysis.valued import Valued
 
 RTOL = 1e-8  # to which two precisions must agree
 FLOAT = 1e-5  # what rounding may do to a float64 result
@@ -25,7 +26,7 @@ EPS = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
-class EigenvectorCondition:
+class EigenvectorCondition(Valued):
     """kappa_2(V). `log10` holds it also beyond the largest float; `digits` is 16 for float64.
 
     Examples:
@@ -37,9 +38,6 @@ class EigenvectorCondition:
     log10: float
     digits: int
     reason: str = ""
-
-    def __float__(self) -> float:
-        return self.value
 
 
 def eigenvector_condition(A: Matrix, digits: int | None = None) -> EigenvectorCondition:

@@ -19,13 +19,14 @@ from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.schur import Schur
 from resolvent.analysis.matrices.sigma_min import sigma_min
+from resolvent.analysis.valued import Valued
 
 ROUNDS = 50
 RTOL = 1e-12
 
 
 @dataclass(frozen=True)
-class PseudospectralExtreme:
+class PseudospectralExtreme(Valued):
     """The largest Re z or |z| over the eps-pseudospectrum, and a point where it is reached.
 
     Examples:
@@ -38,9 +39,6 @@ class PseudospectralExtreme:
     point: complex
     rounds: int
     converged: bool
-
-    def __float__(self) -> float:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.numerical_range import numerical_abscissa
 from resolvent.analysis.matrices.stability import instability
+from resolvent.analysis.valued import Valued
 
 DOUBLINGS = 37  # up to t ||A|| ~ 1e10, where exp(t A) is still good to six digits
 BUDGET = 4_000  # exponentials
@@ -25,7 +26,7 @@ EPS = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
-class TransientGrowth:
+class TransientGrowth(Valued):
     """value <= sup <= upper, `value` reached at `time` (a step, for powers).
 
     Examples:
@@ -37,9 +38,6 @@ class TransientGrowth:
     upper: float
     time: float
     reason: str = ""
-
-    def __float__(self) -> float:
-        return self.value
 
 
 def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:

@@ -14,6 +14,7 @@ from torch import Tensor
 from resolvent.analysis import checks
 from resolvent.analysis.systems.realisation import is_real
 from resolvent.ssm import System
+from resolvent.ssm.system import check_discrete
 
 
 def hidden_attention(system: System, length: int | None = None) -> Tensor:
@@ -26,10 +27,7 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
         >>> rv.analysis.hidden_attention(layer.linearise(torch.randn(1, 10, 2))).shape
         torch.Size([1, 2, 10, 10])
     """
-    if not isinstance(system, System):
-        raise TypeError(f"hidden_attention: expected a System, got {type(system).__name__}; use layer.linearise(x).")
-    if system.dt is None:
-        raise ValueError("hidden_attention: expected a discrete system, got a continuous one; use discretise(...).")
+    check_discrete("hidden_attention", system, "use layer.linearise(x)")
     if system.delay:
         raise ValueError("hidden_attention: expected a system without delay, got one in the delayed form.")
     if system.time_varying == (length is not None):

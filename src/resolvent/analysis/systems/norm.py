@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resolvent.analysis.valued import Valued
+
 
 @dataclass(frozen=True)
-class HinfNorm:
+class HinfNorm(Valued):
     """The largest gain of each system over all frequencies: lower <= norm <= upper, all of the bank's shape.
 
     value      the gain found at `frequency` (radians per unit of time, or per step for a discrete system)
@@ -29,12 +31,9 @@ class HinfNorm:
     method: str
     reason: str = ""
 
-    def __float__(self) -> float:
-        return float(self.value)
-
 
 @dataclass(frozen=True)
-class H2Norm:
+class H2Norm(Valued):
     """The energy of each system's impulse response, as a root: the bank's shape.
 
     Examples:
@@ -45,9 +44,6 @@ class H2Norm:
 
     value: Tensor
     reason: str = ""
-
-    def __float__(self) -> float:
-        return float(self.value)
 
 
 def fill_bank(values: Sequence[float], bank: torch.Size) -> Tensor:

@@ -95,30 +95,26 @@ def softmax_outputs(logits: Tensor) -> Flag | None:
 
 def zero_gradients(where: Tensor) -> Flag | None:
     """`where` (b,): the first gradient of a white-box attack was exactly zero."""
-    count = int(where.sum())
-    if not count:
-        return None
-    return Flag(
-        "zero_gradients",
-        f"{count} of {where.numel()} attacked samples have a gradient of exactly zero: white-box attacks cannot move "
-        "them. Look for saturated activations, rounding, argmax or detach() in the model.",
-        count / where.numel(),
-        count,
+    text = (
+        "{} attacked samples have a gradient of exactly zero: white-box attacks cannot move them. Look for saturated "
+        "activations, rounding, argmax or detach() in the model."
     )
+    return _share(where, "zero_gradients", text)
 
 
 def non_finite(where: Tensor) -> Flag | None:
     """`where` (b,): an output or gradient near the sample held NaN or infinity."""
-    count = int(where.sum())
-    if not count:
-        return None
-    return Flag(
-        "non_finite",
-        f"near {count} of {where.numel()} attacked samples the model gave NaN or infinite outputs or gradients. Such "
-        "points are never counted as adversarial, so the accuracy may be too high.",
-        count / where.numel(),
-        count,
+    text = (
+        "near {} attacked samples the model gave NaN or infinite outputs or gradients. Such points are never counted "
+        "as adversarial, so the accuracy may be too high."
     )
+    return _share(where, "non_finite", text)
+
+
+def _share(where: Tensor, kind: Kind, text: str) -> Flag | None:
+    """A doubt about the samples at `where` (b,), if there are any; the text says "3 of 10"."""
+    count, of = int(where.sum()), where.numel()
+    return Flag(kind, text.format(f"{count} of {of}"), count / of, count) if count else None
 
 
 def square_wins(table: Mapping[str, float], n: int) -> Flag | None:

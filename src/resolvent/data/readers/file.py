@@ -126,9 +126,13 @@ def _on_disk_as_quantities(part: Own | OnDisk, names: tuple[str, ...], folder: P
 def _refuse_mapped_options(task: str | None, **given: Any) -> None:
     if task not in (None, "classification", "regression"):
         raise ValueError(f"from_file: task of arrays on the disk is classification or regression, got {task!r}.")
+    _refuse_options("for tables and series, a folder has x_test.npy", given)
+
+
+def _refuse_options(why: str, given: dict[str, Any]) -> None:
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
-        raise ValueError(f"from_file: {wrong} is for tables and series, a folder has x_test.npy; leave it out.")
+        raise ValueError(f"from_file: {wrong} is {why}; leave it out.")
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,7 @@ def _read_series(file: Path, header: bool) -> tuple[list[np.ndarray], Layout, tu
 def _refuse_forecast_options(task: str | None, **given: Any) -> None:
     if task not in (None, "classification", "regression"):
         raise ValueError(f"from_file: task must be classification, regression or forecast, got {task!r}.")
-    wrong = next((name for name, value in given.items() if value is not None), None)
-    if wrong is not None:
-        raise ValueError(f"from_file: {wrong} is for task='forecast'; leave it out.")
+    _refuse_options("for task='forecast'", given)
 
 
 def _as_quantities(part: Own, names: tuple[str, ...], file: Path) -> Own:

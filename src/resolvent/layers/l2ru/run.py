@@ -13,7 +13,7 @@ from resolvent.layers.l2ru.forms import Matrices
 from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
-from resolvent.ops.pairs import stacked, tensor_of
+from resolvent.ops.pairs import stack_parts, tensor_of
 from resolvent.runtime.transforms import traced
 from resolvent.scan import linear_scan
 
@@ -36,7 +36,7 @@ def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor 
     """The same with states as reals."""
     v = linear(u, K.B)  # (b, l, n)
     start = torch.zeros_like(v[:, 0]) if x0 is None else _reals(x0)
-    x = pair_scan(stacked(K.A), v, start) if K.A.is_complex() else dense_scan(K.A, v, start)
+    x = pair_scan(stack_parts(K.A), v, start) if K.A.is_complex() else dense_scan(K.A, v, start)
     seen = torch.cat([start[:, None], x], 1).narrow(1, 0, u.shape[1])  # the state before each step
     end = at_lengths(x, lengths)
     return linear(u, K.D) + linear(seen, K.C), _pairs(end.contiguous()).clone() if K.A.is_complex() else end.clone()

@@ -114,10 +114,7 @@ def _write_norm(group: int) -> Any:
         row.loop(0, written)
         return context.get_dummy_value()
 
-    def typed(context: Any, eps: Any, places: Any, d: Any) -> Any:
-        return types.void(eps, types.UniTuple(types.int64, 5), types.int64), generate
-
-    return intrinsic(typed)
+    return _of_five(generate)
 
 
 def _write_slope(group: int) -> Any:
@@ -146,8 +143,14 @@ def _write_slope(group: int) -> Any:
         row.loop(0, written)
         return context.get_dummy_value()
 
-    def typed(context: Any, like: Any, places: Any, d: Any) -> Any:
-        return types.void(like, types.UniTuple(types.int64, 5), types.int64), generate
+    return _of_five(generate)
+
+
+def _of_five(generate: Any) -> Any:
+    """Code for numba of (number, five addresses, d)."""
+
+    def typed(context: Any, number: Any, places: Any, d: Any) -> Any:
+        return types.void(number, types.UniTuple(types.int64, 5), types.int64), generate
 
     return intrinsic(typed)
 

@@ -39,7 +39,7 @@ Readout = tuple[Tensor, Tensor | None]  # W (k, d) and bias (k,)
 def run_loop(start: Tensor, plan: Plan, readout: Readout, path: Path) -> Tensor | None:
     """x (b, l, c) after the steps from `start`; None where no compiled walk takes them, or sizes or labels do not fit:
     steps one by one say what is wrong with these."""
-    kernel = choose("climb", _CANDIDATES, start.device, start.dtype)
+    kernel = choose("pgd_loop", _CANDIDATES, start.device, start.dtype)
     fits = start.shape[1:] == (plan.l, plan.c) and start.dtype == plan.numbers.dtype and len(start) == len(path.target)
     if kernel is nothing or not fits or not _are_labels(path.target, readout[0].shape[0]):
         return None

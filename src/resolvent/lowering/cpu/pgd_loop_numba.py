@@ -1,4 +1,4 @@
-"""`climb` on the CPU, compiled by numba: a cohort takes all of its steps before the next one starts.
+"""`pgd_loop` on the CPU, compiled by numba: a cohort takes all of its steps before the next one starts.
 
 Between two steps of an attack no sample waits for another. What a pass keeps for its way back is therefore needed once
 for each thread and not for each cohort, and stays warm; threads meet once, at the end, and whoever is done with a
@@ -78,9 +78,9 @@ def _step_signs(dtype: Any) -> int:
             bad = flaw[s]
             for i in range(n):
                 bad += g[s, i] - g[s, i]
-            pace = size[s] if bad == 0 else dtype(0)
+            stride = size[s] if bad == 0 else dtype(0)
             for i in range(n):
-                to = x[s, i] + (pace if g[s, i] > 0 else (-pace if g[s, i] < 0 else dtype(0)))
+                to = x[s, i] + (stride if g[s, i] > 0 else (-stride if g[s, i] < 0 else dtype(0)))
                 to = box[0, s, i] if to < box[0, s, i] else to
                 x[s, i] = box[1, s, i] if to > box[1, s, i] else to
 
@@ -90,7 +90,7 @@ def _step_signs(dtype: Any) -> int:
 _LEAVES = _read, _step_signs
 
 
-def _climb_of(sources: int) -> Any:
+def _make_loop(sources: int) -> Any:
     """The kernel, of these sources.
 
     Its table: samples, classes, steps, numbers of a row and bytes of one, size of the program, addresses of program,
@@ -98,7 +98,7 @@ def _climb_of(sources: int) -> Any:
     the rest of the readout, box, sizes, flaws; the number of threads, each of which is one task.
     """
 
-    def _climb(w: Any) -> None:
+    def _pgd_loop(w: Any) -> None:
         _ = sources
         t = carray(w, HEAD + 21)
         begin, _ = share(t)
@@ -117,12 +117,12 @@ def _climb_of(sources: int) -> Any:
                 call(own[1], (x, g, box, sizes, flaws, first, samples, n))
             first = taken(count) * WIDTH
 
-    return _climb
+    return _pgd_loop
 
 
 @cache
 def _compile() -> Any:
-    return kernel(_climb_of(stamp_walk()))
+    return kernel(_make_loop(stamp_walk()))
 
 
 @cache

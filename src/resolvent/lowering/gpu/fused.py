@@ -39,7 +39,7 @@ def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | N
     own, none = norm[0].module, ("none",) * 3
     bias = torch.zeros_like(own.bias) if entry.bias is None else entry.bias
     low = W.detach().to(_wide(dtype))
-    return _served(Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True))
+    return _serve(Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True))
 
 
 def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
@@ -55,9 +55,9 @@ def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
     norm, names = block.norm[0].module, (around.act, around.final, around.sigma)
     made = Weights(norm.eps, *names, dtype, W, bias, norm.weight, norm.bias, low=W.detach().to(dtype))
     if around.scale is None:
-        return _served(made)
+        return _serve(made)
     Wa, ba = around.scale.weight, torch.zeros_like(bias) if around.scale.bias is None else around.scale.bias
-    return _served(replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype)))
+    return _serve(replace(made, Wa=Wa, ba=ba, low_a=Wa.detach().to(dtype)))
 
 
 def post_norm_block(h: Tensor, conv: Filter, w: Weights) -> Tensor:
@@ -83,13 +83,13 @@ def _suits(weight: Tensor, d: int, dtype: torch.dtype, single: bool = True) -> b
     return weight.is_cuda and unfit is None and chip.serves(weight.device)
 
 
-def _served(w: Weights) -> Weights | None:
+def _serve(w: Weights) -> Weights | None:
     """The weights, or None where a GPU has no room for these blocks, or where it is none of those that the kernels were
     tuned on and a first pass there differs from torch's operations."""
-    if not w.W.is_cuda or chip.held(w.W) >= ROOMY:
+    if not w.W.is_cuda or chip.capacity(w.W) >= ROOMY:
         return w
     if not _triton().fits(w):
-        left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.held(w.W)} KiB")
+        left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.capacity(w.W)} KiB")
         return None
     key = w.W.device.index, w.low.dtype, w.dtype, tuple(w.low.shape), w.act, w.final, w.sigma, w.entry, w.low_a is None
     if key not in _proven:

@@ -117,22 +117,22 @@ def _steps(y: Tensor) -> tuple[int, int]:
 
 def fits(w: Weights) -> bool:
     """Whether the device of its weights has room for these blocks."""
-    return has_room(_sort(w), w.low.dtype, _padded(*w.low.shape), chip.held(w.low))
+    return has_room(_sort(w), w.low.dtype, _pad_sizes(*w.low.shape), chip.capacity(w.low))
 
 
 def _tile(w: Weights, which: int, like: Tensor) -> Tile:
-    found = choose_tile(_sort(w), w.low.dtype, which, _padded(*w.low.shape), chip.held(like))
+    found = choose_tile(_sort(w), w.low.dtype, which, _pad_sizes(*w.low.shape), chip.capacity(like))
     if found is None:
         raise ValueError(f"fused: expected a device with room for {tuple(w.low.shape)} channels; ask `fits` first.")
     return found
 
 
-def _padded(d: int, c: int) -> tuple[int, int]:
+def _pad_sizes(d: int, c: int) -> tuple[int, int]:
     return max(triton.next_power_of_2(d), 16), max(triton.next_power_of_2(c), 16)
 
 
 def _sizes(d: int, c: int, tile: Tile) -> dict[str, int]:
-    rows, channels = _padded(d, c)
+    rows, channels = _pad_sizes(d, c)
     return {"BD": rows, "BC": channels, "BM": tile.columns, "AHEAD": tile.ahead}
 
 

@@ -9,18 +9,6 @@ from resolvent.models.presets.recipe import TrainConfig
 from resolvent.models.presets.robustness import robustness, robustness_training
 
 __all__ = [
-    "TrainConfig",
-    "l2ru_classifier",
-    "l2ru_stack",
-    "l2ru_training",
-    "lra",
-    "lra_training",
-    "lru_classifier",
-    "lru_stack",
-    "mega",
-    "mega_training",
-    "robustness",
-    "robustness_training",
-    "selective_block",
-    "selective_training",
-]
+    "TrainConfig", "l2ru_classifier", "l2ru_stack", "l2ru_training", "lra", "lra_training", "lru_classifier",
+    "lru_stack", "mega", "mega_training", "robustness", "robustness_training", "selective_block", "selective_training",
+]  # fmt: skip

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 BLOCK = 1024
 
 
-def step(x: Tensor, grad: Tensor, told: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor | None:
+def step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor | None:
     """None where it cannot run here, which is said once."""
-    return attempt("a step of an attack", lambda: _step(x, grad, told, region, size), lambda: None)
+    return attempt("a step of an attack", lambda: _step(x, grad, answers, region, size), lambda: None)
 
 
-def _step(x: Tensor, grad: Tensor, told: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
+def _step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
     b, n = len(x), x[0].numel()
-    losses, outputs = (t.detach().contiguous() for t in told)
+    losses, outputs = (t.detach().contiguous() for t in answers)
     assert region.low is not None
     assert region.high is not None
     low, high = (t.expand(x.shape).contiguous() for t in (region.low, region.high))

@@ -238,7 +238,7 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y, before, end = passed(given, h0, tables)
+        y, before, end = run_blocks(given, h0, tables)
         learnt = any(ctx.needs_input_grad[2:])  # else no gradient depends on u and h, and they are not kept
         ctx.save_for_backward(h0, *tables, *((given, before) if learnt else ()))  # u is sooner made again than kept
         ctx.set_materialize_grads(False)
@@ -259,7 +259,7 @@ class _Pass(torch.autograd.Function):
         return *found, *(None,) * (6 - len(found))
 
 
-def passed(given: Tensor, h0: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
+def run_blocks(given: Tensor, h0: Tensor, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
     """`_pass` of given (b m, T, d) from h0 (d, b, s), without a graph: y, the states before each block, the last."""
     (d, b, s), m = h0.shape, given.shape[0] // max(h0.shape[1], 1)
     keep_freed_memory()

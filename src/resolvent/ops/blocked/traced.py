@@ -23,7 +23,7 @@ from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import BLOCK, Blocks
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
 from resolvent.ops.library import one_by_one
-from resolvent.ops.pairs import Pair, stacked
+from resolvent.ops.pairs import Pair, join_pairs, stack_parts
 from resolvent.runtime.transforms import gradients_by_graph
 
 
@@ -41,7 +41,7 @@ class PairCarry:
             return power * h
         z = h.unflatten(-1, (-1, 2))
         turned = Pair(power[..., 0], power[..., 1]) * Pair(z[..., 0], z[..., 1])
-        return stacked(turned).flatten(-2)
+        return stack_parts(turned).flatten(-2)
 
 
 def block_length(length: int) -> int:
@@ -55,8 +55,8 @@ def block_length(length: int) -> int:
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The tables of a bank whose numbers are pairs, or real."""
     now = first_number(bank, delay)
-    gain = None if bank.gain is None else stacked(bank.gain)
-    made = _tables(stacked(bank.lam), stacked(bank.weight), now.to(dtype), gain, T, delay)
+    gain = None if bank.gain is None else stack_parts(bank.gain)
+    made = _tables(stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype), gain, T, delay)
     toeplitz, M_in, M_out, powers, whole = made
     return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
     if h0 is None:
         h0 = u.new_zeros(b, d, blocks.M_in.shape[-1])
     own = blocks.toeplitz, blocks.M_in, blocks.M_out, blocks.carry.whole
-    y, before = plain.blocked_pass(u, h0, *own) if plain.chosen() else _pass(u, h0, *own)
+    y, before = plain.blocked_pass(u, h0, *own) if plain.is_chosen() else _pass(u, h0, *own)
     if lengths is None:
         lengths = torch.full((b,), l, dtype=torch.int64, device=u.device)
     s = h0.shape[-1]
@@ -85,20 +85,15 @@ def _tables(
     lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     made = diagonal_tables(_bank(lam, weight, gain), now, T, delay)
-    toeplitz, M_in, M_out, powers, whole = (stacked(t).contiguous() for t in made)
+    toeplitz, M_in, M_out, powers, whole = (stack_parts(t).contiguous() for t in made)
     return toeplitz, M_in, M_out, powers, whole
 
 
 def _bank(lam: Tensor, weight: Tensor, gain: Tensor | None) -> DiagonalBank:
-    made = [None if t is None else _formed(t) for t in (lam, weight, gain)]
+    made = [None if t is None else join_pairs(t, 3) for t in (lam, weight, gain)]
     assert made[0] is not None
     assert made[1] is not None
     return DiagonalBank(made[0], made[1], gain=made[2])
-
-
-def _formed(t: Tensor) -> Tensor:
-    """Real pairs (d, n, 2) as complex (d, n); real (d, n) as it is."""
-    return torch.view_as_complex(t.contiguous()) if t.dim() == 3 else t
 
 
 @_tables.register_fake
@@ -120,7 +115,7 @@ def _tables_backward(
     asked = [*g[:3], *(torch.view_as_complex(t.contiguous()) if whole_pair else t for t in g[3:])]
     table = torch.view_as_complex(powers) if whole_pair else powers
     found = table_gradients(_bank(lam, weight, gain), table, asked, delay)
-    return [stacked(t).contiguous() for t in found if t is not None]
+    return [stack_parts(t).contiguous() for t in found if t is not None]
 
 
 @_tables_backward.register_fake
@@ -146,7 +141,7 @@ def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _tables_again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> Any:
-    return [stacked(t) for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
+    return [stack_parts(t) for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
 
 
 def _again(
@@ -181,7 +176,7 @@ def _pass(
     u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor
 ) -> tuple[Tensor, Tensor]:
     rows, tables = _rows(u, toeplitz.shape[-1]), _cut(u, toeplitz, M_in, M_out, whole)
-    y, before, _ = blocked.passed(rows, h0.transpose(0, 1).contiguous(), tables)
+    y, before, _ = blocked.run_blocks(rows, h0.transpose(0, 1).contiguous(), tables)
     return y.view(u.shape[0], -1, u.shape[2])[:, : u.shape[1]].contiguous(), before.flatten(2)
 
 
@@ -241,7 +236,7 @@ def _uncut(found: list[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
     if left:
         toeplitz, M_in = F.pad(toeplitz, (0, left, 0, left)), F.pad(M_in, (0, 0, left, 0))
         M_out = F.pad(M_out, (0, 0, 0, left))
-    return [toeplitz, M_in, M_out, stacked(whole).contiguous()]
+    return [toeplitz, M_in, M_out, stack_parts(whole).contiguous()]
 
 
 @_pass_backward.register_fake

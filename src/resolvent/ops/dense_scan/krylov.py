@@ -15,15 +15,15 @@ from resolvent.runtime.transforms import gradients_by_graph, traced
 def krylov(A: Tensor, b: Tensor, length: int) -> Tensor:
     """[b, A b, A^2 b, ...] (..., m, length) of A (..., m, m) and b (..., m, 1): log2(length) products."""
     if not traced(A):
-        return _doubled(A, b, length)
-    if plain.chosen():
+        return _double_columns(A, b, length)
+    if plain.is_chosen():
         impulse = torch.cat([b.mT, b.new_zeros(*b.shape[:-2], length, b.shape[-2])], -2).narrow(-2, 0, length)
         return plain.dense_scan(A.mT, impulse).mT
     found: Tensor = _krylov(A, b, length)
     return found
 
 
-def _doubled(A: Tensor, b: Tensor, length: int) -> Tensor:
+def _double_columns(A: Tensor, b: Tensor, length: int) -> Tensor:
     powers = b
     while powers.shape[-1] < length:
         powers = torch.cat([powers, A @ powers], -1)
@@ -33,14 +33,14 @@ def _doubled(A: Tensor, b: Tensor, length: int) -> Tensor:
 
 @torch.library.custom_op("resolvent::krylov", mutates_args=())
 def _krylov(A: Tensor, b: Tensor, length: int) -> Tensor:
-    return _doubled(A, b, length).clone()
+    return _double_columns(A, b, length).clone()
 
 
 @torch.library.custom_op("resolvent::krylov_backward", mutates_args=())
 def _krylov_backward(g: Tensor, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     with recording():
         given = A.detach().requires_grad_(), b.detach().requires_grad_()
-        gA, gb = torch.autograd.grad(_doubled(*given, g.shape[-1]), given, g)
+        gA, gb = torch.autograd.grad(_double_columns(*given, g.shape[-1]), given, g)
     return gA.contiguous(), gb.contiguous()
 
 
@@ -62,7 +62,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     A, b = ctx.saved_tensors
     if torch.is_grad_enabled():
-        again = lambda A, b: (_doubled(A, b, ctx.length),)  # noqa: E731
+        again = lambda A, b: (_double_columns(A, b, ctx.length),)  # noqa: E731
         return *gradients_by_graph(again, (A, b), (g,), ctx.needs_input_grad[:2]), None
     return *_krylov_backward(g, A, b), None
 

@@ -39,7 +39,7 @@ def takes(like: Tensor, size: int, l: int, dtype: torch.dtype) -> bool:
 
 def _is_proven(like: Tensor, dtype: torch.dtype) -> bool:
     """On a chip with less room than those that the kernels were written for, whether a first product is right."""
-    if chip.held(like) >= 227:
+    if chip.capacity(like) >= 227:
         return True
     key = like.device.index, dtype
     if key not in _proven:
@@ -72,7 +72,7 @@ def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) ->
     d, b, l = x.shape
     fine = table.dim() == 4
     depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
-    if chip.held(x) < 227:
+    if chip.capacity(x) < 227:
         warps = 8  # matrix units that take their numbers from registers want more threads to hold them
     out = torch.empty_like(x) if onto is None else onto
     rows = TensorDescriptor.from_tensor(x.view(d * b, l), [ROWS, depth])

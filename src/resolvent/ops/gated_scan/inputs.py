@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.ops.checks import check_real
+
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -37,7 +39,7 @@ def accumulator(x: Inputs) -> torch.dtype:
 def check(x: Inputs, start: Tensor | None = None, first: Tensor | None = None) -> None:
     """Refuse shapes, dtypes and devices that do not fit together, and marks given twice."""
     for name in ("x", "p", "q", "rate", "h0"):
-        _check_tensor(name, getattr(x, name), x.x)
+        check_real("gated_scan", name, getattr(x, name), ("x", x.x), optional=name == "h0")
     if x.x.dim() != 3:
         raise ValueError(f"gated_scan: expected x of shape (b, l, d), got {tuple(x.x.shape)}; add an axis.")
     b, l, d = x.x.shape
@@ -66,14 +68,3 @@ def _check_marks(name: str, marks: Tensor, shape: torch.Size, x: Tensor) -> None
         raise ValueError(f"gated_scan: expected {name} of shape {tuple(shape)}, got {tuple(marks.shape)}{more}.")
     if marks.device != x.device:
         raise ValueError(f"gated_scan: expected {name} on {x.device} like x, got {marks.device}; move it there.")
-
-
-def _check_tensor(name: str, tensor: object, x: Tensor) -> None:
-    if tensor is None and name == "h0":
-        return
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"gated_scan: expected a tensor for {name}, got {type(tensor).__name__}; convert it first.")
-    if not tensor.is_floating_point():
-        raise TypeError(f"gated_scan: expected a real floating {name}, got {tensor.dtype}; convert it first.")
-    if tensor.device != x.device:
-        raise ValueError(f"gated_scan: expected {name} on {x.device} like x, got {tensor.device}; move it there.")

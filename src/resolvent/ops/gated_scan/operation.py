@@ -54,10 +54,10 @@ def gated_scan(
         p, q, x, rate, h0 = (resolve(t) if isinstance(t, Tensor) else t for t in (p, q, x, rate, h0))  # type: ignore[assignment]
     given = Inputs(p, q, x, rate, h0, start if first is None else first, reverse)
     check(given, start, first)
-    if traced(x) and not plain.chosen():
+    if traced(x) and not plain.is_chosen():
         recorded: Tensor = _operator(*given)
         return recorded
-    kernels = None if plain.chosen() else _kernels(given)
+    kernels = None if plain.is_chosen() else _kernels(given)
     if kernels is None:
         return gated_reference(*given)
     h: Tensor = _GatedScan.apply(kernels, *given)

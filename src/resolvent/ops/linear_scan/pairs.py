@@ -21,8 +21,8 @@ from resolvent.runtime.transforms import traced
 def pair_scan(lam: Tensor, v: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """All states h (..., l, 2p), for h0 (..., 2p)."""
     if not traced(v):
-        return _reals(operation.linear_scan(_formed(lam), *_all(v, h0), reverse))
-    if plain.chosen():
+        return _reals(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
+    if plain.is_chosen():
         return plain.pair_scan(lam, v, h0, reverse)
     h: Tensor = _scan(lam, v, h0, reverse)
     return h
@@ -34,10 +34,10 @@ def _all(v: Tensor, h0: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 
 def _numbers(v: Tensor) -> Tensor:
-    return _formed(v.unflatten(-1, (-1, 2)))
+    return _join(v.unflatten(-1, (-1, 2)))
 
 
-def _formed(pairs: Tensor) -> Tensor:
+def _join(pairs: Tensor) -> Tensor:
     return torch.view_as_complex(pairs.contiguous())
 
 
@@ -48,13 +48,13 @@ def _reals(h: Tensor) -> Tensor:
 @torch.library.custom_op("resolvent::pair_scan", mutates_args=())
 def _scan(lam: Tensor, v: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     numbers, start = _all(v, h0)
-    a = _formed(lam).reshape((1,) * (v.dim() - 1) + (-1,))
+    a = _join(lam).reshape((1,) * (v.dim() - 1) + (-1,))
     return _reals(operation.forward_states(a, numbers, start, reverse)).contiguous()
 
 
 @torch.library.custom_op("resolvent::pair_scan_backward", mutates_args=())
 def _scan_backward(g: Tensor, lam: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
-    a = _formed(lam).reshape((1,) * (h.dim() - 1) + (-1,))
+    a = _join(lam).reshape((1,) * (h.dim() - 1) + (-1,))
     states, start = _all(h, h0)
     ga, gv = operation.backward_states(_numbers(g), a, states, start, reverse)
     return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), _reals(gv).contiguous()

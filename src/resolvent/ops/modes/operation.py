@@ -21,7 +21,7 @@ from resolvent.ops.blocked.operation import Blocks, DiagonalCarry
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal_tables, first_number, table_gradients
 from resolvent.ops.blocked.traced import PairCarry
 from resolvent.ops.library import one_by_one, recording
-from resolvent.ops.pairs import stacked
+from resolvent.ops.pairs import join_pairs, stack_parts
 from resolvent.runtime.dispatch import Candidate, choose, triton_or
 from resolvent.runtime.transforms import (
     as_run,
@@ -73,7 +73,7 @@ class Modes:
         like = parameters[0]
         if like.is_cuda and T > 1 and is_untransformed() and self.maker(like, option) is not self._torch:
             toeplitz, M_in, M_out, powers, whole = _Modes.apply(self, option, T, delay, *parameters)
-            return Blocks(toeplitz, M_in, M_out, DiagonalCarry(_formed(powers, 4), _formed(whole, 3)))
+            return Blocks(toeplitz, M_in, M_out, DiagonalCarry(join_pairs(powers, 4), join_pairs(whole, 3)))
         return diagonal_blocks(self.bank(parameters, option), T, like.dtype, delay)
 
     def maker(self, like: Tensor, option: str) -> Maker:
@@ -112,7 +112,7 @@ class Modes:
         """The same as a differentiable function."""
         bank = self.bank(parameters, option)
         made = diagonal_tables(bank, first_number(bank, delay).to(parameters[0].dtype), T, delay)
-        return [stacked(t).contiguous() for t in made]
+        return [stack_parts(t).contiguous() for t in made]
 
     def _slopes(
         self, parameters: Parameters, powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
@@ -149,11 +149,6 @@ class Source:
 
     def blocks(self, T: int, delay: bool) -> Blocks:
         return self.modes.blocks(self.parameters, self.option, T, delay)
-
-
-def _formed(t: Tensor, dims: int) -> Tensor:
-    """Complex numbers of pairs, which have `dims` dimensions; real ones as they are."""
-    return torch.view_as_complex(t) if t.dim() == dims else t
 
 
 def _shapes(powers: torch.Size, pair: bool) -> list[tuple[int, ...]]:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.ops.checks import check_real
+
 CHUNK = 32  # steps between two saved states: every backend saves (b, ceil(l / CHUNK), n, d), the backward's only extra
 
 
@@ -69,7 +71,7 @@ def accumulator(x: Inputs) -> torch.dtype:
 def check(x: Inputs) -> None:
     """Refuse shapes, dtypes and devices that do not fit together."""
     for name, tensor in zip(Inputs._fields, x, strict=True):
-        _check_tensor(name, tensor, x.u)
+        check_real("selective_scan", name, tensor, ("u", x.u), optional=name in ("D", "z", "h0"))
     if x.u.ndim != 3:
         raise ValueError(f"selective_scan: expected u of shape (b, l, d), got {tuple(x.u.shape)}; add an axis.")
     if x.A.ndim != 2:
@@ -83,16 +85,3 @@ def check(x: Inputs) -> None:
                 f"selective_scan: expected {name} of shape {shape} for u {(b, l, d)} and A {tuple(x.A.shape)}, "
                 f"got {tuple(tensor.shape)}; expand or transpose it."
             )
-
-
-def _check_tensor(name: str, tensor: object, u: Tensor) -> None:
-    if tensor is None and name in ("D", "z", "h0"):
-        return
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"selective_scan: expected a tensor for {name}, got {type(tensor).__name__}; convert it first.")
-    if not tensor.is_floating_point():
-        raise TypeError(f"selective_scan: expected a real floating {name}, got {tensor.dtype}; convert it first.")
-    if tensor.device != u.device:
-        raise ValueError(
-            f"selective_scan: expected {name} on {u.device} like u, got {tensor.device}; move it with .to(u.device)."
-        )

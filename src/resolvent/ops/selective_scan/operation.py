@@ -61,15 +61,15 @@ def selective_scan(
         return u.clone(), _empty_last(x)
     save = _wants_gradient(x)
     if traced(u):
-        return _recorded(x, reverse, save, reset)
+        return _record(x, reverse, save, reset)
     if save or _is_transformed(*x, reset) or forward_mode():
         return _SelectiveScan.apply(*x, reset, reverse, save)[:2]
     return run.forward(x, reverse, False, reset)[:2]
 
 
-def _recorded(x: Inputs, reverse: bool, save: bool, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+def _record(x: Inputs, reverse: bool, save: bool, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """As one opaque node, or inside of `plain_operations()` as torch's own."""
-    if plain.chosen():
+    if plain.is_chosen():
         y, last = compose.scan(cast(x, accumulator(x)), reverse, reset)
         return y.to(x.u.dtype), last
     return _operator(*x, reverse, save, reset)[:2]
@@ -80,8 +80,8 @@ def _scan_groups(x: Inputs, reverse: bool, start: Tensor | None) -> tuple[Tensor
     groups = {t.shape[2] for t in (x.B, x.C) if t.ndim == 4}
     d, g = x.u.shape[-1], max(groups)
     if len(groups) > 1 or not g or d % g:
-        told = f"B {tuple(x.B.shape)} and C {tuple(x.C.shape)}"
-        raise ValueError(f"selective_scan: expected one number of groups that divides the {d} channels, got {told}.")
+        shapes = f"B {tuple(x.B.shape)} and C {tuple(x.C.shape)}"
+        raise ValueError(f"selective_scan: expected one number of groups that divides the {d} channels, got {shapes}.")
     parts = []
     for i in range(g):
         own = slice(i * (d // g), (i + 1) * (d // g))
@@ -228,7 +228,7 @@ def _(*args: Any) -> Outputs:
     return x.u.new_empty(b, l, d), last, last.new_empty(b, count * d * n + (1 if d * n == 1 else 0))
 
 
-def _unpacked(row: Tensor, x: Inputs) -> Tensor:
+def _unpack_states(row: Tensor, x: Inputs) -> Tensor:
     """The saved states (b, chunks, n, d) from their rows."""
     d, n = x.A.shape
     row = row[:, :-1] if d * n == 1 else row
@@ -246,7 +246,7 @@ def _operator_backward(
     reset: Tensor | None,
 ) -> list[Tensor]:
     x = _unpack(inputs, present)
-    gradients = run.backward(x, _unpacked(saved, x), gy, gh, reverse, reset)
+    gradients = run.backward(x, _unpack_states(saved, x), gy, gh, reverse, reset)
     return [g.contiguous() for g in gradients if g is not None]
 
 

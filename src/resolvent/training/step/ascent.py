@@ -10,21 +10,21 @@ from resolvent.ops.ascent.reference import sign_step
 from resolvent.runtime.fallback import triton_module
 
 
-def step_signs(x: Tensor, grad: Tensor, told: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
+def step_signs(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
     """x (b, ...) moved by `size` (b, 1, ...), or one that broadcasts to x; a sample whose gradient, loss or output is
     not finite stays put.
 
-    told  losses (b,) and outputs (b, ...)
+    answers  losses (b,) and outputs (b, ...)
     """
     alike = size[0].numel() == 1  # in all entries of a sample
-    fits = x.is_cuda and alike and region.free is None and _plain(x, grad, *told, region.low, region.high)
+    fits = x.is_cuda and alike and region.free is None and _plain(x, grad, *answers, region.low, region.high)
     quick = triton_module("ops.ascent.step_triton") if fits else None
-    found = None if quick is None else quick.step(x, grad, told, region, size)
-    return plain_step(x, grad, told, region, size) if found is None else found
+    found = None if quick is None else quick.step(x, grad, answers, region, size)
+    return plain_step(x, grad, answers, region, size) if found is None else found
 
 
-def plain_step(x: Tensor, grad: Tensor, told: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
-    seen = torch.cat([v.detach().reshape(len(x), -1) for v in (*told, grad)], 1)
+def plain_step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
+    seen = torch.cat([v.detach().reshape(len(x), -1) for v in (*answers, grad)], 1)
     good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # of what is not finite that is NaN
     return region.project(sign_step(x, grad, size, good))
 

@@ -32,12 +32,12 @@ from resolvent.training.step.ascent import step_signs
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
 from resolvent.training.step.inner import Inner
-from resolvent.training.step.parameter_aliases import twins
+from resolvent.training.step.parameter_aliases import alias_parameters
 
 Forward = Callable[[Tensor], Tensor]
 Reach = tuple[Any, ...]  # an objective and what it takes after the output
 
-Climb = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
+PgdLoop = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
 
 MOST = 2  # graphs of one model: each keeps its activations
 KNOWN = 32  # steps of one model that are remembered, recorded or not
@@ -47,11 +47,11 @@ _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = we
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `climb` is all of an attack."""
+    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `pgd_loop` is a whole attack."""
 
     still: Forward
     learnt: Forward
-    climb: Climb | None = None
+    pgd_loop: PgdLoop | None = None
 
 
 Loss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
@@ -60,13 +60,13 @@ CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
 
 def run_ascent(f: Passes, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
     """`rise` of `f.still`, in one call where model and objective allow."""
-    target = None if f.climb is None or threat.scale(batch.x) is not None else _target(reach)
-    if f.climb is not None and target is not None:
+    target = None if f.pgd_loop is None or threat.scale(batch.x) is not None else _target(reach)
+    if f.pgd_loop is not None and target is not None:
         region = threat.around(batch.x)
         assert region.low is not None
         assert region.high is not None
         path = Path(target, region.low, region.high, inner.size(threat, batch.x), inner.steps)
-        found = f.climb(start, path)
+        found = f.pgd_loop(start, path)
         if found is not None:
             return found
     return rise(f.still, batch, threat, inner, start, reach)
@@ -143,9 +143,9 @@ def _at_once(lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, los
     form, dtype = lowered
     tables = form.tables(batch.x.shape[1], dtype)
     still = tables.detached()
-    climbed = getattr(form, "climbed", None)
-    climb = None if climbed is None else lambda start, path: climbed(start, still, path)
-    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables), climb), batch, threat)
+    run_loop = getattr(form, "run_loop", None)
+    pgd_loop = None if run_loop is None else lambda start, path: run_loop(start, still, path)
+    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables), pgd_loop), batch, threat)
     return value, output.detach()
 
 
@@ -179,7 +179,7 @@ def _record(
     given = () if threat is None else (threat,)
 
     def run(held: Batch, apart: bool = True) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        standing = twins(model) if apart else nullcontext({p: p for p in parameters})
+        standing = alias_parameters(model) if apart else nullcontext({p: p for p in parameters})
         with torch.autocast("cuda", enabled=False), standing as twin:
             tables = form.tables(held.x.shape[1], dtype)
             still = tables.detached()

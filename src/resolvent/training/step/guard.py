@@ -18,9 +18,9 @@ class Guard:
         self.flag = torch.zeros((), dtype=torch.float32, device=device)
         optimiser.found_inf = self.flag  # type: ignore[attr-defined]
 
-    def look(self, told: Tensor) -> None:
+    def look(self, values: Tensor) -> None:
         """Loss, norm of the gradient, and what else must be finite."""
-        self.flag.copy_(torch.maximum(self.flag, (~torch.isfinite(told).all()).to(self.flag.dtype)))
+        self.flag.copy_(torch.maximum(self.flag, (~torch.isfinite(values).all()).to(self.flag.dtype)))
 
 
 def guard(optimiser: torch.optim.Optimizer, device: torch.device) -> Guard | None:
@@ -32,15 +32,15 @@ def guard(optimiser: torch.optim.Optimizer, device: torch.device) -> Guard | Non
 class Taken:
     """A step that was asked for, and its numbers on their way to the host."""
 
-    def __init__(self, step: int, batch: Batch, told: Tensor) -> None:
+    def __init__(self, step: int, batch: Batch, values: Tensor) -> None:
         self.step, self.batch = step, batch
-        self._told = told.to("cpu", non_blocking=True)  # into memory that a device may write to on its own
-        self._there = torch.cuda.Event() if told.is_cuda else None
+        self._values = values.to("cpu", non_blocking=True)  # into memory that a device may write to on its own
+        self._there = torch.cuda.Event() if values.is_cuda else None
         if self._there is not None:
             self._there.record()
 
     def numbers(self) -> list[float]:
         if self._there is not None:
             self._there.synchronize()
-        found: list[float] = self._told.tolist()
+        found: list[float] = self._values.tolist()
         return found

@@ -9,7 +9,7 @@ from torch import nn
 
 
 @contextmanager
-def twins(model: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
+def alias_parameters(model: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
     """Every parameter with the one that stands in for it inside.
 
     A loss that somebody still holds keeps the ends of its graph alive, with the stream that they were made on.
