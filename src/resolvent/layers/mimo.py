@@ -23,6 +23,7 @@ from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.pairs import Number, Pair, deinterleave, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
+from resolvent.runtime.transforms import half_products
 from resolvent.scan import linear_scan
 
 ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
@@ -77,6 +78,8 @@ def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
 
 def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """The causal pass: u (b, l, d), h0 (b, p) -> y (b, l, d) and the state at each sequence's end (b, p)."""
+    if serves(u, h0):
+        return _scan(tables, u, h0, lengths)
     if tables.lam_bar.is_complex():
         h = linear_scan(tables.lam_bar, drive(tables, u), h0)
         return read(tables, h, u), at_lengths(h, lengths).clone()  # a view would keep all l states alive
