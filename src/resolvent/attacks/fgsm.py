@@ -12,7 +12,6 @@ from resolvent.attacks.objective.gradient_probe import Fitted, Probe
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 
@@ -28,16 +27,11 @@ class FGSM(Opened):
         True
     """
 
+    name: ClassVar[str] = "fgsm"
     shapes: ClassVar[bool] = True
+    least: ClassVar = {"passes": 1}
     objective: Objective = cross_entropy
     passes: int = 1
-
-    def __post_init__(self) -> None:
-        check_count("FGSM", 1, passes=self.passes)
-
-    @property
-    def name(self) -> str:
-        return "fgsm"
 
     def run(self, opening: Opening) -> AttackResult:
         rows, at = opening.rows, opening.everyone

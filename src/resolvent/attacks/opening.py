@@ -13,6 +13,7 @@ from torch import Tensor
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, check_logits, is_label, prepare, usable
+from resolvent.attacks.setting import Counted
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
@@ -49,11 +50,11 @@ class Opening:
             raise TypeError(f"{who}: y must hold class labels (whole numbers), got {self.rows.y.dtype}.")
 
 
-class Opened(ABC):
+class Opened(Counted, ABC):
     """Settings that attack when they are called; a concrete attack has fields, a name and `run`.
 
     `shapes`: it moves by the threat's own directions and projections, so that it takes any shape over time.
-    `aims`: it takes a target.
+    `aims`: it takes a target. `least` are the smallest values of its counts.
     """
 
     shapes: ClassVar[bool] = False

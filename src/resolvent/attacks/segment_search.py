@@ -17,7 +17,6 @@ from resolvent.attacks.objective.objective import Objective, squared_deviation
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
 
 
@@ -30,16 +29,11 @@ class SegmentSearch(Opened):
         10
     """
 
+    name: ClassVar[str] = "segment-search"
     shapes: ClassVar[bool] = True
+    least: ClassVar = {"n_queries": 1}
     objective: Objective = squared_deviation
     n_queries: int = 500
-
-    def __post_init__(self) -> None:
-        check_count("SegmentSearch", 1, n_queries=self.n_queries)
-
-    @property
-    def name(self) -> str:
-        return "segment-search"
 
     def run(self, opening: Opening) -> AttackResult:
         rows, at = opening.rows, opening.everyone

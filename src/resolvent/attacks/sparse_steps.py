@@ -21,7 +21,6 @@ from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.pgd import aim_objective
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.shape import align_time, find_heaviest
 from resolvent.attacks.threat.threat import Threat
@@ -47,14 +46,11 @@ class SparseSteps(Opened):
 
     shapes: ClassVar[bool] = True
     aims: ClassVar[bool] = True
+    least: ClassVar = {"ascent": 1, "restarts": 1, "swaps": 0}
     ascent: int = 10
     swaps: int = 20
     restarts: int = 1
     objective: Objective = cross_entropy
-
-    def __post_init__(self) -> None:
-        check_count("SparseSteps", 1, ascent=self.ascent, restarts=self.restarts)
-        check_count("SparseSteps", 0, swaps=self.swaps)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.gradient_probe import finite
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.rows import check_logits, fit_threat
-from resolvent.attacks.setting import check_count
+from resolvent.attacks.setting import Counted
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 
@@ -30,7 +30,7 @@ def capped_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class UniversalSettings:
+class UniversalSettings(Counted):
     """epochs over the samples, how many of them a step averages, and where random numbers start.
 
     The objective of a sample is capped: one that is broken beyond doubt must not outweigh those that still stand.
@@ -40,14 +40,11 @@ class UniversalSettings:
         3
     """
 
+    least: ClassVar = {"epochs": 1, "batch_size": 1, "seed": 0}
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0
     objective: Objective = capped_cross_entropy
-
-    def __post_init__(self) -> None:
-        check_count("UniversalSettings", 1, epochs=self.epochs, batch_size=self.batch_size)
-        check_count("UniversalSettings", 0, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)

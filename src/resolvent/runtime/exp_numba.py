@@ -51,7 +51,7 @@ _Q2, _Q3, _Q4, _Q5, _Q6, _Q7, _Q8, _Q9, _Q10, _Q11 = (
         2.4999917971215311688e-8,
     )
 )
-_ONE32, _ONE64 = _F(2), _G(2)  # the doubled coefficients of 1 and r
+_TWO32, _TWO64 = _F(2), _G(2)  # the doubled coefficients of 1 and r
 
 
 @intrinsic
@@ -84,24 +84,37 @@ def _clamp(typingctx: Any, x: Any, low: Any, high: Any) -> Any:
 
 
 @njit(fastmath={"contract"})
-def _exp32(x: Any) -> Any:
+def reduce32(x: Any) -> Any:
+    """2 (exp(r) - 1) and 2^k / 2 of x = k ln 2 + r."""
     x = _clamp(x, _LOW32, _HIGH32)  # type: ignore[call-arg]  # numba passes the first one
     shifted = x * _LOG2E32 + _SHIFT32
     k = shifted - _SHIFT32
     r = (x - k * _LN2_HIGH32) - k * _LN2_LOW32
     q = _P2 + r * (_P3 + r * (_P4 + r * (_P5 + r * _P6)))
-    return (_ONE32 + (_ONE32 * r + r * r * q)) * _power_of_two(shifted)
+    return _TWO32 * r + r * r * q, _power_of_two(shifted)
 
 
 @njit(fastmath={"contract"})
-def _exp64(x: Any) -> Any:
+def reduce64(x: Any) -> Any:
     x = _clamp(x, _LOW64, _HIGH64)  # type: ignore[call-arg]
     shifted = x * _LOG2E64 + _SHIFT64
     k = shifted - _SHIFT64
     r = (x - k * _LN2_HIGH64) - k * _LN2_LOW64
     q = _Q6 + r * (_Q7 + r * (_Q8 + r * (_Q9 + r * (_Q10 + r * _Q11))))
     q = _Q2 + r * (_Q3 + r * (_Q4 + r * (_Q5 + r * q)))
-    return (_ONE64 + (_ONE64 * r + r * r * q)) * _power_of_two(shifted)
+    return _TWO64 * r + r * r * q, _power_of_two(shifted)
+
+
+@njit(fastmath={"contract"})
+def _exp32(x: Any) -> Any:
+    twice, half = reduce32(x)
+    return (_TWO32 + twice) * half
+
+
+@njit(fastmath={"contract"})
+def _exp64(x: Any) -> Any:
+    twice, half = reduce64(x)
+    return (_TWO64 + twice) * half
 
 
 def exp(x: Any) -> Any:
@@ -109,18 +122,22 @@ def exp(x: Any) -> Any:
     return np.exp(x)
 
 
-@overload(exp, strict=False)  # the annotations differ, the arguments do not
-def _choose_exp(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: _exp32(x)
-    if x == types.float64:
-        return lambda x: _exp64(x)
-    return None
+def implement(function: Any, single: Any, double: Any) -> None:
+    """What numba compiles `function` of one number to, in float32 and in float64."""
+
+    @overload(function, strict=False)  # the annotations differ, the arguments do not
+    def choose(x: Any) -> Any:
+        if x == types.float32:
+            return lambda x: single(x)
+        return (lambda x: double(x)) if x == types.float64 else None
+
+
+implement(exp, _exp32, _exp64)
 
 
 # log(1 + e) = 2 atanh(z) = 2 z (1 + z^2 / 3 + z^4 / 5 + ...), z = e / (2 + e) <= 1/3: eight terms leave 2e-9
 _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (_F(1 / (2 * k + 1)) for k in range(1, 8))
-_HALF32, _TWO32, _HALF64 = _F(0.5), _F(2), _G(0.5)
+_HALF32, _HALF64 = _F(0.5), _G(0.5)
 
 
 @njit(fastmath={"contract"})
@@ -142,10 +159,4 @@ def softplus(x: Any) -> Any:
     return np.logaddexp(0, x)
 
 
-@overload(softplus, strict=False)
-def _choose_softplus(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: _softplus32(x)
-    if x == types.float64:
-        return lambda x: _softplus64(x)
-    return None
+implement(softplus, _softplus32, _softplus64)

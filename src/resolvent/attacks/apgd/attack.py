@@ -29,7 +29,7 @@ from resolvent.attacks.objective.objective import (
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count, check_share
+from resolvent.attacks.setting import check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
@@ -56,6 +56,7 @@ class APGD(Opened):
     """
 
     shapes: ClassVar[bool] = True
+    least: ClassVar = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1, "passes": 1}
     objective: Objective = cross_entropy
     steps: int = 100
     restarts: int = 1
@@ -68,8 +69,7 @@ class APGD(Opened):
     passes: int = 1
 
     def __post_init__(self) -> None:
-        check_count("APGD", 0, steps=self.steps, targets=self.targets)
-        check_count("APGD", 1, restarts=self.restarts, at_once=self.at_once, passes=self.passes)
+        super().__post_init__()
         check_share("APGD", rho=self.rho, momentum=self.momentum)
         if (self.objective in _TARGETED) != (self.targets > 0):
             raise ValueError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from resolvent.attacks.checks import gather
 from resolvent.attacks.corruptions.corruption import CORRUPTIONS, SEVERITIES, Corruption, Scene
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.regression.objective import root_mean_square
-from resolvent.attacks.setting import check_count
+from resolvent.attacks.setting import Counted, check_count
 from resolvent.attacks.threat.channels import spread
 from resolvent.attacks.threat.checks import check_bounds
 from resolvent.attacks.victim import Victim
@@ -28,7 +28,7 @@ SILENT = ("channels",)  # of one channel they leave nothing
 
 
 @dataclass(frozen=True)
-class CorruptionSettings:
+class CorruptionSettings(Counted):
     """seed with a sample's number fixes what happens to it; `only` names some corruptions, none means all.
 
     Examples:
@@ -36,16 +36,14 @@ class CorruptionSettings:
         ('noise',)
     """
 
+    least: ClassVar = {"seed": 0, "batch_size": 1, "samples": 1}
     seed: int = 0
     batch_size: int = 256
     samples: int | None = None
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_count("CorruptionSettings", 0, seed=self.seed)
-        check_count("CorruptionSettings", 1, batch_size=self.batch_size)
-        if self.samples is not None:
-            check_count("CorruptionSettings", 1, samples=self.samples)
+        super().__post_init__()
         known = [each.name for each in CORRUPTIONS]
         wrong = [name for name in self.only if name not in known]
         if wrong:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count, check_positive, check_share
+from resolvent.attacks.setting import check_positive, check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.stretch import Stretch
 from resolvent.attacks.threat.threat import Threat
@@ -45,6 +45,7 @@ class FAB(Opened):
         torch.Size([4])
     """
 
+    least: ClassVar = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1}
     steps: int = 100
     restarts: int = 1
     targets: int = 0
@@ -56,8 +57,7 @@ class FAB(Opened):
     upstream: bool = False
 
     def __post_init__(self) -> None:
-        check_count("FAB", 0, steps=self.steps, targets=self.targets)
-        check_count("FAB", 1, restarts=self.restarts, at_once=self.at_once)
+        super().__post_init__()
         check_share("FAB", alpha_max=self.alpha_max, beta=self.beta)
         check_positive("FAB", eta=self.eta)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,14 +22,14 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.fourier.noise import FourierNoise, Frequency
 from resolvent.attacks.fourier.site import Site, disturbed
 from resolvent.attacks.objective.objective import squared_deviation
-from resolvent.attacks.setting import check_count
+from resolvent.attacks.setting import Counted
 from resolvent.attacks.victim import Victim
 
 Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class FourierSettings:
+class FourierSettings(Counted):
     """seed with a sample's number fixes its noise; noise at the input is clipped to `bounds`, where there are any.
 
     Examples:
@@ -37,13 +37,10 @@ class FourierSettings:
         1
     """
 
+    least: ClassVar = {"batch_size": 1, "seed": 0}
     seed: int = 0
     batch_size: int = 256
     bounds: Bounds | None = None
-
-    def __post_init__(self) -> None:
-        check_count("FourierSettings", 1, batch_size=self.batch_size)
-        check_count("FourierSettings", 0, seed=self.seed)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,17 +45,12 @@ class HopSkipJump(Opened):
         0
     """
 
+    name: ClassVar[str] = "hop-skip-jump"
+    least: ClassVar = {"iterations": 1, "queries": 1, "starts": 1}
     iterations: int = 30
     queries: int = 100
     starts: int = 50
     minimal: bool = False
-
-    def __post_init__(self) -> None:
-        check_count("HopSkipJump", 1, iterations=self.iterations, queries=self.queries, starts=self.starts)
-
-    @property
-    def name(self) -> str:
-        return "hop-skip-jump"
 
     def run(self, opening: Opening) -> AttackResult:
         opening.require_classes("HopSkipJump")

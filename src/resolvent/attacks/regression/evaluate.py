@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from resolvent.attacks.regression.objective import check_targets, pushes, root_m
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.segment_search import SegmentSearch
-from resolvent.attacks.setting import check_count, check_positive
+from resolvent.attacks.setting import Counted, check_positive
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 
@@ -40,7 +40,7 @@ _MASKED = 1.05  # times the error that gradients found: from here on the random 
 
 
 @dataclass(frozen=True)
-class RegressionSettings:
+class RegressionSettings(Counted):
     """How an evaluation is done; `thorough` False takes fewer steps and no restarts.
 
     Examples:
@@ -48,16 +48,11 @@ class RegressionSettings:
         False
     """
 
+    least: ClassVar = {"seed": 0, "batch_size": 1, "samples": 1}
     seed: int = 0
     batch_size: int = 256
     samples: int | None = None
     thorough: bool = True
-
-    def __post_init__(self) -> None:
-        check_count("RegressionSettings", 0, seed=self.seed)
-        check_count("RegressionSettings", 1, batch_size=self.batch_size)
-        if self.samples is not None:
-            check_count("RegressionSettings", 1, samples=self.samples)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from resolvent.attacks.objective.objective import cross_entropy, margin
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count, check_positive, check_share
+from resolvent.attacks.setting import check_positive, check_share
 from resolvent.attacks.square.ahead import Ahead, Live, Score
 from resolvent.attacks.square.deck import Deck
 from resolvent.attacks.square.layout import Form, layout_of
@@ -53,6 +53,7 @@ class Square(Opened):
         0
     """
 
+    least: ClassVar = {"n_queries": 1, "restarts": 1}
     n_queries: int = 5000
     p_init: float = 0.8
     loss: Literal["margin", "ce"] = "margin"
@@ -62,7 +63,7 @@ class Square(Opened):
     upstream: bool = False
 
     def __post_init__(self) -> None:
-        check_count("Square", 1, n_queries=self.n_queries, restarts=self.restarts)
+        super().__post_init__()
         check_positive("Square", p_init=self.p_init)
         check_share("Square", p_init=self.p_init)
         if self.loss not in ("margin", "ce"):

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.rows import check_logits
-from resolvent.attacks.setting import check_count
+from resolvent.attacks.setting import Counted
 from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
 
@@ -34,7 +34,7 @@ class TokenModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Substitution:
+class Substitution(Counted):
     """`Substitution(k=3)(model, tokens, y)`.
 
     k           at most so many tokens of a sample change
@@ -47,13 +47,11 @@ class Substitution:
         3
     """
 
+    least: ClassVar = {"k": 1, "beam": 1, "tries": 1, "batch_size": 1}
     k: int = 1
     beam: int = 1
     tries: int = 32
     batch_size: int = 256
-
-    def __post_init__(self) -> None:
-        check_count("Substitution", 1, k=self.k, beam=self.beam, tries=self.tries, batch_size=self.batch_size)
 
     @property
     def name(self) -> str:
