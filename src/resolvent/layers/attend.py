@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from resolvent.layers import checks
 from resolvent.layers.contract import Spec
 from resolvent.runtime.chip import lacks_float64
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
 BLOCK = 128  # queries taken at once where the reach is short
@@ -170,7 +170,7 @@ def _blocks(l: int, reach: Reach) -> list[tuple[int, int]]:
 
     In a traced pass one range: how many there are must not depend on a length that is left open.
     """
-    if reach.span is None or traced():
+    if reach.span is None or is_traced():
         return [(0, l)]
     block = max(BLOCK, reach.span + 1)
     return [(first, min(first + block, l)) for first in range(0, l, block)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.runtime.transforms import recorded
+from resolvent.runtime.transforms import is_recorded
 
 if TYPE_CHECKING:
     from resolvent.layers.contract import Layer, Spec
@@ -127,7 +127,7 @@ def check_time(
     if not isinstance(dt, Tensor) or not dt.is_floating_point() or dt.shape != x.shape[:2]:
         got = f"{dt.dtype} {tuple(dt.shape)}" if isinstance(dt, Tensor) else type(dt).__name__
         raise ValueError(f"{name}: dt must be real numbers (batch, length) = {tuple(x.shape[:2])}, got {got}.")
-    if recorded(dt) or _is_functorch(dt):
+    if is_recorded(dt) or _is_functorch(dt):
         return dt  # values cannot be read while tracing
     held, mask = dt.detach(), padding_mask(x, lengths)
     held = held if mask is None else held.masked_fill(mask[..., 0], 1.0)
@@ -184,7 +184,7 @@ def check_lengths(where: str, lengths: Any, batch: int, longest: int, device: to
         raise ValueError(
             f"{where}: expected lengths on {device} where x is, got {lengths.device}; use lengths.to({str(device)!r})."
         )
-    if recorded(lengths) or _is_functorch(lengths):
+    if is_recorded(lengths) or _is_functorch(lengths):
         return  # values cannot be read while tracing
     low, high = int(lengths.min()), int(lengths.max())
     if low < 1 or high > longest:

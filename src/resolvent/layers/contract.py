@@ -28,7 +28,7 @@ from resolvent.layers.freezing import Freezable, frozen
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import is_untransformed, traced, without_autocast
+from resolvent.runtime.transforms import is_traced, is_untransformed, without_autocast
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
@@ -164,7 +164,7 @@ class Layer(Freezable, ABC):
             return x.clone(), empty
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
-            readable = x.device.type == "cpu" and not traced(x) and is_untransformed()  # a GPU would have to wait
+            readable = x.device.type == "cpu" and not is_traced(x) and is_untransformed()  # a GPU would have to wait
             x_in = x.to(self.dtype)
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)

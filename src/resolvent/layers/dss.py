@@ -22,9 +22,9 @@ from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, State, group_parameters
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
-from resolvent.ops.pairs import Make, Number, complex_of, joined, where
+from resolvent.ops.pairs import Make, Number, complex_of, join_parts, where
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import recorded, traced
+from resolvent.runtime.transforms import is_recorded, is_traced
 from resolvent.ssm.discretise import expm1_over, positive
 from resolvent.ssm.hippo import dplr
 from resolvent.ssm.system import System, conjugate_closed
@@ -172,11 +172,11 @@ class DSS(Layer):
             return self._source(back)()
         dt = positive(wide(self.log_dt))  # (d, 2) or (d, 1)
         decay = wide(self.decay)
-        lam = joined(decay, wide(self.frequency))  # (n,)
+        lam = join_parts(decay, wide(self.frequency))  # (n,)
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        z = joined(_limit_growth(growth, L), angle)
+        z = join_parts(_limit_growth(growth, L), angle)
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
 
@@ -189,7 +189,7 @@ class DSS(Layer):
         return self.length or 0
 
     def _check_position(self, position: Tensor, steps: Tensor) -> None:
-        if recorded(position) or torch._C._functorch.is_functorch_wrapped_tensor(position):
+        if is_recorded(position) or torch._C._functorch.is_functorch_wrapped_tensor(position):
             return  # values cannot be read while tracing
         if self.length is None and int(position.max()) > 0:
             self._require_length("state")
@@ -201,7 +201,7 @@ class DSS(Layer):
             )
 
 
-def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
     """Of an "exp" kernel, from decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2) and D (where there is one)."""
     decay, im, log_dt, W, *D = wide_all(parameters)
     dt, re = positive(log_dt), -positive(decay)
@@ -222,7 +222,7 @@ MODES = Modes(Kind.DSS, _bank, _example)
 
 def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
     """At most LARGEST_GROWTH over the length."""
-    if traced(growth) and not isinstance(L, Tensor):
+    if is_traced(growth) and not isinstance(L, Tensor):
         return growth.clamp(max=LARGEST_GROWTH / L)
     return growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype))
 

@@ -20,7 +20,7 @@ from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
-from resolvent.ops.pairs import Make, joined
+from resolvent.ops.pairs import Make, join_parts
 from resolvent.ops.step.operation import Step
 from resolvent.ssm.system import Diagonal, System
 
@@ -120,7 +120,7 @@ def _recurrence(alpha: Tensor, damping: Tensor, beta: Tensor, dtype: torch.dtype
     return inside(1 - p * delta, dtype), p * beta
 
 
-def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
     """From alpha, damping, beta, eta (d, n) and omega (d,), which the other direction lacks."""
     alpha, damping, beta, eta, *omega = wide_all(parameters)
     q, B = _recurrence(alpha, damping, beta, parameters[0].dtype)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from resolvent.runtime.transforms import as_traced, recorded
+from resolvent.runtime.transforms import as_traced, is_recorded
 
 _ABSENT = object()
 
@@ -40,7 +40,7 @@ class Freezable(nn.Module):
         if tables is None:
             return compute()
         found = tables.get(key, _ABSENT)
-        if found is _ABSENT and recorded(*self._parameters.values()):  # what a tracer makes is no value to keep
+        if found is _ABSENT and is_recorded(*self._parameters.values()):  # what a tracer makes is no value to keep
             return compute()
         if found is _ABSENT:
             with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it

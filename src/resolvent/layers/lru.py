@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Layer, Spec, group_parameters
-from resolvent.ops.pairs import Number, complex_of, joined
+from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ops.step.operation import Step, mimo_step
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.system import System, conjugate_closed
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
@@ -76,11 +76,11 @@ class LRU(Layer):
     def discrete(self) -> tuple[Number, Number]:
         """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
         nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log, self.gamma_log))
-        lam = mimo.inside_disc(joined(-nu, theta).exp())
+        lam = mimo.inside_disc(join_parts(-nu, theta).exp())
         return lam, complex_of(self.B).mul(gamma[:, None])
 
     def tables(self) -> mimo.Tables:
-        return self.cached("traced tables" if traced(self.D) else "tables", self._tables_now)
+        return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""

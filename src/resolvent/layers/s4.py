@@ -22,7 +22,7 @@ from resolvent.layers.contract import Layer, Spec, group_parameters
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.ops.pairs import Number, complex_of, conjugate, deinterleave, interleaved, joined, tensor_of
+from resolvent.ops.pairs import Number, complex_of, conjugate, deinterleave, interleave, join_parts, tensor_of
 from resolvent.ssm import half_dplr
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR
@@ -137,7 +137,7 @@ class S4(Layer):
         half = self._half()
         lam, U, Q, B = (tensor_of(t) for t in (half.lam_bar, half.U, half.Q, half.B_bar))
         row = 2 * reals(Q.movedim(-1, 0).contiguous())  # (r, d, 2n): 2 Re(Q^* x)
-        C = interleaved(complex_of(wide(self.C)).conj() * 2)
+        C = interleave(complex_of(wide(self.C)).conj() * 2)
         return (
             lam.to(self.complex_dtype),
             U.movedim(-1, 0).to(self.complex_dtype).contiguous(),  # (r, d, n)
@@ -173,7 +173,7 @@ def _continuous(
 ) -> tuple[Number, Number, Number, Tensor]:
     """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
     log_decay, frequency, P, B, log_dt = wide_all((log_decay, frequency, P, B, log_dt))
-    lam = joined(-timestep.positive(log_decay), frequency)
+    lam = join_parts(-timestep.positive(log_decay), frequency)
     shared = log_dt.shape[0] // log_decay.shape[0]  # channels to a system
     lam, P_n, B_n = (t.repeat_interleave(shared, 0) for t in (lam, complex_of(P), complex_of(B)))
     return lam, P_n, B_n, timestep.positive(log_dt)
@@ -189,15 +189,15 @@ def _dense_bank(parameters: Parameters, discretisation: str) -> DenseBank:
     """From log_decay, frequency, P, B, log_dt, C and D (where there is one)."""
     C, *rest = wide_all(parameters[5:])
     D = rest[0] if rest else None
-    row = interleaved(conjugate(complex_of(C)) * 2)  # (d, 2n)
+    row = interleave(conjugate(complex_of(C)) * 2)  # (d, 2n)
     continuous = _continuous(*parameters[:5])
     if discretisation == "bilinear":
         half = _half(continuous, parameters[5].dtype)
-        return DenseBank(half.dense(), interleaved(half.B_bar), row, D)
+        return DenseBank(half.dense(), interleave(half.B_bar), row, D)
     lam, P, B, dt = continuous
     A = half_dplr.real_matrix(lam, P, P)
     zero = torch.zeros_like(row[:, :1, None])
-    held = discretise(System(Dense(A), interleaved(B)[..., None], row[:, None], zero), dt)
+    held = discretise(System(Dense(A), interleave(B)[..., None], row[:, None], zero), dt)
     return DenseBank(held.A.dense(), held.B[..., 0], row, D)
 
 

@@ -25,7 +25,7 @@ from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
-from resolvent.ops.pairs import Make, Number, complex_of, joined, tensor_of
+from resolvent.ops.pairs import Make, Number, complex_of, join_parts, tensor_of
 from resolvent.ops.step.operation import Step
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, positive, undo_step
@@ -155,7 +155,7 @@ class S4D(Layer):
     def _continuous(self) -> tuple[Number, Tensor]:
         """lam (d, n) and dt (d, 1)."""
         lam = -positive(wide(self.log_decay))
-        lam = lam if self.frequency is None else joined(lam, wide(self.frequency))
+        lam = lam if self.frequency is None else join_parts(lam, wide(self.frequency))
         return lam, positive(wide(self.log_dt))[:, None]
 
     def _source(self, C: Tensor | None, D: Tensor | None = None) -> Source:
@@ -184,7 +184,7 @@ class S4D(Layer):
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))
 
 
-def _bank(parameters: Parameters, option: str, make: Make = joined) -> DiagonalBank:
+def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
     """From log_decay, frequency (not of a real bank), log_dt, B, C and D (where there is one)."""
     method, *real = option.split()
     log_decay, *rest = wide_all(parameters)

@@ -23,9 +23,9 @@ from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
-from resolvent.ops.pairs import Number, complex_of, joined, tensor_of
+from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
 from resolvent.ops.step.operation import Step, mimo_step
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.hippo import dplr, nplr
@@ -111,12 +111,12 @@ class S5(Layer):
     def _held(self, step: Tensor) -> tuple[Number, Number]:
         """lam_bar and the gain of the input for steps (..., p)."""
         re, im = self.lam.unbind(-1)
-        lam = joined(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
+        lam = join_parts(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
         lam_bar, gain = diagonal_step(lam, step, self.discretisation)
         return mimo.inside_disc(lam_bar) if self.clip else lam_bar, gain
 
     def tables(self) -> mimo.Tables:
-        return self.cached("traced tables" if traced(self.D) else "tables", self._tables_now)
+        return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""

@@ -19,9 +19,9 @@ from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
 from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Kind, Source
-from resolvent.ops.pairs import interleaved, parts, tensor_of
+from resolvent.ops.pairs import deinterleave, interleave, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
-from resolvent.runtime.transforms import half_products, is_untransformed, traced
+from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 
 Bank = DiagonalBank | DenseBank
 MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
@@ -42,13 +42,7 @@ def sequence(
     blocks, run = _blocks(layer, bank, x, False, key)
     y, end = run(blocks, x, start, lengths)
     whole = blocks.carry.whole
-    return y, formed(end) if whole.dim() == 3 or whole.is_complex() else end
-
-
-def formed(end: Tensor) -> Tensor:
-    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
-    real tensor as an input."""
-    return torch.view_as_complex(end.contiguous().unflatten(-1, (-1, 2))).clone()
+    return y, deinterleave(end) if whole.dim() == 3 or whole.is_complex() else end
 
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
@@ -73,7 +67,7 @@ def _scan(
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
     """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
-    way = blocked_traced if traced(x) else blocked
+    way = blocked_traced if is_traced(x) else blocked
     y: Tensor = way.run(tables(bank, way.block_length(x.shape[1]), dtype, delay), x, None)[0]
     return y
 
@@ -81,7 +75,7 @@ def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Te
 def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
     """The tables for x, kept in `frozen()`, and what runs them: who watches the pass is asked here, once."""
     dtype, l = layer.dtype, x.shape[1]
-    if traced(x):
+    if is_traced(x):
         T = blocked_traced.block_length(l)
         made = layer.cached(f"traced {T} {key}", lambda: _tables(bank, T, dtype, delay, True, False))
         return made, blocked_traced.run
@@ -104,7 +98,7 @@ def _tables(bank: MakeBank, T: int, dtype: torch.dtype, delay: bool, opaque: boo
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:
     if isinstance(bank, DenseBank):
         return dense_blocks(bank, T, dtype, delay)
-    make = blocked_traced.diagonal_blocks if traced(bank.D, *parts(bank.lam)[:1]) else diagonal_blocks
+    make = blocked_traced.diagonal_blocks if is_traced(bank.D, *parts(bank.lam)[:1]) else diagonal_blocks
     return make(bank, T, dtype, delay)
 
 
@@ -127,7 +121,7 @@ def stepper(layer: Layer, bank: Callable[[], DiagonalBank]) -> Step | None:
 
 def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     D, gain = (None if t is None else narrow(tensor_of(t), dtype) for t in (bank.D, bank.gain))
-    return narrow(tensor_of(bank.lam), dtype), narrow(interleaved(bank.weight.conj()), dtype), D, gain
+    return narrow(tensor_of(bank.lam), dtype), narrow(interleave(bank.weight.conj()), dtype), D, gain
 
 
 def pairs(z: Tensor) -> nn.Parameter:

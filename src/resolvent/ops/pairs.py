@@ -1,7 +1,7 @@
 """Complex numbers as pairs of real tensors, for code that is traced.
 
-Compilers and exchange formats have no complex numbers. Where a pass is traced (`runtime.transforms.traced`),
-`joined` and `complex_of` give a `Pair` in place of a complex tensor; the formulas of the layers are written once
+Compilers and exchange formats have no complex numbers. Where a pass is traced (`runtime.transforms.is_traced`),
+`join_parts` and `complex_of` give a `Pair` in place of a complex tensor; the formulas of the layers are written once
 for both. With a real tensor they use the methods that both have, `z.mul(dt)`: the compiler takes `z * dt` for its own.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 
 Number = Any  # a complex or real tensor, or a Pair
-Make = Callable[[Tensor, Tensor], Number]  # re + i im: `joined`, or `torch.complex` where no pass is traced
+Make = Callable[[Tensor, Tensor], Number]  # re + i im: `join_parts`, or `torch.complex` where no pass is traced
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Pair:
         return Pair(self.real.to(dtype), self.imag.to(dtype))
 
 
-def joined(re: Tensor, im: Tensor) -> Number:
+def join_parts(re: Tensor, im: Tensor) -> Number:
     """re + i im: a complex tensor, or a Pair where the pass is traced."""
-    if traced(re):
+    if is_traced(re):
         re, im = torch.broadcast_tensors(re, im)
         return Pair(re, im)
     return torch.complex(re, im)
@@ -107,7 +107,7 @@ def joined(re: Tensor, im: Tensor) -> Number:
 
 def complex_of(p: Tensor) -> Number:
     """Real pairs (..., 2) as complex numbers (...): a tensor, or a Pair where the pass is traced."""
-    return Pair(p[..., 0], p[..., 1]) if traced(p) else torch.view_as_complex(p.contiguous())
+    return Pair(p[..., 0], p[..., 1]) if is_traced(p) else torch.view_as_complex(p.contiguous())
 
 
 def conjugate(z: Number) -> Number:
@@ -144,7 +144,7 @@ def tensor_of(z: Number) -> Tensor:
     return torch.complex(z.real, z.imag) if isinstance(z, Pair) else z
 
 
-def interleaved(z: Number) -> Tensor:
+def interleave(z: Number) -> Tensor:
     """(..., n) as reals (..., 2n), real and imaginary part in turn; real z as it is."""
     return stack_parts(z).flatten(-2) if z.is_complex() else z
 

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from resolvent.runtime.dispatch import push
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
 
 
-def traced(*tensors: Tensor | None) -> bool:
+def is_traced(*tensors: Tensor | None) -> bool:
     """Whether the call is recorded, not run: by the compiler, by an export, with fake tensors or on the meta device.
 
     Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). So are subclasses
@@ -27,31 +29,24 @@ def traced(*tensors: Tensor | None) -> bool:
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
-def recorded(*tensors: Tensor | None) -> bool:
-    """Whether values are not there to be read or kept: `traced`, but not by `as_traced`."""
+def is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether values are not there to be read or kept: `is_traced`, but not by `as_traced`."""
     if torch.compiler.is_compiling():
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
-@contextmanager
-def as_traced() -> Iterator[None]:
+traced = is_traced  # as it was called
+
+
+def as_traced() -> AbstractContextManager[None]:
     """Run as if the pass were traced: what `frozen()` keeps then is what an export takes as constants."""
-    _as_traced.append(True)
-    try:
-        yield
-    finally:
-        _as_traced.pop()
+    return push(_as_traced, True)
 
 
-@contextmanager
-def as_run() -> Iterator[None]:
+def as_run() -> AbstractContextManager[None]:
     """Inside of an operator, which runs: `as_traced` around it does not reach here."""
-    _as_traced.append(False)
-    try:
-        yield
-    finally:
-        _as_traced.pop()
+    return push(_as_traced, False)
 
 
 def is_transformed() -> bool:
@@ -98,17 +93,13 @@ def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """A context outside of autocast; none at all where autocast is off, so that a traced graph shows none."""
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return nullcontext()
-    return torch.autocast(device_type, enabled=False) if torch.compiler.is_compiling() else _suspended(device_type)
+    return torch.autocast(device_type, enabled=False) if torch.compiler.is_compiling() else _suspend(device_type)
 
 
 @contextmanager
-def _suspended(device_type: str) -> Iterator[None]:
-    _suspensions.append(device_type)
-    try:
-        with torch.autocast(device_type, enabled=False):
-            yield
-    finally:
-        _suspensions.pop()
+def _suspend(device_type: str) -> Iterator[None]:
+    with push(_suspensions, device_type), torch.autocast(device_type, enabled=False):
+        yield
 
 
 def autocast_is_suspended() -> bool:

@@ -19,7 +19,7 @@ from resolvent.layers.freezing import Freezable
 from resolvent.ops.blocked.tables import wide
 from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.krylov import krylov
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
 from resolvent.ssm.rounding import Allowance, Rounding, count
 
@@ -55,7 +55,7 @@ class StatePool(Freezable):
 
     def powers(self, length: int) -> Tensor:
         """[b, A b, A^2 b, ...] (d, m, length)."""
-        if traced(self.U):  # the length may not be known yet
+        if is_traced(self.U):  # the length may not be known yet
             return krylov(*self.matrices(), length)
         found: Tensor = self.cached(f"powers {length}", lambda: krylov(*self.matrices(), length))
         return found

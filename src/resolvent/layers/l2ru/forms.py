@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import ring
 from resolvent.ops.blocked.tables import wide
-from resolvent.ops.pairs import Number, Pair, joined
+from resolvent.ops.pairs import Number, Pair, join_parts
 from resolvent.ssm.contraction import below, cayley, defect_factor, hold_norm, norm_bound, rounding_margin
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it exp(-nu) is 0 and a phase has no meaning
@@ -108,7 +108,7 @@ class Turning(nn.Module):
         """lam (p,) complex and its defect sqrt(1 - |lam|^2) (p,), in float64."""
         nu, theta = (wide(log).clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log))
         nu = nu.clamp_min(SLOWEST)
-        return joined(-nu, theta).exp(), torch.sqrt(-torch.expm1(-2 * nu))
+        return join_parts(-nu, theta).exp(), torch.sqrt(-torch.expm1(-2 * nu))
 
 
 class Contraction(nn.Module):

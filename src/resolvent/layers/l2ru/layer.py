@@ -33,7 +33,7 @@ from resolvent.layers.l2ru.forms import (
     round_contraction,
 )
 from resolvent.layers.l2ru.storage import contraction_of
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
 from resolvent.ssm.contraction import rounding_margin
 from resolvent.ssm.system import Dense, System, conjugate_closed
@@ -124,7 +124,7 @@ class L2RU(Layer):
 
     def matrices(self, x: Tensor | None = None) -> Matrices:
         """(A, B, C, D) in the layer's dtype, as a forward pass over x uses them."""
-        key = "traced matrices" if traced(x) else "matrices"
+        key = "traced matrices" if is_traced(x) else "matrices"
         return self.cached(key, lambda: round_contraction(self.free(self.gamma), self.dtype))
 
     def system(self) -> System:

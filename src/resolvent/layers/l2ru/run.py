@@ -14,13 +14,13 @@ from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.pairs import stack_parts, tensor_of
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 from resolvent.scan import linear_scan
 
 
 def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """u (b, l, d), x0 (b, n) or complex (b, p) -> y (b, l, d) and the state at each sequence's end (b, ...)."""
-    if traced(u):
+    if is_traced(u):
         return _traced_sequence(K, u, x0, lengths)
     if x0 is None:
         x0 = K.A.new_zeros(u.shape[0], K.A.shape[-1])

@@ -21,9 +21,9 @@ from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
+    is_traced,
     is_untransformed,
     outside_autocast,
-    traced,
 )
 
 STEPS = 64, 32, 16  # of a block
@@ -46,7 +46,7 @@ def serves(source: Any, x: Tensor, h0: Tensor | None) -> bool:
         return False
     if h0 is not None and x.shape[1] % STEPS[-1]:
         return False
-    ready = source.parameters[0].dtype == torch.float32 and is_untransformed() and not traced(x, h0)
+    ready = source.parameters[0].dtype == torch.float32 and is_untransformed() and not is_traced(x, h0)
     name, candidates = f"{source.modes.kind.value}_scan", _candidates(source.modes)
     return ready and choose(name, candidates, x.device, torch.float32) is not nothing
 

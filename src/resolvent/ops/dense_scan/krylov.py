@@ -9,12 +9,12 @@ from torch import Tensor
 
 from resolvent.ops import plain
 from resolvent.ops.library import one_by_one, recording
-from resolvent.runtime.transforms import gradients_by_graph, traced
+from resolvent.runtime.transforms import gradients_by_graph, is_traced
 
 
 def krylov(A: Tensor, b: Tensor, length: int) -> Tensor:
     """[b, A b, A^2 b, ...] (..., m, length) of A (..., m, m) and b (..., m, 1): log2(length) products."""
-    if not traced(A):
+    if not is_traced(A):
         return _double_columns(A, b, length)
     if plain.is_chosen():
         impulse = torch.cat([b.mT, b.new_zeros(*b.shape[:-2], length, b.shape[-2])], -2).narrow(-2, 0, length)

@@ -12,14 +12,14 @@ from resolvent.runtime.transforms import (
     autocast_is_suspended,
     by_graph_only,
     gradients_by_graph,
+    is_traced,
     outside_autocast,
-    traced,
 )
 
 
 def linear(x: Tensor, W: Tensor) -> Tensor:
     """x (..., d) W' for W (e, d): by a Function of its own only where `backward()` may meet autocast."""
-    if not autocast_is_suspended() or traced(x) or not torch.is_grad_enabled():
+    if not autocast_is_suspended() or is_traced(x) or not torch.is_grad_enabled():
         return F.linear(x, W)
     y: Tensor = _Linear.apply(x, W)
     return y

@@ -21,15 +21,15 @@ from resolvent.ops.library import one_by_one
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
+    is_traced,
     is_untransformed,
     outside_autocast,
-    traced,
 )
 
 
 def dense_scan(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
     """x_k = A x_{k-1} + v_k for a full A (n, n), v (b, l, n), x0 (b, n): all x (b, l, n)."""
-    if traced(v):
+    if is_traced(v):
         if plain.is_chosen():
             return plain.dense_scan(A.mT, v + plain.first_step(linear(x0, A), v))
         recorded: Tensor = _scan(A, v, x0)

@@ -22,7 +22,7 @@ from resolvent.ops.library import one_by_one, recording
 from resolvent.runtime.dispatch import Candidate, choose, nothing, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.memory import resolve
-from resolvent.runtime.transforms import by_graph_only, is_batched, is_untransformed, outside_autocast, traced
+from resolvent.runtime.transforms import by_graph_only, is_batched, is_traced, is_untransformed, outside_autocast
 
 MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
 
@@ -54,7 +54,7 @@ def gated_scan(
         p, q, x, rate, h0 = (resolve(t) if isinstance(t, Tensor) else t for t in (p, q, x, rate, h0))  # type: ignore[assignment]
     given = Inputs(p, q, x, rate, h0, start if first is None else first, reverse)
     check(given, start, first)
-    if traced(x) and not plain.is_chosen():
+    if is_traced(x) and not plain.is_chosen():
         recorded: Tensor = _operator(*given)
         return recorded
     kernels = None if plain.is_chosen() else _kernels(given)

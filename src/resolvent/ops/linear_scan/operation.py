@@ -26,7 +26,7 @@ from resolvent.ops.linear_scan.adjoint import gradients, previous
 from resolvent.ops.linear_scan.kernels import backward_kernel, forward_kernel, marked_backward, marked_forward
 from resolvent.ops.linear_scan.packed import clear_starts, forgetting
 from resolvent.runtime.memory import resolve
-from resolvent.runtime.transforms import forward_mode, is_batched, is_transformed, traced
+from resolvent.runtime.transforms import forward_mode, is_batched, is_traced, is_transformed
 
 
 def linear_scan(
@@ -91,7 +91,7 @@ def _split(z: Tensor) -> Tensor:
 def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
     if reset is not None and not b.is_cuda:
         a, reset = clear_starts(a, reset), None
-    if traced(b):
+    if is_traced(b):
         if plain.is_chosen() and not b.is_complex():
             return plain.varying_scan(a if reset is None else clear_starts(a, reset), b, h0, reverse)
         return _op(a, b, h0, reverse, reset)

@@ -15,12 +15,12 @@ from resolvent.ops import plain
 from resolvent.ops.library import one_by_one
 from resolvent.ops.linear_scan import operation
 from resolvent.ops.linear_scan.adjoint import previous
-from resolvent.runtime.transforms import traced
+from resolvent.runtime.transforms import is_traced
 
 
 def pair_scan(lam: Tensor, v: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """All states h (..., l, 2p), for h0 (..., 2p)."""
-    if not traced(v):
+    if not is_traced(v):
         return _reals(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
     if plain.is_chosen():
         return plain.pair_scan(lam, v, h0, reverse)

@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.ops.blocked.operation import Blocks, DenseCarry
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.runtime.transforms import is_untransformed, traced
+from resolvent.runtime.transforms import is_traced, is_untransformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class DenseSource:
         return self.make(self.parameters, self.option)
 
     def blocks(self, T: int, delay: bool) -> Blocks:
-        if traced(*self.parameters):
+        if is_traced(*self.parameters):
             return form_blocks(self.opaque.operator(list(self.parameters), self.option, T, delay))
         if self.parameters[0].is_cuda and is_untransformed():
             return form_blocks(self.opaque.tables(self.parameters, self.option, T, delay))

@@ -27,14 +27,14 @@ from resolvent.runtime.transforms import (
     as_run,
     by_graph_only,
     gradients_by_graph,
+    is_traced,
     is_untransformed,
     outside_autocast,
-    traced,
 )
 
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # Toeplitz, M_in, M_out, powers and A^T; numbers in real pairs
 Parameters = Sequence[Tensor]
-MakeBank = Callable[..., DiagonalBank]  # (parameters, option, make): complex numbers by `joined`, if none is given
+MakeBank = Callable[..., DiagonalBank]  # (parameters, option, make): complex numbers by `join_parts`, if none is given
 
 
 class Kind(Enum):
@@ -67,7 +67,7 @@ class Modes:
         self._operator = _operator(self)
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
-        if traced(*parameters):
+        if is_traced(*parameters):
             toeplitz, M_in, M_out, powers, whole = self._operator(list(parameters), option, T, delay)
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]

@@ -27,13 +27,13 @@ def _times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _held(x):  # type: ignore[no-untyped-def]
+def _clamp_exp(x):  # type: ignore[no-untyped-def]
     return tl.exp(tl.minimum(tl.maximum(x, LOWEST), HIGHEST))
 
 
 @triton.jit
 def _moves(x):  # type: ignore[no-untyped-def]
-    """1 where `_held` follows x, else 0."""
+    """1 where `_clamp_exp` follows x, else 0."""
     return tl.where((x >= LOWEST) & (x <= HIGHEST), 1.0, 0.0)
 
 
@@ -78,10 +78,10 @@ def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.const
         return zr, zr * 0.0, wr, wr * 0.0
     else:
         own = j if KIND == DSS else at
-        re, im = -_held(_load(P0, own, live)), _load(P1, own, live)
+        re, im = -_clamp_exp(_load(P0, own, live)), _load(P1, own, live)
         first, last = (
-            _held(tl.load(P2 + c * STEPS).to(tl.float64)),
-            _held(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
+            _clamp_exp(tl.load(P2 + c * STEPS).to(tl.float64)),
+            _clamp_exp(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
         )
         zr, zi = first * re, last * im
         fr, fi, _, _ = _growth(zr, zi)
@@ -300,9 +300,9 @@ def _hand_on(  # type: ignore[no-untyped-def]
     else:
         own = j if KIND == DSS else at
         decay, im = _load(P0, own, live), _load(P1, own, live)
-        re = -_held(decay)
+        re = -_clamp_exp(decay)
         log_first, log_last = tl.load(P2 + c * STEPS).to(tl.float64), tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)
-        first, last = _held(log_first), _held(log_last)
+        first, last = _clamp_exp(log_first), _clamp_exp(log_last)
         fr, fi, dr, di = _growth(zr, zi)
         ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)  # W or B
         if KIND == DSS:

@@ -22,7 +22,7 @@ from resolvent.ops.selective_scan import compose
 from resolvent.ops.selective_scan import kernels as run
 from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast, check, chunks
 from resolvent.runtime.memory import resolve
-from resolvent.runtime.transforms import forward_mode, is_batched, is_transformed, traced
+from resolvent.runtime.transforms import forward_mode, is_batched, is_traced, is_transformed
 
 Outputs = tuple[Tensor, Tensor, Tensor]  # y, the last state, the saved states
 
@@ -60,7 +60,7 @@ def selective_scan(
     if u.shape[1] == 0:
         return u.clone(), _empty_last(x)
     save = _wants_gradient(x)
-    if traced(u):
+    if is_traced(u):
         return _record(x, reverse, save, reset)
     if save or _is_transformed(*x, reset) or forward_mode():
         return _SelectiveScan.apply(*x, reset, reverse, save)[:2]
