@@ -21,6 +21,7 @@ from torch import Tensor
 from resolvent.layers.contract import at_lengths
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.pairs import Number, Pair, deinterleave, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
 from resolvent.runtime.transforms import half_products
@@ -87,6 +88,15 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
     pairs = pair_scan(tables.lam_bar, linear(u, tables.W_in), start)  # (b, l, 2p)
     y = torch.addcmul(linear(pairs, tables.W_out), u, tables.D)
     return y, deinterleave(at_lengths(pairs, lengths))
+
+
+def _scan(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`sequence` by the kernels of a GPU."""
+    lam = torch.view_as_real(tables.lam_bar) if tables.lam_bar.is_complex() else tables.lam_bar
+    start = None if h0 is None else torch.view_as_real(h0.resolve_conj()).flatten(-2)
+    dtype = torch.bfloat16 if half_products(u) else torch.float32
+    y, end = mimo_scan((lam, *tables[1:]), u, start, lengths, dtype)
+    return y, torch.view_as_complex(end.unflatten(-1, (-1, 2)))
 
 
 def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     v = torch.sin(torch.arange(2 * l * 2 * p, device=device, dtype=torch.float64) ** 1.5).view(2, l, 2 * p)
     with torch.enable_grad():
         own = [t.requires_grad_() for t in (lam, v, v[:, 1].clone().detach())]
-        h = pair_scan(*own)
+        h = pair_scan(own[0], own[1], own[2])
         want = torch.autograd.grad(h, own, v.detach())
     narrow = [t.detach().float() for t in (lam, v, own[2])]
     found = kernels.scan(*narrow)
