@@ -67,8 +67,8 @@ def cells() -> list[Cell]:
     text = [Cell("s4", "gelu", "usual", kind, 0) for kind in ("pgd-at", "trades")]
     code = Cell("s4", "none", "released", "pgd-at", 0)
     first = [replace(c, seed=s) for s in (0, 1, 5) for c in (text[0], code, text[1])]
-    mixed = [Cell("s4", "gelu", "released", "pgd-at", 0), Cell("s4", "none", "usual", "pgd-at", 0),
-             Cell("s4", "none", "usual", "trades", 0)]  # fmt: skip
+    mixed = [Cell("s4", "gelu", "released", "pgd-at", seed) for seed in (0, 1, 5)]
+    mixed += [Cell("s4", "none", "usual", kind, 0) for kind in ("pgd-at", "trades")]
     plain = [Cell(s, "gelu", "usual", "standard", seed) for s in ("s4", "dss", "s5") for seed in (0, 1, 5)]
     dss = [Cell("dss", "gelu", "usual", kind, 5) for kind in ("pgd-at", "trades")]
     scaled = [replace(c, ads="relu") for c in dss]
@@ -83,7 +83,7 @@ def main() -> None:
     options.add_argument("--until", type=float, default=570, help="seconds after which everything stops")
     options.add_argument("--commit", required=True)
     options.add_argument("--device", default="cuda")
-    options.add_argument("--only", default="", help="cells whose name holds this")
+    options.add_argument("--only", nargs="*", default=[""], help="cells whose name holds one of these")
     options.add_argument("--samples", type=int, default=1000, help="test images under attack")
     options.add_argument("--train", type=int, default=None, help="training images, for a trial")
     options.add_argument("--worker", type=int, default=None)
@@ -94,7 +94,7 @@ def main() -> None:
     if asked.examine is not None:
         task = open_task(TaskChoice("mnist"))
         for cell in cells():
-            if asked.only in cell.name and not (asked.out / f"{cell.name}.json").exists():
+            if any(part in cell.name for part in asked.only) and not (asked.out / f"{cell.name}.json").exists():
                 examined(cell, task, asked, kept(asked.out / cell.name, asked.examine))
         return
     if asked.worker is not None:
@@ -120,7 +120,7 @@ def work(asked: argparse.Namespace) -> None:
     choice = TaskChoice("mnist", samples=asked.train)
     task = open_task(choice)
     for cell in cells():
-        if asked.only not in cell.name or (asked.out / f"{cell.name}.json").exists():
+        if not any(part in cell.name for part in asked.only) or (asked.out / f"{cell.name}.json").exists():
             continue
         try:
             os.close(os.open(asked.out / f"{cell.name}.held", os.O_CREAT | os.O_EXCL))
