@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import assert_close
 from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Layer
@@ -153,3 +154,36 @@ def test_a_wrong_replay_is_refused(
         found = [recorded.replay(tables, moved, x, layer.initial_state(2)) for _ in range(4)]
     assert found == [None] * 4
     assert caplog.text.count("cannot be recorded") == 1
+
+
+@pytest.mark.parametrize(("layer", "most"), [(S4D(4, 6), 7), (S6(4, 3), 5), (RGLRU(4), 8)], ids=["S4D", "S6", "RGLRU"])
+def test_a_replay_takes_few_calls(layer: Layer, most: int, graphs: type[StandIn]) -> None:
+    """Beside the graph itself: a copy of each input (one for all where there are many), one of all outputs, and at
+    most two views of each output, of which torch counts that as another dtype twice."""
+    x, names = torch.randn(2, 4), []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), layer.frozen():
+        state = layer.initial_state(2)
+        for _ in range(3):
+            _, state = layer.step(x, state)
+        (made,) = [r for r in layer._tables[recorded.KEY].values() if r]  # type: ignore[index]
+        made.graph.replay = lambda: None
+        with Counting():
+            layer.step(x, state)
+    assert 0 < len(names) <= most, names
+    assert not any("slice" in name for name in names)
+
+
+def test_forms_of_states() -> None:
+    value = (torch.ones(2), {"a": [torch.zeros(1), (torch.ones(3),)], "b": torch.ones(1, dtype=torch.bool)})
+    leaves: list[Any] = []
+    form = recorded.flatten(value, leaves)
+    assert hash(form) == hash(recorded.flatten(value, []))
+    assert len(leaves) == 4
+    assert_close(recorded.unflatten(form, leaves), value)
+    assert type(recorded.unflatten(form, leaves)[1]["a"]) is list

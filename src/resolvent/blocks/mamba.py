@@ -17,6 +17,8 @@ from resolvent.layers.contract import Layer
 from resolvent.layers.s6 import S6
 from resolvent.layers.shortconv import ShortConv
 from resolvent.layers.untouched import is_untouched
+from resolvent.ops.pointwise.conv_silu import conv_silu
+from resolvent.runtime.transforms import MATRIX_DEVICES, is_traced, is_untransformed
 
 
 class Mamba(Block):
@@ -32,6 +34,8 @@ class Mamba(Block):
         >>> y.shape
         torch.Size([2, 10, 4])
     """
+
+    starts_from_none = True
 
     def __init__(
         self,
@@ -56,16 +60,26 @@ class Mamba(Block):
         self.ads = ads
         self.out_proj = nn.Linear(inner, d_model, bias=bias)
 
-    def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def _sequence(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        state = {} if state is None else state
         h, z = self.in_proj(x).chunk(2, -1)  # (b, l, e)
-        h, conv = self.conv(h, state.get("conv"), lengths)
-        h = F.silu(h)
+        h, conv = self._convolve(h, state.get("conv"), lengths)
         if self.ads is None and isinstance(self.ssm, S6) and is_untouched(self.ssm, S6):
             y, ssm = self.ssm.gated(h, z, state.get("ssm"), lengths)
         else:
             y, ssm = self.ssm(h, state.get("ssm"), lengths)
             y = self._gate(y, z)
         return self.out_proj(y), {"conv": conv, "ssm": ssm}
+
+    def _convolve(self, h: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """silu(conv(h)): from rest on a GPU one operation that reads h as it is; else the layer, called."""
+        conv, l = self.conv, h.shape[1]
+        at_rest = state is None and lengths is None and l >= conv.width
+        plain = is_untransformed() and not is_traced(h) and is_untouched(conv, ShortConv)
+        if conv.bias is None or not (h.device.type in MATRIX_DEVICES and at_rest and plain):
+            y, end = conv(h, state, lengths)
+            return F.silu(y), end
+        return conv_silu(h, conv.weight, conv.bias), h[:, l - conv.width + 1 :].to(conv.dtype, copy=True)
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         h, z = self.in_proj(x_t).chunk(2, -1)  # (b, e)

@@ -28,7 +28,7 @@ from resolvent.layers.freezing import Freezable, frozen
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import is_traced, is_untransformed, without_autocast
+from resolvent.runtime.transforms import half_products, is_traced, is_untransformed, without_autocast
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
@@ -57,6 +57,7 @@ class Layer(Freezable, ABC):
     """
 
     starts_from_none = False  # whether `_sequence` takes None for the zero state
+    takes_half = False  # whether `_sequence` takes x in bfloat16, as autocast on a GPU gives it
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
         super().__init__()
@@ -76,8 +77,8 @@ class Layer(Freezable, ABC):
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Causal pass over x (b, l, d), l >= 1, from a checked state.
 
-        x is in the layer's dtype and zero beyond `lengths`; the state returned is the one at each sequence's own end.
-        What is returned as y beyond `lengths` is ignored.
+        x is in the layer's dtype (or half, `takes_half`) and zero beyond `lengths`; the state returned is the one at
+        each sequence's own end. What is returned as y beyond `lengths` is ignored.
         """
 
     @abstractmethod
@@ -165,7 +166,7 @@ class Layer(Freezable, ABC):
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
             readable = x.device.type == "cpu" and not is_traced(x) and is_untransformed()  # a GPU would have to wait
-            x_in = x.to(self.dtype)
+            x_in = x.to(self._input_dtype(x))
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)
             if self.bidirectional:
@@ -288,6 +289,11 @@ class Layer(Freezable, ABC):
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
         """Recurrences run in the layer's own dtype, outside of autocast; a block, which may be half, inside."""
         return without_autocast(device_type)
+
+    def _input_dtype(self, x: Tensor) -> torch.dtype:
+        """The layer's own, or half where autocast asks for half products and the layer has them."""
+        half = self.takes_half and self.dtype == torch.float32 and half_products(x)
+        return torch.bfloat16 if half else self.dtype
 
     def _isolate_nonfinite(self, y: Tensor, x: Tensor, start: State, lengths: Tensor | None) -> Tensor:
         """y, before the first step that is NaN or infinite, as if nothing came after: products over whole blocks take

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
 from resolvent.ops.gated_scan.operation import gated_scan
+from resolvent.ops.gated_scan.projection import project, project_in_one
 from resolvent.ops.gated_scan.reference import gates
 from resolvent.ssm.system import Diagonal, System
 
@@ -40,6 +41,9 @@ class RGLRU(Layer):
         >>> layer.step(torch.randn(2, 4), state)[0].shape
         torch.Size([2, 4])
     """
+
+    starts_from_none = True
+    takes_half = True
 
     def __init__(
         self,
@@ -71,14 +75,15 @@ class RGLRU(Layer):
         return {"h": Spec((batch, self.d_model), self.dtype), "started": Spec((batch,), torch.bool)}
 
     def _sequence(
-        self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
+        self, x: Tensor, state: dict[str, Tensor] | None, lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        h = gated_scan(*self._drive(x), state["h"], first=~state["started"])  # (b, l, d)
-        return h, self._start_state(at_lengths(h, lengths))
+        h0, first = (None, _yes(x)) if state is None else (state["h"], ~state["started"])
+        h = gated_scan(*self._drive(x), h0, first=first)  # (b, l, d)
+        return h, self._start_state(at_lengths(h, lengths).to(self.dtype))
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        return gated_scan(*self.other._drive(x), first=torch.ones_like(x[:, 0, 0], dtype=torch.bool))
+        return gated_scan(*self.other._drive(x), first=_yes(x))
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])
@@ -86,7 +91,7 @@ class RGLRU(Layer):
         return h, self._start_state(h)
 
     def _start_state(self, h: Tensor) -> dict[str, Tensor]:
-        return {"h": h, "started": torch.ones(h.shape[0], dtype=torch.bool, device=h.device)}
+        return {"h": h, "started": _yes(h)}
 
     def _gates(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """a_t and sqrt(1 - a_t^2) i_t, both (..., d); `start` (..., 1) marks the first step of a document."""
@@ -96,7 +101,11 @@ class RGLRU(Layer):
     def _drive(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What `gated_scan` takes: both gates before their sigmoid, x, and log a at r = 1."""
         rate: Tensor = self.cached("rate", lambda: -self.c * F.softplus(self.L))  # (d,)
-        return _blockwise(x, self.W_a, self.b_a), _blockwise(x, self.W_x, self.b_x), x, rate
+        weights = self.W_a, self.W_x, self.b_a, self.b_x
+        if x.dtype == self.dtype:
+            return *project(x, *weights), x, rate
+        half = self.cached("half gates", lambda: [w.to(x.dtype) for w in weights])
+        return *project_in_one(x, *half), x, rate
 
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
@@ -116,13 +125,9 @@ class RGLRU(Layer):
         )
 
 
-def _blockwise(x: Tensor, W: Tensor, bias: Tensor) -> Tensor:
-    """x (..., d) times a block-diagonal matrix W (heads, k, k), plus bias (d,)."""
-    heads, k, _ = W.shape
-    if heads == 1:
-        return F.linear(x, W[0].mT, bias)
-    y = x.reshape(-1, heads, k).transpose(0, 1) @ W  # (heads, rows, k)
-    return y.transpose(0, 1).reshape(x.shape) + bias
+def _yes(x: Tensor) -> Tensor:
+    """One True for each sequence."""
+    return torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
 
 
 def _initial_L(d: int, radius: tuple[float, float], power: float) -> Tensor:

@@ -13,6 +13,7 @@ from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, State, group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
 from resolvent.ops.selective_scan import selective_scan
+from resolvent.ops.selective_scan.selection import select_in_one
 from resolvent.ops.step import operation as step
 from resolvent.ops.step.operation import Step, is_unwatched
 from resolvent.runtime.transforms import without_autocast
@@ -42,6 +43,9 @@ class S6(Layer):
         >>> y.shape, state.shape
         (torch.Size([2, 50, 4]), torch.Size([2, 4, 8]))
     """
+
+    starts_from_none = True
+    takes_half = True
 
     def __init__(
         self,
@@ -84,16 +88,16 @@ class S6(Layer):
         if self.bidirectional or x.shape[1] == 0:
             y, end = self(x, state, lengths)
             return y * F.silu(z.to(y.dtype)), end
-        if state is None:
-            state = self.initial_state(x.shape[0])
-        checks.check_state(self, state, x.shape[0])
+        if state is not None:
+            checks.check_state(self, state, x.shape[0])
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with without_autocast(x.device.type):
-            u, gate = (t.to(self.dtype) if mask is None else t.to(self.dtype).masked_fill(mask, 0) for t in (x, z))
+            dtype = self._input_dtype(x)
+            u, gate = (t.to(dtype) if mask is None else t.to(dtype).masked_fill(mask, 0) for t in (x, z))
             y, end = self._scan(u, gate, state, lengths)  # a gate of 0 also silences the padding: silu(0) = 0
         return y.to(x.dtype), end
 
-    def _sequence(self, x: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._scan(x, None, state, lengths)
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -120,6 +124,9 @@ class S6(Layer):
 
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the input selects: dt (..., d), B and C (..., n)."""
+        if x.dtype != self.dtype:
+            half = self.cached("half selection", lambda: [w.to(x.dtype) for w in (self.x_proj, self.dt_proj)])
+            return select_in_one(x, *half, self.dt_bias)
         n = self.d_state
         s, B, C = F.linear(x, self.x_proj).split([self.dt_rank, n, n], -1)
         return F.softplus(F.linear(s, self.dt_proj, self.dt_bias)), B, C

@@ -16,6 +16,7 @@ from resolvent.runtime.dispatch import push
 _PLAIN = (Tensor, torch.nn.Parameter)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
+MATRIX_DEVICES = {"cuda"}  # where products of half types have units of their own
 
 
 def is_traced(*tensors: Tensor | None) -> bool:
@@ -108,8 +109,12 @@ def autocast_is_suspended() -> bool:
 
 
 def half_products(x: Tensor) -> bool:
-    """Whether autocast to bfloat16 is on around the layer that is at work, on a GPU: its products then follow it."""
-    return "cuda" in _suspensions and x.is_cuda and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    """Whether autocast to bfloat16 is on around the layer at work on x, on a device that gains by it: the layer's
+    products then are to be half, while its recurrence accumulates in float32."""
+    kind = x.device.type
+    if kind not in MATRIX_DEVICES or not _suspensions or torch.get_autocast_dtype(kind) is not torch.bfloat16:
+        return False
+    return is_untransformed() and not is_traced(x)
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from resolvent.ops.gated_scan.inputs import Inputs
 from resolvent.ops.gated_scan.reference import gated_reference, gradients_again
 from resolvent.ops.gated_scan.triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
-from resolvent.ops.linear_scan.triton import ENOUGH, _as, triton_scan
+from resolvent.ops.linear_scan.triton import ENOUGH, _as, short_scan
 from resolvent.runtime.launch import attempt, on_device
 
 
@@ -66,7 +66,7 @@ def _forward(x: Inputs) -> Tensor:
     if job.cut.chunks > 1:
         ends, product = job.new(), job.new()
         job.forward(h, None, ends, product)
-        entering = triton_scan(product, ends, job.before)
+        entering = short_scan(product, ends, job.before)
     job.forward(h, entering)
     return h
 
@@ -86,7 +86,7 @@ def _backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
     if job.cut.chunks > 1:
         product = job.new()
         job.backward((h, g, g, g, g), None, (parts, ends, product), ends_only=True)
-        entering = triton_scan(product, ends)
+        entering = short_scan(product, ends)
     gp, gq, gx = (torch.empty_like(t) for t in job.wide)
     job.backward((h, g, gp, gq, gx), entering, (parts, ends, parts))
     of_h0 = None if x.h0 is None else ends[:, -1].contiguous().to(x.h0.dtype)

@@ -9,12 +9,11 @@ is. What cannot be recorded, or differs, is named once in the log and runs as ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from resolvent.ops.step.operation import is_unwatched
 from resolvent.runtime.dispatch import is_forced
@@ -24,7 +23,11 @@ MOST = 8  # shapes that are remembered: a state that grows never comes again
 ALIGNED = 16  # bytes: where an output starts
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of a replay to the step itself, by the largest value; else HALF
 HALF = 2e-2
+FEW = 2  # inputs that are copied sooner one by one than as a list
 Run = Callable[[Any, Any], Any]  # (x, state) -> (y, state)
+Call = Callable[[list[Tensor]], Any]  # the same on the list of its tensors
+Form = Any  # None for a leaf, else (kind, keys or None, forms)
+Place = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # dtype, shape, strides and first element of an output
 log = logging.getLogger("resolvent")
 _recording: list[bool] = []  # one at a time: a model's step holds those of its layers
 
@@ -54,56 +57,69 @@ GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
 
 
 class Recording:
-    """One step of given shapes: its inputs and outputs at fixed places."""
+    """One call of given shapes: its inputs and outputs at fixed places."""
 
-    def __init__(self, run: Run, given: list[Tensor], spec: TreeSpec) -> None:
+    def __init__(self, call: Call, given: list[Tensor]) -> None:
         self.given = [t.clone() for t in given]
-        self.flat: Tensor | None = None  # all outputs, as bytes
-        self.run, self.spec = run, spec
-        self.places: list[tuple[int, int, torch.dtype, torch.Size]] = []
+        self.flat: Tensor | None = None  # all outputs side by side, in the dtype of the first
+        self.call = call
+        self.places: list[Place] = []
         self._work()  # tells the outputs
         self.graph = GRAPHS[given[0].device.type](self._work, given[0].device)
 
     def _work(self) -> None:
-        x, state = tree_unflatten(self.given, self.spec)
-        outputs, self.out_spec = tree_flatten(self.run(x, state))
+        outputs: list[Tensor] = []
+        self.form = flatten(self.call(self.given), outputs)
         if not all(isinstance(t, Tensor) for t in outputs):
             raise RuntimeError("a state holds something that is no tensor")
         if self.flat is None:
             self._lay_out(outputs)
         assert self.flat is not None
-        for t, (first, size, dtype, shape) in zip(outputs, self.places, strict=True):
-            self.flat[first : first + size].view(dtype).view(shape).copy_(t)
+        for t, place in zip(outputs, self._views(self.flat), strict=True):
+            place.copy_(t)
 
     def _lay_out(self, outputs: list[Tensor]) -> None:
         end = 0
         for t in outputs:
-            size = t.numel() * t.element_size()
-            self.places.append((end, size, t.dtype, t.shape))
-            end += -(-size // ALIGNED) * ALIGNED
-        self.flat = torch.empty(end, dtype=torch.uint8, device=outputs[0].device)
+            strides = torch.empty(t.shape, device="meta").stride()
+            self.places.append((t.dtype, t.shape, strides, end // t.element_size()))
+            end += -(-t.numel() * t.element_size() // ALIGNED) * ALIGNED
+        first = outputs[0]
+        self.flat = torch.empty(end // first.element_size(), dtype=first.dtype, device=first.device)
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        kind = flat.dtype
+        return [
+            (flat if dtype is kind else flat.view(dtype)).as_strided(shape, strides, first)
+            for dtype, shape, strides, first in self.places
+        ]
 
     def __call__(self, given: list[Tensor]) -> Any:
         assert self.flat is not None
-        torch._foreach_copy_(self.given, given)
+        if len(given) > FEW:
+            torch._foreach_copy_(self.given, given)
+        else:
+            for own, t in zip(self.given, given, strict=True):
+                own.copy_(t)
         self.graph.replay()
-        flat = self.flat.clone()
-        found = [flat[first : first + size].view(dtype).view(shape) for first, size, dtype, shape in self.places]
-        return tree_unflatten(found, self.out_spec)
+        return unflatten(self.form, self._views(self.flat.clone()))
 
 
 def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> Any:
     """run(x, state) by its recording; None where there is none. `tables` are those of `frozen()`, or None outside."""
-    if tables is None or type(x) is not Tensor or x.device.type not in GRAPHS or is_forced() or not _is_free(x):
+    if tables is None or type(x) is not Tensor:
         return None
-    given, spec = tree_flatten((x, state))
-    if not all(type(t) is Tensor and t.device == x.device for t in given) or not is_unwatched(*given):
+    kind, given = x.device.type, [x]
+    if kind not in GRAPHS:
+        return None
+    form = flatten(state, given)
+    name = _name(form, given, _autocast(kind))
+    if name is None or is_forced() or not _is_free(x) or not is_unwatched(*given):
         return None
     known: dict[Any, Any] = tables.setdefault(KEY, {})
-    name = (spec, *((t.shape, t.dtype) for t in given), _autocast(x))
     found = known.get(name)
     if found is None:
-        found = _remember(known, name, run, given, spec)
+        found = _remember(known, name, lambda own: run(own[0], unflatten(form, own[1:])), given)
     return found(given) if found else None
 
 
@@ -112,15 +128,51 @@ def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], A
     x = given[0]
     if x.device.type not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(*given):
         return None
-    _, spec = tree_flatten((given, ()))  # None would be a leaf
     name = (name, *((t.shape, t.dtype) for t in given))
     found = known.get(name)
     if found is None:
-        found = _remember(known, name, run, given, spec)
+        found = _remember(known, name, lambda own: run(own, None), given)
     return found(given) if found else None
 
 
-def _remember(known: dict[Any, Any], name: Any, run: Run, given: list[Tensor], spec: TreeSpec) -> Any:
+def _name(form: Any, given: list[Any], how: Any) -> tuple[Any, ...] | None:
+    """What a recording is found by: shapes and dtypes; None where not all are tensors of one device."""
+    name, device = [form, how], given[0].device
+    for t in given:
+        if type(t) is not Tensor or t.device != device:
+            return None
+        name += (t.shape, t.dtype)
+    return tuple(name)
+
+
+def flatten(value: Any, leaves: list[Any]) -> Form:
+    """The form of a tensor, or of a tuple, list or dict of such, whose leaves are added to `leaves`.
+
+    What torch's pytree does, for these kinds alone: it would take longer than the step's launch.
+    """
+    kind = type(value)
+    if kind is dict:
+        return dict, tuple(value), tuple([flatten(part, leaves) for part in value.values()])
+    if kind is tuple or kind is list:
+        return kind, None, tuple([flatten(part, leaves) for part in value])
+    leaves.append(value)
+    return None
+
+
+def unflatten(form: Form, leaves: list[Any]) -> Any:
+    """The inverse of `flatten`."""
+    return _build(form, iter(leaves))
+
+
+def _build(form: Form, leaves: Iterator[Any]) -> Any:
+    if form is None:
+        return next(leaves)
+    kind, keys, forms = form
+    parts = [next(leaves) if part is None else _build(part, leaves) for part in forms]
+    return dict(zip(keys, parts, strict=True)) if kind is dict else kind(parts)
+
+
+def _remember(known: dict[Any, Any], name: Any, call: Call, given: list[Tensor]) -> Any:
     """Seen once: None, so that the next time it is recorded; then the recording, or False."""
     if name not in known:
         known[name] = None
@@ -130,8 +182,8 @@ def _remember(known: dict[Any, Any], name: Any, run: Run, given: list[Tensor], s
     _recording.append(True)
     try:
         with torch.inference_mode(False), torch.no_grad():
-            made = Recording(run, given, spec)
-            right = _agrees(made(given), run(*tree_unflatten(given, spec)))
+            made = Recording(call, given)
+            right = _agrees(made(given), call(given))
         known[name] = made if right else False
         why = "its replay gives other numbers"
     except RuntimeError as error:
@@ -144,7 +196,9 @@ def _remember(known: dict[Any, Any], name: Any, run: Run, given: list[Tensor], s
 
 
 def _agrees(found: Any, want: Any) -> bool:
-    return all(_close(x, y) for x, y in zip(tree_flatten(found)[0], tree_flatten(want)[0], strict=True))
+    pairs: tuple[list[Tensor], list[Tensor]] = [], []
+    flatten(found, pairs[0]), flatten(want, pairs[1])
+    return all(_close(x, y) for x, y in zip(*pairs, strict=True))
 
 
 def _close(x: Tensor, y: Tensor) -> bool:
@@ -162,6 +216,5 @@ def _is_free(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _autocast(x: Tensor) -> Any:
-    kind = x.device.type
+def _autocast(kind: str) -> Any:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
