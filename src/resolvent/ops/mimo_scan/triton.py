@@ -123,6 +123,25 @@ def _power(lr, li, tiles, LOG: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _enter(  # type: ignore[no-untyped-def]
+    ENDS, hr, hi, lr, li, row, k, p, stretches, tiles, j, live, BE: tl.constexpr, LOG: tl.constexpr
+):
+    """The state that enters stretch k, from what entered the first."""
+    q = tl.arange(0, BE)
+    before = (q < k)[:, None]
+    at = ((row * stretches + q)[:, None]) * (2 * p) + 2 * j[None, :]
+    er = tl.load(ENDS + at, mask=before & live[None, :], other=0.0)
+    ei = tl.load(ENDS + at + 1, mask=before & live[None, :], other=0.0)
+    wr, wi = _power(lr, li, tiles, LOG)
+    ar, ai = tl.where(before, wr[None, :], 1.0), tl.where(before, wi[None, :], 0.0)
+    first, last = (q == 0)[:, None], (q == BE - 1)[:, None]
+    er = tl.where(first, er + ar * hr[None, :] - ai * hi[None, :], er)
+    ei = tl.where(first, ei + ar * hi[None, :] + ai * hr[None, :], ei)
+    _, _, yr, yi = tl.associative_scan((ar, ai, er, ei), 0, _join)
+    return tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
+
+
+@triton.jit
 def states_kernel(  # type: ignore[no-untyped-def]
     LAM, V, ENDS, START, OUT, H, H0, PARTS, l, p, stretches, tiles,
     BACK: tl.constexpr, BE: tl.constexpr, LOG: tl.constexpr, TILE: tl.constexpr, BN: tl.constexpr,
@@ -136,20 +155,8 @@ def states_kernel(  # type: ignore[no-untyped-def]
     if START is not None:
         hr = tl.load(START + row * (2 * p) + 2 * j, mask=live, other=0.0)
         hi = tl.load(START + row * (2 * p) + 2 * j + 1, mask=live, other=0.0)
-    if ENDS is not None:  # e_0, .., e_{k-1} and what entered the first: a scan with lam^(steps of a stretch)
-        q = tl.arange(0, BE)
-        before = (q < k)[:, None]
-        at = ((row * stretches + q)[:, None]) * (2 * p) + 2 * j[None, :]
-        er = tl.load(ENDS + at, mask=before & live[None, :], other=0.0)
-        ei = tl.load(ENDS + at + 1, mask=before & live[None, :], other=0.0)
-        wr, wi = _power(lr, li, tiles, LOG)
-        ar, ai = tl.where(before, wr[None, :], 1.0), tl.where(before, wi[None, :], 0.0)
-        first = (q == 0)[:, None]
-        er = tl.where(first, er + ar * hr[None, :] - ai * hi[None, :], er)
-        ei = tl.where(first, ei + ar * hi[None, :] + ai * hr[None, :], ei)
-        _, _, yr, yi = tl.associative_scan((ar, ai, er, ei), 0, _join)
-        last = (q == BE - 1)[:, None]
-        hr, hi = tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
+    if ENDS is not None:  # a scan with lam^(steps of a stretch)
+        hr, hi = _enter(ENDS, hr, hi, lr, li, row, k, p, stretches, tiles, j, live, BE, LOG)
     sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     for tile in range(tiles):
         t, there = _steps((k * tiles + tile) * TILE, l, TILE, BACK)
