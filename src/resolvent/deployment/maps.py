@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from resolvent.deployment.flow import Flow
 from resolvent.lowering.eager import CURVES
+from resolvent.lowering.program import end_block
 
 
 class Map(nn.Module):
@@ -113,5 +114,4 @@ class Skipped(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         h = self.branch(self.norm(x, flow) if self.prenorm else x, flow)
-        y = x + h if self.adds else h
-        return y if self.prenorm else self.norm(y, flow)
+        return end_block(x, h, lambda y: self.norm(y, flow), self.prenorm, self.adds)

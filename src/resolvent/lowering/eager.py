@@ -109,8 +109,7 @@ def _keyed_filter(node: p.KeyedFilter, x: Tensor, lengths: Tensor | None) -> Ten
 
 def _skip(node: p.Skip, x: Tensor, lengths: Tensor | None) -> Tensor:
     h = follow(node.branch, follow(node.norm, x, lengths) if node.prenorm else x, lengths)
-    y = x + h if node.adds else h
-    return y if node.prenorm else follow(node.norm, y, lengths)
+    return node.end(x, h, lambda y: follow(node.norm, y, lengths))
 
 
 def _embedding(node: p.Embedding, x: Tensor, lengths: Tensor | None) -> Tensor:

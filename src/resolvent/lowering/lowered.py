@@ -325,8 +325,7 @@ def run_block(block: p.Skip, x: Tensor, layer: Filter | Recurrence) -> Tensor:
     """A residual block in torch's operations."""
     h = columns.norm(block.norm, x) if block.prenorm else x
     h = columns.follow(block.branch[1:], layer(h))
-    y = x + h if block.adds else h
-    return y if block.prenorm else columns.norm(block.norm, y)
+    return block.end(x, h, lambda y: columns.norm(block.norm, y))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

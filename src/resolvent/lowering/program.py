@@ -195,6 +195,15 @@ class Skip(Node):
     def branch(self) -> Chain:
         return *self.layer, *self.scale, *self.mixer, *self.dropout
 
+    def end(self, x: Tensor, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """What leaves the block, from what entered it and what its branch gives."""
+        return end_block(x, h, norm, self.prenorm, self.adds)
+
+
+def end_block(x: Tensor, h: Tensor, norm: Callable[[Tensor], Tensor], prenorm: bool, adds: bool) -> Tensor:
+    y = x + h if adds else h
+    return y if prenorm else norm(y)
+
 
 # -- a whole model -----------------------------------------------------------------------------------------------------
 

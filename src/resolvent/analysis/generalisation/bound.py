@@ -92,8 +92,7 @@ def selective_capacity(norms: SelectiveNorms) -> Capacity:
         True
     """
     log_s1, log_s2 = log_sums(norms.log_rho, norms.T)
-    step, n_d = norms.widest_step, norms.N * norms.d
-    B_u, B_w, B_B, B_C = (_log(v) for v in (norms.B_u, norms.B_w, norms.B_B, norms.B_C))
+    step, n_d, (B_u, B_w, B_B, B_C) = norms.widest_step, norms.N * norms.d, _log_bounds(norms)
     M_B, M_C, M_w, M_q, M_A = (_log(norms.one_norm(k)) for k in ("B", "C", "w", "q", "A"))
     log_step, out = _log(step), B_w + B_B + B_C + 3 * B_u
     drift = out + _add(log_s1, log_step + _log(norms.B_A) + log_s2)  # of eps_p + eps_q in (70)
@@ -119,8 +118,7 @@ def attention_capacity(norms: SelectiveNorms) -> Capacity:
         >>> rv.analysis.attention_capacity(norms).value > 0
         True
     """
-    log_T, n_d = math.log(norms.T), norms.N * norms.d
-    B_u, B_w, B_B, B_C = (_log(v) for v in (norms.B_u, norms.B_w, norms.B_B, norms.B_C))
+    log_T, n_d, (B_u, B_w, B_B, B_C) = math.log(norms.T), norms.N * norms.d, _log_bounds(norms)
     M_B, M_C, M_w = (_log(norms.one_norm(k)) for k in ("B", "C", "w"))
     pairs = {
         "W_B": (2 * (B_u + M_B) + _log(math.log(2 * n_d + 1)), log_T + B_w + B_C + 2 * B_u),
@@ -128,6 +126,11 @@ def attention_capacity(norms: SelectiveNorms) -> Capacity:
         "w": (2 * (log_T + B_B + B_C + 3 * B_u + M_w) + _log(math.log(2 * norms.d + 1)), 0.0),
     }
     return _capacity(pairs, log_T + B_w + B_B + B_C + 3 * B_u)
+
+
+def _log_bounds(norms: SelectiveNorms) -> tuple[float, ...]:
+    """ln of B_u, B_w, B_B and B_C."""
+    return tuple(_log(v) for v in (norms.B_u, norms.B_w, norms.B_B, norms.B_C))
 
 
 def generalisation_bound(

@@ -86,10 +86,7 @@ def _sqrt(module: Any, lanes: Any) -> Any:
 def _write_norm(group: int) -> Any:
     """normed(eps, (z, gamma, beta, out, rstd), d): z becomes unit."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        eps, places, d = args
-        row = _Row(builder, eps.type, d, group)
-        addresses = [builder.extract_value(places, k) for k in range(5)]
+    def write(builder: Any, row: _Row, eps: Any, addresses: list[Any]) -> None:
         z, gamma, beta, out = (row.array(a) for a in addresses[:4])
         (total,) = row.loop(1, lambda i, s: [builder.fadd(s, row.load(z, i), flags=LOOSE)])
         mean = row.spread(row.mean(total))
@@ -112,18 +109,14 @@ def _write_norm(group: int) -> Any:
             return []
 
         row.loop(0, written)
-        return context.get_dummy_value()
 
-    return _of_five(generate)
+    return _intrinsic(group, write)
 
 
 def _write_slope(group: int) -> Any:
     """sloped(like, (g, unit, gamma, rstd, gz), d): gz may be g itself."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        like, places, d = args
-        row = _Row(builder, like.type, d, group)
-        addresses = [builder.extract_value(places, k) for k in range(5)]
+    def write(builder: Any, row: _Row, like: Any, addresses: list[Any]) -> None:
         g, unit, gamma, gz = (row.array(addresses[k]) for k in (0, 1, 2, 4))
 
         def sums(i: Any, plain: Any, along: Any) -> list[Any]:
@@ -141,13 +134,18 @@ def _write_slope(group: int) -> Any:
             return []
 
         row.loop(0, written)
-        return context.get_dummy_value()
 
-    return _of_five(generate)
+    return _intrinsic(group, write)
 
 
-def _of_five(generate: Any) -> Any:
+def _intrinsic(group: int, write: Callable[[Any, _Row, Any, list[Any]], None]) -> Any:
     """Code for numba of (number, five addresses, d)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, places, d = args
+        addresses = [builder.extract_value(places, k) for k in range(5)]
+        write(builder, _Row(builder, number.type, d, group), number, addresses)
+        return context.get_dummy_value()
 
     def typed(context: Any, number: Any, places: Any, d: Any) -> Any:
         return types.void(number, types.UniTuple(types.int64, 5), types.int64), generate

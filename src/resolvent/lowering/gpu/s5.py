@@ -59,5 +59,4 @@ def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
         y = columns.follow(block.branch[1:], torch.addcmul(y, h, w.D))
     if w.end is not None:
         return skip_norm(x, y, w.end, AXIS)
-    y = x + y if block.adds else y
-    return y if block.prenorm else columns.norm(block.norm, y)
+    return block.end(x, y, lambda y: columns.norm(block.norm, y))

@@ -63,31 +63,34 @@ def _inputs(at: Any, sizes: Any, started: int, marks: int, dtype: Any) -> kernel
     )
 
 
+@njit
+def _open(table: Any, addresses: int, dtype: Any) -> Any:
+    """What a kernel is handed: the table and the sizes in it, the addresses behind them, and the inputs."""
+    w = carray(table, HEAD + 7 + addresses)
+    lanes, b, l, d, reverse, started, marks = w[HEAD : HEAD + 7]
+    at = w[HEAD + 7 :]
+    return w, lanes, (b, l, d), reverse != 0, at, _inputs(at, (b, l, d), started, marks, dtype)
+
+
 def _forward_kernel(dtype: Any) -> Any:
     def body(table: Any) -> None:
-        w = carray(table, HEAD + 14)
-        lanes, b, l, d, reverse, started, marks = w[HEAD : HEAD + 7]
-        at = w[HEAD + 7 :]
-        x = _inputs(at, (b, l, d), started, marks, dtype)
-        kernels.forward_tasks(share(w), lanes, x, carray(pointer(at[6], dtype), (b, l, d)), reverse != 0)
+        w, lanes, size, reverse, at, x = _open(table, 7, dtype)
+        kernels.forward_tasks(share(w), lanes, x, carray(pointer(at[6], dtype), size), reverse)
 
     return kernel(body)
 
 
 def _backward_kernel(dtype: Any) -> Any:
     def body(table: Any) -> None:
-        w = carray(table, HEAD + 20)
-        lanes, b, l, d, reverse, started, marks = w[HEAD : HEAD + 7]
-        at = w[HEAD + 7 :]
-        x = _inputs(at, (b, l, d), started, marks, dtype)
-        h, g = carray(pointer(at[6], dtype), (b, l, d)), carray(pointer(at[7], dtype), (b, l, d))
+        w, lanes, size, reverse, at, x = _open(table, 13, dtype)
+        h, g, small = carray(pointer(at[6], dtype), size), carray(pointer(at[7], dtype), size), (size[0], size[2])
         out = kernels.Gradients(
-            carray(pointer(at[8], dtype), (b, l, d)),
-            carray(pointer(at[9], dtype), (b, l, d)),
-            carray(pointer(at[10], dtype), (b, l, d)),
-            carray(pointer(at[11], dtype), (b, d)),
-            carray(pointer(at[12], dtype), (b, d)),
+            carray(pointer(at[8], dtype), size),
+            carray(pointer(at[9], dtype), size),
+            carray(pointer(at[10], dtype), size),
+            carray(pointer(at[11], dtype), small),
+            carray(pointer(at[12], dtype), small),
         )
-        kernels.backward_tasks(share(w), lanes, x, h, g, out, reverse != 0)
+        kernels.backward_tasks(share(w), lanes, x, h, g, out, reverse)
 
     return kernel(body)
