@@ -45,6 +45,13 @@ def no_streaming(layer: Layer, what: str) -> str:
     )
 
 
+def check_one_direction(layer: Layer) -> None:
+    """Before a layer is seen as a system."""
+    if layer.bidirectional:
+        name = type(layer).__name__
+        raise ValueError(f"{name}: a bidirectional layer is no causal system; build it with bidirectional=False.")
+
+
 def check_perturbation(where: str, init: str, size: Any) -> None:
     """The size ||E|| / ||A|| of a layer that starts from PTD; None was not given."""
     if size is None:

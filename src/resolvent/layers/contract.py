@@ -347,6 +347,12 @@ def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> li
     return [{"params": params, **dict(key)} for key, params in groups.items()]
 
 
+def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:
+    """The papers' rule for state parameters: an own learning rate and no weight decay."""
+    own: dict[str, Any] = {"weight_decay": 0.0} if lr is None else {"lr": lr, "weight_decay": 0.0}
+    return dict.fromkeys(names, own)
+
+
 def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Turn each sequence of x (b, l, ...) around within its own length; padding stays where it is."""
     if lengths is None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd, ptd
 from resolvent.layers import checks, siso
-from resolvent.layers.contract import Layer, Spec, State, group_parameters
+from resolvent.layers.contract import Layer, Spec, State, group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, where
@@ -94,7 +94,7 @@ class DSS(Layer):
 
     def system(self) -> System:
         """The discrete systems of all channels as a bank (d,); for "softmax" that of the declared length."""
-        siso.check_one_direction(self)
+        checks.check_one_direction(self)
         bank = self._bank(self._require_length("system()"))
         gain = torch.ones_like(bank.lam) if bank.gain is None else bank.gain
         lam, B, C = (t.to(self.complex_dtype) for t in (bank.lam, gain[..., None], bank.weight[:, None] / 2))
@@ -102,7 +102,7 @@ class DSS(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         names = ("log_dt", "decay", "frequency", "W", "W_back")
-        return group_parameters(self, siso.optim_overrides(names, self.lr))
+        return group_parameters(self, optim_overrides(names, self.lr))
 
     # -- runs ------------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class EMA(Layer):
 
     def system(self) -> System:
         """The discrete systems of all channels as a bank (d,): the linear part, before SiLU."""
-        siso.check_one_direction(self)
+        checks.check_one_direction(self)
         q, B = (t.to(self.dtype) for t in self._recurrence(0))
         C = self.eta[0] / math.sqrt(self.d_state)
         return System(Diagonal(q), B[..., None], C[:, None], self.omega[:, None, None], 1.0)

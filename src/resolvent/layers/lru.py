@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.contract import Layer, Spec, group_parameters, optim_overrides
 from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced
@@ -84,8 +84,7 @@ class LRU(Layer):
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
-        if self.bidirectional:
-            raise ValueError(checks.no_streaming(self, "system()"))
+        checks.check_one_direction(self)
         lam, B_bar = self.discrete()
         return conjugate_closed(lam, B_bar, torch.view_as_complex(self.C) / 2, torch.diag(self.D), 1.0)
 
@@ -94,8 +93,7 @@ class LRU(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """nu, theta, gamma and B without weight decay, at their own learning rate; the rest plain."""
-        own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
-        return group_parameters(self, dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B"), own))
+        return group_parameters(self, optim_overrides(("nu_log", "theta_log", "gamma_log", "B"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
         lam, B_bar = self.discrete()

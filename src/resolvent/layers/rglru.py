@@ -110,8 +110,7 @@ class RGLRU(Layer):
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
         checks.check_sequence(self, x, None)
-        if self.bidirectional:
-            raise ValueError("RGLRU: a bidirectional layer has no causal system; build it with bidirectional=False.")
+        checks.check_one_direction(self)
         x = x.to(self.dtype)
         a, gain = self._gates(x, (torch.arange(x.shape[1], device=x.device) == 0)[:, None])  # (b, l, d)
         B = gain.mT[..., None, None]  # (b, d, l, 1, 1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.init import timestep
 from resolvent.layers import checks, siso
-from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.contract import Layer, Spec, group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
@@ -95,7 +95,7 @@ class S4(Layer):
 
     def system(self) -> System:
         """The discrete systems of all channels as a bank (d,): DPLR over both conjugate halves, or dense for "zoh"."""
-        siso.check_one_direction(self)
+        checks.check_one_direction(self)
         D, dt = self.D[:, None, None], timestep.positive(self.log_dt)
         if self.discretisation == "zoh":
             bank = self._bank()
@@ -110,7 +110,7 @@ class S4(Layer):
         return System(DPLR(lam[..., 0], P, Q), B, both, D.to(self.complex_dtype), dt)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
+        return group_parameters(self, optim_overrides(("log_decay", "frequency", "P", "B", "log_dt"), self.lr))
 
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
 from resolvent.layers import checks, siso
-from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
+from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, tensor_of
@@ -96,7 +96,7 @@ class S4D(Layer):
 
     def system(self) -> System:
         """The discrete systems of all channels as a bank (d,), with both members of each conjugate pair."""
-        siso.check_one_direction(self)
+        checks.check_one_direction(self)
         lam_bar, B_bar, dt = self._discrete()
         own = self.dtype if self.frequency is None else self.complex_dtype
         lam_bar, B_bar, C = (t.to(own) for t in (lam_bar, B_bar[..., None], self._complex(self.C)[:, None]))
@@ -117,7 +117,7 @@ class S4D(Layer):
         self.C.copy_(torch.view_as_real((C[:, 0] * B[..., 0]).resolve_conj()))
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        return group_parameters(self, siso.optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
+        return group_parameters(self, optim_overrides(("log_decay", "frequency", "B", "log_dt"), self.lr))
 
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)

@@ -22,7 +22,7 @@ from torch.nn.functional import linear
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters
+from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters, optim_overrides
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced
@@ -120,8 +120,7 @@ class S5(Layer):
 
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
-        if self.bidirectional:
-            raise ValueError(checks.no_streaming(self, "system()"))
+        checks.check_one_direction(self)
         lam_bar, B_bar = self.discrete()
         C = torch.view_as_complex(self.C) * (self.scale / 2)
         return conjugate_closed(lam_bar, B_bar, C, torch.diag(self.D), 1.0)
@@ -140,8 +139,7 @@ class S5(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """lam, B and log_step without weight decay, at their own learning rate; the rest plain."""
-        own: dict[str, Any] = {"weight_decay": 0.0} if self.lr is None else {"weight_decay": 0.0, "lr": self.lr}
-        return group_parameters(self, dict.fromkeys(("lam", "B", "log_step"), own))
+        return group_parameters(self, optim_overrides(("lam", "B", "log_step"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
         lam_bar, B_bar = self.discrete()

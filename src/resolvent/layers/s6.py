@@ -139,8 +139,7 @@ class S6(Layer):
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
         checks.check_sequence(self, x, None)
-        if self.bidirectional:
-            raise ValueError("S6: a bidirectional layer has no causal system; build it with bidirectional=False.")
+        checks.check_one_direction(self)
         dt, B, C = self._select(x.to(self.dtype))
         return selective_system(dt, self._A(), B, C, self.D)
 

@@ -87,8 +87,7 @@ class ScalarS6(Layer):
     def linearise(self, x: Tensor) -> System:
         """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
         checks.check_sequence(self, x, None)
-        if self.bidirectional:
-            raise ValueError("ScalarS6: a bidirectional layer has no causal system; build it with bidirectional=False.")
+        checks.check_one_direction(self)
         x = x.to(self.dtype)
         dt, B, C = self._select(x)
         return selective_system(dt.expand_as(x), self.A, B, C, x.new_zeros(self.d_model))

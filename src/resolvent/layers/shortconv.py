@@ -75,10 +75,7 @@ class ShortConv(Layer):
 
         The bias is an offset and no part of a linear map: layer(x) = system().simulate(x) + bias.
         """
-        if self.bidirectional:
-            raise ValueError(
-                "ShortConv: a bidirectional layer has no causal system; build it with bidirectional=False."
-            )
+        checks.check_one_direction(self)
         d, w = self.weight.shape
         shift = torch.diag(self.weight.new_ones(w - 1), -1)  # (w, w)
         enter = torch.eye(w, 1, dtype=self.weight.dtype, device=self.weight.device)  # (w, 1)

@@ -140,17 +140,3 @@ def in_basis(V: Tensor, d: int, factor: Tensor | None = None) -> nn.Parameter:
     C_0 = torch.randn(d, V.shape[0], dtype=torch.float64)
     C = C_0.to(V.dtype) @ V.to(C_0.device)
     return pairs(C if factor is None else C * factor.to(C.device))
-
-
-def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:
-    """The papers' rule for state parameters: an own learning rate and no weight decay."""
-    own: dict[str, Any] = {"weight_decay": 0.0} if lr is None else {"lr": lr, "weight_decay": 0.0}
-    return dict.fromkeys(names, own)
-
-
-def check_one_direction(layer: Layer) -> None:
-    if layer.bidirectional:
-        raise ValueError(
-            f"{type(layer).__name__}.system: a bidirectional layer is not one causal system; "
-            "build it with bidirectional=False to get its system."
-        )
