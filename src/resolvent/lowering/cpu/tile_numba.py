@@ -14,10 +14,11 @@ Imported by compiled backends only, because numba is an extra.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
@@ -163,10 +164,24 @@ def _spread(builder: Any, number: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(index, WIDTH), [index(0)] * WIDTH))
 
 
-_whole, _four, _one = (_slide(R, False) for R in (PAD, 4, 1))
-_whole_onto, _four_onto, _one_onto = (_slide(R, True) for R in (PAD, 4, 1))
-_six, _four_rows, _row = (_tile(R, _VECTORS, False) for R in (_ROWS, 4, 1))
-_six_thin, _four_thin, _row_thin = (_tile(R, 1, False) for R in (_ROWS, 4, 1))
+def _by_rows(most: int, make: Callable[[int], Any]) -> Any:
+    """run(R, ...) in compiled code: the piece that was made for R of `most`, four or one rows."""
+    whole, four, one = (make(R) for R in (most, 4, 1))
+
+    @njit(inline="always")
+    def run(R: int, like: Any, factors: Any, source: Any, place: Any, depth: int) -> None:
+        if most == R:
+            whole(like, factors, source, place, depth)
+        elif R == 4:
+            four(like, factors, source, place, depth)
+        else:
+            one(like, factors, source, place, depth)
+
+    return run
+
+
+_map, _map_thin = _by_rows(_ROWS, lambda R: _tile(R, _VECTORS, False)), _by_rows(_ROWS, lambda R: _tile(R, 1, False))
+_convolve, _convolve_onto = (_by_rows(PAD, lambda R, onto=onto: _slide(R, onto)) for onto in (False, True))
 
 
 def map_rows(dtype: Any) -> int:
@@ -184,18 +199,9 @@ def map_rows(dtype: Any) -> int:
                 left = rows - i
                 R = _ROWS if left >= _ROWS and left != 8 else (4 if left >= 4 else 1)  # 8 are two fours
                 if whole:
-                    if R == _ROWS:
-                        _six(like, factors, source, place, depth)
-                    elif R == 4:
-                        _four_rows(like, factors, source, place, depth)
-                    else:
-                        _row(like, factors, source, place, depth)
-                elif R == _ROWS:
-                    _six_thin(like, factors, source, place, depth)
-                elif R == 4:
-                    _four_thin(like, factors, source, place, depth)
+                    _map(R, like, factors, source, place, depth)
                 else:
-                    _row_thin(like, factors, source, place, depth)
+                    _map_thin(R, like, factors, source, place, depth)
                 i += R
 
     return leaf(body)
@@ -219,18 +225,9 @@ def convolve_rows(dtype: Any) -> int:
                 factors = k + (c * (PAD + l) + (l - 1 if back else PAD + t)) * size
                 source, place = (x + first * gap + c * WIDTH * size, gap), (y + t * gap + c * WIDTH * size, gap)
                 if back == 2:
-                    if R == PAD:
-                        _whole_onto(like, factors, source, place, depth)
-                    elif R == 4:
-                        _four_onto(like, factors, source, place, depth)
-                    else:
-                        _one_onto(like, factors, source, place, depth)
-                elif R == PAD:
-                    _whole(like, factors, source, place, depth)
-                elif R == 4:
-                    _four(like, factors, source, place, depth)
+                    _convolve_onto(R, like, factors, source, place, depth)
                 else:
-                    _one(like, factors, source, place, depth)
+                    _convolve(R, like, factors, source, place, depth)
                 t += R
 
     return leaf(body)
