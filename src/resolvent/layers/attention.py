@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from resolvent.layers import checks
 from resolvent.layers.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
-from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.groups import group_parameters
 
 
 class Attention(Layer):

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
+from resolvent.layers.groups import group_parameters
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
@@ -336,21 +337,6 @@ class Layer(Freezable, ABC):
 def _tells(name: str, layer: nn.Module, default: Any) -> bool:
     value = getattr(layer, name)
     return isinstance(value, int | float | str) and (name in ("d_model", "d_state") or value != default)
-
-
-def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameters into groups: `special` maps a name to its overrides; the rest form one plain group."""
-    groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
-    for name, parameter in layer.named_parameters():
-        key = tuple(sorted(special.get(name, {}).items()))
-        groups.setdefault(key, []).append(parameter)
-    return [{"params": params, **dict(key)} for key, params in groups.items()]
-
-
-def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:
-    """The papers' rule for state parameters: an own learning rate and no weight decay."""
-    own: dict[str, Any] = {"weight_decay": 0.0} if lr is None else {"lr": lr, "weight_decay": 0.0}
-    return dict.fromkeys(names, own)
 
 
 def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec, group_parameters, optim_overrides
+from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from resolvent.init import timestep
 from resolvent.layers import checks, siso
-from resolvent.layers.contract import Layer, Spec, group_parameters, optim_overrides
+from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters

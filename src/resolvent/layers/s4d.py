@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from resolvent.init import timestep
 from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
 from resolvent.layers import checks, siso
-from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters, optim_overrides
+from resolvent.layers.contract import Layer, Spec, at_lengths
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DiagonalBank, inside, wide, wide_all
 from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, tensor_of

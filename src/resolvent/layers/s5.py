@@ -22,7 +22,8 @@ from torch.nn.functional import linear
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec, at_lengths, group_parameters, optim_overrides
+from resolvent.layers.contract import Layer, Spec, at_lengths
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resolvent.layers import checks
-from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.groups import group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
 from resolvent.ops.selective_scan import selective_scan
 from resolvent.ssm.system import System

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import check_ring
 from resolvent.layers import checks
-from resolvent.layers.contract import Layer, Spec, group_parameters
+from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.groups import group_parameters
 from resolvent.layers.l2ru import run as l2ru_run
 from resolvent.layers.l2ru.forms import (
     LOG_LIMIT,

@@ -181,7 +181,7 @@ def _by_rows(most: int, make: Callable[[int], Any]) -> Any:
 
 
 _map, _map_thin = _by_rows(_ROWS, lambda R: _tile(R, _VECTORS, False)), _by_rows(_ROWS, lambda R: _tile(R, 1, False))
-_convolve, _convolve_onto = (_by_rows(PAD, lambda R, onto=onto: _slide(R, onto)) for onto in (False, True))
+_convolve, _convolve_onto = _by_rows(PAD, lambda R: _slide(R, False)), _by_rows(PAD, lambda R: _slide(R, True))
 
 
 def map_rows(dtype: Any) -> int:
