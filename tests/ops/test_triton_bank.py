@@ -8,7 +8,7 @@ import triton_interpreter  # noqa: F401
 from torch import Tensor
 
 from resolvent.layers import dss, ema, s4d
-from resolvent.ops.bank_scan import operation, triton
+from resolvent.ops.bank_scan import dense, operation, triton
 from resolvent.ops.bank_scan.operation import Plan, run_by_torch
 from resolvent.ops.modes.operation import Modes
 
@@ -103,3 +103,38 @@ def test_under_autograd(order: int) -> None:
 
     for g, w in zip(slopes(torch.float32), slopes(torch.float64), strict=True):
         assert (g.double() - w).norm() <= 1e-4 * w.norm()
+
+
+@pytest.mark.parametrize(
+    ("l", "start", "lengths"), [(16, True, None), (1, False, None), (80, True, None), (50, False, (50, 7, 1))]
+)
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_dense_bank(l: int, start: bool, lengths: tuple[int, ...] | None, order: int) -> None:
+    """Values and gradients under autograd, from A, B, C and D."""
+    torch.manual_seed(0)
+    b = 3
+    given = [torch.randn(b, l, 3).double(), torch.randn(b, 3, 5).double(), *dense.example(HERE)]
+    ends, weights = None if lengths is None else torch.tensor(lengths), torch.randn(b, 3, 5)
+
+    def slopes(dtype: torch.dtype) -> list[Tensor]:
+        own = [t.detach().to(dtype).requires_grad_() for t in given]
+        x, h0 = own[0], own[1] if start else None
+        tables = dense.make_tables(own[2:], 16)
+        if dtype == torch.float32:
+            y, end = dense._DenseBankScan.apply(torch.float32, ends, x, h0, *tables)
+        else:
+            y, end = dense.run_by_torch(tables, x, h0, ends)
+        total = y.square().sum() + (end * weights).sum()
+        found = torch.autograd.grad(total, own, create_graph=order == 2, materialize_grads=True)
+        if order == 2:
+            total = sum(t.square().sum() for t in found)
+            found = torch.autograd.grad(total, own, materialize_grads=True)
+        return [y, end, *found]
+
+    for i, (g, w) in enumerate(zip(slopes(torch.float32), slopes(torch.float64), strict=True)):
+        assert (g.double() - w).norm() <= 5e-5 * w.norm(), i
+
+
+def test_a_probe_of_the_dense_bank() -> None:
+    for dtype in operation.CLOSE:
+        assert dense.agrees(triton, HERE, dtype)

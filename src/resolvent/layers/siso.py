@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
-from resolvent.ops.bank_scan import bank_scan, serves
+from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
@@ -39,6 +39,9 @@ def sequence(
     if isinstance(bank, Source) and serves(bank, x, start):
         y, end = _scan(layer, bank, x, start, lengths, False, key)
         return y, end if bank.modes.kind is Kind.EMA else torch.view_as_complex(end.unflatten(-1, (-1, 2)))
+    if isinstance(bank, DenseSource) and serves_dense(x, start, bank.states):
+        y, end = _scan_dense(layer, bank, x, start, lengths, False, key)
+        return y, torch.view_as_complex(end.unflatten(-1, (-1, 2)))
     blocks, run = _blocks(layer, bank, x, False, key)
     y, end = run(blocks, x, start, lengths)
     whole = blocks.carry.whole
@@ -49,6 +52,8 @@ def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
     if isinstance(bank, Source) and serves(bank, x, None):
         return _scan(layer, bank, x, None, None, delay, f"backward {key}")[0]
+    if isinstance(bank, DenseSource) and serves_dense(x, None, bank.states):
+        return _scan_dense(layer, bank, x, None, None, delay, f"backward {key}")[0]
     blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
     y: Tensor = run(blocks, x, None)[0]
     return y
@@ -63,6 +68,14 @@ def _scan(
         return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
 
     return bank_scan(source, x, h, lengths, delay, torch.bfloat16 if half_products(x) else torch.float32, keep)
+
+
+def _scan_dense(
+    layer: Layer, source: DenseSource, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
+) -> tuple[Tensor, Tensor]:
+    T = steps_of(x, h)
+    blocks = layer.cached(f"dense {T} {key}", lambda: source.blocks(T, delay))
+    return dense_bank_scan(blocks, x, h, lengths, torch.bfloat16 if half_products(x) else torch.float32)
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:

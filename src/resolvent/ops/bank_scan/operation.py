@@ -65,9 +65,7 @@ def bank_scan(
     h0 (b, d, s) or None. `keep(key, make)` gives the tables that `frozen()` keeps, or None outside of it: they are then
     made with the pass, which hands gradients to the parameters.
     """
-    l = x.shape[1]
-    fitting = [T for T in STEPS if h0 is None or l % T == 0]
-    T = next((t for t in reversed(fitting) if t >= l), fitting[0])
+    T = choose_steps(x.shape[1], h0 is not None)
     plan = Plan(source.modes, source.option, T, delay, dtype)
     tables = keep(f"bank {T} {dtype} {delay}", lambda: _make_tables(plan, source.parameters))
     lengths = None if lengths is None else lengths.to(x.device)
@@ -76,8 +74,14 @@ def bank_scan(
     return y, end
 
 
+def choose_steps(l: int, starts: bool) -> int:
+    """Steps of a block: a start from a state needs blocks that begin with it."""
+    fitting = [T for T in STEPS if not starts or l % T == 0]
+    return next((T for T in reversed(fitting) if l <= T), fitting[0])
+
+
 def _make_tables(plan: Plan, parameters: Sequence[Tensor]) -> Any:
-    return _load().make_tables(plan.modes.kind, parameters, plan.T, plan.delay, plan.dtype)
+    return load_kernels().make_tables(plan.modes.kind, parameters, plan.T, plan.delay, plan.dtype)
 
 
 def run_by_torch(
@@ -102,12 +106,12 @@ class _BankScan(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, tables: Any, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
-        kernels = _load()
+        kernels = load_kernels()
         if tables is None:
             tables = _make_tables(plan, parameters)
         y, end, kept = kernels.run(tables, x, h0, lengths)
         learn = any(ctx.needs_input_grad[5:])
-        ctx.save_for_backward(x, h0, lengths, *tables, kept.rows if learn else None, *parameters)
+        ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *parameters)
         ctx.plan, ctx.learn = plan, learn
         ctx.set_materialize_grads(False)
         return y, end
@@ -116,7 +120,7 @@ class _BankScan(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         x, h0, lengths, ahead, back, whole, rows, *parameters = ctx.saved_tensors
-        plan, kernels = ctx.plan, _load()
+        plan, kernels = ctx.plan, load_kernels()
         tables = kernels.Tables(ahead, back, whole)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         if by_graph_only(*(g for g in gradients if g is not None)):
@@ -149,7 +153,7 @@ def _by_graph(ctx: Any, saved: tuple[Any, ...], gradients: Sequence[Tensor | Non
 # -- where the kernels run ---------------------------------------------------------------------------------------------
 
 
-def _load() -> Any:
+def load_kernels() -> Any:
     from resolvent.ops.bank_scan import triton as bank_triton
 
     return bank_triton
@@ -178,4 +182,4 @@ def _candidates(modes: Modes) -> tuple[Candidate, ...]:
     def probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
         return all(agrees(kernels, modes, device, kind) for kind in CLOSE)
 
-    return triton_or(nothing, _load, probe)
+    return triton_or(nothing, load_kernels, probe)

@@ -26,6 +26,7 @@ from resolvent.ops.modes.operation import Kind
 from resolvent.runtime.launch import on_device
 
 CHANNELS = 64  # of a tile that is laid out anew
+SEQUENCES = 32  # of a program of a dense carry
 BLOCKS = 16  # that a program of the carry reads at a time
 
 
@@ -34,7 +35,8 @@ class Tables(NamedTuple):
 
     ahead: Tensor  # (d, T, T + s), row j: K_{j-i} for i <= j, then C A^{j+1}
     back: Tensor  # (d, T, T + s), row i: K_{j-i} for j >= i, then A^{T-1-i} B
-    whole: Tensor  # (d, n, 2), or (d, n) of real numbers
+    whole: Tensor  # (d, n, 2), or (d, n) of real numbers; of a dense bank (d, s, s), transposed
+    dense: bool = False
 
     @property
     def steps(self) -> int:
@@ -72,41 +74,50 @@ def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) ->
     rows = _lay_in(x, m, tables, lengths)
     z = torch.bmm(rows[:, :, :T], tables.back[:, :, T:])
     end = torch.empty((b, d, s), dtype=torch.float32, device=x.device)
-    with on_device(x):
-        kernels.carry_kernel[(d * b,)](
-            tables.whole, z, h0, rows[:, :, T:], end, b, d, m, *_sizes(tables, m), num_warps=1
-        )
+    if tables.dense:
+        _carry_dense(tables, z, h0, rows[:, :, T:], end, b, back=False)
+    else:
+        with on_device(x):
+            kernels.carry_kernel[(d * b,)](
+                tables.whole, z, h0, rows[:, :, T:], end, b, d, m, *_sizes(tables, m), num_warps=1
+            )
     y = torch.bmm(rows, tables.ahead.mT)
     return _lay_out(y, x.shape, x.dtype, lengths), end, Rows(rows, lengths, x.shape)
 
 
 def gradients(
     tables: Tables, kept: Rows, gy: Tensor, g_end: Tensor | None, *, start: bool, learn: bool
-) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
-    """∂x, with `start` ∂h0, and with `learn` the tables' gradients: the product (d, T + s, T + s) and A^T's parts."""
+) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor | None] | None]:
+    """∂x, with `start` ∂h0, and with `learn` the tables' gradients: the product (d, T + s, T + s) and A^T's parts.
+
+    Those of a dense A^T stand in the product.
+    """
     T, (b, _, d) = tables.steps, kept.shape
     m = kept.rows.shape[1] // b
     s = tables.ahead.shape[2] - T
     g_rows = _lay_in(gy, m, tables, kept.lengths)
     g = torch.bmm(g_rows[:, :, :T], tables.ahead[:, :, T:])
     g_h0 = torch.empty((b, d, s), dtype=torch.float32, device=gy.device) if start else None
-    parts = torch.empty((d, b, s), dtype=torch.float32, device=gy.device) if learn else None
-    states = kept.rows[:, :, T:] if learn else None
-    with on_device(gy):
-        kernels.carry_back_kernel[(d * b,)](
-            tables.whole, g, g_end, states, g_rows[:, :, T:], g_h0, parts, b, d, m, *_sizes(tables, m), num_warps=1
-        )
+    parts = None
+    if tables.dense:
+        _carry_dense(tables, g, g_end, g_rows[:, :, T:], g_h0, b, back=True)
+    else:
+        parts = torch.empty((d, b, s), dtype=torch.float32, device=gy.device) if learn else None
+        states = kept.rows[:, :, T:] if learn else None
+        with on_device(gy):
+            kernels.carry_back_kernel[(d * b,)](
+                tables.whole, g, g_end, states, g_rows[:, :, T:], g_h0, parts, b, d, m, *_sizes(tables, m), num_warps=1
+            )
     gx = _lay_out(torch.bmm(g_rows, tables.back.mT), kept.shape, gy.dtype, kept.lengths)
-    if parts is None:
-        return gx, g_h0, None
-    return gx, g_h0, (_product(kept.rows.mT, g_rows), parts)
+    return gx, g_h0, (_product(kept.rows.mT, g_rows), parts) if learn else None
 
 
 def parameter_gradients(
-    kind: Kind, parameters: Sequence[Tensor], found: tuple[Tensor, Tensor], T: int, delay: bool
+    kind: Kind, parameters: Sequence[Tensor], found: tuple[Tensor, Tensor | None], T: int, delay: bool
 ) -> list[Tensor]:
     """From the product and the parts that `gradients` gives."""
     product, parts = found
+    assert parts is not None
     own, D, (d, n), like = modes.unpack_parameters(kind, parameters)
     width, b = product.shape[-1], parts.shape[1]
     slopes, out, last = modes.empty_gradients(kind, parameters, d, like, None if delay else D)
@@ -117,6 +128,18 @@ def parameter_gradients(
             **modes.kernel_sizes(kind, own, n, T, delay), num_warps=4,
         )  # fmt: skip
     return modes.sum_shared(kind, slopes)
+
+
+def _carry_dense(
+    tables: Tables, z: Tensor, h0: Tensor | None, rows: Tensor, end: Tensor | None, b: int, back: bool
+) -> None:
+    d, count, s = z.shape
+    precision = "tf32" if z.dtype == torch.bfloat16 else "tf32x3"  # three products make up float32
+    with on_device(z):
+        kernels.dense_carry_kernel[(d, triton.cdiv(b, SEQUENCES))](
+            tables.whole, z, h0, rows, end, b, d, count // b, s, tables.ahead.shape[2], BACK=back,
+            PRECISION=precision, BB=SEQUENCES, BS=max(16, triton.next_power_of_2(s)), num_warps=4,
+        )  # fmt: skip
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -168,3 +168,33 @@ def carry_back_kernel(  # type: ignore[no-untyped-def]
         _store(G_H0, (i * d + c) * n + j, cr, ci, live, PAIR)
     if PARTS is not None:
         _store(PARTS, row * n + j, sr, si, live, PAIR)
+
+
+@triton.jit
+def dense_carry_kernel(  # type: ignore[no-untyped-def]
+    P, Z, H0, ROWS, END, b, d, m, s, width,
+    BACK: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
+    """h_{k+1} = h_k P + z_k for BB sequences of one channel, P (d, s, s); with BACK from the last block, by P'.
+
+    Z (d, b m, s); what enters each block goes to ROWS (d, b m, width), what leaves the last to END (b, d, s), if any.
+    """
+    c, i, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BB + tl.arange(0, BB), tl.arange(0, BS)
+    square = (j < s)[:, None] & (j < s)[None, :]
+    if BACK:
+        matrix = tl.load(P + c * s * s + j[None, :] * s + j[:, None], mask=square, other=0.0)
+    else:
+        matrix = tl.load(P + c * s * s + j[:, None] * s + j[None, :], mask=square, other=0.0)
+    live = (i < b)[:, None] & (j < s)[None, :]
+    outer = (i.to(tl.int64) * d + c)[:, None] * s + j[None, :]
+    h = tl.zeros((BB, BS), tl.float32)
+    if H0 is not None:
+        h = tl.load(H0 + outer, mask=live, other=0.0)
+    for step in range(m):
+        k = m - 1 - step if BACK else step
+        row = ((c * b + i) * m + k)[:, None]
+        z = tl.load(Z + row * s + j[None, :], mask=live, other=0.0).to(tl.float32)
+        tl.store(ROWS + row * width + j[None, :], h.to(ROWS.dtype.element_ty), mask=live)
+        h = tl.dot(h, matrix, z, input_precision=PRECISION)
+    if END is not None:
+        tl.store(END + outer, h, mask=live)

@@ -25,6 +25,11 @@ class DenseSource:
     def __call__(self) -> DenseBank:
         return self.make(self.parameters, self.option)
 
+    @property
+    def states(self) -> int:
+        """Reals of one channel's state."""
+        return self.opaque.shapes(self.parameters, self.option, 1, False)[1][-1]
+
     def blocks(self, T: int, delay: bool) -> Blocks:
         if is_traced(*self.parameters):
             return form_blocks(self.opaque.operator(list(self.parameters), self.option, T, delay))

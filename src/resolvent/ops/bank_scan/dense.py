@@ -1,0 +1,158 @@
+"""The pass of `bank_scan` for a bank of dense systems, S4's; its tables come from `ops.modes.dense`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.bank_scan.operation import CLOSE, STEPS, choose_steps, load_kernels
+from resolvent.ops.blocked import operation as blocked
+from resolvent.ops.blocked.operation import Blocks, DenseCarry
+from resolvent.ops.blocked.tables import DenseBank, dense_blocks
+from resolvent.ops.modes.dense import flat_blocks, form_blocks
+from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
+from resolvent.runtime.transforms import (
+    by_graph_only,
+    gradients_by_graph,
+    is_traced,
+    is_untransformed,
+    outside_autocast,
+)
+
+
+def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
+    """Whether the kernels take this pass; states of more than 128 reals leave no room for their matrix on the chip."""
+    if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and s <= 128 and is_untransformed()):
+        return False
+    if is_traced(x, h0) or (h0 is not None and x.shape[1] % STEPS[-1]):
+        return False
+    return choose("dense_bank_scan", CANDIDATES, x.device, x.dtype) is not nothing
+
+
+def dense_bank_scan(
+    blocks: Blocks, x: Tensor, h0: Tensor | None, lengths: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """y (b, l, d), zero beyond `lengths`, and the state (b, d, s) at each sequence's end; tables of T steps."""
+    lengths = None if lengths is None else lengths.to(x.device)
+    h0 = None if h0 is None else h0.contiguous()
+    carry = blocks.carry
+    assert isinstance(carry, DenseCarry)
+    flat = blocks.toeplitz, blocks.M_in, blocks.M_out, *carry.doublings, carry.whole
+    y, end = _DenseBankScan.apply(dtype, lengths, x, h0, *flat)
+    return y, end
+
+
+def steps_of(x: Tensor, h0: Tensor | None) -> int:
+    """T of the tables that a pass takes."""
+    return choose_steps(x.shape[1], h0 is not None)
+
+
+def run_by_torch(
+    tables: Sequence[Tensor], x: Tensor, h0: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same in torch's operations, differentiable to every order."""
+    padding = None if lengths is None else (torch.arange(x.shape[1], device=x.device) >= lengths[:, None])[..., None]
+    u = x if padding is None else x.masked_fill(padding, 0)
+    y, end = blocked.run(form_blocks(list(tables)), u, h0, lengths, by_hand=False)
+    return y if padding is None else y.masked_fill(padding, 0), end
+
+
+class _DenseBankScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, dtype: torch.dtype, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *flat: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        tables = _join(flat, dtype)
+        y, end, kept = load_kernels().run(tables, x, h0, lengths)
+        ctx.learn = any(ctx.needs_input_grad[4:])
+        ctx.save_for_backward(x, h0, lengths, tables.ahead, tables.back, kept.rows if ctx.learn else None, *flat)
+        ctx.set_materialize_grads(False)
+        return y, end
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        x, h0, lengths, ahead, back, rows, *flat = ctx.saved_tensors
+        if by_graph_only(*(g for g in gradients if g is not None)):
+            return None, None, *_by_graph(ctx.needs_input_grad, (x, h0, lengths, flat), gradients)
+        kernels = load_kernels()
+        tables, kept = kernels.Tables(ahead, back, flat[-1], True), kernels.Rows(rows, lengths, x.shape)
+        gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
+        g_end = None if gradients[1] is None else gradients[1].contiguous()
+        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[3], learn=ctx.learn)
+        slopes: list[Tensor | None] = [None] * len(flat)
+        if found is not None:
+            *slopes[:3], slopes[-1] = _split(found[0], tables.steps)
+        return None, None, gx, g_h0, *slopes
+
+
+def _split(product: Tensor, T: int) -> list[Tensor]:
+    """The gradients of Toeplitz, M_in, M_out and A^T, from (u | h)' (∂y | γ)."""
+    return [product[:, :T, :T], product[:, :T, T:], product[:, T:, :T].mT, product[:, T:, T:]]
+
+
+def _join(flat: Sequence[Tensor], dtype: torch.dtype) -> Any:
+    toeplitz, M_in, M_out, *_, whole = flat
+    ahead, back = (torch.cat(pair, 2).to(dtype) for pair in ((toeplitz.mT, M_out), (toeplitz, M_in)))
+    return load_kernels().Tables(ahead, back, whole, True)
+
+
+def _by_graph(needs: Sequence[bool], saved: tuple[Any, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    x, h0, lengths, flat = saved
+    starts = h0 is not None
+    asked = [i for i, g in enumerate(gradients) if g is not None]
+
+    def again(*own: Tensor) -> tuple[Tensor, ...]:
+        found = run_by_torch(own[1 + starts :], own[0], own[1] if starts else None, lengths)
+        return tuple(found[i] for i in asked)
+
+    given = [x, *([h0] if starts else []), *flat]
+    needed = [needs[2], *([needs[3]] if starts else []), *needs[4:]]
+    slopes = list(gradients_by_graph(again, given, [g for g in gradients if g is not None], needed))
+    return [slopes[0], slopes[1] if starts else None, *slopes[1 + starts :]]
+
+
+# -- where the kernels run ---------------------------------------------------------------------------------------------
+
+
+def example(device: torch.device) -> list[Tensor]:
+    """A, B, C and D of three channels of five states, in float64."""
+    wave = torch.sin(torch.arange(105, device=device, dtype=torch.float64) ** 1.5)
+    return [0.3 * wave[:75].view(3, 5, 5), wave[75:90].view(3, 5), wave[90:105].view(3, 5), wave[:3]]
+
+
+def make_tables(bank: Sequence[Tensor], T: int) -> list[Tensor]:
+    """What `ops.modes.dense` hands over, from A, B, C and D."""
+    return flat_blocks(dense_blocks(DenseBank(*bank), T, bank[0].dtype))
+
+
+def agrees(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether values and gradients of a short pass, with lengths, are those of `run_by_torch`.
+
+    Sequences lie otherwise in their blocks here and there, so that gradients agree in the bank, not in its tables.
+    """
+    T, lengths = STEPS[-1], torch.tensor([37, 21], device=device)
+    x = torch.sin(torch.arange(222, device=device, dtype=torch.float64) ** 1.3).view(2, 37, 3)
+    with torch.enable_grad():
+        own = [t.requires_grad_() for t in (x, *example(device))]
+        flat = make_tables(own[1:], T)
+        want = run_by_torch(flat, x, None, lengths)
+        wanted = torch.autograd.grad(want, own, (x, x[:, :5, :1].expand(2, 5, 3).mT), retain_graph=True)
+    tables = _join([t.detach().float() for t in flat], dtype)
+    y, end, kept = kernels.run(tables, x.detach().float(), None, lengths)
+    g_end = x[:, :5, :1].expand(2, 5, 3).mT.detach().float().contiguous()
+    gx, _, found = kernels.gradients(tables, kept, x.detach().float(), g_end, start=False, learn=True)
+    slopes = _split(found[0].double(), T)
+    back = torch.autograd.grad([*flat[:3], flat[-1]], own[1:], slopes)
+    pairs = zip((y, end, gx, *back), (*want, *wanted), strict=True)
+    return all(bool((g.double() - w).norm() <= CLOSE[dtype] * w.norm()) for g, w in pairs)
+
+
+def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    return all(agrees(kernels, device, kind) for kind in CLOSE)
+
+
+CANDIDATES: tuple[Candidate, ...] = triton_or(nothing, load_kernels, _probe)
