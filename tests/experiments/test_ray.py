@@ -18,8 +18,11 @@ import pytest
 from resolvent import cli
 from resolvent.experiments import Folder, RunError
 from resolvent.experiments.cluster import cell_task, connection
-from resolvent.experiments.cluster.cell_task import Needs, Order, Terms, run_order
+from resolvent.experiments.cluster.cell_task import Needs, Order, Terms, make_task, run_order
 from resolvent.experiments.cluster.connection import parse_address, require_answer
+from resolvent.experiments.cluster.dispatch import Heard, dispatch
+from resolvent.experiments.store.store import open_store
+from resolvent.training import Paused
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import small_cell
@@ -63,6 +66,7 @@ def test_addresses_without_sense(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["--on", "ray", "--device", "cuda:1"], "Ray chooses the GPU"),
         (["--on", "ray", "--cell-gpus", "0.5"], "goes with --device cuda"),
         (["--on", "ray", "--cell-cpus", "0"], "--cell-cpus must be"),
+        (["--on", "ray", "--device", "cuda", "--cell-gpus", "1.5"], "a whole number of them, got 1.5"),
         (["--cell-cpus", "2"], "--cell-cpus is what a cell takes of a node of Ray"),
         (["--cell-gpus", "1"], "--cell-gpus is what a cell takes of a node of Ray"),
     ],
@@ -102,6 +106,14 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert f"no Ray cluster answers at '127.0.0.1:{port}'" in told
 
 
+def test_a_cluster_that_wants_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises a ConnectionError, and says why in the midst of what it prints."""
+    said = "ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken\nConnectionError: Failed to connect"
+    monkeypatch.setattr(connection, "ASK", f"import sys; sys.exit({said!r})")
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(RunError, match="RAY_AUTH_MODE=token"):
+        require_answer(f"127.0.0.1:{other.getsockname()[1]}")
+
+
 @pytest.mark.slow
 def test_somebody_else_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -135,11 +147,24 @@ def test_a_node_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     order = Order(BARE, Terms(str(tmp_path)), "mark")
     assert "does not see the folder" in run_order(order).wrong
     (tmp_path / "mark").touch()
-    assert "install the same" in run_order(replace(order, terms=replace(order.terms, version="0.0.0"))).wrong
     assert "--device 'cuda:77'" in run_order(replace(order, terms=replace(order.terms, device="cuda:77"))).wrong
     absent = replace(BARE, task=replace(BARE.task, name="gone", file=str(tmp_path / "gone.npz")))
     assert "gone.npz" in run_order(replace(order, job=absent)).wrong
     assert not list(tmp_path.rglob("record.json"))
+
+
+def test_a_node_of_another_version_does_not_read_the_order() -> None:
+    place, _, wrong, paused = make_task()("here", "0.0.0", b"nothing that unpickles")
+    assert (place, paused) == ("here", False)
+    assert "and the caller 0.0.0; install the same" in wrong
+
+
+def test_a_node_imports_inside_of_the_task() -> None:
+    """Where it can be interrupted: what is sent by name is imported before the task begins."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="the extra `ray` is not installed")
+    look = "import pickle, sys; pickle.load(sys.stdin.buffer); sys.exit('torch' in sys.modules)"
+    sent = cloudpickle.dumps(make_task())
+    assert subprocess.run([sys.executable, "-c", look], input=sent, check=False).returncode == 0
 
 
 # -- clusters on this machine ------------------------------------------------------------------------------------------
@@ -184,6 +209,51 @@ def test_a_ray_of_its_own_stopped_and_gone_on(tmp_path: Path) -> None:
         assert timeless(record.read_bytes()) == timeless((runs / name).read_bytes())
         assert timeless(record.read_bytes()) == timeless((tmp_path / "objects" / name).read_bytes())
     assert not list((tmp_path / "objects").rglob("progress.bundle"))
+
+
+@pytest.mark.slow
+def test_stopped_before_the_first_cell_has_begun(tmp_path: Path) -> None:
+    """Ctrl-C as the nodes still import: seconds, not the time that cells have to store what they have."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    process = start("--seeds", "0", "1", "2", "--on", "ray", "--out", str(tmp_path / "runs"))
+    assert process.stdout is not None
+    while "Ray has" not in process.stdout.readline():
+        assert process.poll() is None
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert "the same command goes on" in out
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]  # no lock, no mark
+
+
+@pytest.mark.slow
+def test_what_cells_ask_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their share of a GPU, which the node only claims to have; more than any node has is not waited for for ever."""
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+    def tell_share(place: str, version: str, order: bytes) -> tuple[str, str, str, bool]:
+        import os
+
+        import ray
+
+        given = ray.get_runtime_context().get_assigned_resources()
+        return place, f"{given['CPU']:g} CPU, {given['GPU']:g} GPU {os.environ['CUDA_VISIBLE_DEVICES']}", "", False
+
+    monkeypatch.setattr("resolvent.experiments.cluster.dispatch.make_task", lambda: tell_share)
+    heard: list[str] = []
+    store, quarter = open_store(tmp_path), Terms(str(tmp_path), Needs(1, 0.25), "cuda")
+    ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        dispatch(ray, [BARE, BARE.seeded(1)], store, quarter, Heard(heard.append))
+        assert "2 CPUs, 1 GPU; 2 of 2 cells are to be run, each with 1 CPU and 0.25 GPU" in heard[0]
+        assert [line.partition(", on ")[2] for line in heard[1:]] == ["1 CPU, 0.25 GPU 0"] * 2
+        two = replace(quarter, needs=Needs(1, 2.0), until=time.time() + 2)
+        with pytest.raises(Paused, match="0 of 1 runs are done"):
+            dispatch(ray, [BARE], store, two, Heard(heard.append))
+        assert "No node has 1 CPU and 2 GPUs" in heard[-1]
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.slow

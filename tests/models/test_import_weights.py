@@ -105,6 +105,34 @@ def test_a_folder_of_transformers_tells_its_settings(tmp_path: Path) -> None:
             assert_close(ours(x), theirs(x).logits, tolerance=PARITY)
 
 
+def test_a_module_of_transformers_tells_its_settings() -> None:
+    theirs = their_mamba(ODD).double()
+    ours = import_weights("transformers", theirs)
+    assert ours.config.norm_eps == 1e-3
+    x = torch.randint(0, 33, (1, 9))
+    with torch.no_grad():
+        assert_close(ours(x), theirs(x).logits.double(), tolerance=PARITY)
+    assert import_weights("transformers", theirs, norm_eps=1e-2).config.norm_eps == 1e-2
+
+
+def test_same_names_and_shapes_that_mean_something_else_are_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is in the parity extra")
+    falcon = transformers.FalconMambaForCausalLM(transformers.FalconMambaConfig(**SMALL))
+    falcon.save_pretrained(tmp_path)
+    for weights in (falcon, tmp_path):
+        with pytest.raises(ValueError, match="model_type 'falcon_mamba', expected 'mamba'"):
+            import_weights("transformers", weights)
+    with pytest.raises(ValueError, match="hidden_act 'gelu', expected 'silu'"):
+        import_weights("transformers", their_mamba(SMALL | {"hidden_act": "gelu"}))
+    rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    config = transformers.RecurrentGemmaConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=3, intermediate_size=192, num_attention_heads=4, lru_width=32,
+        rope_parameters=rope,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"rope_theta 500\.0, expected 10000\.0"):
+        import_weights("transformers", transformers.RecurrentGemmaForCausalLM(config))
+
+
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_recurrentgemma_of_transformers(kv_heads: int) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is in the parity extra")
@@ -201,6 +229,18 @@ def test_wrong_and_partial_state_dicts_are_refused_with_names_and_shapes() -> No
         import_weights("transformers", whole, norm_epsilon=1e-5)
     with pytest.raises(ValueError, match="got none"):
         import_weights("s4", {})
+    with pytest.raises(ValueError, match=r"norm_f\.weight \(24,\) is of int8, expected for .* \(24,\)"):
+        import_weights("transformers", whole | {"backbone.norm_f.weight": torch.ones(24, dtype=torch.int8)})
+    with pytest.raises(ValueError, match="holds nothing"):
+        import_weights("transformers", {name: t.to("meta") for name, t in whole.items()})
+
+
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_of_a_wrapped_module(before: str) -> None:
+    whole = their_mamba(SMALL).state_dict()
+    x = torch.randint(0, 50, (1, 5))
+    ours = import_weights("transformers", {f"{before}{name}": t for name, t in whole.items()})
+    assert_close(ours(x), import_weights("transformers", whole)(x))
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ def _check_place(request: Run) -> None:
     """Where cells run: by workers of this machine that share a folder, or on Ray."""
     require_within("--cell-cpus", request.cell_cpus, 1, 4096)
     require_number("--cell-gpus", request.cell_gpus)
+    gpus = request.cell_gpus or 0.0
+    if gpus > 1 and not gpus.is_integer():
+        raise UsageError(f"--cell-gpus must be a part of one GPU or a whole number of them, got {gpus:g}.")
     if request.on is None:
         if request.cell_cpus is not None or request.cell_gpus is not None:
             name = "--cell-cpus" if request.cell_cpus is not None else "--cell-gpus"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
-import resolvent
 from resolvent.experiments.how import How
 from resolvent.experiments.store.folder import RunError
 from resolvent.experiments.store.lock import Taken
@@ -22,6 +22,7 @@ from resolvent.usage.device import require_device
 
 MARK = ".shared-"  # and digits: a file by which a node knows the folder
 PATIENCE = 10.0  # seconds in which a file must be seen on a disk that machines share
+Task = Callable[[str, str, bytes], tuple[str, str, str, bool]]  # place, version, order -> an Outcome's values
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Needs:
     gpus: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.cpus} CPU{'s' * (self.cpus != 1)}" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+        gpus = f" and {self.gpus:g} GPU{'s' * (self.gpus > 1)}" if self.gpus else ""
+        return f"{self.cpus} CPU{'s' * (self.cpus != 1)}{gpus}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Terms:
     device: str = "cpu"
     points: bool = False
     until: float | None = None  # a time of the clock, for machines have no other in common
-    version: str = resolvent.__version__
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,33 @@ class Outcome:
     paused: bool = False
 
 
+def make_task() -> Task:
+    """What a node is sent. Ray sends a function inside of another by value, so that the node imports the library in the
+    midst of the task, where it can be interrupted, and knows its version before it reads the order."""
+
+    def run_packed(place: str, version: str, order: bytes) -> tuple[str, str, str, bool]:
+        import pickle
+        import socket
+        from dataclasses import astuple
+
+        import resolvent
+
+        if resolvent.__version__ != version:
+            here = socket.gethostname()
+            wrong = f"{here} has resolvent {resolvent.__version__} and the caller {version}; install the same."
+            return place, here, wrong, False
+        from resolvent.experiments.cluster.cell_task import run_order
+
+        return astuple(run_order(pickle.loads(order)))
+
+    return run_packed
+
+
 def run_order(order: Order) -> Outcome:
     """Run the cell, or go on from where the store has it. A retry after the loss of a node is the same call."""
     place, node, terms = order.job.place, socket.gethostname(), order.terms
     try:
-        _require_fit(order, node)
+        _require_folder(order, node)
         torch.set_num_threads(terms.needs.cpus)
         how = How(str(require_device(terms.device)), partial(_is_past, terms.until), terms.points)
         sweep([order.job], terms.out, tell=_silent, how=how)
@@ -85,13 +108,9 @@ def _is_past(until: float | None) -> bool:
     return until is not None and time.time() >= until
 
 
-def _require_fit(order: Order, node: str) -> None:
-    """A node of another version would come to other numbers, one with a disk of its own would keep them to itself."""
+def _require_folder(order: Order, node: str) -> None:
+    """A node with a disk of its own would keep its results to itself."""
     terms = order.terms
-    if terms.version != resolvent.__version__:
-        raise RunError(
-            f"run: {node} has resolvent {resolvent.__version__} and the caller {terms.version}; install the same."
-        )
     last = time.monotonic() + PATIENCE
     while not is_url(terms.out) and not (Path(terms.out) / order.mark).is_file():
         if time.monotonic() > last:

@@ -28,6 +28,7 @@ OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
 KNOCK, ANSWER = 5.0, 60.0  # seconds for a port to open, and for Ray behind it
 OBJECTS = 100 * 2**20  # bytes of a Ray of our own; what is passed around is settings and names
 ASK = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
+TOKEN = "AuthenticationError"  # Ray's name for a token that is missing or wrong; it stands in the midst of its message
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -86,6 +87,11 @@ def require_answer(address: str) -> None:
         )
     except subprocess.TimeoutExpired as silent:
         raise _make_refusal(address, f"no answer within {ANSWER:g} s") from silent
+    if asked.returncode and TOKEN in asked.stderr:
+        raise RunError(
+            f"run: the Ray cluster at {address!r} wants its token; call with RAY_AUTH_MODE=token, and with the token "
+            "in RAY_AUTH_TOKEN or in ~/.ray/auth_token as on the machine that started it."
+        )
     if asked.returncode:
         lines = asked.stderr.strip().splitlines()
         raise _make_refusal(address, lines[-1].strip() if lines else "it said nothing")

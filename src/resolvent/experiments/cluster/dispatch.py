@@ -6,6 +6,8 @@ number, as long as each has the same packages and the same number of threads (`N
 
 from __future__ import annotations
 
+import pickle
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resolvent.experiments.cluster.cell_task import MARK, Needs, Order, Outcome, Terms, run_order
+import resolvent
+from resolvent.experiments.cluster.cell_task import MARK, Needs, Order, Outcome, Terms, make_task
 from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.store.objects import is_url
 from resolvent.experiments.store.store import Store
@@ -25,6 +28,7 @@ from resolvent.training import Paused
 RETRIES = 16  # nodes that a cell may lose
 LOOK = 1.0  # seconds between looks at the nodes
 GRACE = 20.0  # seconds that cells have to stop, an object store to take what they have
+LATE = 60.0  # seconds after the budget in which those that run come to the end of their step
 
 
 @dataclass
@@ -43,25 +47,37 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
     nodes = _Nodes(ray, heard.tell)
     nodes.tell(len(left), len(places), terms.needs)
     needs = {"num_cpus": terms.needs.cpus, "num_gpus": terms.needs.gpus}
-    run = partial(ray.remote(run_order).options, max_retries=RETRIES, **needs)
+    run = partial(ray.remote(make_task()).options, max_retries=RETRIES, **needs)
     with _leave_mark(terms.out) as mark:
-        tasks = {run(name=job.place).remote(Order(job, terms, mark)): job for job in left}
-        with _cancel_after(ray, list(tasks)):
-            outcomes = _follow(ray, tasks, len(places), nodes, heard)
-    wrong = [outcome for outcome in outcomes if outcome.wrong]
+        tasks = {
+            run(name=job.place).remote(job.place, resolvent.__version__, pickle.dumps(Order(job, terms, mark))): job
+            for job in left
+        }
+        try:
+            with _cancel_after(ray, list(tasks)):
+                outcomes = _follow(ray, tasks, len(places), terms, nodes, heard)
+        except Paused:
+            raise Paused(tell_left(list(places), store)) from None
     if any(outcome.paused for outcome in outcomes):
         raise Paused(tell_left(list(places), store))
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
     if wrong:
+        rest = ", all others are done" if len(wrong) < len(places) else ""
         raise RunError(
-            f"run: {len(wrong)} of {len(places)} cells were left out, all others are done; the first, "
-            f"{wrong[0].place}: {wrong[0].wrong}"
+            f"run: {len(wrong)} of {len(places)} cells were left out{rest}; the first, {wrong[0].place}: "
+            f"{wrong[0].wrong}"
         )
 
 
-def _follow(ray: Any, tasks: dict[Any, Job], total: int, nodes: _Nodes, heard: Heard) -> list[Outcome]:
+def _follow(
+    ray: Any, tasks: dict[Any, Job], total: int, terms: Terms, nodes: _Nodes, heard: Heard
+) -> list[Outcome]:
+    """Until the last cell is done or has stopped by itself; `Paused` where some still wait for a node by then."""
     outcomes: list[Outcome] = []
     open_tasks, done = dict(tasks), total - len(tasks)
     while open_tasks:
+        if terms.until is not None and time.time() > terms.until + (LATE if nodes.hold(terms.needs) else 0):
+            raise Paused("")
         heard.tick(done)
         ready, _ = ray.wait(list(open_tasks), num_returns=1, timeout=LOOK)
         nodes.look()
@@ -85,15 +101,13 @@ def _result(ray: Any, task: Any, place: str) -> Outcome:
     """A cell that took its process with it on every node is told like one whose data are not there; what a cell itself
     raises is nothing that a user can mend, and comes as it is."""
     try:
-        outcome: Outcome = ray.get(task)
+        return Outcome(*ray.get(task))
     except ray.exceptions.RayTaskError as wrong:
-        if "failed to import" in str(wrong.cause):  # Ray's words; it has no type for this
-            last = str(wrong).strip().splitlines()[-1]
-            return Outcome(place, "", f"a node cannot import resolvent ({last}); install it on every node.")
+        if isinstance(wrong.cause, ImportError):  # those of a cell come as its outcome
+            return Outcome(place, "", f"a node cannot import resolvent ({wrong.cause}); install it on every node.")
         raise
     except ray.exceptions.RayError as wrong:
         return Outcome(place, "", f"Ray gave it up ({type(wrong).__name__}: {_first_line(wrong)})")
-    return outcome
 
 
 def _first_line(wrong: Exception) -> str:
@@ -139,10 +153,14 @@ class _Nodes:
     def tell(self, left: int, total: int, needs: Needs) -> None:
         held = [node["Resources"] for node in self.alive.values()]
         cpus, gpus = (int(sum(each.get(name, 0) for each in held)) for name in ("CPU", "GPU"))
-        many = f"{len(held)} node{'s' * (len(held) != 1)}, {cpus} CPUs, {gpus} GPUs"
+        many = ", ".join(_count(n, noun) for n, noun in ((len(held), "node"), (cpus, "CPU"), (gpus, "GPU")))
         self.tell_line(f"Ray has {many}; {left} of {total} cells are to be run, each with {needs}.")
-        if not any(_holds(each, needs) for each in held):
+        if not self.hold(needs):
             self.tell_line(f"No node has {needs} so far: the cells wait for one that does (Ctrl-C stops).")
+
+    def hold(self, needs: Needs) -> bool:
+        """Whether any of them has room for a cell, were it free."""
+        return any(_holds(node["Resources"], needs) for node in self.alive.values())
 
     def look(self) -> None:
         """Tell of nodes that came and went."""
@@ -155,6 +173,10 @@ class _Nodes:
 
     def _list_alive(self) -> dict[str, dict[str, Any]]:
         return {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _describe(node: dict[str, Any]) -> str:

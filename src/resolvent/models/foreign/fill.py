@@ -123,6 +123,8 @@ def _make(taken: Take, weights: Weights, own: Tensor) -> Tensor | str:
     """The value, or which tensors do not fit."""
     given = [weights[name] for name in taken.names]
     message = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(taken.names, given, strict=True))
+    if not all(t.is_floating_point() or t.is_complex() for t in given):  # whole numbers of a quantised model
+        return f"{message} is of {', '.join(str(t.dtype).removeprefix('torch.') for t in given)}"
     try:
         value: Any = taken.change(*(t.to(_wide(t)) for t in given))
     except (RuntimeError, IndexError, ValueError):  # shapes that the change cannot take

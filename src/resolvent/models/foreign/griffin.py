@@ -12,11 +12,14 @@ from torch import Tensor
 from resolvent.models.build import build_model
 from resolvent.models.config import GriffinConfig, HawkConfig, LanguageConfig, ModelConfig, TokensConfig
 from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
 WINDOW = 2048  # of the published models
 SOFT_CAP = 30.0
 NORM_EPS = 1e-6
+SETTINGS = {"model_type": "recurrent_gemma", "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5}  # fmt: skip
 
 
 def import_recurrentgemma(
@@ -44,10 +47,11 @@ def import_transformers_griffin(
     soft_cap: float | None = None,
     norm_eps: float | None = None,
 ) -> Model:
-    """The same of transformers; what is not told comes from a folder's config.json, else from the published models.
+    """The same of transformers; what is not told comes from the model's config, else from the published models.
 
     window   its attention_window_size: a query sees itself and the positions before it, so many in all
     """
+    require_settings(settings, SETTINGS)
     weights = Weights(weights.source, {n.removeprefix("model."): t for n, t in weights.tensors.items()})
     reach = settings.get("attention_window_size", WINDOW) if window is None else window
     cap = settings.get("logits_soft_cap", SOFT_CAP) if soft_cap is None else soft_cap

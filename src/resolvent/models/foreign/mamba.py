@@ -15,9 +15,11 @@ from resolvent.blocks.stack import Stack
 from resolvent.models.build import build_model, make_tower
 from resolvent.models.config import LanguageConfig, MambaConfig, ModelConfig, TokensConfig
 from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
 NORM_EPS = 1e-5  # of all three
+SETTINGS = {"model_type": "mamba", "hidden_act": "silu"}  # FalconMamba has the same names, and norms without weights
 
 
 def import_mamba(
@@ -27,6 +29,7 @@ def import_mamba(
 
     Layers without embedding (mambapy's Mamba) make a stack (b, l, d) -> (b, l, d).
     """
+    require_settings(settings or {}, SETTINGS)
     weights = _rename(weights)
     eps = (settings or {}).get("layer_norm_epsilon", NORM_EPS) if norm_eps is None else norm_eps
     d, layers = weights.shape("layers.0.norm.weight", 1)[0], weights.count("layers.")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 WHOLE = ("model.safetensors", "pytorch_model.bin")  # what a folder of transformers holds, best first
 INDEX = "model.safetensors.index.json"
+WRAPPED = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
 INSIDE = ("state_dict", "model_state_dict", "model", "params")  # where a training script's file keeps them
 
 
@@ -26,7 +27,7 @@ def read_weights(weights: Any) -> dict[str, Tensor]:
     if isinstance(weights, nn.Module):
         weights = weights.state_dict()
     if isinstance(weights, Mapping):
-        return _flat(_unwrap(weights))
+        return _strip(_flat(_unwrap(weights)))
     if not isinstance(weights, str | Path):
         raise TypeError(
             f"import_weights: expected a state dict, a file or a folder, got {type(weights).__name__}; "
@@ -37,11 +38,15 @@ def read_weights(weights: Any) -> dict[str, Tensor]:
         return _of_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"import_weights: there is no file {str(weights)!r}.")
-    return _of_file(path)
+    return _strip(_of_file(path))
 
 
-def folder_settings(weights: Any) -> dict[str, Any]:
-    """The config.json beside the weights of a folder of `save_pretrained`; empty where there is none."""
+def read_settings(weights: Any) -> dict[str, Any]:
+    """What transformers tells beside the weights: a module's config, or the config.json of a folder of
+    `save_pretrained`; empty where there is none."""
+    if isinstance(weights, nn.Module):
+        config: Any = getattr(weights, "config", None)
+        return dict(config.to_dict()) if hasattr(config, "to_dict") else {}
     path = Path(weights).expanduser() / "config.json" if isinstance(weights, str | Path) else None
     if path is None or not path.is_file():
         return {}
@@ -50,6 +55,15 @@ def folder_settings(weights: Any) -> dict[str, Any]:
     except ValueError as wrong:
         raise ValueError(f"import_weights: {path} is no JSON ({wrong}); take a copy of it, or remove it.") from wrong
     return found if isinstance(found, dict) else {}
+
+
+def require_settings(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse a model whose weights have the same names and shapes but mean something else."""
+    known = settings | (settings.get("rope_parameters") or {})
+    other = {name: value for name, value in wanted.items() if known.get(name, value) != value}
+    if other:
+        message = ", ".join(f"{name} {known[name]!r}, expected {value!r}" for name, value in other.items())
+        raise ValueError(f"import_weights: the model's config has {message}; it would give other outputs here.")
 
 
 def _of_folder(folder: Path) -> dict[str, Tensor]:
@@ -116,6 +130,13 @@ def _unwrap(weights: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return _merge(inside, averages) if isinstance(averages, Mapping) else _unwrap(inside)
 
 
+def _strip(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    for before in WRAPPED:
+        if tensors and all(name.startswith(before) for name in tensors):
+            return _strip({name.removeprefix(before): tensor for name, tensor in tensors.items()})
+    return tensors
+
+
 def _merge(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> dict[Any, Any]:
     both = {name: _merge(a[name], b[name]) for name in a if isinstance(b.get(name), Mapping)}
     return dict(a) | dict(b) | both
@@ -128,6 +149,8 @@ def _flat(weights: Mapping[Any, Any], before: str = "") -> dict[str, Tensor]:
         if isinstance(value, Mapping):
             found |= _flat(value, f"{whole}.")
         elif isinstance(value, Tensor):
+            if value.is_meta:
+                raise ValueError(f"import_weights: {whole} is on the device meta and holds nothing; load it first.")
             found[whole] = value.detach().cpu()
         elif hasattr(value, "__array__"):
             found[whole] = torch.from_numpy(np.array(value))

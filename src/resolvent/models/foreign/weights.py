@@ -15,7 +15,7 @@ from resolvent.models.foreign.l2ru import import_l2ru
 from resolvent.models.foreign.lru import import_lru
 from resolvent.models.foreign.mamba import import_mamba
 from resolvent.models.foreign.mega import import_mega
-from resolvent.models.foreign.read import folder_settings, read_weights
+from resolvent.models.foreign.read import read_settings, read_weights
 from resolvent.models.foreign.s4 import import_s4
 from resolvent.models.foreign.s5 import import_s5, import_s5_pytorch
 from resolvent.models.settings import check_name
@@ -53,7 +53,7 @@ def import_weights(source: Source, weights: Mapping[str, Any] | nn.Module | str 
               "s4" (state-spaces/s4: S4, S4D), "s5" (flax), "s5-pytorch", "lru" (minimal-LRU, flax), "mega" (fairseq),
               "neural-ssm" (L2RU)
     weights   a state dict, nested dicts of arrays (flax), a module, a file (.safetensors, .npz, or torch's, read with
-              weights_only), or a folder of transformers' `save_pretrained`, whose config.json is then heard
+              weights_only), or a folder of transformers' `save_pretrained`; the config of a module or folder is heard
     facts     what weights do not tell, where it was not the source's default: `norm_eps`, `prenorm`, `window`, ...;
               docs/weights.md has them for each source
 
@@ -69,7 +69,7 @@ def import_weights(source: Source, weights: Mapping[str, Any] | nn.Module | str 
     """
     check_name("import_weights", "source", source, SOURCES)
     found = Weights(source, read_weights(weights))
-    settings = folder_settings(weights) if source == "transformers" else {}
+    settings = read_settings(weights) if source == "transformers" else {}
     make = _of_transformers(found) if source == "transformers" else IMPORTERS[source]
     _check_facts(source, make, facts)
     return make(found, settings, **facts) if "settings" in inspect.signature(make).parameters else make(found, **facts)
