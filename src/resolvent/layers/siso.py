@@ -36,12 +36,9 @@ def sequence(
     `key` names the bank where a layer has more than one.
     """
     start = None if h is None else reals(h)
-    if isinstance(bank, Source) and serves(bank, x, start):
-        y, end = _scan(layer, bank, x, start, lengths, False, key)
-        return y, end if bank.modes.kind is Kind.EMA else torch.view_as_complex(end.unflatten(-1, (-1, 2)))
-    if isinstance(bank, DenseSource) and serves_dense(x, start, bank.states):
-        y, end = _scan_dense(layer, bank, x, start, lengths, False, key)
-        return y, torch.view_as_complex(end.unflatten(-1, (-1, 2)))
+    if x.is_cuda and (found := _scan(layer, bank, x, start, lengths, False, key)) is not None:
+        real = isinstance(bank, Source) and bank.modes.kind is Kind.EMA
+        return found[0], found[1] if real else torch.view_as_complex(found[1].unflatten(-1, (-1, 2)))
     blocks, run = _blocks(layer, bank, x, False, key)
     y, end = run(blocks, x, start, lengths)
     whole = blocks.carry.whole
@@ -50,32 +47,29 @@ def sequence(
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
-    if isinstance(bank, Source) and serves(bank, x, None):
-        return _scan(layer, bank, x, None, None, delay, f"backward {key}")[0]
-    if isinstance(bank, DenseSource) and serves_dense(x, None, bank.states):
-        return _scan_dense(layer, bank, x, None, None, delay, f"backward {key}")[0]
+    if x.is_cuda and (found := _scan(layer, bank, x, None, None, delay, f"backward {key}")) is not None:
+        return found[0]
     blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
     y: Tensor = run(blocks, x, None)[0]
     return y
 
 
 def _scan(
-    layer: Layer, source: Source, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
-) -> tuple[Tensor, Tensor]:
-    """By the kernels of a GPU, from parameters to y and the last states (b, d, s)."""
+    layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
+) -> tuple[Tensor, Tensor] | None:
+    """y and the last states (b, d, s) by the kernels of a GPU; None where they do not serve."""
+    dtype = torch.bfloat16 if half_products(x) else torch.float32
+    if isinstance(bank, Source) and serves(bank, x, h):
 
-    def keep(name: str, make: Callable[[], Any]) -> Any:
-        return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
+        def keep(name: str, make: Callable[[], Any]) -> Any:
+            return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
 
-    return bank_scan(source, x, h, lengths, delay, torch.bfloat16 if half_products(x) else torch.float32, keep)
-
-
-def _scan_dense(
-    layer: Layer, source: DenseSource, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
-) -> tuple[Tensor, Tensor]:
-    T = steps_of(x, h)
-    blocks = layer.cached(f"dense {T} {key}", lambda: source.blocks(T, delay))
-    return dense_bank_scan(blocks, x, h, lengths, torch.bfloat16 if half_products(x) else torch.float32)
+        return bank_scan(bank, x, h, lengths, delay, dtype, keep)
+    if isinstance(bank, DenseSource) and serves_dense(x, h, bank.states):
+        T = steps_of(x, h)
+        blocks = layer.cached(f"dense {T} {key}", lambda: bank.blocks(T, delay))
+        return dense_bank_scan(blocks, x, h, lengths, dtype)
+    return None
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
