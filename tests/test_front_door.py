@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+import resolvent
 import resolvent as rv
 from helpers import assert_close
 from resolvent.analysis import SmoothingSettings, certify, smooth
@@ -22,8 +23,9 @@ from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention, S
 from resolvent.models import Model
 from resolvent.training import FitSettings
 
-PARTS = ["analysis", "attacks", "blocks", "conformance", "data", "init", "layers", "models", "scan", "ssm", "training"]
-NAMES = ["PGD", "Mamba", "evaluate", "from_file", "load", "load_model", "pgd_at", "save_model", "trades"]
+PARTS = [*resolvent._PARTS]
+NAMES = ["PGD", "Mamba", "evaluate", "from_file", "load", "load_model", "pgd_at", "run", "save_model", "trades"]
+NAMES += ["write_report"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -33,8 +33,8 @@ from resolvent.attacks.pgd import PGD
 from resolvent.attacks.square.attack import Square
 from resolvent.experiments.cell import TaskChoice
 from resolvent.experiments.provenance import provenance
-from resolvent.experiments.run import finite
 from resolvent.experiments.tasks import open_task
+from resolvent.experiments.training_run import finite
 from resolvent.models import build_model, count_parameters, load_model, save_model
 from resolvent.models.presets import robustness
 from resolvent.training import FitSettings, Probe, fit, pgd_at, standard, trades

@@ -187,3 +187,14 @@ def test_softmax_is_told_from_logits() -> None:
 def test_transfer_by_a_hair_is_none() -> None:
     assert flags.transfer_wins(0.501, 0.5, 10_000) is None
     assert flags.transfer_wins(0.51, 0.5, 10_000) is not None
+
+
+def test_no_right_answer_at_all_is_flagged() -> None:
+    """Labels that count from 1 look like a model that any attack breaks."""
+    x, y = torch.zeros(8, 4, 1), torch.zeros(8, dtype=torch.long)
+    box = Threat("linf", 0.1, bounds=(0, 1))
+    wrong = autoattack(Constant(), x, y + 1, box, QUICK)
+    assert "nothing_right" in kinds(wrong.flags)
+    assert "count from 0" in str(wrong)
+    assert "nothing_right" not in kinds(autoattack(Constant(), x, y, box, QUICK).flags)
+    assert "nothing_right" not in kinds(autoattack(Constant(), x[:7], y[:7] + 1, box, QUICK).flags)

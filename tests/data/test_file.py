@@ -154,7 +154,7 @@ def test_real_answers(tmp_path: Path) -> None:
         ("label,y,a\n1,2,3\n", "expected one column called"),
         ("a,a,label\n1,2,3\n", "'a' again"),
         ("a,label\n1,x\n1,2,3\n", "line 3: expected 2 cells, got 3"),
-        ("a,label\nx,1\n", "line 2: expected a number .* got 'x'"),
+        ("a,label\nx,1\n", "line 2, column 'a': expected a number.* got 'x'"),
         ("a,label\n1,\n", "line 2: expected an answer"),
         ("a,label\n1e99,1\n", "line 2: expected finite"),
         ("a,label\ninf,1\n", "line 2: expected finite"),

@@ -12,9 +12,9 @@ from resolvent.analysis import generalisation_bound, selective_norms
 from resolvent.experiments import run_cell
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.recipe import cells_of
-from resolvent.experiments.run import finite
 from resolvent.experiments.stages.generalised import selective_tensors
 from resolvent.experiments.studies import error_growth, scaling
+from resolvent.experiments.training_run import finite
 from resolvent.models import build_model, load_model, presets
 from resolvent.models.parts import last_weight
 

@@ -8,8 +8,8 @@ import pytest
 from browser import chromium, visit, widths
 from test_side_by_side import COMPONENTS, record, write
 
-from resolvent.report import Record, write_page
-from resolvent.report.record import Curve, Panel, Spectrum
+from resolvent.report.page import write_page
+from resolvent.report.record import Curve, Panel, Record, Spectrum
 from resolvent.report.run_page import write_report
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")

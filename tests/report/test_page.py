@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from resolvent.report import Curve, MissingPackage, Panel, Record, Spectrum, require_packages, write_page
-from resolvent.report.page import cell, counts, render, table
+from resolvent.report.page import MissingPackage, cell, counts, render, require_packages, table, write_page
+from resolvent.report.record import Curve, Panel, Record, Spectrum
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the report extra")
 pytest.importorskip("jinja2", reason="jinja2 is in the report extra")

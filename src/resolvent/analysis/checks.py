@@ -18,7 +18,8 @@ def check_system(where: str, system: Any) -> None:
     if not isinstance(system, System):
         raise TypeError(
             f"{where}: expected a System, got {type(system).__name__}; a layer gives one with layer.system(), "
-            "matrices with resolvent.ssm.System(A, B, C, D, dt)."
+            "matrices with resolvent.System(A, B, C, D, dt), a system of python-control or scipy.signal with "
+            "resolvent.ssm.as_system(system)."
         )
     if system.time_varying:
         raise ValueError(

@@ -19,7 +19,12 @@ Kept = Literal["best", "last", "best_by_test"]
 
 @dataclass(frozen=True)
 class TaskChoice(Settings):
-    """A task by name with its options, or one's own file; `samples` keeps only the first so many of each split."""
+    """A task by name with its options, or a file of your own; `samples` keeps only the first so many of each split.
+
+    Examples:
+        >>> rv.experiments.TaskChoice("digits", samples=64).name
+        'digits'
+    """
 
     name: str = "digits"
     options: tuple[tuple[str, Value], ...] = ()
@@ -32,7 +37,12 @@ class TaskChoice(Settings):
 
 @dataclass(frozen=True)
 class AttackPlan(Settings):
-    """One evaluation of the trained model; `on` says which of its checkpoints. For channels and bounds see `Goal`."""
+    """One evaluation of the trained model; `on` says which of its checkpoints. For channels and bounds see `Goal`.
+
+    Examples:
+        >>> rv.experiments.AttackPlan("standard", "linf", eps=8 / 255, samples=1000).name
+        'standard-linf-0.0313725'
+    """
 
     preset: str = "fast"
     norm: NormName = "linf"
@@ -61,6 +71,10 @@ class CertifyPlan(Settings):
 
     radii       in the units of the data; none given: five that spread over the radii which were certified
     smoothing   also certify the model smoothed by normal noise of this deviation; `copies` noisy samples count each
+
+    Examples:
+        >>> rv.experiments.CertifyPlan(radii=(0.1, 0.25)).preset
+        'fast'
     """
 
     radii: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -87,6 +101,10 @@ class FourierPlan(Settings):
 
     where   at the input of every state-space layer, whose step k is at time k dt, or at the model's input (dt = 1)
     own     also the frequency that the trained layers themselves amplify most
+
+    Examples:
+        >>> rv.experiments.FourierPlan(amplitudes=(0.1, 1.0)).where
+        'layers'
     """
 
     amplitudes: tuple[float, ...] = (0.1,)
@@ -125,7 +143,13 @@ class Addressed(Settings):
 
 @dataclass(frozen=True)
 class Cell(Addressed):
-    """One run of a recipe. `tags` address it: `resolvent run RECIPE --only s4,cifar10,trades`."""
+    """One run of a recipe. `tags` address it: `resolvent run RECIPE --only s4,cifar10,trades`.
+
+    Examples:
+        >>> cell = rv.experiments.Cell("mine", ("s4d", "digits"), rv.ModelConfig(d_model=8, layers=1))
+        >>> cell.place
+        'mine/s4d-digits/seed-0'
+    """
 
     recipe: str
     tags: tuple[str, ...]

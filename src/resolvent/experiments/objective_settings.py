@@ -55,6 +55,10 @@ class Goal(Settings):
     weights   how much the samples of each class count, one number a class; none: all the same
     spread    add the penalty that keeps answers from collapsing to one
     awp       size of the adversarial weight perturbation against the weights' own; 0: none
+
+    Examples:
+        >>> rv.experiments.Goal("trades", "linf", eps=0.1, beta=3.0).steps
+        10
     """
 
     kind: Kind = "standard"

@@ -5,14 +5,48 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from resolvent.experiments import recipes
 from resolvent.experiments.recipes.size import Size
-from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.study import Job
+from resolvent.experiments.sweep import sweep
 
 Recipe = Callable[[Size], Sequence[Job]]
+
+
+def run(
+    recipe: str | Sequence[Job],
+    out: str | Path = "runs",
+    *,
+    size: Size = "full",
+    only: str = "",
+    seeds: Sequence[int] = (),
+    device: str = "cpu",
+    tell: Tell = print,
+) -> list[dict[str, Any]]:
+    """Run a recipe in this process and return the records of its runs; what is complete in `out` is read, not repeated.
+
+    recipe  a name that `resolvent list` shows, or a list of your own `Cell` and `Study` values
+    out     the folder of results; called again with the same one, a run that was stopped goes on
+    size    "full" as published, or "small" for two cores
+    only    of a named recipe, the runs that carry all of these tags: "s4,cifar10,trades"
+    seeds   in place of the recipe's own
+    tell    is called with each line about progress
+
+    `resolvent run` does the same, with workers, time limits and a report; `write_report` writes the report alone.
+
+    Examples:
+        >>> records = rv.run("ptd-conditioning", "runs", size="small", tell=lambda line: None)
+        >>> print(records[0]["study"]["text"])
+        At N = 16 the eigenvectors of LegS have κ = 10^10.9; after a perturbation of 4.9 % they have κ = 5.82.
+    """
+    cells = cells_of(recipe, size, only, seeds) if isinstance(recipe, str) else list(recipe)
+    if not isinstance(recipe, str) and (only or seeds):
+        raise RunError("run: only and seeds are for a named recipe; of your own cells give those that you want.")
+    return sweep(cells, out, device=device, tell=tell)
 
 
 def names() -> dict[str, str]:

@@ -33,7 +33,12 @@ log = logging.getLogger("resolvent.experiments")
 
 @dataclass(frozen=True)
 class Study(Addressed):
-    """`function` is a function below `experiments.studies`; `settings` are its keyword arguments."""
+    """`function` is a function below `experiments.studies`; `settings` are its keyword arguments.
+
+    Examples:
+        >>> rv.experiments.Study("mine", ("n=8",), "transfer.over_frequency", (("n", 8),)).place
+        'mine/n=8/seed-0'
+    """
 
     recipe: str
     tags: tuple[str, ...]
@@ -67,7 +72,13 @@ Job = Cell | Study
 
 
 def run_study(study: Study, path: str | Path, *, tell: Tell = log.info) -> dict[str, Any]:
-    """Run it unless its record is there. Of several processes that torchrun started the first does the work."""
+    """Run it unless its record is there. Of several processes that torchrun started the first does the work.
+
+    Examples:
+        >>> study = rv.experiments.Study("mine", ("n=8",), "transfer.over_frequency", (("n", 8),))
+        >>> "text" in rv.experiments.run_study(study, "runs/study")["study"]
+        True
+    """
     folder, group = Folder(path), current_group()
     with enter_folder(folder, study, group):
         if group.first and folder.sound_record(tell) is None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.experiments.how import How
-from resolvent.experiments.run import run_cell
 from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.store import Store, open_store
 from resolvent.experiments.study import Job, Study, run_study
+from resolvent.experiments.training_run import run_cell
 from resolvent.experiments.workers import begin_apart
 from resolvent.training import Paused
 

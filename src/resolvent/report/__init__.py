@@ -1,7 +1,10 @@
 """Records in, one self-contained HTML page out. Knows plain numbers only: no tensors, no layers."""
 
-from resolvent.report.page import MissingPackage, require_packages, write_page
-from resolvent.report.record import Curve, Panel, Record, Spectrum
+from resolvent.report.page import MissingPackage, require_packages
 from resolvent.report.run_page import write_report
 
-__all__ = ["Curve", "MissingPackage", "Panel", "Record", "Spectrum", "require_packages", "write_page", "write_report"]
+__all__ = ["MissingPackage", "require_packages", "write_report"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,11 +14,20 @@ PACKAGES = ("matplotlib", "jinja2")
 
 
 class MissingPackage(ImportError):
-    """A package of the `report` extra is absent."""
+    """A package of the `report` extra is absent.
+
+    Examples:
+        >>> issubclass(rv.report.MissingPackage, ImportError)
+        True
+    """
 
 
 def require_packages() -> None:
-    """Fail early and clearly when the page could not be drawn."""
+    """Fail early and clearly when the page could not be drawn.
+
+    Examples:
+        >>> rv.report.require_packages()        # raises MissingPackage where matplotlib or jinja2 is absent
+    """
     for name in PACKAGES:
         try:
             importlib.import_module(name)

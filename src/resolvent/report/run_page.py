@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,29 @@ SHOWN = 24  # figures of a kind; more would bury them
 
 
 def write_report(
-    folders: list[Path],
-    out: Path,
+    folders: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
     title: str | None = None,
     shown: dict[Path, str] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Read every run below the folders and write the page; returns its path. `shown` names copies by their origin;
-    `tell` hears of every run that the page leaves out, and why."""
+    """Read every run below the folders, write report.html, report.md and report.csv, and return the page's path.
+
+    folders  one folder of runs, or several
+    out      where the files go; the first folder when left out
+    title    of the page
+    shown    names of copies by their origin
+    tell     is called with a line for every run that the page leaves out, and why
+
+    Examples:
+        >>> records = rv.run("ptd-conditioning", "runs", size="small", tell=lambda line: None)
+        >>> rv.write_report("runs").name
+        'report.html'
+    """
     require_packages()
-    runs = read_runs(folders, shown)
+    below = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
+    out = below[0] if out is None else Path(out)
+    runs = read_runs(below, shown)
     try:
         texts = _texts(runs, title)
     except Exception as wrong:  # whatever a forged or odd record makes of it: the others are worth a page

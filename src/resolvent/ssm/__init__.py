@@ -3,6 +3,7 @@
 from resolvent.ops.filter.convolution import causal_conv, direct_conv, fft_conv, toeplitz_conv
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
 from resolvent.ssm.discretise import diagonal_step, discretise, expm1_over
+from resolvent.ssm.foreign import as_system
 from resolvent.ssm.hippo import dplr, hippo, nplr
 from resolvent.ssm.kernel import (
     cauchy_kernel,
@@ -16,7 +17,7 @@ from resolvent.ssm.part import Part, chained
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System, conjugate_closed
 
 __all__ = [
-    "DPLR", "BoundedReal", "Dense", "Diagonal", "Part", "System", "bounded_real", "cauchy_kernel",
+    "DPLR", "BoundedReal", "Dense", "Diagonal", "Part", "System", "as_system", "bounded_real", "cauchy_kernel",
     "cauchy_kernel_continuous", "causal_conv", "chained", "conjugate_closed", "dense_kernel", "diagonal_step",
     "direct_conv", "discretise", "dplr", "expm1_over", "fft_conv", "hippo", "kernel", "krylov_kernel", "nplr",
     "toeplitz_conv", "vandermonde_kernel",

@@ -243,7 +243,9 @@ def _dense_exponential(A: Tensor, B: Tensor, dt: Tensor, method: str) -> tuple[D
 
 def _check(system: System, dt: float | Tensor, method: str) -> None:
     if not isinstance(system, System):
-        raise TypeError(f"discretise: expected a System, got {type(system).__name__}; build System(A, B, C, D).")
+        raise TypeError(
+            f"discretise: expected a System, got {type(system).__name__}; use System(A, B, C, D) or as_system(system)."
+        )
     if system.dt is not None:
         raise ValueError(
             f"discretise: expected a continuous system (dt None), got one already discrete with dt = {system.dt}; "

@@ -137,7 +137,8 @@ class System:
     time_varying  True when A, B, C, D carry a time axis: A (..., l, n), B (..., l, n, m), C (..., l, p, n), D likewise.
 
     The four broadcast against one another over the bank and are brought to one dtype: complex when any of them is.
-    Arrays of numpy and nested lists are taken as they are, whole numbers as real ones.
+    Arrays of numpy and nested lists are taken as they are, whole numbers as real ones; D may be the number 0. Systems
+    of python-control and scipy.signal: `resolvent.ssm.as_system`.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -158,6 +159,8 @@ class System:
     def __post_init__(self) -> None:
         for name in ("A", "B", "C", "D"):
             object.__setattr__(self, name, as_matrix(name, getattr(self, name)))
+        if self.D.dim() == 0 and min(self.B.dim(), self.C.dim()) == 2:
+            object.__setattr__(self, "D", _feedthrough(self.D, self.C.shape[-2], self.B.shape[-1]))
         if isinstance(self.A, Tensor):
             object.__setattr__(self, "A", Dense(self.A))
         _check_shapes(self)
@@ -249,9 +252,11 @@ class System:
     def simulate(self, u: Tensor, x0: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Step through a discrete system: u (..., l, m) -> y (..., l, p) and the final state (..., n).
 
-        The slow truth that every fast path is compared with. `...` must broadcast against the bank.
+        The slow truth that every fast path is compared with. `...` must broadcast against the bank. Arrays of numpy
+        are taken as tensors are.
         """
         check_discrete("System.simulate", self, "")
+        u, x0 = torch.as_tensor(u), None if x0 is None else torch.as_tensor(x0)
         _check_input(self, u)
         dtype = torch.promote_types(self.dtype, u.dtype)
         A, B, C, D = (t.to(dtype) for t in (self.A.dense(), self.B, self.C, self.D))
@@ -311,6 +316,13 @@ def as_matrix(name: str, value: Any) -> Any:
             ) from None
         return value if value.is_floating_point() or value.is_complex() else value.double()
     return value if value.is_floating_point() or value.is_complex() else value.to(torch.get_default_dtype())
+
+
+def _feedthrough(D: Tensor, outputs: int, inputs: int) -> Tensor:
+    """A number as the matrix D (p, m): 0 for any shape, another one for one input and one output."""
+    if outputs * inputs > 1 and bool(D != 0):
+        return D  # refused by its shape
+    return D.expand(outputs, inputs)
 
 
 def _check_shapes(system: System) -> None:

@@ -31,6 +31,13 @@ class HinfNorm(Valued):
     method: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        if self.value.dim():
+            return repr(self)
+        bounds = f"between {float(self.lower):.6g} and {float(self.upper):.6g}"
+        why = f"; {self.reason}" if self.reason else ""
+        return f"H-infinity norm {float(self.value):.6g} at frequency {float(self.frequency):.6g}, {bounds}{why}"
+
 
 @dataclass(frozen=True)
 class H2Norm(Valued):

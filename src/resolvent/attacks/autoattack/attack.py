@@ -163,7 +163,8 @@ def _refuse(job: Job, clear: Tensor) -> None:
         raise RuntimeError(
             f"autoattack: computed again from the stored inputs, the verdict changes for {int(clear.sum())} of "
             f"{len(clear)} samples (first: {int(job.draws.index[clear][0])}). The model's answer depends on the batch "
-            "or on chance: look for batch statistics or sampling in evaluation mode; preset='rand' suits random models."
+            "or on chance: call model.eval() where a function wraps the model, and look for batch statistics or "
+            "sampling in evaluation mode; preset='rand' suits random models."
         )
 
 

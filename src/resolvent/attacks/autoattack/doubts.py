@@ -25,6 +25,7 @@ class Doubts:
         """`table` is the accuracy after each stage."""
         raised = [
             *self.seen,
+            doubt.nothing_right(table, self.tried.numel()),
             doubt.zero_gradients(self.zero_gradient[self.tried]),
             doubt.non_finite(self.non_finite[self.tried]),
             doubt.square_wins(table, self.tried.numel()),

@@ -24,10 +24,12 @@ Kind = Literal[
     "transfer_wins",
     "replaced_loss",
     "borderline",
+    "nothing_right",
 ]
 SQUARE_POINTS = 0.002  # AutoAttack's own threshold: 0.2 points of accuracy
 ERRORS = 2.0  # standard errors by which a share must exceed what it is compared with
 SOFTMAX_ERROR = 1e-5
+LEAST = 8  # samples of which one should be right by chance
 RANDOM_ERROR = 1e-4
 
 
@@ -162,6 +164,19 @@ def transfer_wins(by_transfer: float, by_white_box: float, n: int) -> Flag | Non
         f"points found on the surrogate break {100 * by_transfer:.1f}% of the samples, those found on the model itself "
         f"{100 * by_white_box:.1f}%: its own gradients are worse than a stranger's, so they are masked.",
         by_transfer - by_white_box,
+    )
+
+
+def nothing_right(table: Mapping[str, float], n: int) -> Flag | None:
+    """`table`: accuracy of n samples after each attack, "clean" first."""
+    if n < LEAST or next(iter(table.values()), 1.0) > 0:
+        return None
+    return Flag(
+        "nothing_right",
+        f"none of {n} samples is answered correctly even without an attack: check that labels count from 0, that x is "
+        "scaled as in training, and that the weights are loaded.",
+        0.0,
+        n,
     )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
-    """Accuracy after each attack with its settings, the cost, the flags."""
+    """Accuracy after each attack with how long it searched, the cost, the flags."""
     threat, bounds = result.threat, show_bounds(result.threat["bounds"])
     lines = [
         f"AutoAttack {result.preset}: {threat['norm']}, eps {show_eps(threat['eps'])}{show_shape(threat)}, {bounds}, "
@@ -97,8 +97,16 @@ def show_eps(eps: Any) -> str:
     return f"{near} ({_short(eps)})" if near.denominator == 255 and float(near) == eps else _format_value(eps)
 
 
+# settings that say nothing about how hard an attack tried; `result.attacks` and records hold them all
+_TUNING = (
+    "name", "class", "at_once", "stop", "rho", "momentum", "larger_eps", "passes", "minimal", "alpha_max", "eta",
+    "beta", "upstream", "p_init", "loss", "stretch", "form",
+)  # fmt: skip
+_USUAL = {"restarts": 1, "targets": 0}
+
+
 def _settings(attack: dict[str, Any]) -> str:
-    shown = {k: v for k, v in attack.items() if k not in ("name", "class") and v is not None}
+    shown = {k: v for k, v in attack.items() if k not in _TUNING and v is not None and v != _USUAL.get(k)}
     return ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
 
 

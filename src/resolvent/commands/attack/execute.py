@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,16 @@ def _one_logit(model: nn.Module, data: tuple[Tensor, ...]) -> bool:
         return False
 
 
+def _how_to_name(target: str) -> str:
+    """What to write in place of a folder that is not there."""
+    suffix = Path(target).suffix.lower()
+    if suffix == ".py":
+        return f"{target!r} names no class; write {target}:YourModel, and its weights with --weights FILE."
+    if suffix in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+        return f"{target!r} holds weights alone; name the class too: path/to/file.py:YourModel --weights {target}."
+    return f"there is no folder {target!r}; give that of a run or a saved model, or path/to/file.py:YourModel."
+
+
 def load(target: str, kwargs: str, checkpoint: Kept = "best", weights: Path | None = None) -> nn.Module:
     """The model in a run's folder, of the epoch that `checkpoint` names, or an instance of package.module:Class."""
     folder = Path(target)
@@ -152,10 +163,12 @@ def load(target: str, kwargs: str, checkpoint: Kept = "best", weights: Path | No
 
         return load_model(weights_in(folder, checkpoint))
     if ":" not in target:
-        raise UsageError(f"there is no folder {target!r}; give that of a saved model, or package.module:Class.")
+        raise UsageError(_how_to_name(target))
     made = make(target, kwargs)
     if not isinstance(made, nn.Module):
         raise UsageError(f"{target} is no torch.nn.Module but {type(made).__name__}.")
     if weights is not None:
         load_weights(made, weights)
+    elif any(True for _ in made.parameters()):
+        print(f"note: no --weights given; {target} has the weights that its constructor made.", file=sys.stderr)
     return made

@@ -252,7 +252,10 @@ def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
     else:
         console.print("refused: without a finite bound nothing is certified; the lines above name what breaks it")
         if "smoothing" not in record:
-            console.print("a smoothed version can be certified in L2: add --smoothing 0.25")
+            console.print(
+                "`resolvent run train --certified` trains a model with a bound; this one can be certified in L2 after "
+                "smoothing: add --smoothing 0.25"
+            )
     if "smoothing" in record:
         held = record["smoothing"]
         console.print(f"smoothed: {held['certified']:.1%} certified within {held['eps']:g} in L2")

@@ -12,6 +12,8 @@ from resolvent.commands.check.layers import check_all
 from resolvent.commands.check.spectra import panels, spectra
 from resolvent.conformance.runner import Settings
 from resolvent.conformance.table import show
+from resolvent.report.page import write_page
+from resolvent.report.record import Record
 from resolvent.usage.destination import require_writable
 from resolvent.usage.error import UsageError
 
@@ -29,7 +31,7 @@ def write(out: Path, seed: int = 0) -> int:
     show(checked, console)
     with console.status("drawing spectra and impulse responses"):
         created = datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")
-        record = report.Record(__version__, created, checked.to_json(), spectra(seed), panels(seed))
-        page = report.write_page(record, out)
+        record = Record(__version__, created, checked.to_json(), spectra(seed), panels(seed))
+        page = write_page(record, out)
     console.print(f"The report is at {page.resolve()}", soft_wrap=True, highlight=False)
     return 0 if checked.ok else 1

@@ -32,9 +32,10 @@ from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import is_url
 from resolvent.experiments.store.store import Store, open_store
-from resolvent.experiments.study import Job
+from resolvent.experiments.study import Job, Study
 from resolvent.experiments.sweep import Ended, sweep
 from resolvent.experiments.workers import OUT_OF_TIME, stop_with_parent, work_together
+from resolvent.models.settings import from_dict
 from resolvent.report.evidence import save_evidence
 from resolvent.report.runs import Runs
 from resolvent.report.tables.terminal import show
@@ -77,10 +78,18 @@ def run(request: Run, page: Path | None = None) -> int:
         return 130
     _tell(records, console)
     recipe = f"{request.out.rstrip('/')}/{cells[0].recipe}"
-    console.print(f"results: {recipe if is_url(recipe) else Path(recipe).resolve()}")
+    found = recipe if len(records) != 1 else f"{request.out.rstrip('/')}/{_place_of(records[0])}"
+    console.print(f"results: {found if is_url(found) else Path(found).resolve()}")
     if request.report and speaks():
         console.print(f"The report is at {write_page((recipe,), str(page or recipe))}")
     return 1 if any("failed" in record for record in records) else 0
+
+
+def _place_of(record: dict[str, Any]) -> str:
+    """Where a run is kept: what other commands are given as RUN."""
+    kind = Study if record["cell"]["class"] == "Study" else Cell
+    place: str = from_dict(record["cell"], kind).place
+    return place
 
 
 def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:

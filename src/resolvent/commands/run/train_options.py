@@ -23,7 +23,7 @@ class DataOptions:
     """With `train` alone: what to learn from."""
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
-        "data": ("test", "group", "task", "window", "horizon", "target", "header"),
+        "data": ("test", "id", "time", "ignore", "group", "task", "window", "horizon", "target", "header"),
     }
 
     data: Annotated[str | None, option("FILE")] = None
@@ -32,6 +32,13 @@ class DataOptions:
     """Another file of that kind, all of it for the test."""
     label: Annotated[str | None, option("COLUMN")] = None
     """The column of the answers; else label, class, target, y."""
+    id: Annotated[str | None, option("COLUMN")] = None
+    """The column that says which sample a row belongs to, where a row is one step; else id. Without a column of times
+    rows are in order."""
+    time: Annotated[str | None, option("COLUMN")] = None
+    """The column of times, where a row is one step; else time."""
+    ignore: Annotated[str | None, option("COLUMN,COLUMN")] = None
+    """Columns to leave out."""
     group: Annotated[str | None, option("COLUMN")] = None
     """The column (of an archive: the array) that tells which samples belong together, e.g. a patient: none of them is
     in two of training, validation and test."""

@@ -34,6 +34,8 @@ class Layout(Settings):
     channels  names of the channels, where the file has them
     steps     names of the columns of a table with one row a sample
     group     the column of a table that told which samples belong together; a model does not see it
+    id, time  the columns of a table that told samples and steps apart, where they were not called so
+    ignore    columns of a table that were left out
     """
 
     label: str | None = None
@@ -41,6 +43,9 @@ class Layout(Settings):
     channels: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     group: str | None = None
+    id: str | None = None
+    time: str | None = None
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from resolvent.data.preparation.preprocess import Layout
 from resolvent.data.preparation.windows import Windows, cut_windows
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.arrays import own
+from resolvent.data.readers.columns import NO_COLUMNS, Columns, name_columns
 from resolvent.data.readers.npy import is_mapped, on_disk, read_folder
 from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
 from resolvent.data.readers.table import Table, check_table, read_csv, sequences
@@ -33,6 +34,9 @@ def from_file(
     test: str | Path | None = None,
     label: str | None = None,
     header: bool = True,
+    id: str | None = None,
+    time: str | None = None,
+    ignore: str | Sequence[str] | None = None,
     group: str | None = None,
     task: Literal["classification", "regression", "forecast"] | None = None,
     window: int | None = None,
@@ -43,13 +47,16 @@ def from_file(
     """A task from a file, by its ending. The options are those of `from_arrays`; bounds are inferred unless told.
 
     .npz .safetensors   arrays x, y and perhaps lengths, class_names, channel_names; or x_train, y_train, .., x_test, ..
-    .csv .tsv .parquet  one row a sample or, with columns id and time, one row a step: see `table`
+    .csv .tsv .parquet  one row a sample or, with columns for id and time, one row a step
     .ts                 the format of the UEA and UCR archives
     a folder            x.npy, y.npy and so on, named as in an .npz: x stays on the disk, larger than memory if need be
 
     test     another file of the same kind: all of it is the test part, none of the first is
     label    the column that holds the answers of a table
     header   False: the first line of a CSV is a sample, and its first column the answer
+    id, time the columns that say which sample a row belongs to, and when it was taken, where they are not called so;
+             without times, rows are steps in the order of the file
+    ignore   columns of a table to leave out: a list, or names with commas between them
     group    the column of a table, or the array of an archive, that tells which samples belong together (a patient, a
              machine): none of them is in two parts of the split
     task     "regression": answers are quantities, also where all of them are whole numbers; "forecast": there are no
@@ -63,11 +70,13 @@ def from_file(
         >>> rv.from_file(path).length
         12
     """
+    columns = Columns.of(id, time, ignore)
     if is_mapped(path):
-        _refuse_mapped_options(task, test=test, label=label, window=window, horizon=horizon, target=target)
+        given = {"test": test, "label": label, "window": window, "horizon": horizon, "target": target}
+        _refuse_mapped_options(task, **given, **{columns.given() or "id": columns.given()})
         return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
     if task == "forecast":
-        return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, options))
+        return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, columns, options))
     _refuse_forecast_options(task, window=window, horizon=horizon, target=target)
     first = checked_file(path)
     how = Preparation.of("from_file", **{"bounds": "infer"} | options)
@@ -76,12 +85,14 @@ def from_file(
         raise ValueError(f"from_file: expected two files of one kind, got {first.name} and {Path(str(test)).name}.")
     source, notes = ", ".join(file.name for file in files.values()), []
     if first.suffix.lower() in ARRAYS:
+        _refuse_columns(first, columns)
         parts, names, layout = _arrays(files, group)
     else:
-        read = {part: read_sequences(file, label, header, group=group) for part, file in list(files.items())[:1]}
-        layout = next(iter(read.values())).layout
-        for part, file in list(files.items())[1:]:
-            read[part] = read_sequences(file, label, header, like=layout, group=group)
+        read: dict[str, Sequences] = {}
+        layout = None
+        for part, file in files.items():
+            read[part] = read_sequences(file, label, header, like=layout, group=group, columns=columns)
+            layout = layout or read[part].layout
         parts, names = stack_parts(read)
         notes = list(dict.fromkeys(note for found in read.values() for note in found.notes))
     if task == "regression":
@@ -143,6 +154,7 @@ class _Rest:
     label: str | None
     group: str | None
     header: bool
+    columns: Columns
     options: dict[str, Any]
 
 
@@ -155,7 +167,7 @@ def forecast_file(path: str | Path, window: int | None, horizon: int | None, tar
         raise ValueError("from_file: a forecast needs a window, the steps of the past that the model sees (--window).")
     file = checked_file(path)
     how = Preparation.of("from_file", **{"bounds": "infer"} | rest.options)
-    series, layout, notes = _read_series(file, rest.header)
+    series, layout, notes = _read_series(file, rest.header, rest.columns)
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
     if target is not None and target not in names:
         text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
@@ -168,9 +180,10 @@ def forecast_file(path: str | Path, window: int | None, horizon: int | None, tar
     return replace(made, horizon=windows.horizon)
 
 
-def _read_series(file: Path, header: bool) -> tuple[list[np.ndarray], Layout, tuple[str, ...]]:
+def _read_series(file: Path, header: bool, columns: Columns) -> tuple[list[np.ndarray], Layout, tuple[str, ...]]:
     """Series (t, c) each, and their channels."""
     if file.suffix.lower() in ARRAYS:
+        _refuse_columns(file, columns)
         arrays = read_arrays(file)
         if "x" not in arrays or arrays["x"].dtype.kind != "f":
             raise ValueError(f"{file}: expected real series x (n, l, c) or (l, c), got {', '.join(arrays)}.")
@@ -179,7 +192,7 @@ def _read_series(file: Path, header: bool) -> tuple[list[np.ndarray], Layout, tu
         lengths = arrays.get("lengths", np.full(len(x), x.shape[1]))
         series = [row[:n] for row, n in zip(x, lengths.tolist(), strict=True)]
         return series, Layout(channels=names_in(arrays, "channel_names")), ()
-    read = read_sequences(file, None, header, needed=False)
+    read = read_sequences(file, None, header, needed=False, columns=columns)
     return read.values, read.layout, read.notes
 
 
@@ -219,20 +232,39 @@ def read_sequences(
     like: Layout | None = None,
     needed: bool = True,
     group: str | None = None,
+    columns: Columns = NO_COLUMNS,
 ) -> Sequences:
     """The samples of a table or .ts file; `like`, `needed`, `group`: see `table.sequences`."""
     if group is not None and (file.suffix.lower() == ".ts" or not header):
         raise ValueError(f"{file}: expected a table whose columns have names to find the groups {group!r} in.")
+    if file.suffix.lower() == ".ts" or not header:
+        _refuse_columns(file, columns)
     if file.suffix.lower() == ".parquet":
-        return sequences(_parquet(file), label, like, needed, group)
+        return _samples_of(_parquet(file), label, like, needed, group, columns)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as wrong:
         raise ValueError(f"{file}: expected text in UTF-8 ({wrong.reason} at byte {wrong.start}).") from wrong
     if file.suffix.lower() == ".ts":
         return read_ts(text, str(file), needed)
-    found = sequences(read_csv(text, str(file), header), label, like, needed, group)
+    found = _samples_of(read_csv(text, str(file), header), label, like, needed, group, columns)
     return replace(found, layout=replace(found.layout, header=header))
+
+
+def _samples_of(
+    table: Table, label: str | None, like: Layout | None, needed: bool, group: str | None, columns: Columns
+) -> Sequences:
+    """What the table holds, with the names of its columns in the layout."""
+    named = name_columns(table, columns, like)
+    group = {columns.id: "id", columns.time: "time"}.get(group, group) if group is not None else None
+    found = sequences(named, label, like, needed, group)
+    layout = replace(found.layout, id=columns.id, time=columns.time, ignore=columns.ignore)
+    return replace(found, layout=layout)
+
+
+def _refuse_columns(file: Path, columns: Columns) -> None:
+    if (wrong := columns.given()) is not None:
+        raise ValueError(f"{file}: {wrong} names a column of a table with a header, which this is not; leave it out.")
 
 
 def _parquet(file: Path) -> Table:

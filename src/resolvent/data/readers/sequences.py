@@ -83,18 +83,30 @@ def pad(values: Sequence[np.ndarray], longest: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.tensor([len(value) for value in values])
 
 
+# what people and spreadsheets write where they have no number
+_MISSING = {"", "?", "-", "nan", "na", "n/a", "null", "none", "#n/a", "#value!", "#div/0!", "#num!", "#ref!", "#name?"}
+
+
 def number_of(cell: str, where: str) -> float:
-    """A number, or NaN for an empty cell, "?", "nan" and "NA"."""
+    """A number, or NaN where it is missing."""
     text = cell.strip()
-    if text in ("", "?") or text.lower() in ("nan", "na", "null", "none"):
+    if text.lower() in _MISSING:
         return float("nan")
     value = as_number(text)
     if value is None:
-        raise ValueError(
-            f"{where}: expected a number or a missing value (empty, ?, nan), got {cell[:40]!r}. A column of words "
-            "holds the answers (--label) or says which samples belong together (--group); others must go."
-        )
+        raise ValueError(f"{where}: expected a number, or a missing value (empty, ?, nan), got {cell[:40]!r}.")
     return value
+
+
+def is_word(cell: str) -> bool:
+    """Neither a number nor missing."""
+    text = cell.strip()
+    if text.lower() in _MISSING:
+        return False
+    try:
+        return bool(np.isnan(float(text)))
+    except ValueError:
+        return True
 
 
 def as_number(text: str) -> float | None:

@@ -2,8 +2,8 @@
 
 wide    one column holds the answer, every other one a step, in the order of the columns; empty cells at the end of a
         row end the sequence. One channel.
-long    when there are columns `id` and `time`: rows of one id are a sample, in the order of their times; one column
-        holds its answer, every other one is a channel.
+long    when there are columns `id` and `time` (see `columns` for other names): rows of one id are a sample, in the
+        order of their times; one column holds its answer, every other one is a channel.
 
 The answer's column is the one named `label`, or else the one called label, class, target or y. A table that is read
 like an earlier one (its `Layout`) need not have it; columns are then found by their names, in any order.
@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from resolvent.data.preparation.preprocess import Layout
-from resolvent.data.readers.sequences import Sequences, number_of
+from resolvent.data.readers.sequences import Sequences, is_word, number_of
 
 ANSWERS = ("label", "class", "target", "y")
 _LARGEST_CELL = 1 << 20
@@ -164,7 +165,7 @@ def _wide(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     steps = [i for i in range(len(table.columns)) if i not in (answer, identity)]
     if like is not None and like.header:
         steps = _in_order(table, steps, like)
-    notes = ["the column id is not used"] if "id" in lower else []
+    notes = [] if identity is None else [_unused_id(table, identity)]
     values, answers = [], []
     for i, row in enumerate(table.rows):
         cells = [row[k] for k in steps]
@@ -172,7 +173,7 @@ def _wide(table: Table, answer: int | None, like: Layout | None) -> Sequences:
             cells.pop()
         if not cells:
             raise ValueError(f"{table.line(i)}: expected at least one value, got none.")
-        values.append(numbers(cells, table.line(i))[:, None])
+        values.append(_row_of_numbers(table, i, steps[: len(cells)])[:, None])
         if answer is not None:
             answers.append(_answer(row[answer], table.line(i)))
     early = sum(len(value) < len(steps) for value in values)
@@ -180,6 +181,12 @@ def _wide(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     layout = Layout(_name(table, answer), steps=tuple(table.columns[k] for k in steps))
     ids = () if identity is None else tuple(row[identity].strip() for row in table.rows)
     return Sequences(values, answers, table.where, notes=tuple(notes), layout=layout, ids=ids)
+
+
+def _unused_id(table: Table, identity: int) -> str:
+    repeated = len({row[identity] for row in table.rows}) < len(table.rows)
+    more = "; some ids repeat: if a row is one step and not one sample, say so with --id id" if repeated else ""
+    return f"the column id is not used{more}"
 
 
 def _in_order(table: Table, steps: list[int], like: Layout) -> list[int]:
@@ -202,7 +209,8 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     lower = [name.lower() for name in table.columns]
     identity, time = (lower.index(name) if name in lower else None for name in ("id", "time"))
     channels = [i for i in range(len(table.columns)) if i not in (answer, identity, time)]
-    channels, unused = (channels, []) if like is None or not like.channels else _channels(table, channels, like)
+    known = like is not None and bool(like.channels)
+    channels, unused = _channels(table, channels, like) if like and known else _with_values(table, channels)
     if not channels:
         message = "" if answer is None else f" and {table.columns[answer]}"
         raise ValueError(f"{table.where}: expected a column besides id, time{message}, got none.")
@@ -213,15 +221,22 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     for rows in groups.values():
         order, regular = (rows, True) if time is None else _in_time(table, rows, time)
         even &= regular
-        values.append(np.stack([numbers([table.rows[i][k] for k in channels], table.line(i)) for i in order]))
+        values.append(np.stack([_row_of_numbers(table, i, channels) for i in order]))
         if answer is not None:
             answers.append(_same_answer(table, rows, answer))
     names = tuple(table.columns[k] for k in channels)
     notes = [f"channels {', '.join(names)}"] if like is None else []
     notes += [] if even else ["time steps are uneven; values are taken one after another"]
-    notes += [f"not used: {', '.join(unused[:20])}"] if unused else []
+    why = "" if known else ", where every cell is empty"
+    notes += [f"not used: {', '.join(unused[:20])}{why}"] if unused else []
     layout = Layout(_name(table, answer), channels=names)
     return Sequences(values, answers, table.where, notes=tuple(notes), layout=layout, ids=tuple(groups))
+
+
+def _with_values(table: Table, found: list[int]) -> tuple[list[int], list[str]]:
+    """Columns that hold anything at all, and the names of the others."""
+    held = [k for k in found if any(row[k].strip() for row in table.rows)]
+    return held, [table.columns[k] for k in found if k not in held]
 
 
 def _channels(table: Table, found: list[int], like: Layout) -> tuple[list[int], list[str]]:
@@ -241,7 +256,7 @@ def _name(table: Table, answer: int | None) -> str | None:
 
 
 def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]:
-    """The rows of a sample in the order of their times, and whether those are evenly spaced (dates: not asked)."""
+    """The rows of a sample in the order of their times, and whether those are evenly spaced (words: not asked)."""
     cells = [table.rows[i][time].strip() for i in rows]
     numeric = all(is_number(cell) for cell in cells)
     keys = _time_keys(cells, numeric)
@@ -255,9 +270,14 @@ def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]
     for a, b in pairwise(order):
         if keys[a] == keys[b]:
             raise ValueError(f"{table.line(rows[b])}: the time {cells[b]!r} comes twice in one sample.")
-    gaps = np.diff([float(keys[i] - keys[order[0]]) for i in order]) if numeric else np.zeros(0)
+    gaps = np.diff([_since(keys[order[0]], keys[i]) for i in order]) if not isinstance(keys[0], str) else np.zeros(0)
     even = len(gaps) < 2 or float(gaps.max() - gaps.min()) <= 1e-6 * float(gaps.max())
     return [rows[i] for i in order], even
+
+
+def _since(start: Any, now: Any) -> float:
+    passed = now - start
+    return passed.total_seconds() if isinstance(passed, timedelta) else float(passed)
 
 
 def _time_keys(cells: list[str], numeric: bool) -> list[Any]:
@@ -287,6 +307,34 @@ def _answer(cell: str, where: str) -> str:
     if not text or text == "?":
         raise ValueError(f"{where}: expected an answer, got {cell!r}.")
     return text
+
+
+def _row_of_numbers(table: Table, row: int, places: Sequence[int]) -> np.ndarray:
+    cells = [table.rows[row][k] for k in places]
+    try:
+        return numbers(cells, table.line(row))
+    except ValueError:
+        _refuse_words(table, row, places)
+        raise
+
+
+def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
+    """Name the column of the first cell that is no number, how many others it has, and what may be done."""
+    place = next((k for k in places if is_word(table.rows[row][k])), None)
+    if place is None:
+        return
+    column = [each[place] for each in table.rows]
+    words = sum(map(is_word, column))
+    name, cell = table.columns[place], table.rows[row][place][:40]
+    start = f"{table.line(row)}, column {name!r}: expected a number, or nothing where it is missing, got {cell!r}"
+    if words > len(column) // 2:
+        raise ValueError(
+            f"{start}. Say what this column is (--label the answers, --id the sample that a row belongs to, --time "
+            "when it was taken, --group which samples belong together), or leave it out with --ignore "
+            f"{shlex.quote(name)}."
+        )
+    more = f"; {words} of its {len(column):,} cells are no numbers" if words > 1 else ""
+    raise ValueError(f"{start}{more}. Empty those cells, then choose how they are filled with --missing.")
 
 
 def numbers(cells: Iterable[str], where: str) -> np.ndarray:

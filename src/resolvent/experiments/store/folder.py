@@ -39,7 +39,15 @@ Tell = Callable[[str], None]  # takes a line for the user
 
 
 class RunError(ValueError):
-    """A run cannot start or go on; the message says what to do."""
+    """A run cannot start or go on; the message says what to do.
+
+    Examples:
+        >>> try:
+        ...     rv.run("ptd-conditionign")
+        ... except rv.experiments.RunError as refused:
+        ...     print(str(refused)[:73])
+        run: there is no recipe 'ptd-conditionign'; did you mean 'ptd-conditionin
+    """
 
 
 class Described(Protocol):
@@ -49,7 +57,12 @@ class Described(Protocol):
 
 
 class Folder:
-    """Reads and writes the files of one cell."""
+    """Reads and writes the files of one cell.
+
+    Examples:
+        >>> rv.experiments.Folder("runs/none").record() is None
+        True
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -31,11 +31,26 @@ COLD = 60.0  # after so many without a touch the owner counts as dead: clocks of
 
 
 class Taken(RuntimeError):
-    """Somebody else is at work in that folder."""
+    """Somebody else is at work in that folder.
+
+    Examples:
+        >>> with rv.experiments.Lock("runs"):
+        ...     try:
+        ...         rv.experiments.Lock("runs").__enter__()
+        ...     except rv.experiments.Taken:
+        ...         print("somebody is at work there")
+        somebody is at work there
+    """
 
 
 class Lock:
-    """A claim on `folder` for the length of a `with` block."""
+    """A claim on `folder` for the length of a `with` block.
+
+    Examples:
+        >>> with rv.experiments.Lock("runs") as held:
+        ...     held.path.name
+        '.lock'
+    """
 
     def __init__(self, folder: str | Path, cold: float = COLD) -> None:
         self.path = Path(folder) / NAME

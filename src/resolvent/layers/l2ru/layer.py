@@ -101,8 +101,10 @@ class L2RU(Layer):
         """A layer of form "dense" that is the system x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k of gain below gamma.
 
         A (n, n), B (n, d), C (d, n), D (d, d) real; P (n, n) a storage that proves the gain, found when None. Systems
-        with fewer inputs than outputs, or the other way, are made square with columns or rows of zeros.
+        with fewer inputs than outputs, or the other way, are made square with columns or rows of zeros. Tensors, or
+        what `torch.as_tensor` takes.
         """
+        A, B, C, D = (torch.as_tensor(matrix) for matrix in (A, B, C, D))
         K = contraction_of(A, B, C, D, gamma, P)
         d = D.shape[0]
         layer = cls(d, A.shape[0], gamma, form="dense").to(torch.float64)

@@ -44,6 +44,13 @@ def run_cell(
     """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed".
 
     `how` takes the place of `device`; where its time is spent `Paused` is raised, and the same call goes on from there.
+
+    Examples:
+        >>> from resolvent.experiments import Budget, Cell, TaskChoice, run_cell
+        >>> small = TaskChoice("digits", samples=64)
+        >>> cell = Cell("mine", ("s4d",), rv.ModelConfig(d_model=8, layers=1), small, budget=Budget(epochs=1))
+        >>> sorted(run_cell(cell, "runs/mine")["training"]["summary"])
+        ['best', 'gap', 'last']
     """
     folder, group = Folder(path), current_group()
     way = how or How(device)

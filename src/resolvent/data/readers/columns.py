@@ -1,0 +1,83 @@
+"""Columns of a user's table by the names they have there: which says whose step a row is, and when; which are left out.
+
+    name_columns(table, Columns(id="Pump ID", time="Timestamp", ignore=("Comment",)))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resolvent.data.preparation.preprocess import Layout
+from resolvent.data.readers.table import Table
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names as the file writes them; None: `id` and `time`, where there are such columns."""
+
+    id: str | None = None
+    time: str | None = None
+    ignore: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(id: str | None, time: str | None, ignore: str | Sequence[str] | None) -> Columns:
+        """`ignore` is a list, or names with commas between them."""
+        names = ignore.split(",") if isinstance(ignore, str) else ignore or ()
+        return Columns(id, time, tuple(name.strip() for name in names))
+
+    def given(self) -> str | None:
+        """The first option that says something."""
+        return next((name for name in ("id", "time", "ignore") if getattr(self, name)), None)
+
+
+NO_COLUMNS = Columns()
+
+
+def name_columns(table: Table, columns: Columns, like: Layout | None = None) -> Table:
+    """The table with its columns called `id` and `time`, without those that are ignored.
+
+    `like` has the names of an earlier table, of which this one may lack some. Rows of one id without times are steps
+    in the order of the file.
+    """
+    known = Columns() if like is None else Columns(like.id, like.time, like.ignore)
+    asked = Columns(columns.id or known.id, columns.time or known.time, columns.ignore or known.ignore)
+    for name in (columns.id, columns.time, *columns.ignore):
+        if name is not None and name not in table.columns:
+            raise ValueError(f"{table.where}: expected a column {name!r}, got {', '.join(table.columns[:20])}.")
+    kept = _leave_out(table, asked.ignore)
+    for name, role in ((asked.id, "id"), (asked.time, "time")):
+        kept = _rename(kept, name, role)
+    repeated = asked.id is not None and "time" not in _lower(kept) and _repeats(kept)
+    return _number_steps(kept) if repeated and (like is None or not like.channels) else kept
+
+
+def _leave_out(table: Table, names: Sequence[str]) -> Table:
+    keep = [k for k, name in enumerate(table.columns) if name not in names]
+    if len(keep) == len(table.columns):
+        return table
+    rows = [[row[k] for k in keep] for row in table.rows]
+    return Table([table.columns[k] for k in keep], rows, table.lines, table.where)
+
+
+def _rename(table: Table, name: str | None, role: str) -> Table:
+    if name is None or name not in table.columns or name.lower() == role:
+        return table
+    if role in _lower(table):
+        raise ValueError(f"{table.where}: expected one column for {role}, got {name!r} and {role!r}; ignore one.")
+    return Table([role if one == name else one for one in table.columns], table.rows, table.lines, table.where)
+
+
+def _repeats(table: Table) -> bool:
+    place = _lower(table).index("id")
+    return max(Counter(row[place] for row in table.rows).values(), default=0) > 1
+
+
+def _number_steps(table: Table) -> Table:
+    rows = [[*row, str(i)] for i, row in enumerate(table.rows)]
+    return Table([*table.columns, "time"], rows, table.lines, table.where)
+
+
+def _lower(table: Table) -> list[str]:
+    return [name.lower() for name in table.columns]
