@@ -37,10 +37,10 @@ _HOME = {name: part for part, names in _NAMES.items() for name in names.split()}
 __all__ = [
     "DSS", "EMA", "L2RU", "LRU", "PGD", "RGLRU", "S4", "S4D", "S5", "S6", "Attention", "Mamba", "ModelConfig",
     "Predictor", "SequenceClassifier", "ShortConv", "System", "Threat", "__version__", "analysis", "attacks",
-    "autoattack", "blocks", "build_model", "conformance", "data", "evaluate", "experiments", "export", "fit", "from_file",
-    "from_hub", "frozen", "gated_scan", "init", "layers", "linear_scan", "load", "load_model", "load_task", "models",
-    "packed_starts", "pgd_at", "push_to_hub", "report", "run", "save_model", "scan", "selective_scan", "ssm", "trades",
-    "training", "write_report",
+    "autoattack", "blocks", "build_model", "conformance", "data", "evaluate", "experiments", "export", "fit",
+    "from_file", "from_hub", "frozen", "gated_scan", "init", "layers", "linear_scan", "load", "load_model", "load_task",
+    "models", "packed_starts", "pgd_at", "push_to_hub", "report", "run", "save_model", "scan", "selective_scan", "ssm",
+    "trades", "training", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
