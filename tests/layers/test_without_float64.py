@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from helpers import assert_close
 from resolvent import blocks
 from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Attention
-from resolvent.runtime.chip import without_float64
+from resolvent.runtime.transforms import without_float64
 from resolvent.scan import use
 
 WIDE = (torch.float64, torch.complex128)

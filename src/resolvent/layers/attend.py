@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from resolvent.layers import checks
 from resolvent.layers.contract import Spec
-from resolvent.runtime.chip import lacks_float64
-from resolvent.runtime.transforms import is_traced
+from resolvent.runtime.transforms import is_traced, lacks_float64
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
 BLOCK = 128  # queries taken at once where the reach is short

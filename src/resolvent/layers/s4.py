@@ -20,10 +20,11 @@ from resolvent.init import timestep
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals, wide, wide_all
+from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
 from resolvent.ops.pairs import Number, complex_of, conjugate, deinterleave, interleave, join_parts, tensor_of
+from resolvent.runtime.transforms import wide, wide_all
 from resolvent.ssm import half_dplr
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR

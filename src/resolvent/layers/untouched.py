@@ -10,16 +10,22 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = (  # whom torch calls for every module that there is
+    torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+    torch_module._global_backward_hooks,
+    torch_module._global_backward_pre_hooks,
+)
 
 
 def is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Exactly of this class, and nobody watches or replaces its calls; its children are not looked at."""
-    return type(module) is kind and not (has_hooks(module) or has_own_methods(module) or has_global_hooks())
+    return type(module) is kind and not (has_hooks(module) or has_own_methods(module) or any(GLOBAL_HOOKS))
 
 
 def is_touched(model: nn.Module) -> bool:
     """Whether somebody watches a call of a module inside of it; half a microsecond for each module."""
-    return has_global_hooks() or any(map(has_hooks, model.modules()))
+    return any(GLOBAL_HOOKS) or any(map(has_hooks, model.modules()))
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -31,13 +37,3 @@ def has_own_methods(module: nn.Module) -> bool:
     """Whether a function of its class, `forward` above all, is hidden by an attribute of the instance."""
     kind = type(module)
     return any(callable(getattr(kind, name, None)) for name in module.__dict__)
-
-
-def has_global_hooks() -> bool:
-    """Whether torch calls somebody for every module that there is."""
-    return bool(
-        torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-        or torch_module._global_backward_hooks
-        or torch_module._global_backward_pre_hooks
-    )

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from resolvent.layers.untouched import HOOKS, has_global_hooks
+from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
 from resolvent.lowering.describe import describe
 from resolvent.lowering.describer import FORWARDS, READS
 from resolvent.lowering.program import Chain, Opaque, settle, walk
@@ -32,7 +32,7 @@ class Verdict(Generic[T]):
         self._known: weakref.WeakKeyDictionary[nn.Module, tuple[list[_Seen], T | None]] = weakref.WeakKeyDictionary()
 
     def __call__(self, model: nn.Module) -> T | None:
-        if has_global_hooks() or _are_patched():
+        if any(GLOBAL_HOOKS) or _are_patched():
             return None
         known = self._known.get(model)
         if known is not None and _is_still_so(model, known[0]):

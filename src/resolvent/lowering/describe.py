@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ from resolvent.layers.shortconv import ShortConv
 from resolvent.lowering import program as p
 from resolvent.lowering.describer import Describer, check_untouched, join, rule
 from resolvent.lowering.program import Chain, Node, Program
-from resolvent.ops.blocked.tables import wide
+from resolvent.runtime.transforms import wide
 
 _LAYER = ("bidirectional", "check_finite")
 
@@ -347,8 +348,7 @@ def _find(table: dict[type[nn.Module], Any], module: nn.Module) -> Any:
     return next(table[kind] for kind in type(module).__mro__ if kind in table)
 
 
-def _weights(module: Any) -> p.Matrix:
-    return module.weight, module.bias
+_weights: Callable[[Any], p.Matrix] = attrgetter("weight", "bias")
 
 
 def _halves(linear: p.Linear) -> tuple[p.Linear, p.Linear]:

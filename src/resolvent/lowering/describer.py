@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from resolvent.layers.untouched import has_global_hooks, has_hooks, has_own_methods
+from resolvent.layers.untouched import GLOBAL_HOOKS, has_hooks, has_own_methods
 from resolvent.lowering import program as p
 from resolvent.lowering.program import Chain
 
@@ -110,5 +110,5 @@ def check_untouched(module: nn.Module, kind: type[nn.Module] | None = None) -> N
         raise Unknown(f"{name} has hooks, which may change what it computes; remove them to certify")
     if has_own_methods(module):
         raise Unknown(f"{name} has a method that was replaced on the instance: what it computes is not known")
-    if has_global_hooks():
+    if any(GLOBAL_HOOKS):
         raise Unknown(f"{name} runs under hooks for all modules (torch.nn.modules.module); remove them to certify")

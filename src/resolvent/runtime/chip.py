@@ -16,7 +16,6 @@ SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 22
 OLDEST = (8, 0)  # the first that multiplies bfloat16
 log = logging.getLogger(__name__)
 _stand_in: list[int] = []
-_narrow: list[bool] = []
 
 
 def serves(device: torch.device) -> bool:
@@ -65,16 +64,6 @@ def _capacity(index: int) -> int:
 def stand_in(capability: int) -> AbstractContextManager[None]:
     """As if every tensor were on a chip of that capability: for programs that compile for one that is not here."""
     return push(_stand_in, capability)
-
-
-def lacks_float64(device: torch.device) -> bool:
-    """Whether the device computes in float32 at most: small tables are then made in float32."""
-    return device.type == "mps" or bool(_narrow)
-
-
-def without_float64() -> AbstractContextManager[None]:
-    """As if no device had float64: for tests of what runs where there is none."""
-    return push(_narrow, True)
 
 
 def _compiles(index: int) -> bool:

@@ -28,6 +28,7 @@ from resolvent.runtime.threads import spread
 
 # The table's head, filled in by `run`: the tasks of a part and their end, or (0, tasks) for a team that deals them out.
 FIRST, END, DEALT, HEAD = 0, 1, 2, 3
+PER_THREAD = 1 << 16  # element updates that are worth waking a thread for: some 20 microseconds of work
 _KERNEL = types.void(types.CPointer(types.int64))
 _keep: list[Any] = []
 _TYPES = {
@@ -36,6 +37,11 @@ _TYPES = {
     torch.complex64: types.complex64,
     torch.complex128: types.complex128,
 }
+
+
+def threads_for(work: int) -> int:
+    """How many threads `work` element updates deserve; `torch.set_num_threads` rules."""
+    return max(1, min(torch.get_num_threads(), work // PER_THREAD))
 
 
 @cache

@@ -12,9 +12,6 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-import torch
-
-PER_THREAD = 1 << 16  # element updates that are worth waking a thread for: some 20 microseconds of work
 _Job = tuple[Callable[[int, int], None], int, int, "SimpleQueue[BaseException | None]"]
 _jobs: SimpleQueue[_Job] = SimpleQueue()
 _started = 0
@@ -29,11 +26,6 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-def threads_for(work: int) -> int:
-    """How many threads `work` element updates deserve; `torch.set_num_threads` rules."""
-    return max(1, min(torch.get_num_threads(), work // PER_THREAD))
 
 
 def spread(kernel: Callable[[int, int], None], tasks: int, threads: int) -> None:

@@ -1,4 +1,7 @@
-"""Who besides autograd is at work around a call: what a kernel of ours cannot serve, or must be kept from."""
+"""What surrounds a call: who besides autograd is at work, and in which precision numbers are computed.
+
+Kernels of ours cannot serve some of it, or must be kept from it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from resolvent.runtime.dispatch import push
 _PLAIN = (Tensor, torch.nn.Parameter)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
+_narrow: list[bool] = []
 MATRIX_DEVICES = {"cuda"}  # where products of half types have units of their own
 
 
@@ -130,3 +134,23 @@ def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
 
     return run
+
+
+def lacks_float64(device: torch.device) -> bool:
+    """Whether the device computes in float32 at most: small tables are then made in float32."""
+    return device.type == "mps" or bool(_narrow)
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float64, or as it is on devices that have none."""
+    return x if lacks_float64(x.device) else x.double()
+
+
+def wide_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`wide` of tensors on one device."""
+    return list(tensors if lacks_float64(tensors[0].device) else map(Tensor.double, tensors))
+
+
+def without_float64() -> AbstractContextManager[None]:
+    """As if no device had float64: for tests of what runs where there is none."""
+    return push(_narrow, True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.checks import check_positive
 from resolvent.layers.freezing import Freezable
-from resolvent.ops.blocked.tables import wide
+from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
 from resolvent.ssm.rounding import POINTWISE, Allowance, Rounding, count, size
 

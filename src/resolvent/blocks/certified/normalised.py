@@ -21,7 +21,7 @@ from resolvent.blocks.block import Block, State
 from resolvent.layers import mimo
 from resolvent.layers.l2ru.forms import LOG_LIMIT
 from resolvent.layers.lru import LRU
-from resolvent.ops.blocked.tables import wide
+from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
 from resolvent.ssm.system import System
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.checks import check_positive
 from resolvent.layers.freezing import Freezable
-from resolvent.ops.blocked.tables import wide
+from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
 from resolvent.ssm.rounding import OPERATION, Allowance, Rounding, count, size
 

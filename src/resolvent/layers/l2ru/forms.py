@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init.ring import ring
-from resolvent.ops.blocked.tables import wide
 from resolvent.ops.pairs import Number, Pair, join_parts
+from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import below, cayley, defect_factor, hold_norm, norm_bound, rounding_margin
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it exp(-nu) is 0 and a phase has no meaning

@@ -22,8 +22,7 @@ from resolvent.lowering.cpu.interpreter_numba import one_backward, one_forward
 from resolvent.lowering.cpu.lanes_layout import Plan
 from resolvent.lowering.cpu.ops_numba import COUNT, ROWS, Kept, Net, Work, leaves, piece, stamp
 from resolvent.runtime.memory import fresh, plain
-from resolvent.runtime.team import HEAD, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, kernel, pointer, run, share, threads_for
 from resolvent.runtime.vectors_numba import WIDTH
 
 ROOM = 64 << 20  # bytes that a pass may take where nothing has to be kept

@@ -16,8 +16,7 @@ from numba import carray, njit
 from torch import Tensor
 
 from resolvent.runtime.memory import fresh_like, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
 if TYPE_CHECKING:
     from resolvent.attacks.threat.region import Region

@@ -17,8 +17,7 @@ from numba import carray, njit, types
 from torch import Tensor
 
 from resolvent.runtime.memory import fresh_like, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
 if TYPE_CHECKING:
     from resolvent.attacks.fab.walk import Pace, Walk

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry, form_states
 from resolvent.ops.pairs import Number, Pair
-from resolvent.runtime.chip import lacks_float64
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
@@ -44,16 +43,6 @@ class DenseBank:
     B: Tensor  # (d, s)
     C: Tensor  # (d, s)
     D: Tensor | None = None  # (d,)
-
-
-def wide(x: Tensor) -> Tensor:
-    """x in float64, or as it is on devices that have none."""
-    return x if lacks_float64(x.device) else x.double()
-
-
-def wide_all(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`wide` of tensors on one device."""
-    return list(tensors if lacks_float64(tensors[0].device) else map(Tensor.double, tensors))
 
 
 def narrow(x: Any, dtype: torch.dtype) -> Any:

@@ -15,8 +15,7 @@ from torch import Tensor
 from resolvent.ops.gated_scan import numba_kernels as kernels
 from resolvent.ops.gated_scan.inputs import Inputs
 from resolvent.runtime.memory import fresh, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
 _COST = 8  # a step of one channel is worth several of a linear scan: three exponentials, a root
 _LANES = 256  # channels to a task: long inner loops whose scratch stays in the cache

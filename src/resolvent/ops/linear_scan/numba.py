@@ -24,8 +24,7 @@ from resolvent.ops.linear_scan.numba_rows import advance, parts, retreat, retrea
 from resolvent.ops.linear_scan.rows import row_rule, sum_to
 from resolvent.runtime.jit import PARTIAL, Array, address, jit
 from resolvent.runtime.memory import fresh, fresh_like, keep_freed_memory, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 from resolvent.runtime.vectors_numba import STREAMED, WIDTH, settle
 
 Way = tuple[bool, bool]  # reverse in time, results streamed past the caches

@@ -15,8 +15,7 @@ from torch import Tensor
 from resolvent.ops.selective_scan import numba_kernels as kernels
 from resolvent.ops.selective_scan.inputs import Inputs, chunks
 from resolvent.runtime.memory import fresh, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
 _COST = 4  # a state update here is worth several of a linear scan: discretisation, an exponential, two sums
 

@@ -17,8 +17,7 @@ from numba import carray, njit
 from torch import Tensor
 
 from resolvent.runtime.memory import fresh_like, keep_freed_memory, plain
-from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 from resolvent.runtime.vectors_numba import WIDTH, pair_row
 
 Pair = tuple[Tensor, Tensor]

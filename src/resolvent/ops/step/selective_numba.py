@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from resolvent.ops.step.numba import Pair, Step, addresses, compile_kernel, dot, outputs, tables
 from resolvent.runtime.exp_numba import exp, softplus
 from resolvent.runtime.memory import plain
-from resolvent.runtime.team import HEAD, kernel, pointer, run, share
-from resolvent.runtime.threads import threads_for
+from resolvent.runtime.team import HEAD, kernel, pointer, run, share, threads_for
 from resolvent.runtime.vectors_numba import WIDTH, driven_row
 
 FEW = 32768  # inputs, b d, up to which the kernel projects them itself; measured for d = 128 to 2048
