@@ -24,7 +24,7 @@ from resolvent.attacks.strongest import Strongest
 from resolvent.training.objective import PGDAT, Loss
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion, wide
-from resolvent.training.step.cuda_graph import Passes, recorded_step
+from resolvent.training.step.inner import Passes, lowered_step
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -72,7 +72,7 @@ class ReleasedPGDAT(PGDAT):
     """Adversarial training on it."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        quick = recorded_step(model, batch, self.inner, self.recorded)
+        quick = lowered_step(model, batch, self.inner, self.recorded)
         if quick is not None:
             return Loss(*quick)
         model.eval()

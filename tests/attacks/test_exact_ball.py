@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import APGD, FAB, FGSM, PGD, Draws, Square, Threat, autoattack, cross_entropy
-from resolvent.attacks.threat.inward import below, further, inward
+from resolvent.attacks.threat.region import below, further, inward
 from resolvent.models import build_model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use

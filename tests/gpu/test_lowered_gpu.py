@@ -27,7 +27,7 @@ from resolvent.training import pgd_at, trades
 from resolvent.training.step import cuda_graph
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
-from resolvent.training.step.inner import Inner
+from resolvent.training.step.inner import Inner, Passes, lowered_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]
@@ -236,14 +236,14 @@ def test_a_step_that_cannot_be_recorded_runs_all_the_same(caplog: pytest.LogCapt
     model, inner = build_model(config()).cuda(), Inner(Threat("linf", 8 / 255, (0, 1)), 2)
     batch = Batch(torch.rand(4, 128, 3, device="cuda"), torch.arange(4).cuda(), None, Draws(0, torch.arange(4).cuda()))
 
-    def looks(f: cuda_graph.Passes, held: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
+    def looks(f: Passes, held: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         output = f.learnt(held.x)
         assert output.sum().item() < 1e9  # nothing can be read while a step is recorded
         return output.square().mean(), output
 
     torch.manual_seed(0)
     with torch.autocast("cuda", torch.bfloat16):
-        assert [cuda_graph.recorded_step(model, batch, inner, looks) for _ in range(3)] == [None] * 3
+        assert [lowered_step(model, batch, inner, looks) for _ in range(3)] == [None] * 3
     got = torch.rand(5, device="cuda")
     torch.manual_seed(0)
     assert torch.equal(got, torch.rand(5, device="cuda"))

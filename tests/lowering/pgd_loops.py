@@ -20,8 +20,8 @@ def check_training(model: Model, batch: Batch, objective: Any, monkeypatch: pyte
     taken: list[Tensor | None] = []
     plain = lowered.Lowered.run_loop
 
-    def watched(*args: Any) -> Tensor | None:
-        taken.append(plain(*args))
+    def watched(*args: Any, **named: Any) -> Tensor | None:
+        taken.append(plain(*args, **named))
         return taken[-1]
 
     monkeypatch.setattr(lowered.Lowered, "run_loop", watched)

@@ -25,8 +25,8 @@ from resolvent.ops.filter.two_sided import TwoSided, plain_two_sided
 from resolvent.runtime import dispatch
 from resolvent.scan import selective_scan
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import cuda_graph
 from resolvent.training.step.batch import Batch
+from resolvent.training.step.inner import Passes
 
 MEGA = MegaConfig(z=4, hidden=5, ffn=7, d_state=3, max_length=8, bidirectional=True)
 PRE: dict[str, Any] = {"prenorm": True, "final_norm": True}
@@ -86,7 +86,7 @@ def test_a_recorded_step_is_the_step(name: str, make: Any) -> None:
     form = forms.StackForm(model)
     tables = form.tables(9, torch.float64)
     still = tables.detached()
-    passes = cuda_graph.Passes(lambda x: form(x, still), lambda x: form(x, tables))
+    passes = Passes(lambda x: form(x, still), lambda x: form(x, tables))
     value, output = objective.recorded(passes, batch, batch.fitted(objective.inner.threat))
     other = copy.deepcopy(model)
     want = objective(other, batch)

@@ -20,7 +20,7 @@ from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import cuda_graph
+from resolvent.training.step import inner
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
 
@@ -51,7 +51,7 @@ def at_once(model: Model, start: Tensor, target: Tensor, box: tuple[Tensor, Tens
     with torch.no_grad():
         tables = form.tables(start.shape[1], start.dtype)
     size = torch.full((len(start), 1, 1), 0.5 * EPS, dtype=start.dtype)
-    return form.run_loop(start, tables, Path(target, *box, size, steps))
+    return form.run_loop(start, Path(target, *box, size, steps), tables)
 
 
 def one_by_one(model: Model, batch: Batch, reach: tuple[Any, ...], steps: int) -> Tensor:
@@ -62,7 +62,7 @@ def one_by_one(model: Model, batch: Batch, reach: tuple[Any, ...], steps: int) -
     def f(x: Tensor) -> Tensor:
         return model.from_embedding(model.embed(x))
 
-    return cuda_graph.rise(f, batch, threat, objective.inner, batch.x, reach)
+    return inner.rise(f, objective.inner.ascent(threat, batch.x), batch.x, reach)
 
 
 def box_of(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ def test_sizes_that_do_not_fit_are_left_to_others() -> None:
 
     def found(start: Tensor, target: Tensor) -> Tensor | None:
         bound = torch.zeros(1, 1, 1, dtype=torch.float32)
-        return form.run_loop(start, tables, Path(target, bound, bound + 1, size, 1))
+        return form.run_loop(start, Path(target, bound, bound + 1, size, 1), tables)
 
     moved = found(x, labels)
     assert moved is not None

@@ -27,7 +27,7 @@ from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import cuda_graph
+from resolvent.training.step import inner
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
 
@@ -241,9 +241,9 @@ def test_all_steps_of_an_attack_at_once(name: str) -> None:
         tables = form.tables(21, torch.float64)
     size = torch.full((19, 1, 1), 0.1, dtype=torch.float64)
     box = (batch.x - 0.2).clamp(min=0.0), (batch.x + 0.2).clamp(max=1.0)
-    got = form.run_loop(batch.x, tables, Path(batch.y, *box, size, 3))
-    inner = objective.inner
-    want = cuda_graph.rise(modules(model), batch, batch.fitted(inner.threat), inner, batch.x, (criterion, batch.y))
+    got = form.run_loop(batch.x, Path(batch.y, *box, size, 3), tables)
+    ascent = objective.inner.ascent(batch.fitted(objective.inner.threat), batch.x)
+    want = inner.rise(modules(model), ascent, batch.x, (criterion, batch.y))
     assert got is not None
     assert (got != batch.x).any()
     assert_close(got, want)

@@ -42,7 +42,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Replays]:
 
 
 def step(model: nn.Module, loss: Any, given: Batch | None = None) -> Any:
-    return cuda_graph._replay(model, (None, torch.float32), given or batch(), None, loss)
+    return cuda_graph.replay(model, (None, torch.float32), given or batch(), None, loss)
 
 
 def fresh() -> Any:

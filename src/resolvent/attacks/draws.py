@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from resolvent.attacks.threat.ball import safe
 
 _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -102,6 +105,49 @@ class Draws:
         made = object.__new__(Draws)
         made.seed, made.index, made._key = self.seed, index, key
         return made
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, left as they are)."""
+
+    norm: str
+    draws: Draws
+    stream: int
+    counter: int
+    masked: Callable[[Tensor], Tensor]  # 0 where nothing may change
+    count: Tensor  # (b,) entries that may change
+
+    def draw(self, x: Tensor, surface: bool) -> Tensor:
+        """(b, ...) like x."""
+        where, shape = (self.stream, self.counter), x.shape[1:]
+        if self.norm == "linf":
+            noise = self.masked(2 * self.draws.uniform(*where, shape, x.dtype) - 1)
+            return noise / safe(_length(noise, torch.inf)) if surface else noise
+        normal = self.masked(self.draws.normal(*where, shape, x.dtype))
+        if self.norm == "l1" and surface:
+            return normal
+        noise = normal if self.norm == "l2" else self._laplace(x)
+        step = noise / safe(_length(noise, 2 if self.norm == "l2" else 1))
+        return step if surface else step * self._depth(x)
+
+    def _laplace(self, x: Tensor) -> Tensor:
+        u = self.draws.fold("laplace").uniform(self.stream, self.counter, x.shape[1:], torch.float64)
+        sign = self.draws.fold("sign").sign(self.stream, self.counter, x.shape[1:], x.dtype)
+        return self.masked(-torch.log1p(-u).to(x.dtype) * sign)
+
+    def _depth(self, x: Tensor) -> Tensor:
+        """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
+
+        By logarithm, in float64: the last digit of torch's power hangs on how many others it is computed with.
+        """
+        u = self.draws.fold("depth").uniform(self.stream, self.counter, (), x.dtype).double()
+        depth = torch.exp(torch.log(u) / self.count.clamp_min(1).double())
+        return depth.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+
+def _length(noise: Tensor, order: float) -> Tensor:
+    return torch.linalg.vector_norm(noise.flatten(1), order, dim=1).view(-1, *[1] * (noise.dim() - 1))
 
 
 def _to_int64(word: int) -> int:

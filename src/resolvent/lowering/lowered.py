@@ -168,7 +168,7 @@ class Lowered:
             return eager.follow(self.form.head, self._features(x, tables))
         return eager.follow(self.form.head, lanes.run_lanes(x, plan, lambda x: self._features(x, tables)))
 
-    def run_loop(self, start: Tensor, tables: Tables, path: Path) -> Tensor | None:
+    def run_loop(self, start: Tensor, path: Path, tables: Tables) -> Tensor | None:
         """The attack's steps along `path` in one call; None where only steps one by one lead there."""
         match self.form.head:
             case (p.Linear() as out,) if tables.plan is not None:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat, kl, squared_deviation
+from resolvent.attacks.threat.region import Region
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion, wide
-from resolvent.training.step.cuda_graph import Passes, recorded_pass, recorded_step, run_ascent
-from resolvent.training.step.inner import Inner
+from resolvent.training.step.cuda_graph import recorded_pass
+from resolvent.training.step.inner import Inner, Passes, lowered_step, run_ascent
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,22 +74,25 @@ class PGDAT:
     inner: Inner
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        quick = recorded_step(model, batch, self.inner, self.recorded)
+        quick = lowered_step(model, batch, self.inner, self.recorded)
         if quick is not None:
             return Loss(*quick)
         return self.at(model, batch, self.find(model, batch))
 
     def find(self, model: nn.Module, batch: Batch) -> Tensor:
         """x', what the attack makes of x."""
-        return self.inner.ascend(model, batch, partial(_uniform, batch), criterion, lambda _: batch.y)
+        start = lambda threat: threat.random_start(batch.x, batch.draws)  # noqa: E731
+        return self.inner.ascend(model, batch, start, criterion, lambda _: batch.y)
 
     def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
         output = wide(batch.call(model)(x_adv))
         return Loss(batch.mean(criterion(output, batch.y)), output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
-        """The same on a GPU, as one fixed sequence of kernels."""
-        x_adv = run_ascent(f, batch, threat, self.inner, _uniform(batch, threat), (criterion, batch.y))
+        """The same with the lowered form, as one fixed sequence of operations."""
+        ascent = self.inner.ascent(threat, batch.x)
+        start = threat.random_start(batch.x, batch.draws, region=ascent.region)
+        x_adv = run_ascent(f, ascent, start, (criterion, batch.y))
         output = f.learnt(x_adv)
         return batch.mean(criterion(output, batch.y)), output
 
@@ -110,14 +113,14 @@ class TRADES:
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         if self.beta == 0:  # no term, no attack: the standard loss to the last bit
             return standard(model, batch)
-        quick = recorded_step(model, batch, self.inner, self.recorded)
+        quick = lowered_step(model, batch, self.inner, self.recorded)
         if quick is not None:
             return Loss(*quick)
         return self.at(model, batch, self.find(model, batch))
 
     def find(self, model: nn.Module, batch: Batch) -> Tensor:
         """x', where the outputs are furthest from those at x."""
-        start = partial(self._start, batch)
+        start = lambda threat: self._start(batch, threat.around(batch.x))  # noqa: E731
         apart = squared_deviation if batch.y.is_floating_point() else kl
         return self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
 
@@ -129,22 +132,19 @@ class TRADES:
         return Loss(batch.mean(criterion(output, batch.y)) + self.beta * robust, output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
-        """The same on a GPU, as one fixed sequence of kernels."""
+        """The same with the lowered form, as one fixed sequence of operations."""
         apart = squared_deviation if batch.y.is_floating_point() else kl
         with torch.no_grad():
             clean = f.still(batch.x)
-        x_adv = run_ascent(f, batch, threat, self.inner, self._start(batch, threat), (apart, clean))
+        ascent = self.inner.ascent(threat, batch.x)
+        x_adv = run_ascent(f, ascent, self._start(batch, ascent.region), (apart, clean))
         output = f.learnt(batch.x)
         robust = batch.mean(apart(f.learnt(x_adv), output))
         return batch.mean(criterion(output, batch.y)) + self.beta * robust, output
 
-    def _start(self, batch: Batch, threat: Threat) -> Tensor:
+    def _start(self, batch: Batch, region: Region) -> Tensor:
         x = batch.x
-        return threat.project(x + self.noise * batch.draws.normal(0, 0, x.shape[1:], x.dtype), x)
-
-
-def _uniform(batch: Batch, threat: Threat) -> Tensor:
-    return threat.random_start(batch.x, batch.draws)
+        return region.project(x + self.noise * batch.draws.normal(0, 0, x.shape[1:], x.dtype))
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.square.layout import Layout, layout_of
-from resolvent.attacks.threat.inward import inward, slack
-from resolvent.attacks.threat.region import Bounds, Region
+from resolvent.attacks.threat.region import Bounds, Region, inward, slack
 from resolvent.attacks.threat.threat import Threat
 from resolvent.ops.ascent.square_columns import SIGNS, TURN
 from resolvent.runtime.dispatch import choose, nothing, numba_or

@@ -1,4 +1,4 @@
-"""The unit ball of a norm: nearest points, steepest directions, points drawn at random.
+"""The unit ball of a norm: nearest points, steepest directions.
 
 Nearest points are those of the ball cut with a box, for delta (b, n), radius (b, 1) and finite low <= 0 <= high: each
 sample by itself, so that what its neighbours in the batch need changes no bit of its answer. Rounding may leave the
@@ -8,13 +8,8 @@ with the gradient g (b, n) grows fastest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-from resolvent.attacks.draws import Draws
 
 _ROUNDS = 64  # each round of the L2 search fixes at least one coordinate at its bound; a handful is usual
 _RISE = 2e-6  # of the squared factor, below which it counts as found
@@ -101,46 +96,3 @@ def sparse(flat: Tensor, free: Tensor, share: float | Tensor) -> Tensor:
 
 def safe(length: Tensor) -> Tensor:
     return torch.where(length > 0, length, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, left as they are)."""
-
-    norm: str
-    draws: Draws
-    stream: int
-    counter: int
-    masked: Callable[[Tensor], Tensor]  # 0 where nothing may change
-    count: Tensor  # (b,) entries that may change
-
-    def draw(self, x: Tensor, surface: bool) -> Tensor:
-        """(b, ...) like x."""
-        where, shape = (self.stream, self.counter), x.shape[1:]
-        if self.norm == "linf":
-            noise = self.masked(2 * self.draws.uniform(*where, shape, x.dtype) - 1)
-            return noise / safe(_length(noise, torch.inf)) if surface else noise
-        normal = self.masked(self.draws.normal(*where, shape, x.dtype))
-        if self.norm == "l1" and surface:
-            return normal
-        noise = normal if self.norm == "l2" else self._laplace(x)
-        step = noise / safe(_length(noise, 2 if self.norm == "l2" else 1))
-        return step if surface else step * self._depth(x)
-
-    def _laplace(self, x: Tensor) -> Tensor:
-        u = self.draws.fold("laplace").uniform(self.stream, self.counter, x.shape[1:], torch.float64)
-        sign = self.draws.fold("sign").sign(self.stream, self.counter, x.shape[1:], x.dtype)
-        return self.masked(-torch.log1p(-u).to(x.dtype) * sign)
-
-    def _depth(self, x: Tensor) -> Tensor:
-        """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
-
-        By logarithm, in float64: the last digit of torch's power hangs on how many others it is computed with.
-        """
-        u = self.draws.fold("depth").uniform(self.stream, self.counter, (), x.dtype).double()
-        depth = torch.exp(torch.log(u) / self.count.clamp_min(1).double())
-        return depth.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
-
-
-def _length(noise: Tensor, order: float) -> Tensor:
-    return torch.linalg.vector_norm(noise.flatten(1), order, dim=1).view(-1, *[1] * (noise.dim() - 1))

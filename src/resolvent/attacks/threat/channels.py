@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.inward import below
+from resolvent.attacks.threat.region import below
 
 FAR = 1e18  # as good as infinitely far: its square is still a number
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.inward import inward
-from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.region import Region, inward
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from resolvent.attacks.draws import Draws
-from resolvent.attacks.threat.ball import Noise, safe, sparse, unit
+from resolvent.attacks.draws import Draws, Noise
+from resolvent.attacks.threat.ball import safe, sparse, unit
 from resolvent.attacks.threat.channels import FAR, is_channelwise, split, spread
 from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, named_norm
-from resolvent.attacks.threat.inward import below, further, number_below, slack
-from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.region import Region, below, further, number_below, slack
 from resolvent.attacks.threat.shape import (
     Band,
     Shape,
@@ -38,6 +37,7 @@ Norm = Literal["linf", "l2", "l1"]
 Number = float | Tensor
 Sizes = Number | tuple[float, ...]  # a tuple: one for each channel
 
+_SHAPES = 8  # of batches that a threat remembers to have been fitted to
 _SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
 
 
@@ -77,6 +77,7 @@ class Threat:
     _rank: int = field(default=0, repr=False)  # of the x it was fitted to; 0 before `check`
     _scale: Tensor | None = field(default=None, repr=False)  # (1 or b, ...): eps of each channel over the largest
     _spans: Tensor | None = field(default=None, repr=False)  # (b,): steps of padded samples, where there is a band
+    _fits: dict[Any, Threat] = field(default_factory=dict, init=False, repr=False)  # what `check` made, by shape
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm", named_norm(self.norm))
@@ -93,6 +94,19 @@ class Threat:
     def check(self, x: Tensor) -> Threat:
         """Raise when the threat does not fit x; return it fitted."""
         check_input(x, self.eps, self.bounds, self.mask)
+        key = (x.shape, x.dtype, x.device)
+        found = self._fits.get(key)
+        if found is None:
+            with torch.inference_mode(False):  # a later call may want gradients
+                found = self._fit(x)
+            if self._holds_numbers:
+                if len(self._fits) >= _SHAPES:
+                    self._fits.clear()
+                self._fits[key] = found
+        return found
+
+    def _fit(self, x: Tensor) -> Threat:
+        """The threat for batches of the shape, dtype and device of x."""
         if self._own:
             eps, scale, touchable = split(self.eps, x, _working(x))
         else:
@@ -105,6 +119,12 @@ class Threat:
         check_shape(x, self.steps, self.band)
         spans = None if self.band is None else find_spans(mask, x)
         return Threat(self.norm, eps, bounds, mask, self.steps, self.band, x.dim(), scale, spans)
+
+    @property
+    def _holds_numbers(self) -> bool:
+        """Whether it consists of plain numbers, which stay as they are: a tensor may be written to."""
+        given = (self.eps, *(self.bounds or ()), self.mask, self.band, self._scale)
+        return not any(isinstance(value, Tensor) for value in given)
 
     def with_lengths(self, lengths: Tensor, l: int) -> Threat:
         """The same threat for padded sequences (b, l, ...): positions from each length on are untouchable."""
@@ -203,18 +223,27 @@ class Threat:
         return sparse(g.flatten(1), self.count(g), share).view(g.shape)
 
     def random_start(
-        self, x: Tensor, draws: Draws, *, surface: bool = False, stream: int = 0, counter: int = 0
+        self,
+        x: Tensor,
+        draws: Draws,
+        *,
+        surface: bool = False,
+        stream: int = 0,
+        counter: int = 0,
+        region: Region | None = None,
     ) -> Tensor:
         """A point drawn uniformly from the ball (Linf: each entry), projected into the bounds.
 
-        `surface` scales the draw to norm eps as APGD does (L1: a normal draw projected onto the ball).
+        `surface` scales the draw to norm eps as APGD does (L1: a normal draw projected onto the ball). `region` is
+        `around(x)`, from those who have it already.
         """
         point = Noise(self.norm, draws, stream, counter, self.masked, self.count(x))
         step, scale = point.draw(x, surface), self.scale(x)
         step = step if scale is None else step * scale
         if self.band is not None:  # what is left of noise in a narrow band is small
             step = self._full(keep_band(step, self.band, self._spans)) * (1.0 if surface else _depth(draws, x))
-        return self.project(x + (step if self.norm == "l1" and surface else self.radius(x) * step), x)
+        region = self.around(x) if region is None else region
+        return region.project(x + (step if self.norm == "l1" and surface else self.radius(x) * step))
 
     def norm_of(self, delta: Tensor) -> Tensor:
         """(b,); the weighted norm where each channel has its own eps."""

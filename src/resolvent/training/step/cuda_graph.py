@@ -1,14 +1,9 @@
-"""The whole training step with one set of tables: every attack step, the loss and its gradients; on a GPU as one
-CUDA graph.
+"""The whole training step as one CUDA graph: every attack step, the loss and its gradients.
 
-A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. Where the model
-has a lowered form (`model.lowered(x)`: a function of x and of tables made from the parameters), the step is a fixed
-sequence of kernels: it is recorded when the same shapes come for the second time and replayed from then on. The tables
-are made once; the attack uses them detached, the training pass with their graph. The numbers are those of the same
-step without a graph. A CPU runs the same sequence at once.
-
-What cannot be recorded (another norm than Linf, masks, lengths, a model without lowered form, a kernel that has to wait
-for the CPU) runs as ever.
+A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. With a lowered form
+of the model (`inner.lower`) the step is a fixed sequence of kernels: it is recorded when the same shapes come for the
+second time and replayed from then on. The numbers are those of the same step without a graph. What cannot be recorded
+(a kernel that has to wait for the CPU) runs as ever.
 """
 
 from __future__ import annotations
@@ -17,27 +12,19 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks import Threat, kl
+from resolvent.attacks import Threat
 from resolvent.attacks.capacity import keeper, lacks_memory, let_go
-from resolvent.attacks.objective.slope import slope
-from resolvent.lowering.cpu.pgd_loop import Path
-from resolvent.training.step.ascent import step_signs
 from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
-from resolvent.training.step.inner import Inner
+from resolvent.training.step.inner import Passes, StepLoss, lower
 from resolvent.training.step.parameter_aliases import alias_parameters
 
-Forward = Callable[[Tensor], Tensor]
-Reach = tuple[Any, ...]  # an objective and what it takes after the output
-
-PgdLoop = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
+CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
 
 MOST = 2  # graphs of one model: each keeps its activations
 KNOWN = 32  # steps of one model that are remembered, recorded or not
@@ -45,81 +32,14 @@ _log = logging.getLogger(__name__)
 _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `pgd_loop` is a whole attack."""
-
-    still: Forward
-    learnt: Forward
-    pgd_loop: PgdLoop | None = None
-
-
-Loss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
-CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
-
-
-def run_ascent(f: Passes, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
-    """`rise` of `f.still`, in one call where model and objective allow."""
-    target = None if f.pgd_loop is None or threat.scale(batch.x) is not None else _target(reach)
-    if f.pgd_loop is not None and target is not None:
-        region = threat.around(batch.x)
-        assert region.low is not None
-        assert region.high is not None
-        path = Path(target, region.low, region.high, inner.size(threat, batch.x), inner.steps)
-        found = f.pgd_loop(start, path)
-        if found is not None:
-            return found
-    return rise(f.still, batch, threat, inner, start, reach)
-
-
-def _target(reach: Reach) -> Tensor | None:
-    """What the slope of an objective in the logits z is softmax(z) less: labels, or probabilities."""
-    objective, given = reach
-    assert isinstance(given, Tensor)
-    if objective is kl:
-        return given.softmax(-1)
-    labels = objective is criterion and given.dtype == torch.int64 and given.dim() == 1
-    return given if labels else None
-
-
-def rise(f: Forward, batch: Batch, threat: Threat, inner: Inner, start: Tensor, reach: Reach) -> Tensor:
-    """`attacks.pgd.ascend` for Linf without a look at any value: a sample whose gradient is not finite stays put."""
-    objective, *labels = reach
-    region, size, x = threat.around(batch.x), inner.size(threat, batch.x), start
-    scale = threat.scale(batch.x)
-    size = size if scale is None else size * scale  # each channel by its own eps
-    for _ in range(inner.steps):
-        with torch.enable_grad():
-            at = x.detach().requires_grad_()
-            output = f(at)
-            losses = objective(output, *labels)
-            grad = slope(losses.sum(), at)
-            assert grad is not None
-        x = step_signs(x, grad, (losses, output), region, size)
-    return x
-
-
-def recorded_step(model: nn.Module, batch: Batch, inner: Inner, loss: Loss) -> tuple[Tensor, Tensor] | None:
-    """(value, output) of one step, whose gradients `value.backward()` brings to the parameters; None: run as ever.
-
-    `loss` is a value that stands for what it computes: equal ones share a recording.
-    """
-    lowered = _lower(model, batch, inner.threat) if inner.steps else None
-    if lowered is None:
-        return None
-    if not batch.x.is_cuda:
-        return _at_once(lowered, batch, batch.fitted(inner.threat), loss)
-    return _replay(model, lowered, batch, inner.threat, loss)
-
-
 def recorded_pass(model: nn.Module, batch: Batch, loss: CleanLoss) -> tuple[Tensor, Tensor] | None:
-    """The same for a loss without an attack: a recording on a GPU, None elsewhere, where there is nothing to gain."""
-    lowered = _lower(model, batch, None) if batch.x.is_cuda else None
-    return None if lowered is None else _replay(model, lowered, batch, None, loss)
+    """(value, output) of a loss without an attack, recorded on a GPU; None elsewhere: there is nothing to gain."""
+    lowered = lower(model, batch) if batch.x.is_cuda else None
+    return None if lowered is None else replay(model, lowered, batch, None, loss)
 
 
-def _replay(
-    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: Loss | CleanLoss
+def replay(
+    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> tuple[Tensor, Tensor] | None:
     """The recording of this step and shape, made where it is due, run on the batch; None where there is none."""
     known = _of(model)
@@ -138,29 +58,6 @@ def _replay(
     return known[name].replay(batch) if known[name] else None
 
 
-def _at_once(lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat, loss: Loss) -> tuple[Tensor, Tensor]:
-    """The same without a recording: the tables are made once all the same."""
-    form, dtype = lowered
-    tables = form.tables(batch.x.shape[1], dtype)
-    still = tables.detached()
-    run_loop = getattr(form, "run_loop", None)
-    pgd_loop = None if run_loop is None else lambda start, path: run_loop(start, still, path)
-    value, output = loss(Passes(lambda x: form(x, still), lambda x: form(x, tables), pgd_loop), batch, threat)
-    return value, output.detach()
-
-
-def _lower(model: nn.Module, batch: Batch, threat: Threat | None) -> Any:
-    """The model's lowered form and its dtype, where a step is a fixed sequence of operations with it."""
-    if batch.lengths is not None:
-        return None
-    if threat is not None and (threat.norm != "linf" or threat.mask is not None or threat.shaped):
-        return None
-    if batch.weight is not None and batch.x.is_cuda:  # a recording would repeat the weights of its first batch
-        return None
-    offered = getattr(model, "lowered", None)
-    return offered(batch.x) if callable(offered) and torch.is_grad_enabled() else None
-
-
 def _of(model: nn.Module) -> dict[Any, Any]:
     """The recordings of a model; those of parameters that have moved since are dropped."""
     places = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
@@ -171,7 +68,7 @@ def _of(model: nn.Module) -> dict[Any, Any]:
 
 
 def _record(
-    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: Loss | CleanLoss
+    model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> _Recording | bool:
     """A recording, or False where some kernel refuses to be recorded."""
     form, dtype = lowered

@@ -1,20 +1,38 @@
-"""The inner maximisation of adversarial training: the model still and frozen, a bare ascent, the last iterate."""
+"""The inner maximisation of adversarial training: of a model as it is, still and frozen, or of its lowered form.
+
+Where the model has a lowered form (`model.lowered(x)`: a function of x and of tables made from the parameters), a step
+of training is a fixed sequence of operations with one set of tables: every attack step, the loss and its gradients.
+The attack uses the tables detached, the training pass with their graph. A CPU runs the sequence at once, a GPU as a
+recording (`cuda_graph`). What has no such sequence (another norm than Linf, masks, lengths, a model without lowered
+form) runs as ever.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks import Threat, Victim
+from resolvent.attacks import Threat, Victim, kl
+from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.pgd import ascend
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive
+from resolvent.attacks.threat.region import Region
+from resolvent.lowering.cpu.pgd_loop import Path
+from resolvent.ops.ascent.reference import sign_step
+from resolvent.runtime.fallback import triton_module
 from resolvent.training.step.batch import Batch
+from resolvent.training.step.criterion import criterion
 
 Start = Callable[[Threat], Tensor]
+Forward = Callable[[Tensor], Tensor]
+Reach = tuple[Any, ...]  # an objective and what it takes after the output
+PgdLoop = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
 
 
 @dataclass(frozen=True)
@@ -58,3 +76,129 @@ class Inner:
         """The length of a step, shaped to multiply x: (b, 1, ...)."""
         radius = threat.radius(x)
         return radius * (2.5 / self.steps) if self.step_size is None else torch.full_like(radius, self.step_size)
+
+    @cached_property
+    def is_box(self) -> bool:
+        """Whether the attacker has a box around x and nothing else: steps are then the same operations each time."""
+        return self.threat.norm == "linf" and self.threat.mask is None and not self.threat.shaped
+
+    def ascent(self, threat: Threat, x: Tensor) -> Ascent:
+        """The steps around x, for a threat that was fitted to it."""
+        size, scale = self.size(threat, x), threat.scale(x)
+        return Ascent(threat.around(x), size if scale is None else size * scale, self.steps, scale is None)
+
+
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """Steps of an Linf attack on a batch: what they need of the threat, asked for once."""
+
+    region: Region
+    size: Tensor  # of a step, (b, 1, ...), or shaped to multiply x where each channel has its own eps
+    steps: int
+    even: bool  # all channels have one size
+
+
+# -- with the lowered form ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `pgd_loop` is a whole attack."""
+
+    still: Forward
+    learnt: Forward
+    pgd_loop: PgdLoop | None = None
+
+
+StepLoss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
+
+
+def lowered_step(model: nn.Module, batch: Batch, inner: Inner, loss: StepLoss) -> tuple[Tensor, Tensor] | None:
+    """(value, output) of one step, whose gradients `value.backward()` brings to the parameters; None: run as ever.
+
+    `loss` is a value that stands for what it computes: equal ones share a recording.
+    """
+    lowered = lower(model, batch) if inner.steps and inner.is_box else None
+    if lowered is None:
+        return None
+    if batch.x.is_cuda:
+        from resolvent.training.step.cuda_graph import replay
+
+        return replay(model, lowered, batch, inner.threat, loss)
+    form, dtype = lowered
+    tables = form.tables(batch.x.shape[1], dtype)
+    still = tables.detached()
+    loop = getattr(form, "run_loop", None)
+    passes = Passes(partial(form, tables=still), partial(form, tables=tables), loop and partial(loop, tables=still))
+    value, output = loss(passes, batch, batch.fitted(inner.threat))
+    return value, output.detach()
+
+
+def lower(model: nn.Module, batch: Batch) -> Any:
+    """The model's lowered form and its dtype, where a step is a fixed sequence of operations with it."""
+    # A recording would repeat the weights of its first batch.
+    if batch.lengths is not None or (batch.weight is not None and batch.x.is_cuda):
+        return None
+    offered = getattr(model, "lowered", None)
+    return offered(batch.x) if callable(offered) and torch.is_grad_enabled() else None
+
+
+def run_ascent(f: Passes, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor:
+    """`rise` of `f.still`, in one call where model and objective allow."""
+    target = None if f.pgd_loop is None or not ascent.even else _target(reach)
+    if f.pgd_loop is not None and target is not None:
+        region = ascent.region
+        assert region.low is not None
+        assert region.high is not None
+        found = f.pgd_loop(start, Path(target, region.low, region.high, ascent.size, ascent.steps))
+        if found is not None:
+            return found
+    return rise(f.still, ascent, start, reach)
+
+
+def _target(reach: Reach) -> Tensor | None:
+    """What the slope of an objective in the logits z is softmax(z) less: labels, or probabilities."""
+    objective, given = reach
+    assert isinstance(given, Tensor)
+    if objective is kl:
+        return given.softmax(-1)
+    labels = objective is criterion and given.dtype == torch.int64 and given.dim() == 1
+    return given if labels else None
+
+
+def rise(f: Forward, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor:
+    """`attacks.pgd.ascend` for Linf without a look at any value: a sample whose gradient is not finite stays put."""
+    (objective, *labels), x = reach, start
+    for _ in range(ascent.steps):
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            output = f(at)
+            losses = objective(output, *labels)
+            grad = slope(losses.sum(), at)
+            assert grad is not None
+        x = step_signs(x, grad, (losses, output), ascent.region, ascent.size)
+    return x
+
+
+def step_signs(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
+    """x (b, ...) moved by `size` (b, 1, ...), or one that broadcasts to x; a sample whose gradient, loss or output is
+    not finite stays put.
+
+    answers  losses (b,) and outputs (b, ...)
+    """
+    alike = size[0].numel() == 1  # in all entries of a sample
+    fits = x.is_cuda and alike and region.free is None and _is_float32(x, grad, *answers, region.low, region.high)
+    quick = triton_module("ops.ascent.step_triton") if fits else None
+    found = None if quick is None else quick.step(x, grad, answers, region, size)
+    return plain_step(x, grad, answers, region, size) if found is None else found
+
+
+def plain_step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
+    seen = torch.cat([v.detach().reshape(len(x), -1) for v in (*answers, grad)], 1)
+    good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # of what is not finite that is NaN
+    return region.project(sign_step(x, grad, size, good))
+
+
+def _is_float32(x: Tensor, *others: Tensor | None) -> bool:
+    """And there is something to compute."""
+    return x.numel() > 0 and all(t is not None and t.dtype == torch.float32 for t in (x, *others))
