@@ -23,10 +23,9 @@ from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.ops.pairs import Number, complex_of, conjugate, deinterleave, interleave, join_parts, tensor_of
+from resolvent.ops.pairs import complex_of, deinterleave, interleave, tensor_of
 from resolvent.runtime.transforms import wide, wide_all
 from resolvent.ssm import half_dplr
-from resolvent.ssm.discretise import discretise
 from resolvent.ssm.half_dplr import HalfDPLR
 from resolvent.ssm.hippo import NAMES, dplr
 from resolvent.ssm.system import DPLR, Dense, System
@@ -152,11 +151,8 @@ class S4(Layer):
         bank = self._bank()
         return bank.A, bank.B, bank.C
 
-    def _continuous(self) -> tuple[Number, Number, Number, Tensor]:
-        return _continuous(self.log_decay, self.frequency, self.P, self.B, self.log_dt)
-
     def _half(self) -> HalfDPLR:
-        return _half(self._continuous(), self.dtype)
+        return half_dplr.discrete(half_dplr.continuous(wide_all(self._own())), self.dtype)
 
     def _bank(self) -> DenseBank:
         return self._source(self.C, self.D)()
@@ -166,45 +162,15 @@ class S4(Layer):
         return self._source(self.C_back)()
 
     def _source(self, C: Tensor, D: Tensor | None = None) -> DenseSource:
-        own = [self.log_decay, self.frequency, self.P, self.B, self.log_dt, C]
-        return DenseSource(TABLES, own if D is None else [*own, D], self.discretisation, _dense_bank)
+        own = [*self._own(), C]
+        return DenseSource(TABLES, own if D is None else [*own, D], self.discretisation, half_dplr.dense_bank)
 
-
-def _continuous(
-    log_decay: Tensor, frequency: Tensor, P: Tensor, B: Tensor, log_dt: Tensor
-) -> tuple[Number, Number, Number, Tensor]:
-    """lam (d, n), P (d, n, r), B (d, n) and dt (d,)."""
-    log_decay, frequency, P, B, log_dt = wide_all((log_decay, frequency, P, B, log_dt))
-    lam = join_parts(-timestep.positive(log_decay), frequency)
-    shared = log_dt.shape[0] // log_decay.shape[0]  # channels to a system
-    lam, P_n, B_n = (t.repeat_interleave(shared, 0) for t in (lam, complex_of(P), complex_of(B)))
-    return lam, P_n, B_n, timestep.positive(log_dt)
-
-
-def _half(continuous: tuple[Number, Number, Number, Tensor], dtype: torch.dtype) -> HalfDPLR:
-    lam, P, B, dt = continuous
-    half = half_dplr.bilinear(lam, P, B, dt)
-    return half_dplr.contract(half, lam, P, dt, 8 * torch.finfo(dtype).eps)
-
-
-def _dense_bank(parameters: Parameters, discretisation: str) -> DenseBank:
-    """From log_decay, frequency, P, B, log_dt, C and D (where there is one)."""
-    C, *rest = wide_all(parameters[5:])
-    D = rest[0] if rest else None
-    row = interleave(conjugate(complex_of(C)) * 2)  # (d, 2n)
-    continuous = _continuous(*parameters[:5])
-    if discretisation == "bilinear":
-        half = _half(continuous, parameters[5].dtype)
-        return DenseBank(half.dense(), interleave(half.B_bar), row, D)
-    lam, P, B, dt = continuous
-    A = half_dplr.real_matrix(lam, P, P)
-    zero = torch.zeros_like(row[:, :1, None])
-    held = discretise(System(Dense(A), interleave(B)[..., None], row[:, None], zero), dt)
-    return DenseBank(held.A.dense(), held.B[..., 0], row, D)
+    def _own(self) -> list[Tensor]:
+        return [self.log_decay, self.frequency, self.P, self.B, self.log_dt]
 
 
 def _tables(parameters: Parameters, discretisation: str, T: int, delay: bool) -> list[Tensor]:
-    return flat_blocks(dense_blocks(_dense_bank(parameters, discretisation), T, parameters[0].dtype, delay))
+    return flat_blocks(dense_blocks(half_dplr.dense_bank(parameters, discretisation), T, parameters[0].dtype, delay))
 
 
 def _shapes(parameters: Parameters, discretisation: str, T: int, delay: bool) -> list[tuple[int, ...]]:

@@ -71,6 +71,8 @@ class Pair:
     def conj(self) -> Pair:
         return Pair(self.real, -self.imag)
 
+    conj_physical = conj
+
     def square_modulus(self) -> Tensor:
         return self.real.square() + self.imag.square()
 
@@ -108,15 +110,6 @@ def join_parts(re: Tensor, im: Tensor) -> Number:
 def complex_of(p: Tensor) -> Number:
     """Real pairs (..., 2) as complex numbers (...): a tensor, or a Pair where the pass is traced."""
     return Pair(p[..., 0], p[..., 1]) if is_traced(p) else torch.view_as_complex(p.contiguous())
-
-
-def conjugate(z: Number) -> Number:
-    """‾z, written out: what a tensor's conj() only notes is lost inside of an operator that a dispatch mode watches."""
-    return z.conj() if isinstance(z, Pair) or not z.is_complex() else torch.conj_physical(z)
-
-
-def reciprocal(z: Number) -> Number:
-    return z.reciprocal() if isinstance(z, Pair) else 1 / z
 
 
 def where(condition: Tensor, a: Number, b: Number) -> Number:

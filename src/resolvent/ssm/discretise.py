@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.library import one_by_one
-from resolvent.ops.pairs import Number, Pair, complex_of, reciprocal, stack_parts
+from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
 
@@ -77,7 +77,7 @@ def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, An
     if method == "zoh":
         return z.exp(), expm1_over(z).mul(dt)
     if method == "bilinear":
-        inverse = reciprocal(-z / 2 + 1)
+        inverse = (-z / 2 + 1).reciprocal()
         return (z / 2 + 1) * inverse, inverse.mul(dt)
     if method == "euler":
         return z.exp(), dt * torch.ones_like(z.real)

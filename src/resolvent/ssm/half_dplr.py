@@ -10,13 +10,21 @@ part in turn), where A is a rotation-and-decay of each pair minus a symmetric te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.ops.pairs import Number, Pair, conjugate, reciprocal, stack_parts
+from resolvent.ops.blocked.tables import DenseBank
+from resolvent.ops.pairs import Make, Number, Pair, join_parts
+from resolvent.runtime.transforms import wide_all
+from resolvent.ssm.discretise import discretise, positive
+from resolvent.ssm.system import Dense, System
+
+Parameters = Sequence[Tensor]  # log_decay, frequency (n_ssm, n), P (n_ssm, n, r, 2), B (n_ssm, n, 2), log_dt (d,)
+Continuous = tuple[Number, Number, Number, Tensor]  # lam (d, n), P (d, n, r), B (d, n), dt (d,)
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,35 @@ class HalfDPLR:
         return real_matrix(self.lam_bar, self.U, self.Q)
 
 
+def dense_bank(parameters: Parameters, discretisation: str, make: Make = join_parts) -> DenseBank:
+    """A layer's d systems, from `Parameters` followed by C (d, n, 2) and D (d,), where there is one."""
+    *rest, C, D = wide_all(parameters) if len(parameters) == 7 else [*wide_all(parameters), None]
+    row = torch.stack([2 * C[..., 0], -2 * C[..., 1]], -1).flatten(-2)  # (d, 2n): 2 Re(C x)
+    lam, P, B, dt = continuous(rest, make)
+    if discretisation == "bilinear":
+        half = discrete((lam, P, B, dt), parameters[5].dtype)
+        return DenseBank(half.dense(), _real_row(half.B_bar), row, D)
+    zero = torch.zeros_like(row[:, :1, None])
+    held = discretise(System(Dense(real_matrix(lam, P, P)), _real_row(B)[..., None], row[:, None], zero), dt)
+    return DenseBank(held.A.dense(), held.B[..., 0], row, D)
+
+
+def continuous(parameters: Parameters, make: Make = join_parts) -> Continuous:
+    """The systems of all channels, which share n_ssm of them in equal groups; the parameters are in float64."""
+    log_decay, frequency, P, B, log_dt = parameters
+    lam = make(-positive(log_decay), frequency)
+    shared = log_dt.shape[0] // log_decay.shape[0]  # channels to a system
+    each = [lam, make(*P.unbind(-1)), make(*B.unbind(-1))]
+    lam, P_n, B_n = [z.repeat_interleave(shared, 0) for z in each]
+    return lam, P_n, B_n, positive(log_dt)
+
+
+def discrete(continuous: Continuous, dtype: torch.dtype) -> HalfDPLR:
+    """By the bilinear rule, and a contraction also when it is rounded to `dtype`."""
+    lam, P, _, dt = continuous
+    return contract(bilinear(*continuous), lam, P, dt, 8 * torch.finfo(dtype).eps)
+
+
 def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     """A_bar = 2 (I - dt/2 A)^-1 - I and B_bar = (I - dt/2 A)^-1 dt B; lam (d, n), P (d, n, r), B (d, n), dt (d,).
 
@@ -40,12 +77,13 @@ def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     G = (I + dt Re(P^* F P))^-1 is real, r x r, and bounded because Re F > 0.
     """
     dt = dt[:, None]
-    F = reciprocal(-lam.mul(dt / 2) + 1)  # (d, n)
+    F = (-lam.mul(dt / 2) + 1).reciprocal()  # (d, n)
     FP = F[..., None] * P  # (d, n, r)
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
     G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
     U = _mix(FP.mul(dt[..., None]), G)  # (d, n, r)
-    Q = conjugate(F)[..., None] * P  # (d, n, r)
+    # Written out: what conj() only notes is lost inside of an operator that a dispatch mode watches.
+    Q = F.conj_physical()[..., None] * P  # (d, n, r)
     seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
     B_bar = (F * B - _mix(U, seen)[..., 0]).mul(dt)
     return HalfDPLR(F * 2 - 1, U, Q, B_bar)
@@ -84,4 +122,10 @@ def real_matrix(lam: Number, U: Number, Q: Number) -> Tensor:
 
 def real_rows(z: Number) -> Tensor:
     """Complex (..., n, r) as real (..., 2n, r)."""
-    return stack_parts(z).transpose(-1, -2).flatten(-3, -2)
+    parts = torch.stack([z.real, z.imag], -1) if isinstance(z, Pair) else torch.view_as_real(z)
+    return parts.transpose(-1, -2).flatten(-3, -2)
+
+
+def _real_row(z: Number) -> Tensor:
+    """Complex (..., n) as real (..., 2n)."""
+    return real_rows(z[..., None])[..., 0]

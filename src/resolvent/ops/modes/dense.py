@@ -20,7 +20,7 @@ class DenseSource:
     opaque: Opaque
     parameters: Parameters
     option: str
-    make: Callable[[Parameters, str], DenseBank]
+    make: Callable[..., DenseBank]  # (parameters, option, make): complex numbers by `join_parts`, if none is given
 
     def __call__(self) -> DenseBank:
         return self.make(self.parameters, self.option)
