@@ -103,8 +103,8 @@ class EMA(Layer):
         alpha, damping, beta = wide_all([p[direction] for p in (self.alpha, self.damping, self.beta)])
         return _recurrence(alpha, damping, beta, self.dtype)
 
-    def _bank(self) -> DiagonalBank:
-        return self._source()()
+    def _bank(self, make: Make = join_parts) -> DiagonalBank:
+        return self._source()(make)
 
     def _bank_back(self) -> DiagonalBank:
         return self._source(1)()

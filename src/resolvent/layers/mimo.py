@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
+from resolvent.ops.blocked.tables import deinterleave
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
-from resolvent.ops.pairs import Number, Pair, deinterleave, stack_parts
+from resolvent.ops.pairs import Number, Pair, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
 from resolvent.runtime.transforms import half_products
 from resolvent.scan import linear_scan

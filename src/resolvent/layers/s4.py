@@ -20,10 +20,10 @@ from resolvent.init import timestep
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.blocked.tables import DenseBank, dense_blocks, reals
+from resolvent.ops.blocked.tables import DenseBank, deinterleave, dense_blocks, reals
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
 from resolvent.ops.modes.opaque import Opaque, Parameters
-from resolvent.ops.pairs import complex_of, deinterleave, interleave, tensor_of
+from resolvent.ops.pairs import Make, complex_of, interleave, join_parts, tensor_of
 from resolvent.runtime.transforms import wide, wide_all
 from resolvent.ssm import half_dplr
 from resolvent.ssm.half_dplr import HalfDPLR
@@ -154,8 +154,8 @@ class S4(Layer):
     def _half(self) -> HalfDPLR:
         return half_dplr.discrete(half_dplr.continuous(wide_all(self._own())), self.dtype)
 
-    def _bank(self) -> DenseBank:
-        return self._source(self.C, self.D)()
+    def _bank(self, make: Make = join_parts) -> DenseBank:
+        return half_dplr.dense_bank([*self._own(), self.C, self.D], self.discretisation, make)
 
     def _bank_back(self) -> DenseBank:
         assert self.C_back is not None

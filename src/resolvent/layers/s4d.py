@@ -165,8 +165,8 @@ class S4D(Layer):
         option = self.discretisation if self.frequency is not None else f"{self.discretisation} real"
         return Source(MODES, [p for p in given if p is not None], option)
 
-    def _bank(self) -> DiagonalBank:
-        return self._source(self.C, self.D)()
+    def _bank(self, make: Make = join_parts) -> DiagonalBank:
+        return self._source(self.C, self.D)(make)
 
     def _bank_back(self) -> DiagonalBank:
         return self._source(self.C_back)()

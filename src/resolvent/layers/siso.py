@@ -16,10 +16,18 @@ from resolvent.layers.contract import Layer
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
-from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, dense_blocks, diagonal_blocks, narrow, reals
+from resolvent.ops.blocked.tables import (
+    DenseBank,
+    DiagonalBank,
+    deinterleave,
+    dense_blocks,
+    diagonal_blocks,
+    narrow,
+    reals,
+)
 from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Kind, Source
-from resolvent.ops.pairs import deinterleave, interleave, parts, tensor_of
+from resolvent.ops.pairs import interleave, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
 from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 

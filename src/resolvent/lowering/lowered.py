@@ -34,7 +34,7 @@ from resolvent.lowering.cpu.pgd_loop import Path
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
 from resolvent.lowering.recurrence import Recurrence, recurrence
-from resolvent.lowering.responses import impulse_responses, linked_responses
+from resolvent.lowering.responses import impulse_responses, linked_responses, on_gpu
 from resolvent.ops.filter.chained import make_chained
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import SLICE, is_served, tell, toeplitz
@@ -299,8 +299,8 @@ def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tup
     """The layers' kernels over so many steps, and on a GPU their convolutions, each in the cheaper way."""
     if not layers:
         return [], ()
-    on_gpu, wide = layers[0].module.anchor.is_cuda, _wide(dtype)
-    if not on_gpu:
+    wide = _wide(dtype)
+    if not on_gpu(layers):
         return [k.to(wide) for k in impulse_responses(layers, length)], ()
     T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
     if length == T:

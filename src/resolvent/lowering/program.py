@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from resolvent.blocks.activation import Activation as Curve
 from resolvent.blocks.certified.head import CertifiedPooling
 from resolvent.blocks.norm import NormKind
+from resolvent.ops.pairs import Make, join_parts
 
 Chain = tuple["Node", ...]
 Matrix = tuple[Tensor, Tensor | None]  # W (d_out, d_in) and b (d_out,)
@@ -122,9 +123,10 @@ class Filter(Node):
     def silu(self) -> bool:
         return self.kind == "ema" and bool(self.module.silu)
 
-    def bank(self, length: int) -> Any:
-        """The systems of all channels, in the forward direction."""
-        return self.module._bank(self.module.length or length) if self.kind == "dss" else self.module._bank()
+    def bank(self, length: int, make: Make = join_parts) -> Any:
+        """The systems of all channels, in the forward direction; `make` makes their complex numbers."""
+        own = self.module
+        return own._bank(own.length or length) if self.kind == "dss" else own._bank(make)
 
 
 @dataclass(frozen=True, eq=False)

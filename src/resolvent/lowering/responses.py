@@ -24,8 +24,9 @@ SETTING = (str, int, float, bool, type(None))
 def impulse_responses(layers: list[Filter], length: int) -> list[Tensor]:
     """K (d, length) of every layer in float64, D at its place zero."""
     if _at_once(layers):
-        return [k for (k,) in together(layers, lambda layer: (_of_bank(layer, length),))]
-    return [_of_bank(layer, length) for layer in layers]
+        return [k for (k,) in together(layers, lambda layer: (impulse(layer.bank(length), length),))]
+    # Nobody traces what has a lowered form: its numbers are complex ones.
+    return [impulse(layer.bank(length, torch.complex), length) for layer in layers]
 
 
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
@@ -39,12 +40,12 @@ def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Te
     return together(layers, made) if _at_once(layers) else [made(layer) for layer in layers]
 
 
+def on_gpu(layers: list[Filter]) -> bool:
+    return next(layers[0].module.parameters()).is_cuda
+
+
 def _at_once(layers: list[Filter]) -> bool:
-    return len(layers) > 1 and layers[0].module.anchor.is_cuda and alike(layers)
-
-
-def _of_bank(layer: Filter, length: int) -> Tensor:
-    return impulse(layer.bank(length), length)
+    return len(layers) > 1 and on_gpu(layers) and alike(layers)
 
 
 def alike(layers: list[Filter]) -> bool:

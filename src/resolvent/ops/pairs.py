@@ -142,12 +142,6 @@ def interleave(z: Number) -> Tensor:
     return stack_parts(z).flatten(-2) if z.is_complex() else z
 
 
-def deinterleave(reals: Tensor) -> Tensor:
-    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
-    real tensor as an input."""
-    return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2))).clone()
-
-
 def join_pairs(t: Tensor, dims: int) -> Tensor:
     """Complex numbers of pairs (..., 2), which have `dims` dimensions; real ones, which have one less, as they are."""
     return torch.view_as_complex(t.contiguous()) if t.dim() == dims else t

@@ -265,6 +265,12 @@ def reals(z: Tensor) -> Tensor:
     return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
 
 
+def deinterleave(reals: Tensor) -> Tensor:
+    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
+    real tensor as an input."""
+    return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2))).clone()
+
+
 def _read_out(weight: Tensor) -> Tensor:
     """The real row w with w . reals(h) = Re(weight h)."""
     return reals(weight.conj())

@@ -21,7 +21,7 @@ from resolvent.ops.blocked.operation import Blocks, DiagonalCarry
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal_tables, first_number, table_gradients
 from resolvent.ops.blocked.traced import PairCarry
 from resolvent.ops.library import one_by_one, recording
-from resolvent.ops.pairs import join_pairs, stack_parts
+from resolvent.ops.pairs import Make, join_pairs, join_parts, stack_parts
 from resolvent.runtime.dispatch import Candidate, choose, triton_or
 from resolvent.runtime.transforms import (
     as_run,
@@ -144,8 +144,8 @@ class Source:
     parameters: Parameters
     option: str = ""
 
-    def __call__(self) -> DiagonalBank:
-        return self.modes.bank(self.parameters, self.option)
+    def __call__(self, make: Make = join_parts) -> DiagonalBank:
+        return self.modes.bank(self.parameters, self.option, make)
 
     def blocks(self, T: int, delay: bool) -> Blocks:
         return self.modes.blocks(self.parameters, self.option, T, delay)
