@@ -10,6 +10,7 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.layers.s4 import S4
+from resolvent.ssm import half_dplr
 from resolvent.ssm.hippo import dplr, hippo
 
 
@@ -96,7 +97,7 @@ def test_real_form_is_a_contraction() -> None:
 def test_channels_in_a_group_share_their_spectrum() -> None:
     layer = S4(6, 8, n_ssm=2)
     assert layer.frequency.shape == (2, 4)
-    lam, P, B, _ = layer._continuous()
+    lam, P, B, _ = half_dplr.continuous(layer._own())
     assert torch.equal(lam[0], lam[2])
     assert (lam.shape, P.shape, B.shape) == ((6, 4), (6, 4, 1), (6, 4))
 

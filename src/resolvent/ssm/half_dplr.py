@@ -43,9 +43,10 @@ class HalfDPLR:
 
 def dense_bank(parameters: Parameters, discretisation: str, make: Make = join_parts) -> DenseBank:
     """A layer's d systems, from `Parameters` followed by C (d, n, 2) and D (d,), where there is one."""
-    *rest, C, D = wide_all(parameters) if len(parameters) == 7 else [*wide_all(parameters), None]
+    own = wide_all(parameters)
+    C, D = own[5], own[6] if own[6:] else None
     row = torch.stack([2 * C[..., 0], -2 * C[..., 1]], -1).flatten(-2)  # (d, 2n): 2 Re(C x)
-    lam, P, B, dt = continuous(rest, make)
+    lam, P, B, dt = continuous(own[:5], make)
     if discretisation == "bilinear":
         half = discrete((lam, P, B, dt), parameters[5].dtype)
         return DenseBank(half.dense(), _real_row(half.B_bar), row, D)
