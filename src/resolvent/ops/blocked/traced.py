@@ -62,16 +62,21 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
 
 
 def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As `operation.run`: y (b, l, d), and the state (b, d, s) after each sequence's last step; h0 None is zero."""
+    """As `operation.run`: y (b, l, d), and the state (b, d, s) after each sequence's last step; h0 None is zero.
+
+    A single real state gets an idle one beside it: whether the states before all blocks are one number would else be
+    asked of the length, and bind it.
+    """
     b, l, d = u.shape
+    s = blocks.M_in.shape[-1]
     if h0 is None:
-        h0 = u.new_zeros(b, d, blocks.M_in.shape[-1])
+        h0 = u.new_zeros(b, d, s)
     own = blocks.toeplitz, blocks.M_in, blocks.M_out, blocks.carry.whole
-    y, before = plain.blocked_pass(u, h0, *own) if plain.is_chosen() else _pass(u, h0, *own)
+    given = (h0, *own) if s > 1 else (F.pad(h0, (0, 1)), own[0], *(F.pad(t, (0, 1)) for t in own[1:]))
+    y, before = plain.blocked_pass(u, *given) if plain.is_chosen() else _pass(u, *given)
     if lengths is None:
         lengths = torch.full((b,), l, dtype=torch.int64, device=u.device)
-    s = h0.shape[-1]
-    first = (lengths - 1) // blocks.M_in.shape[1] * s  # where the state before each sequence's last block stands
+    first = (lengths - 1) // blocks.M_in.shape[1] * max(s, 2)  # where the state before each one's last block stands
     at = first[:, None] + torch.arange(s, device=u.device)  # (b, s)
     state = before.gather(2, at.expand(d, -1, -1))
     return y, blocked.state_within(blocks, u, state, lengths).transpose(0, 1)
