@@ -101,7 +101,7 @@ def attend_reference(
 ) -> Tensor:
     """The same, written out: every score is kept, every derivative exists."""
     b, h, i, e = q.shape
-    if traced(q):  # heads and queries as one axis would bind a length that is left open
+    if is_traced(q):  # heads and queries as one axis would bind a length that is left open
         k, v = (t.repeat_interleave(h // t.shape[1], 1) for t in (k, v))
     g, j = k.shape[1:3]
     scores = (q.reshape(b, g, h // g * i, e) @ k.mT).reshape(b, h, i, j)  # the heads of a group share its keys

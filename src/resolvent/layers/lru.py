@@ -21,6 +21,7 @@ from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
+from resolvent.ops.modes.opaque import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced
@@ -76,9 +77,7 @@ class LRU(Layer):
 
     def discrete(self) -> tuple[Number, Number]:
         """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
-        nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log, self.gamma_log))
-        lam = mimo.inside_disc(join_parts(-nu, theta).exp())
-        return lam, complex_of(self.B).mul(gamma[:, None])
+        return _discrete((self.nu_log, self.theta_log, self.gamma_log, self.B))
 
     def tables(self) -> mimo.Tables:
         return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
@@ -97,8 +96,7 @@ class LRU(Layer):
         return group_parameters(self, optim_overrides(("nu_log", "theta_log", "gamma_log", "B"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
-        lam, B_bar = self.discrete()
-        return mimo.tables(lam, B_bar, mimo.output_table(self.C), self.D)
+        return TABLES.tables((self.nu_log, self.theta_log, self.gamma_log, self.B, self.C), self.D, "")
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back))
@@ -115,3 +113,12 @@ class LRU(Layer):
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
         return mimo.both_directions(self.tables(), self._back_table(), x)
+
+
+def _discrete(parameters: Parameters, option: str = "") -> tuple[Number, Number]:
+    *logs, B = parameters
+    nu, theta, gamma = (log.clamp_max(LOG_LIMIT).exp() for log in logs)
+    return mimo.inside_disc(join_parts(-nu, theta).exp()), complex_of(B).mul(gamma[:, None])
+
+
+TABLES = mimo.TableMaker("lru_tables", _discrete)

@@ -13,19 +13,22 @@ Shape letters: b batch, l length, d channels, p complex states.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
+from resolvent.ops import plain
 from resolvent.ops.blocked.tables import deinterleave
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
-from resolvent.ops.pairs import Number, Pair, stack_parts
+from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.pairs import Number, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
-from resolvent.runtime.transforms import half_products
+from resolvent.runtime.transforms import half_products, is_traced
 from resolvent.scan import linear_scan
 
 ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
@@ -40,10 +43,35 @@ class Tables(NamedTuple):
     D: Tensor  # (d,)
 
 
-def tables(lam_bar: Number, B_bar: Number, W_out: Tensor, D: Tensor) -> Tables:
-    """From lam_bar (p,), B_bar (p, d), W_out (d, 2p) and D (d,)."""
-    own = stack_parts(lam_bar) if isinstance(lam_bar, Pair) else lam_bar
-    return Tables(own, input_table(B_bar), W_out, D)
+class TableMaker:
+    """How one kind of layer makes its tables: `discrete(parameters, option)` gives lam_bar (p,) and B_bar (p, d) from
+    all parameters but the last, C (d, p, 2). Where the pass is traced that is one opaque node each way.
+
+    Made once for each kind, where its layer is defined: that registers the operator.
+    """
+
+    def __init__(self, name: str, discrete: Callable[[Parameters, str], tuple[Number, Number]]) -> None:
+        self.discrete = discrete
+        self.opaque = Opaque(name, self._flatten, _shapes)
+
+    def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float = 1.0) -> Tables:
+        """From parameters, of which the last are B (p, d, 2) and C."""
+        if is_traced(D):
+            own = self.opaque.operator if not plain.is_chosen() else self._flatten
+            lam_bar, W_in, W_out = own(list(parameters), f"{option} {scale}", 0, False)
+            return Tables(lam_bar, W_in, W_out, D)
+        lam_bar, B_bar = self.discrete(parameters[:-1], option)
+        return Tables(lam_bar, input_table(B_bar), output_table(parameters[-1], scale), D)
+
+    def _flatten(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        own, scale = option.rsplit(" ", 1)
+        lam_bar, B_bar = self.discrete(parameters[:-1], own)
+        return [stack_parts(lam_bar), input_table(B_bar), output_table(parameters[-1], float(scale))]
+
+
+def _shapes(parameters: Parameters, option: str, T: int, delay: bool) -> list[tuple[int, ...]]:
+    p, d = parameters[-2].shape[:2]
+    return [(p, 2), (2 * p, d), (d, 2 * p)]
 
 
 def input_table(B_bar: Number) -> Tensor:

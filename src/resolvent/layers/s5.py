@@ -24,6 +24,7 @@ from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
+from resolvent.ops.modes.opaque import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
 from resolvent.ops.step.operation import Step, mimo_step
 from resolvent.runtime.transforms import is_traced
@@ -106,15 +107,11 @@ class S5(Layer):
 
     def discrete(self) -> tuple[Number, Number]:
         """lam_bar (p,) and B_bar (p, d)."""
-        lam_bar, gain = self._held(timestep.positive(self.log_step))
-        return lam_bar, gain[:, None] * complex_of(self.B)
+        return _discrete((self.lam, self.log_step, self.B), self._option)
 
-    def _held(self, step: Tensor) -> tuple[Number, Number]:
-        """lam_bar and the gain of the input for steps (..., p)."""
-        re, im = self.lam.unbind(-1)
-        lam = join_parts(re.clamp_max(LARGEST_REAL) if self.clip else re, im)
-        lam_bar, gain = diagonal_step(lam, step, self.discretisation)
-        return mimo.inside_disc(lam_bar) if self.clip else lam_bar, gain
+    @property
+    def _option(self) -> str:
+        return f"{self.discretisation} clip" if self.clip else self.discretisation
 
     def tables(self) -> mimo.Tables:
         return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
@@ -143,8 +140,7 @@ class S5(Layer):
         return group_parameters(self, optim_overrides(("lam", "B", "log_step"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
-        lam_bar, B_bar = self.discrete()
-        return mimo.tables(lam_bar, B_bar, mimo.output_table(self.C, self.scale), self.D)
+        return TABLES.tables((self.lam, self.log_step, self.B, self.C), self.D, self._option, self.scale)
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
@@ -153,7 +149,7 @@ class S5(Layer):
         return mimo.sequence(self.tables(), x, state, lengths)
 
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        held = self._held(timestep.positive(self.log_step) * dt[..., None])
+        held = _hold(self.lam, timestep.positive(self.log_step) * dt[..., None], self._option)
         lam_bar, gain = tensor_of(held[0]), tensor_of(held[1])  # (b, l, p)
         driven = linear(x, mimo.input_table(torch.view_as_complex(self.B)))  # (b, l, 2p)
         h = linear_scan(lam_bar, gain * torch.view_as_complex(driven.unflatten(-1, (-1, 2))), state)
@@ -169,6 +165,25 @@ class S5(Layer):
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
         return mimo.both_directions(self.tables(), self._back_table(), x)
+
+
+def _discrete(parameters: Parameters, option: str) -> tuple[Number, Number]:
+    """lam_bar (p,) and B_bar (p, d) from lam (p, 2), log_step (p,) and B (p, d, 2)."""
+    lam, log_step, B = parameters
+    lam_bar, gain = _hold(lam, timestep.positive(log_step), option)
+    return lam_bar, gain[:, None] * complex_of(B)
+
+
+def _hold(pairs: Tensor, step: Tensor, option: str) -> tuple[Number, Number]:
+    """lam_bar and the gain of the input for steps (..., p)."""
+    method, *clip = option.split()
+    re, im = pairs.unbind(-1)
+    lam = join_parts(re.clamp_max(LARGEST_REAL) if clip else re, im)
+    lam_bar, gain = diagonal_step(lam, step, method)
+    return mimo.inside_disc(lam_bar) if clip else lam_bar, gain
+
+
+TABLES = mimo.TableMaker("s5_tables", _discrete)
 
 
 def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:

@@ -41,7 +41,21 @@ class Matrices(NamedTuple):
     D: Tensor  # (d, d)
 
 
-class Complete(nn.Module):
+class FreeForm(nn.Module):
+    """Abstract. Free parameters, and what `make` makes of them for a gain gamma, in float64."""
+
+    def parts(self) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    @staticmethod
+    def make(gamma: Tensor, *given: Tensor) -> Matrices:
+        raise NotImplementedError
+
+    def forward(self, gamma: Tensor) -> Matrices:
+        return self.make(gamma, *self.parts())
+
+
+class Complete(FreeForm):
     """Every square system (n = d) with gain below gamma: Massai and Ferrari-Trecate 2025, "Free parametrization of
     L2-bounded state space models". Free X11, X21, X22, C, Dt, S (d, d; S enters by its skew part), alpha:
 
@@ -69,11 +83,16 @@ class Complete(nn.Module):
         self.S = nn.Parameter(0.01 * G)
         self.alpha = nn.Parameter(torch.tensor(4.1))
 
-    def forward(self, gamma: Tensor) -> Matrices:
-        X11, X21, X22, C, Dt = (wide(p) for p in (self.X11.tril(), self.X21, self.X22.tril(), self.C, self.Dt))
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.X11, self.X21, self.X22, self.C, self.Dt, self.S, self.alpha
+
+    @staticmethod
+    def make(gamma: Tensor, *given: Tensor) -> Matrices:
+        X11, X21, X22, C, Dt, S, alpha = (wide(p) for p in given)
+        X11, X22 = X11.tril(), X22.tril()
         eye = torch.eye(C.shape[0], dtype=C.dtype, device=C.device)
         Z = X21 @ X21.mT + X22 @ X22.mT + Dt.mT @ Dt + eye
-        share = torch.sigmoid(wide(self.alpha)).clamp(1e-6, 1 - 1e-6)
+        share = torch.sigmoid(alpha).clamp(1e-6, 1 - 1e-6)
         beta = share / _largest_eigenvalue(Z)  # in units of gamma^2, as Lv in units of gamma
         Lv = torch.linalg.cholesky_ex(eye - beta * Z)[0]
         H12 = torch.sqrt(beta) * (X11 @ X21.mT + C.mT @ Dt)
@@ -81,7 +100,7 @@ class Complete(nn.Module):
         P = X11 @ X11.mT + C.mT @ C + beta * gamma**2 * eye + N @ N.mT
         P = P + RELATIVE_SHIFT * P.diagonal().mean() * eye
         Lp = torch.linalg.cholesky_ex(P)[0]
-        Q = cayley(wide(self.S))
+        Q = cayley(S)
         NT, C = below(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
         return Matrices(Q @ NT, -gamma * Q @ Lv.mT, C, gamma * torch.sqrt(beta) * Dt)
 
@@ -104,14 +123,18 @@ class Turning(nn.Module):
         self.nu_log = nn.Parameter(nu_log)  # (p,)
         self.theta_log = nn.Parameter(theta_log)  # (p,)
 
-    def forward(self) -> tuple[Number, Tensor]:
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.nu_log, self.theta_log
+
+    @staticmethod
+    def make(nu_log: Tensor, theta_log: Tensor) -> tuple[Number, Tensor]:
         """lam (p,) complex and its defect sqrt(1 - |lam|^2) (p,), in float64."""
-        nu, theta = (wide(log).clamp_max(LOG_LIMIT).exp() for log in (self.nu_log, self.theta_log))
+        nu, theta = (wide(log).clamp_max(LOG_LIMIT).exp() for log in (nu_log, theta_log))
         nu = nu.clamp_min(SLOWEST)
         return join_parts(-nu, theta).exp(), torch.sqrt(-torch.expm1(-2 * nu))
 
 
-class Contraction(nn.Module):
+class Contraction(FreeForm):
     """K = K_raw / max(1, |K_raw|): the non-square contraction form with K11 block-diagonal, blocks |lam| R(arg lam).
 
     |K_raw| is the smooth bound `norm_bound`. The division shrinks the dynamics with everything else: memory is traded
@@ -125,20 +148,25 @@ class Contraction(nn.Module):
         self.K21 = nn.Parameter(OFF_DIAGONAL * torch.randn(d, 2 * p))
         self.K22 = nn.Parameter(OFF_DIAGONAL * torch.randn(d, d))
 
-    def forward(self, gamma: Tensor) -> Matrices:
-        lam, _ = self.turning()
-        K12, K21, K22 = (wide(p) for p in (self.K12, self.K21, self.K22))
+    def parts(self) -> tuple[Tensor, ...]:
+        return *self.turning.parts(), self.K12, self.K21, self.K22
+
+    @staticmethod
+    def make(gamma: Tensor, *given: Tensor) -> Matrices:
+        lam, _ = Turning.make(*given[:2])
+        K12, K21, K22 = (wide(p) for p in given[2:])
         whole = torch.cat([torch.cat([rotations(lam), K12], 1), torch.cat([K21, K22], 1)])
-        scale = 1 / self._bound(whole).clamp_min(1.0)
+        scale = 1 / _bound(whole, given[0].dtype).clamp_min(1.0)
         return Matrices(lam.mul(scale), gamma * scale * K12, scale * K21, gamma * scale * K22)
 
-    def _bound(self, whole: Tensor) -> Tensor:
-        """`norm_bound` in the layer's own precision (its products cost most), raised by more than float32 rounds it."""
-        rounding = 16 * torch.finfo(torch.float32).eps * math.sqrt(whole.shape[0])
-        return norm_bound(whole.to(self.K12.dtype)).to(whole.dtype) * (1 + rounding)
+
+def _bound(whole: Tensor, dtype: torch.dtype) -> Tensor:
+    """`norm_bound` in the layer's own precision (its products cost most), raised by more than float32 rounds it."""
+    rounding = 16 * torch.finfo(torch.float32).eps * math.sqrt(whole.shape[0])
+    return norm_bound(whole.to(dtype)).to(whole.dtype) * (1 + rounding)
 
 
-class DenseContraction(nn.Module):
+class DenseContraction(FreeForm):
     """K = K_raw / max(1, |K_raw|) with a full K_raw (n + d, n + d): any number of real states, any A. Every system with
     gain at most gamma has this form, in the coordinates of its storage: `L2RU.from_system` enters one.
     """
@@ -149,13 +177,17 @@ class DenseContraction(nn.Module):
         K[:n, :n] = SLOW_TURN * cayley(0.3 * torch.randn(n, n, dtype=torch.float64))
         self.K, self.n = nn.Parameter(K), n
 
-    def forward(self, gamma: Tensor) -> Matrices:
-        K, n = wide(self.K), self.n
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.K[: self.n], self.K[self.n :]
+
+    @staticmethod
+    def make(gamma: Tensor, *given: Tensor) -> Matrices:
+        K, n = wide(torch.cat(given)), given[0].shape[0]
         K = K / _largest_eigenvalue(K.mT @ K).sqrt().clamp_min(1.0)
         return Matrices(K[:n, :n], gamma * K[:n, n:], K[n:, :n], gamma * K[n:, n:])
 
 
-class ComplexDiagonal(nn.Module):
+class ComplexDiagonal(FreeForm):
     """lam as it is, and every B, C, D that the gain leaves room for: all strictly contractive completions of K11.
 
         B = gamma R X,    C = Y R,    D = gamma (-Y K11^T X + F Z G),     R = sqrt(1 - |lam|^2) on both states of a pair
@@ -172,9 +204,13 @@ class ComplexDiagonal(nn.Module):
         self.Y = nn.Parameter(torch.randn(d, 2 * p) / math.sqrt(2 * p))
         self.Z = nn.Parameter(torch.randn(d, d) / math.sqrt(d))
 
-    def forward(self, gamma: Tensor) -> Matrices:
-        lam, defect = self.turning()
-        X, Y, Z = (hold_norm(wide(p)) for p in (self.X, self.Y, self.Z))
+    def parts(self) -> tuple[Tensor, ...]:
+        return *self.turning.parts(), self.X, self.Y, self.Z
+
+    @staticmethod
+    def make(gamma: Tensor, *given: Tensor) -> Matrices:
+        lam, defect = Turning.make(*given[:2])
+        X, Y, Z = (hold_norm(wide(p)) for p in given[2:])
         n, Lx, Ly = X.shape[0], defect_factor(X), defect_factor(Y.mT)
         Z = below(defect_factor(Z), Z.mT).mT
         Y, FZ = below(Ly, torch.cat([Y, Z], 1)).tensor_split([n], 1)  # F = Ly^-1

@@ -29,11 +29,15 @@ from resolvent.layers.l2ru.forms import (
     ComplexDiagonal,
     Contraction,
     DenseContraction,
+    FreeForm,
     Matrices,
     rotations,
     round_contraction,
 )
 from resolvent.layers.l2ru.storage import contraction_of
+from resolvent.ops import plain
+from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.pairs import Pair, stack_parts
 from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
 from resolvent.ssm.contraction import rounding_margin
@@ -43,6 +47,12 @@ Form = Literal["complete", "contraction", "diagonal", "dense"]
 FORMS: tuple[Form, ...] = ("complete", "contraction", "diagonal", "dense")
 FULL = ("complete", "dense")  # forms whose A is a full matrix, run by odd-even halving
 RINGS = {"contraction": (0.9, 0.99, math.pi), "diagonal": (0.96, 0.999, 0.1)}  # r_min, r_max, max_phase at the start
+CLASSES: dict[str, type[FreeForm]] = {
+    "complete": Complete,
+    "contraction": Contraction,
+    "diagonal": ComplexDiagonal,
+    "dense": DenseContraction,
+}
 UNDECAYED = ("log_gamma", "free.alpha", "free.turning.nu_log", "free.turning.theta_log")
 
 
@@ -119,7 +129,7 @@ class L2RU(Layer):
         if self.log_gamma is None:
             assert self.fixed_gamma is not None
             return torch.tensor(self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
-        return self.log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        return _gamma_of(self.log_gamma)
 
     def gain(self) -> float:
         """An upper bound of the layer's L2 gain, which is its Lipschitz constant: gamma, as `certificate()` proves."""
@@ -127,8 +137,18 @@ class L2RU(Layer):
 
     def matrices(self, x: Tensor | None = None) -> Matrices:
         """(A, B, C, D) in the layer's dtype, as a forward pass over x uses them."""
-        key = "traced matrices" if is_traced(x) else "matrices"
+        if is_traced(x) and not plain.is_chosen():
+            A, *rest = self.cached("traced matrices", self._opaque_matrices)
+            return Matrices(A if self.form in FULL else Pair(*A.unbind(-1)), *rest)
+        key = "plain matrices" if is_traced(x) else "matrices"
         return self.cached(key, lambda: round_contraction(self.free(self.gamma), self.dtype))
+
+    def _opaque_matrices(self) -> list[Tensor]:
+        """As one node of a traced graph; A complex in pairs (p, 2)."""
+        own = list(self.free.parts()) + ([] if self.log_gamma is None else [self.log_gamma])
+        option = self.form if self.fixed_gamma is None else f"{self.form} {self.fixed_gamma!r}"
+        made: list[Tensor] = MATRICES.operator(own, option, 0, False)
+        return made
 
     def system(self) -> System:
         """The layer as one discrete system in the delayed form (`delay=True`)."""
@@ -169,6 +189,32 @@ class L2RU(Layer):
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return l2ru_run.step(self.matrices(x_t), x_t, state)
+
+
+def _gamma_of(log_gamma: Tensor) -> Tensor:
+    return log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+
+def _make_matrices(parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+    """From the free parameters and log_gamma, or the fixed gain in `option`."""
+    form, *fixed = option.split()
+    like = parameters[0]
+    own, gain = (parameters, None) if fixed else (parameters[:-1], parameters[-1])
+    gamma = torch.tensor(float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else _gamma_of(gain)
+    return [stack_parts(t) for t in round_contraction(CLASSES[form].make(gamma, *own), like.dtype)]
+
+
+def _shapes(parameters: Parameters, option: str, T: int, delay: bool) -> list[tuple[int, ...]]:
+    form = option.split()[0]
+    if form in FULL:
+        n = parameters[0].shape[0]
+        d = n if form == "complete" else parameters[1].shape[0]
+        return [(n, n), (n, d), (d, n), (d, d)]
+    p, d = parameters[0].shape[0], parameters[2].shape[1]
+    return [(p, 2), (2 * p, d), (d, 2 * p), (d, d)]
+
+
+MATRICES = Opaque("l2ru_matrices", _make_matrices, _shapes)
 
 
 def _parametrisation(
