@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.objective.gradient_probe import Fitted, Probe
+from resolvent.attacks.objective.gradient_probe import Probe
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 
 
@@ -35,14 +34,11 @@ class FGSM(Opened):
 
     def run(self, opening: Opening) -> AttackResult:
         rows, at = opening.rows, opening.everyone
-        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
-        probe = Probe(opening.victim, objective, found, self.passes)
+        probe = Probe.of(opening.victim, rows, self.objective, self.passes)
         _, grad, _ = probe.slope(rows, rows.x, at)
         step = rows.threat.radius(rows.x) * rows.threat.steepest(grad)
-        x_adv = rows.threat.project(rows.x + step, rows.x)
-        loss, logits = probe.value(rows, x_adv, at)
-        found.offer(at, x_adv, loss, logits)
-        return found.result(self.name, objective.notes)
+        probe.offer(rows, rows.threat.project(rows.x + step, rows.x), at)
+        return probe.result(self.name)
 
 
 def fgsm(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:

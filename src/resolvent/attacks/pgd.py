@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.objective.gradient_probe import Fitted, Probe, finite
+from resolvent.attacks.objective.gradient_probe import Fitted, Probe, aim_objective, finite
 from resolvent.attacks.objective.objective import (
     Objective,
     cross_entropy,
-    margin,
-    targeted_cross_entropy,
-    targeted_margin,
 )
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
@@ -94,12 +91,6 @@ def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
     """
     given = {name: settings.pop(name) for name in ("labels", "lengths", "target") if name in settings}
     return PGD(**settings)(f, x, y, threat, draws=draws, **given)
-
-
-def aim_objective(objective: Objective, rows: Rows) -> Objective:
-    """Cross-entropy and the margin turn towards the target, where there is one; others are taken as they are."""
-    turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin}
-    return objective if rows.target is None else turned.get(objective, objective)
 
 
 def ascend(

@@ -12,12 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resolvent.attacks.objective.gradient_probe import Fitted, Probe, where_rows
+from resolvent.attacks.objective.gradient_probe import Probe, where_rows
 from resolvent.attacks.objective.objective import Objective, squared_deviation
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.strongest import Strongest
 
 
 @dataclass(frozen=True)
@@ -37,20 +36,17 @@ class SegmentSearch(Opened):
 
     def run(self, opening: Opening) -> AttackResult:
         rows, at = opening.rows, opening.everyone
-        found, objective = Strongest(rows), Fitted(self.objective, rows.y)
-        probe = Probe(opening.victim, objective, found)
+        probe = Probe.of(opening.victim, rows, self.objective)
         region = rows.threat.around(rows.x)
         x_adv = rows.threat.random_start(rows.x, rows.draws.fold("segment"), surface=True)
         with torch.no_grad():
-            loss, output = probe.value(rows, x_adv, at)
-            found.offer(at, x_adv, loss, output)
+            loss = probe.offer(rows, x_adv, at)
             for query in range(1, self.n_queries):
                 tried = region.project(self._moved(rows, x_adv, query))
-                value, output = probe.value(rows, tried, at)
-                found.offer(at, tried, value, output)
+                value = probe.offer(rows, tried, at)
                 better = value > loss
                 x_adv, loss = where_rows(better, tried, x_adv), torch.where(better, value, loss)
-        return found.result(self.name, objective.notes)
+        return probe.result(self.name)
 
     def _moved(self, rows: Rows, x_adv: Tensor, query: int) -> Tensor:
         """x_adv with one segment of each sample at the far end of the ball, channel by channel."""

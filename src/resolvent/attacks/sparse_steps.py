@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.objective.gradient_probe import Fitted, Probe, where_rows
+from resolvent.attacks.objective.gradient_probe import Probe, where_rows
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
-from resolvent.attacks.pgd import aim_objective
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.shape import align_time, find_heaviest
 from resolvent.attacks.threat.threat import Threat
 
@@ -61,14 +59,12 @@ class SparseSteps(Opened):
         rows = opening.rows
         if rows.threat.steps is None:
             raise ValueError('SparseSteps: the threat must say how many: Threat("linf", eps, steps=3).')
-        found = Strongest(rows)
-        objective = Fitted(aim_objective(self.objective, rows), rows.y, rows.target)
-        probe = Probe(opening.victim, objective, found)
+        probe = Probe.of(opening.victim, rows, self.objective)
         for restart in range(self.restarts):
-            at = opening.everyone[~found.wrong]
+            at = opening.everyone[~probe.found.wrong]
             if at.numel():
                 _Search(self, probe, rows.select(at), at).run(restart)
-        return found.result(self.name, objective.notes)
+        return probe.result(self.name)
 
 
 def sparse_steps(

@@ -41,9 +41,6 @@ def is_recorded(*tensors: Tensor | None) -> bool:
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
-traced = is_traced  # as it was called
-
-
 def as_traced() -> AbstractContextManager[None]:
     """Run as if the pass were traced: what `frozen()` keeps then is what an export takes as constants."""
     return push(_as_traced, True)

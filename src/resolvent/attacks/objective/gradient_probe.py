@@ -5,8 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.attacks.objective.objective import Objective, dlr, fallback, targeted_dlr
+from resolvent.attacks.objective.objective import (
+    Objective,
+    cross_entropy,
+    dlr,
+    fallback,
+    margin,
+    targeted_cross_entropy,
+    targeted_dlr,
+    targeted_margin,
+)
 from resolvent.attacks.objective.slope import Slope, slope_of
+from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, check_logits
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.victim import Victim
@@ -49,6 +59,12 @@ class Fitted:
         self._fresh = False
 
 
+def aim_objective(objective: Objective, rows: Rows) -> Objective:
+    """Cross-entropy and the margin turn towards the target, where there is one; others are taken as they are."""
+    turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin}
+    return objective if rows.target is None else turned.get(objective, objective)
+
+
 class Probe:
     """Looks at points of the samples `at` (their places in `found`), `passes` times each."""
 
@@ -58,6 +74,11 @@ class Probe:
         self.found = found
         self.passes = passes
         self._fresh = True
+
+    @classmethod
+    def of(cls, victim: Victim, rows: Rows, objective: Objective, passes: int = 1) -> Probe:
+        """With nothing found yet."""
+        return cls(victim, Fitted(aim_objective(objective, rows), rows.y, rows.target), Strongest(rows), passes)
 
     def slope(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(loss, gradient, logits); the first call decides which samples have no gradient at all."""
@@ -84,6 +105,15 @@ class Probe:
             self.found.non_finite[at] |= ~good
         self.found.count(at, self.passes, backward=False)
         return loss, logits
+
+    def offer(self, rows: Rows, x_adv: Tensor, at: Tensor) -> Tensor:
+        """The loss there; the points are kept where they are the strongest so far."""
+        loss, logits = self.value(rows, x_adv, at)
+        self.found.offer(at, x_adv, loss, logits)
+        return loss
+
+    def result(self, name: str) -> AttackResult:
+        return self.found.result(name, self.objective.notes)
 
 
 def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:

@@ -22,9 +22,9 @@ from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
+    is_traced,
     is_untransformed,
     outside_autocast,
-    traced,
 )
 
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -32,7 +32,7 @@ CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 def serves(x: Tensor, h0: Tensor | None) -> bool:
     """Whether the kernels take this pass."""
-    if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and is_untransformed()) or traced(x, h0):
+    if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and is_untransformed()) or is_traced(x, h0):
         return False
     return choose("mimo_scan", CANDIDATES, x.device, x.dtype) is not nothing
 
