@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from victims import Perceptron, answered
+from victims import Perceptron, answered, any_threat
 
 from helpers import assert_close
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
@@ -62,12 +62,7 @@ def test_linear_model_in_closed_form(norm: str, targets: int) -> None:
 def test_any_threat(norm: str, shape: tuple[int, ...], bounds: Any, kind: tuple[bool, int, int], seed: int) -> None:
     masked, targets, restarts = kind
     f, x, y = case(shape, b=4, seed=seed)
-    g = torch.Generator().manual_seed(seed)
-    if bounds == "feature":
-        low = x.amin(0) - torch.rand(shape, generator=g) * 0.1
-        bounds = (low, low.max() + 1.0 + torch.rand(shape, generator=g))
-    mask = torch.rand(x.shape, generator=g) < 0.6 if masked else None
-    threat = Threat(norm, 4 * NORMS[norm] * torch.rand(4, generator=g), bounds, mask)
+    threat = any_threat(norm, 4 * NORMS[norm], x, bounds, masked, seed)
     found = FAB(steps=4, targets=targets, restarts=restarts)(f, x, y, threat)
     assert bool(threat.check(x).contains(found.x_adv, x).all())
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from victims import Perceptron, answered
+from victims import Perceptron, answered, any_threat
 
 from resolvent.attacks import AttackResult, Draws, Threat, Victim
 from resolvent.attacks.square.attack import Square, square
@@ -60,12 +60,7 @@ def _margin(f: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @settings(max_examples=40, deadline=None)
 def test_any_threat(norm: str, shape: tuple[int, ...], bounds: Any, masked: bool, seed: int) -> None:
     f, x, y = case(shape, b=4, seed=seed)
-    g = torch.Generator().manual_seed(seed)
-    if bounds == "feature":
-        low = x.amin(0) - torch.rand(shape, generator=g) * 0.1
-        bounds = (low, low.max() + 1.0 + torch.rand(shape, generator=g))
-    mask = torch.rand(x.shape, generator=g) < 0.6 if masked else None
-    threat = Threat(norm, NORMS[norm] * torch.rand(4, generator=g), bounds, mask)
+    threat = any_threat(norm, NORMS[norm], x, bounds, masked, seed)
     found = Square(n_queries=12)(f, x, y, threat)
     assert bool(threat.check(x).contains(found.x_adv, x).all())
 

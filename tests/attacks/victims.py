@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,16 @@ def answered(f: nn.Module, shape: tuple[int, ...], b: int, seed: int) -> tuple[T
     """Samples and the model's own answers."""
     x = torch.rand(b, *shape, generator=torch.Generator().manual_seed(seed))
     return x, f(x).argmax(1)
+
+
+def any_threat(norm: str, largest: float, x: Tensor, bounds: Any, masked: bool, seed: int) -> Threat:
+    """Drawn sizes up to the largest, one for each sample; bounds of each "feature" or as given; a mask or none."""
+    g = torch.Generator().manual_seed(seed)
+    if bounds == "feature":
+        low = x.amin(0) - torch.rand(x.shape[1:], generator=g) * 0.1
+        bounds = (low, low.max() + 1.0 + torch.rand(x.shape[1:], generator=g))
+    mask = torch.rand(x.shape, generator=g) < 0.6 if masked else None
+    return Threat(norm, largest * torch.rand(len(x), generator=g), bounds, mask)
 
 
 def sequences(n: int = 24, l: int = 6, d: int = 3, seed: int = 1) -> Tensor:

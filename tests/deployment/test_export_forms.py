@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import assert_close, stir
+from helpers import assert_close, stir, stirred
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.deployment.flow import Flow
 from resolvent.deployment.forms import Pairs, Step, Whole
@@ -59,10 +59,7 @@ CONFIGS: dict[str, c.ModelConfig] = {
 
 
 def made(name: str) -> Any:
-    torch.manual_seed(0)
-    model = build_model(CONFIGS[name]).double().eval()
-    stir(model, 0.1)
-    return model
+    return stirred(CONFIGS[name], 0.1).eval()
 
 
 def given(name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
+import triton_interpreter  # first: it switches the interpreter on
 from linear_cases import multiplier
 from packed_cases import linear_alone, marks, selective_alone
 from selective_cases import double, draw
@@ -120,9 +120,7 @@ def test_selective_eight_steps_to_a_tile(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("reverse", [False, True])
 def test_selective_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 64 steps, the first without a mark: what enters and returns is found first, and stops at marks."""
-    monkeypatch.setattr(selective_triton, "FULL", 10**6)
-    cut = selective_triton.backward_cut(1, 161, 2, 2)
-    assert (cut.segments, cut.length, cut.parts) == (3, 2, 2)
+    triton_interpreter.cut_in_three(monkeypatch)
     start = torch.zeros(1, 161, dtype=torch.bool)
     start[0, [97, 128] if reverse else [70, 130]] = True
     check_selective(draw(1, 161, 2, 2, dtype=torch.float32), start, reverse)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-import triton_interpreter  # noqa: F401  (first: it switches the interpreter on)
+import triton_interpreter  # first: it switches the interpreter on
 from selective_cases import ALL, double, draw, slow, with_gradients
 
 from helpers import assert_close
@@ -73,9 +73,7 @@ def test_whole_tiles_in_half_precision() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 64 steps, and a last one of 33: what enters each is found first, backwards in two parts of each."""
-    monkeypatch.setattr(selective_triton, "FULL", 10**6)
-    cut = selective_triton.backward_cut(1, 161, 2, 2)
-    assert (cut.segments, cut.length, cut.parts) == (3, 2, 2)
+    triton_interpreter.cut_in_three(monkeypatch)
     check(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
 
 

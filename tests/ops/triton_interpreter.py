@@ -42,3 +42,12 @@ def refused(monkeypatch: pytest.MonkeyPatch, *places: tuple[ModuleType, str]) ->
     monkeypatch.setattr(launch, "_refused", set())
     for module, name in places:
         monkeypatch.setattr(module, name, refuse)
+
+
+def cut_in_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass of a selective scan over 161 steps goes in three segments, two parts of each."""
+    from resolvent.ops.selective_scan import triton as selective_triton
+
+    monkeypatch.setattr(selective_triton, "FULL", 10**6)
+    cut = selective_triton.backward_cut(1, 161, 2, 2)
+    assert (cut.segments, cut.length, cut.parts) == (3, 2, 2)
