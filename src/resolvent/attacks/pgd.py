@@ -10,10 +10,7 @@ from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.gradient_probe import Fitted, Probe, aim_objective, finite
-from resolvent.attacks.objective.objective import (
-    Objective,
-    cross_entropy,
-)
+from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows

@@ -27,13 +27,7 @@ class Hawk(Block):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        *,
-        inner: int | None = None,
-        heads: int = 1,
-        width: int = 4,
-        ads: nn.Module | None = None,
+        self, d_model: int, *, inner: int | None = None, heads: int = 1, width: int = 4, ads: nn.Module | None = None
     ) -> None:
         super().__init__(d_model)
         e = d_model if inner is None else inner

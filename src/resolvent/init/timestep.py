@@ -12,15 +12,7 @@ from torch import Tensor
 
 from resolvent.ssm.discretise import LOG_DT_HIGH, LOG_DT_LOW, positive
 
-__all__ = [
-    "DT_MAX",
-    "DT_MIN",
-    "LOG_DT_HIGH",
-    "LOG_DT_LOW",
-    "check_range",
-    "log_uniform",
-    "positive",
-]
+__all__ = ["DT_MAX", "DT_MIN", "LOG_DT_HIGH", "LOG_DT_LOW", "check_range", "log_uniform", "positive"]
 
 DT_MIN = 1e-3
 DT_MAX = 1e-1

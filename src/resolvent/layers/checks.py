@@ -120,9 +120,7 @@ def no_time(layer: Layer) -> str:
     return f"{name} takes no dt or rate: {why}; use S4D, S5 or S6, or resample the input to even steps."
 
 
-def check_time(
-    layer: Layer, x: Tensor, dt: Tensor | None, rate: float | None, lengths: Tensor | None
-) -> Tensor:
+def check_time(layer: Layer, x: Tensor, dt: Tensor | None, rate: float | None, lengths: Tensor | None) -> Tensor:
     """dt (b, l), positive and finite where a step counts."""
     name = type(layer).__name__
     if rate is not None:

@@ -198,9 +198,7 @@ def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
         )
 
 
-def _block_spectrum(
-    init: str, size: int, conjugate: bool, perturbation: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _block_spectrum(init: str, size: int, conjugate: bool, perturbation: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (k,), eigenvectors (size, k) and rows of their inverse (k, size) of one block, on the default device.
 
     k = size / 2 where conjugate halves are kept.

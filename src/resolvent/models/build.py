@@ -143,9 +143,7 @@ def _attention(config: c.ModelConfig, block: c.AttentionConfig) -> Attention:
     if config.ads is not None:
         raise ValueError("build_model: attention has no state-space layer to scale; leave ads out.")
     kind = "full" if block.window is None else "local"
-    return Attention(
-        config.d_model, heads=block.heads, kind=kind, size=block.window, bidirectional=block.bidirectional
-    )
+    return Attention(config.d_model, heads=block.heads, kind=kind, size=block.window, bidirectional=block.bidirectional)
 
 
 def _mega(config: c.ModelConfig, block: c.MegaConfig) -> Layer:

@@ -186,10 +186,7 @@ def _with_states(model: Model | TwoTower, own: S4DConfig | S5Config, d_state: in
 
 @torch.no_grad()
 def _fill(
-    small: Model | TwoTower,
-    held: dict[str, Any],
-    found: dict[str, tuple[Modes, Reduction]],
-    gains: dict[str, float],
+    small: Model | TwoTower, held: dict[str, Any], found: dict[str, tuple[Modes, Reduction]], gains: dict[str, float]
 ) -> tuple[LayerReduction, ...]:
     lines = []
     for name, layer in held.items():

@@ -47,12 +47,7 @@ Sampler = Callable[[Array, float], Samples]  # nodes and the best value so far -
 
 
 def search(
-    sample: Sampler,
-    middle: Callable[[Array, Array], Array],
-    nodes: Array,
-    rtol: float,
-    budget: int,
-    floor: float = 0.0,
+    sample: Sampler, middle: Callable[[Array, Array], Array], nodes: Array, rtol: float, budget: int, floor: float = 0.0
 ) -> Peak:
     """The peak of f over [nodes[0], nodes[-1]], to the relative width rtol where rounding and budget allow.
 

@@ -43,9 +43,7 @@ class Swaps:
         return lawful & room[..., None] & other
 
 
-def check_tokens(
-    k: int, tokens: Any, y: Any, vocabulary: int, allowed: Any, mask: Any, lengths: Any
-) -> None:
+def check_tokens(k: int, tokens: Any, y: Any, vocabulary: int, allowed: Any, mask: Any, lengths: Any) -> None:
     if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool or tokens.dim() != 2:
         got = f"{tokens.dtype} {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
         raise TypeError(f"substitute: expected whole-number tokens (b, l), got {got}.")

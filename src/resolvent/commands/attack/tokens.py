@@ -36,9 +36,7 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     return 0
 
 
-def in_embedding(
-    model: nn.Module, data: tuple[Tensor, ...], request: Attack
-) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def in_embedding(model: nn.Module, data: tuple[Tensor, ...], request: Attack) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model behind its embedding, and the embedded tokens of the samples that were asked for."""
     _require_tokens("--embedding", model, data)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))

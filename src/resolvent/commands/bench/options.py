@@ -29,9 +29,7 @@ class Bench:
     Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
     """
 
-    RARE: ClassVar[dict[str, tuple[str, ...]]] = {
-        "how it runs": ("threads",),
-    }
+    RARE: ClassVar[dict[str, tuple[str, ...]]] = {"how it runs": ("threads",)}
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The folder of a run, of one of its checkpoints, or of a saved model."""

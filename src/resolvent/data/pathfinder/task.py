@@ -99,9 +99,7 @@ def _generate_splits(
         return x | {f"{part}_y": value for part, value in zip(_PARTS, np.split(labels, edges), strict=True)}
 
     held = load_cached(f"{name}-{shape.segments}-{'-'.join(map(str, samples))}-seed{seed}", build)
-    train, validation, test = (
-        Part(held[f"{part}_x"], held[f"{part}_y"], centred=normalise) for part in _PARTS
-    )
+    train, validation, test = (Part(held[f"{part}_x"], held[f"{part}_y"], centred=normalise) for part in _PARTS)
     return stored_splits(train, validation, test, packed)
 
 

@@ -10,13 +10,7 @@ from resolvent.data.task import Split, Task
 from resolvent.data.tasks.official import Counts, counts
 
 
-def majority(
-    *,
-    length: int = 100,
-    samples: Counts = 1000,
-    noise: float = 0.25,
-    seed: int = 0,
-) -> Task:
+def majority(*, length: int = 100, samples: Counts = 1000, noise: float = 0.25, seed: int = 0) -> Task:
     """Binary sequences of `length` tokens, labelled 1 when more than half of them are ones.
 
     The number of ones is uniform from 0 to `length`, their places are random. In the training part alone, after the

@@ -69,9 +69,7 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
         )
 
 
-def _follow(
-    ray: Any, tasks: dict[Any, Job], total: int, terms: Terms, nodes: _Nodes, heard: Heard
-) -> list[Outcome]:
+def _follow(ray: Any, tasks: dict[Any, Job], total: int, terms: Terms, nodes: _Nodes, heard: Heard) -> list[Outcome]:
     """Until the last cell is done or has stopped by itself; `Paused` where some still wait for a node by then."""
     outcomes: list[Outcome] = []
     open_tasks, done = dict(tasks), total - len(tasks)

@@ -105,9 +105,7 @@ def _set_perturbation(held: Cell, strength: float) -> Cell:
     assert isinstance(block.layer, S4DConfig)
     layer = replace(block.layer, perturbation=strength)
     return replace(
-        held,
-        tags=(*held.tags, f"size={strength:g}"),
-        model=replace(held.model, block=replace(block, layer=layer)),
+        held, tags=(*held.tags, f"size={strength:g}"), model=replace(held.model, block=replace(block, layer=layer))
     )
 
 
@@ -162,14 +160,7 @@ def _small(recipe: str, name: Name, data: str, task: TaskChoice, head: Any, **st
         task,
         Goal(),
         Budget(
-            epochs=12,
-            batch_size=64,
-            lr=1e-2,
-            weight_decay=1e-4,
-            ssm_lr=0.0,
-            clip=1.0,
-            evaluate_every=4,
-            choose="clean",
+            epochs=12, batch_size=64, lr=1e-2, weight_decay=1e-4, ssm_lr=0.0, clip=1.0, evaluate_every=4, choose="clean"
         ),
         fourier=FourierPlan(AMPLITUDES, (SPIKES[16],)),
         analyse=True,
@@ -177,13 +168,7 @@ def _small(recipe: str, name: Name, data: str, task: TaskChoice, head: Any, **st
 
 
 def noise_model(
-    layer: S4DConfig | S5Config,
-    entry: ChannelsConfig,
-    head: Any,
-    *,
-    d_model: int,
-    layers: int,
-    dropout: float = 0.0,
+    layer: S4DConfig | S5Config, entry: ChannelsConfig, head: Any, *, d_model: int, layers: int, dropout: float = 0.0
 ) -> ModelConfig:
     """The model of the noise experiment: nothing goes around its state-space layers."""
     own = replace(layer, skip=False) if isinstance(layer, S4DConfig) else layer

@@ -24,11 +24,7 @@ UNTRAINED = ("l_kernel", "omega", "z", "step_params")
 
 
 def import_s4(
-    weights: Weights,
-    *,
-    discretisation: Discretisation | None = None,
-    prenorm: bool = False,
-    norm_eps: float = 1e-5,
+    weights: Weights, *, discretisation: Discretisation | None = None, prenorm: bool = False, norm_eps: float = 1e-5
 ) -> Residual | Model:
     """A block as `Residual` without norm and skip, (b, l, d) -> (b, l, d); or example.py's S4Model as a model.
 

@@ -21,16 +21,7 @@ from resolvent.models.foreign.s5 import import_s5, import_s5_pytorch
 from resolvent.models.settings import check_name
 
 Source = Literal[
-    "mamba_ssm",
-    "transformers",
-    "mambapy",
-    "recurrentgemma",
-    "s4",
-    "s5",
-    "s5-pytorch",
-    "lru",
-    "mega",
-    "neural-ssm",
+    "mamba_ssm", "transformers", "mambapy", "recurrentgemma", "s4", "s5", "s5-pytorch", "lru", "mega", "neural-ssm"
 ]
 IMPORTERS: dict[str, Callable[..., Any]] = {
     "mamba_ssm": import_mamba,

@@ -109,9 +109,7 @@ def _is_differentiated(a: Tensor, b: Tensor, h0: Tensor | None) -> bool:
     return forward_mode()
 
 
-def forward_states(
-    a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None
-) -> Tensor:
+def forward_states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
     """The states without a graph, by the kernel for this place."""
     if is_batched(a, b, h0, reset):
         return _op(a, b, h0, reverse, reset)
