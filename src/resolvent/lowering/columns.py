@@ -7,7 +7,6 @@ float32 at least.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import torch
@@ -18,17 +17,6 @@ from resolvent.lowering.eager import CURVES
 from resolvent.lowering.program import Chain, Node
 
 NORMS = ("layer", "rms", "scale")
-
-
-@dataclass(frozen=True)
-class Around:
-    """What stands between layer and skip, where it is no more than final(W act(sigma(Wa y + ba) * y) + b)."""
-
-    scale: p.Linear | None  # Wa, ba
-    sigma: str
-    act: str
-    linear: p.Linear | None  # W, b
-    final: str
 
 
 def covers(node: Node) -> TypeGuard[p.Skip]:
@@ -42,31 +30,6 @@ def covers(node: Node) -> TypeGuard[p.Skip]:
 def is_norm(chain: Chain, kinds: tuple[str, ...] = NORMS) -> bool:
     """Whether a chain is one norm over the channels, or none."""
     return not chain or (len(chain) == 1 and isinstance(chain[0], p.Norm) and chain[0].kind in kinds)
-
-
-def around(node: p.Skip) -> Around | None:
-    """None where there is more."""
-    match node.scale:
-        case ():
-            scale, sigma = None, "none"
-        case (p.Scale(of=(), by=(p.Linear() as scale, p.Activation(kind=sigma)), plus=None, then=()),):
-            pass
-        case _:
-            return None
-    match node.mixer[0].inside if len(node.mixer) == 1 and isinstance(node.mixer[0], p.Mix) else node.mixer:
-        case ():
-            return Around(scale, sigma, "none", None, "none")
-        case (p.Activation(kind=act),):
-            return Around(scale, sigma, act, None, "none")
-        case (p.Linear() as linear,):
-            return Around(scale, sigma, "none", linear, "none")
-        case (p.Activation(kind=act), p.Linear() as linear):
-            return Around(scale, sigma, act, linear, "none")
-        case (p.Linear() as linear, p.Activation(kind=final)):
-            return Around(scale, sigma, "none", linear, final)
-        case (p.Activation(kind=act), p.Linear() as linear, p.Activation(kind=final)):
-            return Around(scale, sigma, act, linear, final)
-    return None
 
 
 def linear(node: p.Linear, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
 from resolvent.lowering.cpu import lanes, pgd_loop
 from resolvent.lowering.cpu.lanes_layout import WIDTH, Plan
-from resolvent.lowering.cpu.lanes_pack import Operator, Parts
+from resolvent.lowering.cpu.lanes_pack import Operator, Parts, detach
 from resolvent.lowering.cpu.pgd_loop import Path
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
@@ -107,8 +107,8 @@ class Tables:
     def plan(self) -> Plan | None:
         """What a walk by lanes needs, where the form has one."""
         if self.source is None:
-            return lanes.plan(self.parts, self.dtype, self.learnt)
-        return None if self.source.plan is None else self.source.plan.still()
+            return lanes.plan(self.parts, self.dtype, self.learnt) if self.form.walkable else None
+        return None if self.source.plan is None else detach(self.source.plan)
 
     @cached_property
     def layers(self) -> tuple[Filter | Recurrence, ...]:

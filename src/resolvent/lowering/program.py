@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -181,6 +182,17 @@ class KeyedFilter(Node):
 Temporal = Filter | Recurrence | Attention
 
 
+@dataclass(frozen=True)
+class Around:
+    """What stands between layer and skip, where it is no more than final(W act(sigma(Wa y + ba) * y) + b)."""
+
+    scale: Linear | None  # Wa, ba
+    sigma: str
+    act: str
+    linear: Linear | None  # W, b
+    final: str
+
+
 @dataclass(frozen=True, eq=False)
 class Skip(Node):
     """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` the branch alone."""
@@ -196,6 +208,31 @@ class Skip(Node):
     @property
     def branch(self) -> Chain:
         return *self.layer, *self.scale, *self.mixer, *self.dropout
+
+    @cached_property
+    def around(self) -> Around | None:
+        """What stands between layer and skip, where it is as simple; None where there is more."""
+        match self.scale:
+            case ():
+                scale, sigma = None, "none"
+            case (Scale(of=(), by=(Linear() as scale, Activation(kind=sigma)), plus=None, then=()),):
+                pass
+            case _:
+                return None
+        match self.mixer[0].inside if len(self.mixer) == 1 and isinstance(self.mixer[0], Mix) else self.mixer:
+            case ():
+                return Around(scale, sigma, "none", None, "none")
+            case (Activation(kind=act),):
+                return Around(scale, sigma, act, None, "none")
+            case (Linear() as linear,):
+                return Around(scale, sigma, "none", linear, "none")
+            case (Activation(kind=act), Linear() as linear):
+                return Around(scale, sigma, act, linear, "none")
+            case (Linear() as linear, Activation(kind=final)):
+                return Around(scale, sigma, "none", linear, final)
+            case (Activation(kind=act), Linear() as linear, Activation(kind=final)):
+                return Around(scale, sigma, act, linear, final)
+        return None
 
     def end(self, x: Tensor, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """What leaves the block, from what entered it and what its branch gives."""

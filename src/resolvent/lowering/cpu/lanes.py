@@ -20,7 +20,7 @@ from resolvent.blocks.residual import Residual
 from resolvent.layers.s4d import S4D
 from resolvent.lowering import columns
 from resolvent.lowering.cpu.lanes_layout import PAD, WIDTH, Plan, Source
-from resolvent.lowering.cpu.lanes_pack import Parts, laid_out
+from resolvent.lowering.cpu.lanes_pack import Parts, lay_out
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Linear, Skip, settle
 from resolvent.lowering.recurrence import Recurrence
@@ -32,28 +32,28 @@ Again = Callable[[Tensor], Tensor]
 
 def run_lanes(x: Tensor, plan: Plan, again: Again) -> Tensor:
     """Features (b, d) of x (b, l, c); `again` computes the same with torch's operations."""
-    found: Tensor = _Walk.apply(x, plan, again, *(s.tensor for s in plan.sources))
+    found: Tensor = _Walk.apply(x.to(plan.numbers.dtype), plan, again, *(s.tensor for s in plan.sources))
     return found
 
 
 def plan(parts: Parts, dtype: torch.dtype, learnt: bool = False) -> Plan | None:
-    """The stack as numbers, or None where it has another form or no compiled walk runs here.
+    """A stack that this `covers` as numbers, or None where no compiled walk runs here.
 
     With `learnt`, gradients flow into the parameters and the layers' numbers as well.
     """
-    device = parts.entry.weight.device
-    return laid_out(parts, dtype, learnt) if covers(parts) and runs(device, dtype) else None
+    kernels = _kernels(parts.entry.read(parts.entry.module)[0].device, dtype)
+    return None if kernels is None else lay_out(parts, dtype, learnt, kernels)
 
 
 def runs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a compiled walk runs here."""
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64) and _kernels(device, dtype) is not None
+    return _kernels(device, dtype) is not None
 
 
 def covers(parts: Parts) -> bool:
     """Whether a walk says everything that these nodes do."""
     norms = (parts.start, parts.end, *(b.norm for b in parts.blocks))
-    return all(columns.is_norm(n, ("layer",)) for n in norms) and all(columns.around(b) for b in parts.blocks)
+    return all(columns.is_norm(n, ("layer",)) for n in norms) and all(b.around for b in parts.blocks)
 
 
 # -- the pass ----------------------------------------------------------------------------------------------------------
@@ -62,12 +62,11 @@ def covers(parts: Parts) -> bool:
 class _Walk(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, plan: Plan, again: Again, *tensors: Tensor) -> Tensor:
-        kernels, keep = _kernels(x.device, x.dtype), any(ctx.needs_input_grad)
-        if not keep:
-            found: Tensor = kernels.forward(plan, x)
+        if not any(ctx.needs_input_grad):
+            found: Tensor = plan.kernels.forward(plan, x)
             return found
         out: Tensor
-        out, ctx.room = kernels.forward_kept(plan, x)
+        out, ctx.room = plan.kernels.forward_kept(plan, x)
         ctx.save_for_backward(x, *tensors)
         ctx.plan, ctx.again = plan, again
         return out
@@ -81,7 +80,7 @@ class _Walk(torch.autograd.Function):
             gx, *found = _by_graph(ctx.again, [x, *tensors], g, needed)
             return gx, None, None, *found
         learnt = any(needed[1:])
-        gx, sheet = _kernels(g.device, g.dtype).backward(plan, g, ctx.room, x if learnt else None)
+        gx, sheet = plan.kernels.backward(plan, g, ctx.room, x if learnt else None)
         if sheet is None:
             return gx, None, None, *([None] * len(tensors))
         found = [_gradient(s, sheet).to(s.tensor.dtype) for s in plan.sources]
@@ -109,8 +108,9 @@ def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool])
 
 
 def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
-    """The compiled module, or None where numba is missing, refused, or another backend is forced."""
-    found = choose("cohort", _CANDIDATES, device, dtype)
+    """The compiled module, or None elsewhere, where numba is missing or refused, or another backend is forced."""
+    real = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    found = choose("lanes", _CANDIDATES, device, dtype) if real else nothing
     return None if found is nothing else found
 
 
@@ -141,7 +141,7 @@ def tiny(dtype: torch.dtype, recurs: bool = False) -> tuple[Plan, Again]:
     (enter,), (skip,) = (settle(describe(module).chain) for module in (entry, block))
     assert isinstance(enter, Linear)
     assert isinstance(skip, Skip)
-    return laid_out(Parts(enter, (), [skip], [layer], (), "mean", 2), dtype, False), features
+    return lay_out(Parts(enter, (), [skip], [layer], (), "mean", 2), dtype, False, None), features
 
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:

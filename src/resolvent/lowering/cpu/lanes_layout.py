@@ -6,7 +6,8 @@ block's layer is a convolution, which has a kernel, or a recurrence, which has s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -53,12 +54,6 @@ class Plan:
     norms: int
     wide: int  # numbers of a row of states
     sources: tuple[Source, ...]
+    kernels: Any  # the compiled module that walks
     learnt: int = 0  # how many of the saved arrays, the last ones, the parameters' gradients need
     traces: int = 0  # arrays (l + 1, wide) of states, which they need too
-
-    def still(self) -> Plan:
-        """The same for gradients in x alone."""
-        program, saved = self.program.clone(), self.saved - self.learnt
-        program[SAVED], program[TRACES] = saved, 0
-        program[HEADER:].view(self.layers, BLOCK)[:, INPUT : TRACE + 1] = -1
-        return replace(self, program=program, saved=saved, sources=(), learnt=0, traces=0)

@@ -96,13 +96,8 @@ def _compile() -> Any:
     return kernel(_walk_of(stamp_walk()))
 
 
-def memory(plan: Plan, b: int) -> Tensor:
-    """Room for what a pass over b samples keeps, and to work in."""
-    return fresh((-(-b // WIDTH) * _each(plan),), plan.numbers)
-
-
-def _each(plan: Plan) -> int:
-    """Numbers of one cohort."""
+def room_of(plan: Plan) -> int:
+    """Numbers that one group of lanes keeps and works in."""
     l, wide, row = plan.l, plan.wide, row_of(plan)
     states = plan.traces * (l + 1) * wide + (ROWS + 1) * wide
     return (plan.saved + 3) * l * row + plan.norms * l * WIDTH + 2 * ROWS * row + states
@@ -110,9 +105,10 @@ def _each(plan: Plan) -> int:
 
 def forward(plan: Plan, x: Tensor) -> Tensor:
     """Pooled features (b, d) of x (b, l, c), of which nothing is kept: a large batch goes piece by piece."""
-    b, each = x.shape[0], _each(plan) * plan.numbers.element_size()
-    piece = max(threads_of(plan, b), ROOM // each) * WIDTH
-    room, out = memory(plan, min(b, piece)), fresh((b, plan.d), x)
+    b, each = x.shape[0], room_of(plan)
+    groups = max(threads_for(work_of(plan, b)), ROOM // (each * plan.numbers.element_size()))
+    room, out = fresh((min(-(-b // WIDTH), groups) * each,), plan.numbers), fresh((b, plan.d), x)
+    piece = groups * WIDTH
     for own, to in zip(plain(x).split(piece), out.split(piece), strict=True):
         _run(plan, (own, to, room), False, False)
     return out
@@ -120,7 +116,8 @@ def forward(plan: Plan, x: Tensor) -> Tensor:
 
 def forward_kept(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
     """The same, and the room that holds what `backward` needs."""
-    room, out = memory(plan, x.shape[0]), fresh((x.shape[0], plan.d), x)
+    b, each = x.shape[0], room_of(plan)
+    room, out = fresh((-(-b // WIDTH) * each,), plan.numbers), fresh((b, plan.d), x)
     _run(plan, (plain(x), out, room), True, False)
     return out, room
 
@@ -139,15 +136,15 @@ def backward(plan: Plan, g: Tensor, room: Tensor, x: Tensor | None = None) -> tu
 def _run(plan: Plan, arrays: tuple[Tensor, ...], keep: bool, back: bool) -> None:
     b, numbers = arrays[0].shape[0], plan.numbers
     sources = plan.program.data_ptr(), leaves(numbers.dtype).data_ptr(), numbers.data_ptr()
-    sizes = int(back), int(keep), b, row_of(plan), numbers.element_size()
-    threads = threads_of(plan, b)
-    places = [a.data_ptr() for a in arrays] + [0] * (5 - len(arrays))
-    run(_compile(), (*sizes, *sources, *places, plan.program.numel(), numbers.numel()), -(-b // WIDTH), threads)
+    sizes, work = (int(back), int(keep), b, row_of(plan), numbers.element_size()), work_of(plan, b)
+    places = *map(Tensor.data_ptr, arrays), *[0] * (5 - len(arrays))
+    settings = *sizes, *sources, *places, plan.program.numel(), numbers.numel()
+    run(_compile(), settings, -(-b // WIDTH), threads_for(work))
 
 
-def threads_of(plan: Plan, b: int) -> int:
-    """How many threads a pass over b samples deserves."""
-    return threads_for(b * plan.l * plan.d * plan.layers * WIDTH)
+def work_of(plan: Plan, b: int) -> int:
+    """Updates of numbers in a pass over b samples."""
+    return b * plan.l * plan.d * plan.layers * WIDTH
 
 
 def row_of(plan: Plan) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.lowering import columns
 from resolvent.lowering.cpu import lanes_layout as at
 from resolvent.lowering.cpu.lanes_layout import PAD, WIDTH, Plan, Source
 from resolvent.lowering.program import Chain, Linear, Skip
@@ -75,8 +75,16 @@ class _Sheet:
         return *self.matrix(W), bias
 
 
-def laid_out(parts: Parts, dtype: torch.dtype, learnt: bool) -> Plan:
-    (d, c), layers = parts.entry.weight.shape, len(parts.blocks)
+def detach(plan: Plan) -> Plan:
+    """The same for gradients in x alone."""
+    program, saved = plan.program.clone(), plan.saved - plan.learnt
+    program[at.SAVED], program[at.TRACES] = saved, 0
+    program[at.HEADER :].view(plan.layers, at.BLOCK)[:, at.INPUT : at.TRACE + 1] = -1
+    return replace(plan, program=program, saved=saved, sources=(), learnt=0, traces=0)
+
+
+def lay_out(parts: Parts, dtype: torch.dtype, learnt: bool, kernels: Any) -> Plan:
+    (d, c), layers = parts.entry.read(parts.entry.module)[0].shape, len(parts.blocks)
     sheet, header, norms = _Sheet(dtype), [0] * at.HEADER, layers + 2
     saved, traces = count(norms), count()  # the norms' own arrays come first
     header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = sheet.matrices(parts.entry)
@@ -89,7 +97,7 @@ def laid_out(parts: Parts, dtype: torch.dtype, learnt: bool) -> Plan:
     header[: at.WIDE + 1] = [parts.l, d, c, layers, int(parts.pooling == "last"), kept, norms, traced, wide]
     numbers, sources = torch.cat(sheet.pieces), tuple(sheet.sources) if learnt else ()
     program = torch.tensor([*header, *chain.from_iterable(blocks)])
-    return Plan(program, numbers, parts.l, d, c, layers, kept, norms, wide, sources, own, traced)
+    return Plan(program, numbers, parts.l, d, c, layers, kept, norms, wide, sources, kernels, own, traced)
 
 
 def _block(block: Skip, layer: Operator, sheet: _Sheet, unit: int, saved: Iterator[int]) -> list[int]:
@@ -98,7 +106,7 @@ def _block(block: Skip, layer: Operator, sheet: _Sheet, unit: int, saved: Iterat
     own[at.NORM], own[at.UNIT] = sheet.norm(block.norm), unit
     _layer(own, layer, sheet)
     own[at.SIGMA] = own[at.ACT] = own[at.FINAL] = 0
-    around = columns.around(block)
+    around = block.around
     assert around is not None
     if around.scale is not None:
         own[at.ADS], own[at.ADS_BACK], own[at.ADS_BIAS] = sheet.matrices(around.scale)

@@ -20,11 +20,11 @@ from torch import Tensor
 from resolvent.lowering.cpu import lanes_layout as at
 from resolvent.lowering.cpu.interpreter_numba import one_backward, one_forward
 from resolvent.lowering.cpu.lanes_layout import Plan
-from resolvent.lowering.cpu.lanes_numba import memory, place_to_keep, place_to_work, row_of, stamp_walk, threads_of
+from resolvent.lowering.cpu.lanes_numba import place_to_keep, place_to_work, room_of, row_of, stamp_walk, work_of
 from resolvent.lowering.cpu.ops_numba import COUNT, TYPES, leaves
 from resolvent.runtime.cfunc_numba import call, leaf
 from resolvent.runtime.memory import fresh
-from resolvent.runtime.team import HEAD, kernel, pointer, run, share, taken
+from resolvent.runtime.team import HEAD, kernel, pointer, run, share, taken, threads_for
 from resolvent.runtime.vectors_numba import WIDTH
 
 
@@ -132,12 +132,10 @@ def _own(dtype: torch.dtype) -> Tensor:
 
 def run_loop(x: Tensor, plan: Plan, readout: Tensor, rest: Tensor, box: Tensor, size: Tensor, steps: int) -> None:
     """x (b, l, c), contiguous, moves in place; the arrays are those of `_read` and `_step_signs`."""
-    b, numbers = x.shape[0], plan.numbers
-    count = torch.zeros(1, dtype=torch.int64)
-    g, features, flaws = fresh(tuple(x.shape), x), fresh((b, plan.d), x), fresh((b,), x)
-    threads = min(threads_of(plan, b), -(-b // WIDTH))
-    arrays = x, g, features, memory(plan, threads * WIDTH), readout, rest, box, size, flaws
+    b, numbers, each, work = x.shape[0], plan.numbers, room_of(plan), work_of(plan, x.shape[0])
     sizes = b, rest.shape[-1], steps, row_of(plan), numbers.element_size(), plan.program.numel()
-    sources = plan.program, leaves(x.dtype), _own(x.dtype), numbers, count
-    places = (a.data_ptr() for a in (*sources, *arrays))
-    run(_compile(), (*sizes, *places, threads), threads, threads)
+    threads = min(threads_for(work), -(-b // WIDTH))
+    g, features, flaws = fresh(tuple(x.shape), x), fresh((b, plan.d), x), fresh((b,), x)
+    arrays = x, g, features, fresh((threads * each,), numbers), readout, rest, box, size, flaws
+    sources = plan.program, leaves(x.dtype), _own(x.dtype), numbers, torch.zeros(1, dtype=torch.int64)
+    run(_compile(), (*sizes, *map(Tensor.data_ptr, (*sources, *arrays)), threads), threads, threads)

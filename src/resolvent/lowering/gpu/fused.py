@@ -44,7 +44,7 @@ def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | N
 
 def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
     """What `post_norm_block` needs, or None where the block has another form."""
-    around = columns.around(block)
+    around = block.around
     if around is None or around.linear is None or not block.adds or block.prenorm:
         return None
     W, bias = around.linear.weight, around.linear.bias
