@@ -6,13 +6,15 @@ S4, S4D, DSS and S5 draw dt log-uniformly from [dt_min, dt_max], one per channel
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.ssm.discretise import LOG_DT_HIGH, LOG_DT_LOW, positive
 
-__all__ = ["DT_MAX", "DT_MIN", "LOG_DT_HIGH", "LOG_DT_LOW", "check_range", "log_uniform", "positive"]
+__all__ = ["DT_MAX", "DT_MIN", "LOG_DT_HIGH", "LOG_DT_LOW", "check_range", "log_uniform", "positive", "time_scales"]
 
 DT_MIN = 1e-3
 DT_MAX = 1e-1
@@ -39,3 +41,9 @@ def log_uniform(
     check_range("log_uniform", dt_min, dt_max)
     low, high = math.log(dt_min), math.log(dt_max)
     return torch.rand(shape, dtype=dtype, generator=generator) * (high - low) + low
+
+
+def time_scales(kind: Any, length: int) -> dict[str, float]:
+    """Steps dt for memories from two steps to the whole sequence, where the layer has such a choice."""
+    own = {f.name for f in fields(kind)}
+    return {"dt_min": min(0.01, 0.64 / length), "dt_max": min(0.5, 64 / length)} if {"dt_min", "dt_max"} <= own else {}

@@ -15,9 +15,9 @@ import torch
 
 from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
+from resolvent.analysis.matrices.boundary import instability
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.numerical_range import numerical_abscissa
-from resolvent.analysis.matrices.stability import instability
 from resolvent.analysis.valued import Valued
 
 DOUBLINGS = 37  # up to t ||A|| ~ 1e10, where exp(t A) is still good to six digits

@@ -20,13 +20,12 @@ import numpy as np
 
 from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
-from resolvent.analysis.matrices.boundary import Axis, Circle, nodes, phases
+from resolvent.analysis.matrices.boundary import Axis, Circle, instability, nodes, phases
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.numerical_range import numerical_abscissa, radius
 from resolvent.analysis.matrices.peak import Samples, search
 from resolvent.analysis.matrices.schur import Schur
 from resolvent.analysis.matrices.sigma_min import sigma_min
-from resolvent.analysis.matrices.stability import instability
 
 LINES = 80  # lines or circles looked at
 START = 12  # of these, the first, at distances that halve

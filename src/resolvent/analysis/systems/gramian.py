@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.analysis.matrices.stability import instability
+from resolvent.analysis.matrices.boundary import instability
 from resolvent.ssm import Diagonal, System
 
 DOUBLINGS = 64

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from resolvent.analysis import checks
+from resolvent.analysis.matrices.boundary import instability
 from resolvent.analysis.matrices.exact import Array, one_minus
-from resolvent.analysis.matrices.stability import instability
 from resolvent.analysis.systems.gramian import controllability_factor
 from resolvent.analysis.systems.norm import H2Norm, fill_bank, join_reasons
 from resolvent.analysis.systems.realisation import Realisation, realisations

@@ -18,9 +18,8 @@ import math
 import numpy as np
 
 from resolvent.analysis import checks
-from resolvent.analysis.matrices.boundary import nodes
+from resolvent.analysis.matrices.boundary import instability, nodes
 from resolvent.analysis.matrices.peak import Peak, search
-from resolvent.analysis.matrices.stability import instability
 from resolvent.analysis.systems.hamiltonian import level_set
 from resolvent.analysis.systems.norm import HinfNorm, fill_bank, join_reasons
 from resolvent.analysis.systems.realisation import Realisation, realisations

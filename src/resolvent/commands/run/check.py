@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from resolvent.commands.run.arguments import list_given
-from resolvent.commands.run.limits import require_number, require_within
 from resolvent.commands.run.options import Run
 from resolvent.experiments.cell import TAG
 from resolvent.experiments.recipe import names
@@ -76,3 +76,16 @@ def _require_page() -> None:
         require_packages()
     except MissingPackage as missing:
         raise UsageError(f"{missing}; or leave the page out with --no-report") from missing
+
+
+def require_within(option: str, value: int | None, least: int, most: int) -> None:
+    """A whole number within [least, most]; None was not given."""
+    if value is not None and not least <= value <= most:
+        raise UsageError(f"{option} must be a whole number from {least} to {most}, got {value}.")
+
+
+def require_number(option: str, value: float | None, *, zero: bool = False) -> None:
+    """Finite and above zero, or zero too."""
+    if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        least = "at least 0" if zero else "above 0"
+        raise UsageError(f"{option} must be a finite number {least}, got {value:g}.")

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from resolvent.commands.attack.sizes import Wish, bounds_of, line_of, number, size, sizes_of
-from resolvent.commands.run.limits import require_number, require_within
+from resolvent.commands.run.check import require_number, require_within
 from resolvent.commands.run.train_model import check_model, model_for, name_of
 from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions
 from resolvent.data import Task

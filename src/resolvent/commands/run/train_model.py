@@ -6,11 +6,11 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, get_args
 
 from resolvent.commands.run.arguments import list_given
-from resolvent.commands.run.limits import require_within
+from resolvent.commands.run.check import require_within
 from resolvent.commands.run.train_options import ModelOptions
 from resolvent.data import Task
 from resolvent.experiments.recipes.bounded import bounded_model, regression_head
-from resolvent.experiments.recipes.time_scales import time_scales
+from resolvent.init.timestep import time_scales
 from resolvent.models import config as c
 from resolvent.models.layer_config import L2RUConfig, LayerConfig
 from resolvent.models.presets.named import named_preset

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from resolvent.experiments.cell import Budget, Cell, TaskChoice
 from resolvent.experiments.recipes.size import Size
-from resolvent.experiments.recipes.time_scales import time_scales
+from resolvent.init.timestep import time_scales
 from resolvent.models import (
     AttentionConfig,
     ChannelsConfig,
