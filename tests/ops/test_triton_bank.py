@@ -46,7 +46,7 @@ def test_values_and_gradients_are_those_of_float64(
     ends = None if lengths is None else torch.tensor(lengths)
     y, end, kept = triton.run(tables, x, h0, ends)
     gy, g_end = torch.randn_like(y), torch.randn_like(end)
-    gx, g_h0, found = triton.gradients(tables, kept, gy, g_end, start=start, learn=True)
+    gx, g_h0, found = triton.gradients(tables, kept, gy, g_end, start=start)
     assert found is not None
     slopes = triton.parameter_gradients(modes.kind, parameters, found, T, delay)
 
@@ -64,8 +64,8 @@ def test_without_parameters_and_states_only_the_input_has_a_gradient() -> None:
     modes, x = s4d.MODES, torch.randn(2, 40, 3)
     tables = triton.make_tables(modes.kind, list(modes.example()), 16, False, torch.float32)
     y, _, kept = triton.run(tables, x, None, None)
-    kept = kept._replace(rows=kept.rows[..., :0])
-    gx, g_h0, found = triton.gradients(tables, kept, y, None, start=False, learn=False)
+    kept = kept._replace(rows=None)
+    gx, g_h0, found = triton.gradients(tables, kept, y, None, start=False)
     plan = Plan(modes, "zoh", 16, False, torch.float32)
     own = x.double().requires_grad_()
     want = run_by_torch(plan, own, None, None, [p.double() for p in modes.example()])[0]

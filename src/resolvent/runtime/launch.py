@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from subprocess import CalledProcessError
 from typing import Any, TypeVar
 
@@ -40,6 +40,55 @@ def _failures() -> tuple[type[Exception], ...]:
     from triton.runtime.errors import OutOfResources, PTXASError
 
     return CompilationError, OutOfResources, PTXASError, CalledProcessError, RuntimeError
+
+
+class Quick:
+    """A Triton kernel whose launches remember what Triton finds out at each: which machine code its arguments need.
+
+    That takes the host longer than most of our kernels run. A launch that differs in nothing that Triton asks for (the
+    types and alignment of tensors, the values of numbers) goes straight to the machine code; any other, and all of them
+    where this version of Triton launches otherwise, by Triton's own way.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.known: dict[Any, Any] = {}
+        self.__doc__, self.__name__ = kernel.__doc__, getattr(kernel, "__name__", "")
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return partial(self.launch, grid)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+    def launch(self, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+        device = args[0].get_device()  # the current one: `on_device`
+        marks = [(a.dtype, a.data_ptr() & 15) if isinstance(a, Tensor) else a for a in args]
+        key = device, *meta.values(), *marks
+        known = self.known.get(key) if _direct else None
+        if known is None:
+            made = self.kernel[grid](*args, **meta)
+            if _direct and hasattr(made, "packed_metadata"):
+                self._remember(key, made, args, meta)
+            return
+        run, function, packed, rest = known
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        try:
+            run(*grid, *(1,) * (3 - len(grid)), stream, function, packed, None, None, None, *args, *rest)
+        except TypeError:  # nothing was launched
+            _direct.clear()
+            self.kernel[grid](*args, **meta)
+
+    def _remember(self, key: Any, made: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> None:
+        if len(self.known) >= MOST:  # a stream of ever new lengths must not fill the memory
+            self.known.clear()
+        names = self.kernel.arg_names[len(args) :]
+        if all(name in meta for name in names):  # one with a default is left to Triton
+            self.known[key] = made.run, made.function, made.packed_metadata, [meta[name] for name in names]
+
+
+MOST = 4096
+_direct = [True]  # empty where Triton cannot be passed by
 
 
 def on_device(x: Tensor) -> Any:

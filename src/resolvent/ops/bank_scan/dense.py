@@ -67,8 +67,8 @@ class _DenseBankScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         tables = _join(flat, dtype)
         y, end, kept = load_kernels().run(tables, x, h0, lengths)
-        ctx.learn = any(ctx.needs_input_grad[4:])
-        ctx.save_for_backward(x, h0, lengths, tables.ahead, tables.back, kept.rows if ctx.learn else None, *flat)
+        learn = any(ctx.needs_input_grad[4:])
+        ctx.save_for_backward(x, h0, lengths, tables.ahead, tables.back, kept.rows if learn else None, *flat)
         ctx.set_materialize_grads(False)
         return y, end
 
@@ -82,7 +82,7 @@ class _DenseBankScan(torch.autograd.Function):
         tables, kept = kernels.Tables(ahead, back, flat[-1], True), kernels.Rows(rows, lengths, x.shape)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         g_end = None if gradients[1] is None else gradients[1].contiguous()
-        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[3], learn=ctx.learn)
+        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[3])
         slopes: list[Tensor | None] = [None] * len(flat)
         if found is not None:
             *slopes[:3], slopes[-1] = _split(found[0], tables.steps)
@@ -144,7 +144,7 @@ def agrees(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     tables = _join([t.detach().float() for t in flat], dtype)
     y, end, kept = kernels.run(tables, x.detach().float(), None, lengths)
     g_end = x[:, :5, :1].expand(2, 5, 3).mT.detach().float().contiguous()
-    gx, _, found = kernels.gradients(tables, kept, x.detach().float(), g_end, start=False, learn=True)
+    gx, _, found = kernels.gradients(tables, kept, x.detach().float(), g_end, start=False)
     slopes = _split(found[0].double(), T)
     back = torch.autograd.grad([*flat[:3], flat[-1]], own[1:], slopes)
     pairs = zip((y, end, gx, *back), (*want, *wanted), strict=True)

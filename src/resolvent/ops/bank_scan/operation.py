@@ -112,7 +112,7 @@ class _BankScan(torch.autograd.Function):
         y, end, kept = kernels.run(tables, x, h0, lengths)
         learn = any(ctx.needs_input_grad[5:])
         ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *parameters)
-        ctx.plan, ctx.learn = plan, learn
+        ctx.plan = plan
         ctx.set_materialize_grads(False)
         return y, end
 
@@ -127,7 +127,7 @@ class _BankScan(torch.autograd.Function):
             return *(None,) * 3, *_by_graph(ctx, (x, h0, lengths, parameters), gradients)
         g_end = None if gradients[1] is None else gradients[1].contiguous()
         kept = kernels.Rows(rows, lengths, x.shape)
-        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4], learn=ctx.learn)
+        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4])
         slopes: list[Tensor | None] = [None] * len(parameters)
         if found is not None:
             slopes[:] = kernels.parameter_gradients(plan.modes.kind, parameters, found, plan.T, plan.delay)
@@ -167,7 +167,7 @@ def agrees(kernels: Any, modes: Modes, device: torch.device, dtype: torch.dtype)
     lengths = torch.tensor([37, 21], device=device)
     tables = kernels.make_tables(modes.kind, parameters, plan.T, plan.delay, dtype)
     y, end, kept = kernels.run(tables, x, None, lengths)
-    gx, _, found = kernels.gradients(tables, kept, x, end, start=False, learn=True)
+    gx, _, found = kernels.gradients(tables, kept, x, end, start=False)
     slopes = kernels.parameter_gradients(modes.kind, parameters, found, plan.T, plan.delay)
     with torch.enable_grad():
         own = [t.requires_grad_() for t in (x.double(), *(p.double() for p in parameters))]

@@ -44,9 +44,9 @@ class Tables(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a pass keeps: (u | h) of each block (d, b m, T + s)."""
+    """What a pass keeps: (u | h) of each block (d, b m, T + s), where parameters learn from it."""
 
-    rows: Tensor
+    rows: Tensor | None
     lengths: Tensor | None
     shape: torch.Size  # of x
 
@@ -86,14 +86,14 @@ def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) ->
 
 
 def gradients(
-    tables: Tables, kept: Rows, gy: Tensor, g_end: Tensor | None, *, start: bool, learn: bool
+    tables: Tables, kept: Rows, gy: Tensor, g_end: Tensor | None, *, start: bool
 ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor | None] | None]:
-    """∂x, with `start` ∂h0, and with `learn` the tables' gradients: the product (d, T + s, T + s) and A^T's parts.
+    """∂x, with `start` ∂h0, and where rows were kept those of the tables: a product (d, T + s, T + s) and A^T's parts.
 
     Those of a dense A^T stand in the product.
     """
-    T, (b, _, d) = tables.steps, kept.shape
-    m = kept.rows.shape[1] // b
+    T, (b, l, d) = tables.steps, kept.shape
+    m = -(-l // T)
     s = tables.ahead.shape[2] - T
     g_rows = _lay_in(gy, m, tables, kept.lengths)
     g = torch.bmm(g_rows[:, :, :T], tables.ahead[:, :, T:])
@@ -102,14 +102,16 @@ def gradients(
     if tables.dense:
         _carry_dense(tables, g, g_end, g_rows[:, :, T:], g_h0, b, back=True)
     else:
-        parts = torch.empty((d, b, s), dtype=torch.float32, device=gy.device) if learn else None
-        states = kept.rows[:, :, T:] if learn else None
+        parts = None if kept.rows is None else torch.empty((d, b, s), dtype=torch.float32, device=gy.device)
+        states = None if kept.rows is None else kept.rows[:, :, T:]
         with on_device(gy):
             kernels.carry_back_kernel[(d * b,)](
                 tables.whole, g, g_end, states, g_rows[:, :, T:], g_h0, parts, b, d, m, *_sizes(tables, m), num_warps=1
             )
     gx = _lay_out(torch.bmm(g_rows, tables.back.mT), kept.shape, gy.dtype, kept.lengths)
-    return gx, g_h0, (_product(kept.rows.mT, g_rows), parts) if learn else None
+    if kept.rows is None:
+        return gx, g_h0, None
+    return gx, g_h0, (_product(kept.rows.mT, g_rows), parts)
 
 
 def parameter_gradients(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from resolvent.runtime.launch import Quick
+
 
 @triton.jit
 def _place(LENGTHS, i, k, j, l, m, T):  # type: ignore[no-untyped-def]
@@ -18,6 +20,7 @@ def _place(LENGTHS, i, k, j, l, m, T):  # type: ignore[no-untyped-def]
     return k * T + j - (m * T - length), length
 
 
+@Quick
 @triton.jit
 def lay_in_kernel(  # type: ignore[no-untyped-def]
     X, OUT, LENGTHS, sb, sl, sd, b, l, d, m, width, T: tl.constexpr, BC: tl.constexpr
@@ -32,6 +35,7 @@ def lay_in_kernel(  # type: ignore[no-untyped-def]
     tl.store(OUT + row[:, None] * width + j[None, :], tl.trans(x).to(OUT.dtype.element_ty), mask=(c < d)[:, None])
 
 
+@Quick
 @triton.jit
 def lay_out_kernel(  # type: ignore[no-untyped-def]
     Y, OUT, LENGTHS, b, l, d, m, T: tl.constexpr, BC: tl.constexpr
@@ -76,6 +80,7 @@ def _join(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def]
     return br * ar - bi * ai, br * ai + bi * ar, br * xr - bi * xi + yr, br * xi + bi * xr + yi
 
 
+@Quick
 @triton.jit
 def carry_kernel(  # type: ignore[no-untyped-def]
     A, Z, H0, ROWS, END, b, d, m, n, width, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
@@ -113,6 +118,7 @@ def carry_kernel(  # type: ignore[no-untyped-def]
     _store(END, (i * d + c) * n + j, hr, hi, live, PAIR)
 
 
+@Quick
 @triton.jit
 def carry_back_kernel(  # type: ignore[no-untyped-def]
     A, G, G_END, ROWS, G_ROWS, G_H0, PARTS, b, d, m, n, width,
@@ -170,6 +176,7 @@ def carry_back_kernel(  # type: ignore[no-untyped-def]
         _store(PARTS, row * n + j, sr, si, live, PAIR)
 
 
+@Quick
 @triton.jit
 def dense_carry_kernel(  # type: ignore[no-untyped-def]
     P, Z, H0, ROWS, END, b, d, m, s, width,

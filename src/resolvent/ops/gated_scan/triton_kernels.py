@@ -14,6 +14,7 @@ import triton.language as tl
 
 from resolvent.ops.linear_scan.triton_kernels import _join_real
 from resolvent.ops.selective_scan.triton_tiles import LOG2E
+from resolvent.runtime.launch import Quick
 
 NEAR = tl.constexpr(-0.5)  # above it expm1 is a polynomial (relative error 6e-9), below it 2^x - 1
 P2, P3 = tl.constexpr(0.4999999896221284), tl.constexpr(0.16666562755989667)
@@ -82,6 +83,7 @@ def _gates(p: tl.tensor, rate: tl.tensor, opened: tl.tensor, STARTS: tl.constexp
     return r, a, m, inverse
 
 
+@Quick
 @triton.jit(do_not_specialize=["unit"])
 def forward_kernel(
     p: tl.tensor,
@@ -180,6 +182,7 @@ def _join_excluding(
     return a2 * a1, a2 * b1 + b2, s2 * a1, s2 * b1 + e2
 
 
+@Quick
 @triton.jit(do_not_specialize=["unit"])
 def backward_kernel(
     p: tl.tensor,

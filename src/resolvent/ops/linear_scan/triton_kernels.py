@@ -13,6 +13,8 @@ and beside it forms ∂a_t = γ_t ‾h_{t-1}.
 import triton
 import triton.language as tl
 
+from resolvent.runtime.launch import Quick
+
 
 @triton.jit
 def _join_real(a1: tl.tensor, b1: tl.tensor, a2: tl.tensor, b2: tl.tensor) -> tl.tensor:
@@ -99,6 +101,7 @@ def _load_shifted(
     return _load(at + BY * time, there)
 
 
+@Quick
 @triton.jit(do_not_specialize=["unit"])
 def scan_kernel(
     a: tl.tensor,

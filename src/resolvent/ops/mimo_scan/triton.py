@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.runtime.launch import on_device
+from resolvent.runtime.launch import Quick, on_device
 
 TILE = 64  # steps at a time
 MOST = 64  # stretches of a sequence
@@ -93,6 +93,7 @@ def _multiplier(LAM, j, live, BACK: tl.constexpr):  # type: ignore[no-untyped-de
     return lr, li
 
 
+@Quick
 @triton.jit
 def ends_kernel(  # type: ignore[no-untyped-def]
     LAM, V, ENDS, l, p, stretches, tiles, BACK: tl.constexpr, TILE: tl.constexpr, BN: tl.constexpr
@@ -141,6 +142,7 @@ def _enter(  # type: ignore[no-untyped-def]
     return tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
 
 
+@Quick
 @triton.jit
 def states_kernel(  # type: ignore[no-untyped-def]
     LAM, V, ENDS, START, OUT, H, H0, PARTS, l, p, stretches, tiles,

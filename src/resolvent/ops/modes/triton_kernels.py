@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from resolvent.runtime.launch import Quick
+
 LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `init.timestep`: where a logarithm is held
 TURN = tl.constexpr(6.283185307179586)
 SMALL = tl.constexpr(1e-2)  # |z| below which (e^z - 1)/z is a series: its terms then reach float64
@@ -106,6 +108,7 @@ def _power(zr, zi, k):  # type: ignore[no-untyped-def]
     return size * tl.cos(angle), size * tl.sin(angle)
 
 
+@Quick
 @triton.jit
 def tables_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, D, TOEPLITZ, TURNED, M_IN, M_OUT, POWERS, WHOLE, n, T, row, into, out, LARGEST,
@@ -188,6 +191,7 @@ def _against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
     return pr * gr + pi * gi, pr * gi - pi * gr
 
 
+@Quick
 @triton.jit
 def gradient_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, G_TOEPLITZ, G_IN, G_OUT, G_POWERS, G_WHOLE, O0, O1, O2, O3, O4, OD, n, T,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.runtime.launch import on_device
+from resolvent.runtime.launch import Quick, on_device
 
 STEPS, CHANNELS = 32, 64  # to a tile
 
@@ -54,6 +54,7 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 and x.stride(0) == x.shape[1] * x.stride(1) else x.contiguous()
 
 
+@Quick
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
     X, WEIGHT, BIAS, Y, A, step, l, e, W: tl.constexpr, BT: tl.constexpr, BE: tl.constexpr
@@ -72,6 +73,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     tl.store(Y + at, (a * tl.sigmoid(a)).to(Y.dtype.element_ty), mask=time & channel)
 
 
+@Quick
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
     G, A, X, WEIGHT, GX, SUMS, step, l, e,

@@ -34,10 +34,12 @@ from resolvent.ops.selective_scan.triton_tiles import (
     tile,
     widen,
 )
+from resolvent.runtime.launch import Quick
 
 T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as registers hold
 
 
+@Quick
 @triton.jit(do_not_specialize=["unit"])
 def adjoint_ends_kernel(
     dt: tl.tensor,
@@ -145,6 +147,7 @@ def advance(
     return h
 
 
+@Quick
 @triton.jit
 def backward_kernel(
     u: tl.tensor,

@@ -15,8 +15,10 @@ import triton
 import triton.language as tl
 
 from resolvent.ops.selective_scan.triton_tiles import KEPT, LOG2E, fold, forgets, put, rows, sigmoid, tile, widen
+from resolvent.runtime.launch import Quick
 
 
+@Quick
 @triton.jit(do_not_specialize=["unit"])
 def forward_kernel(
     u: tl.tensor,
