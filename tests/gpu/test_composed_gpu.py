@@ -107,7 +107,7 @@ def test_a_compiled_layer_trains_under_autocast(kind: Any) -> None:
             y = run(x)[0]
         found.append(torch.autograd.grad(y.float().square().sum(), [x, *layer.parameters()]))
     for want, got in zip(*found, strict=True):
-        assert_close(got, want, tolerance=1e-3)
+        assert_close(got, want, tolerance=2e-2)  # uncompiled, products follow autocast
 
 
 def test_a_foreign_gru_in_evaluation_mode_is_attacked() -> None:

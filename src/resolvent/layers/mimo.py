@@ -28,7 +28,7 @@ from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.modes.opaque import Opaque, Parameters
 from resolvent.ops.pairs import Number, stack_parts
 from resolvent.ops.step.operation import is_unwatched, mimo_step
-from resolvent.runtime.transforms import half_products, is_traced
+from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 from resolvent.scan import linear_scan
 
 ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
@@ -60,6 +60,9 @@ class TableMaker:
             own = self.opaque.operator if not plain.is_chosen() else self._flatten
             lam_bar, W_in, W_out = own(list(parameters), f"{option} {scale}", 0, False)
             return Tables(lam_bar, W_in, W_out, D)
+        if D.is_cuda and is_untransformed():  # recorded: some hundred calls for a few numbers
+            lam_bar, W_in, W_out = self.opaque.tables(parameters, f"{option} {scale}", 0, False)
+            return Tables(torch.view_as_complex(lam_bar), W_in, W_out, D)
         lam_bar, B_bar = self.discrete(parameters[:-1], option)
         return Tables(lam_bar, input_table(B_bar), output_table(parameters[-1], scale), D)
 
@@ -108,7 +111,7 @@ def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
 
 def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """The causal pass: u (b, l, d), h0 (b, p) -> y (b, l, d) and the state at each sequence's end (b, p)."""
-    if serves(u, h0):
+    if u.is_cuda and serves(u, h0):
         return _scan(tables, u, h0, lengths)
     if tables.lam_bar.is_complex():
         h = linear_scan(tables.lam_bar, drive(tables, u), h0)
