@@ -82,7 +82,7 @@ def test_workers_stop_with_the_one_that_started_them(name: str, tmp_path: Path) 
     os.kill(process.pid, number)
     status, out, error = ended(process)
     assert (status, error) == (128 + number, "")
-    assert "the same command goes on from there" in out
+    assert "the same command resumes from there" in out
     assert all(gone(pid) for pid in workers)
     assert not list(tmp_path.glob("runs/train/*/seed-*/.lock"))  # they had time to let go
 

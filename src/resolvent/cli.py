@@ -81,7 +81,7 @@ $ resolvent --version
 Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a model has no bound); 2 the command was
 called wrongly, or a file or package is missing: one line says which; 3 an error that nobody foresaw, in one line (set
 RESOLVENT_TRACEBACK=1 to see where); 124 the budget of run is spent; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a
-closed terminal, and the same command goes on from there.
+closed terminal, and the same command resumes from there.
 
 Shell completion: resolvent --tyro-print-completion bash (or zsh, fish) prints a script to install.
 """

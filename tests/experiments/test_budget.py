@@ -96,7 +96,7 @@ def test_the_command_stops_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*CALL, *place, "--budget", "1e-9"]) == 124
     output = capsys.readouterr().out
     assert "the budget of 1e-09 s is spent. 0 of 1 runs are done; left: ptd-conditioning/legs/seed-0" in output
-    assert "the same command goes on from there" in output
+    assert "the same command resumes from there" in output
     assert main([*CALL, *place, "--budget", "600"]) == 0
 
 

@@ -167,7 +167,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "the same command goes on from there" in said
+    assert "the same command resumes from there" in said
     assert "Traceback" not in complained
     assert not list((tmp_path / "runs").rglob(".lock*"))
     assert finish(tmp_path / "runs", *TRAIN)[0] == 0

@@ -103,7 +103,7 @@ def test_ctrl_c_stops_every_process_and_the_same_command_goes_on(
         os.killpg(process.pid, signal.SIGINT)
     said, complained = process.communicate(timeout=120)
     assert process.returncode != 0  # torchrun's own status
-    assert said.count("the same command goes on from there") == 1
+    assert said.count("the same command resumes from there") == 1
     assert PACKAGE not in complained  # no traceback of ours; torchrun's own names files of the environment
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody is left

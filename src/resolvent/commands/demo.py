@@ -8,9 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Demo:
-    """Train, attack, certify and look into seven models on the embedded digits, and write one page of evidence.
+    """Train, attack, certify and analyse ten models on the embedded digits, and write one page of evidence.
 
-    It is `resolvent run quickstart` with a folder of its own: a stopped one goes on when called again.
+    It is `resolvent run quickstart` with a folder of its own: called again, it resumes where it stopped.
 
     Exit status: 0 the page is written, 1 a run diverged, 2 a package is missing.
     """

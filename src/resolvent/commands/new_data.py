@@ -20,7 +20,7 @@ class SampleOptions:
     data: Annotated[str | None, option("NAME|FILE")] = None
     """A task by name (its test split) or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); else the run's own."""
     samples: Annotated[int | None, option("INT")] = None
-    """Only the first so many; all of them when left out."""
+    """Use only the first so many samples; all of them when left out."""
 
 
 @dataclass(frozen=True)

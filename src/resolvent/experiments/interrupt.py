@@ -45,7 +45,7 @@ def others_missed() -> Iterator[None]:
             raise
         raise RunError(
             f"run: another process of torchrun is gone ({str(wrong).splitlines()[0]}); what was finished is kept, and "
-            "the same command goes on from there."
+            "the same command resumes from there."
         ) from wrong
 
 

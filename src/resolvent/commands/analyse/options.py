@@ -13,7 +13,7 @@ from resolvent.commands.new_data import FileOptions, NewFile
 
 @dataclass(frozen=True)
 class Analyse:
-    """Look into a trained model, a preset or a bare initialisation: spectra, responses, kernels, conditioning.
+    """Analyse a trained model, a preset or a bare initialisation: spectra, responses, kernels, conditioning.
 
     $ resolvent analyse runs/quickstart/s4-digits-trades/seed-0
     $ resolvent analyse --preset robustness:s4,cifar10
@@ -43,7 +43,7 @@ class Analyse:
     figures: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Also write every figure to this folder, as SVG and as PDF."""
     seed: int = 0
-    """Where the weights of a preset start."""
+    """The seed of a preset's weights."""
     new: NewFile = field(default_factory=FileOptions)
 
     def execute(self) -> int:

@@ -72,7 +72,7 @@ def run(request: Attack) -> int:
     except KeyboardInterrupt:
         kept = "nothing was kept: with --out FOLDER a stopped attack goes on"
         if request.out is not None:
-            kept = f"finished batches are in {request.out}: the same command goes on from there"
+            kept = f"finished batches are in {request.out}: the same command resumes from there"
         console.print(f"stopped; {kept}.", highlight=False, soft_wrap=True)
         return 130
     except (ValueError, TypeError) as wrong:

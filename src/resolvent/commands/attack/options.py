@@ -15,7 +15,7 @@ from resolvent.commands.run.train_options import option
 @dataclass(frozen=True)
 class Attack:
     """Attack a model with a list of attacks and print its accuracy (of real outputs: its error) after each, with all
-    that casts doubt.
+    reasons to doubt it.
 
     Exit status: 0 done, 2 bad usage, 130 stopped by Ctrl-C.
     """
@@ -24,12 +24,11 @@ class Attack:
         "sizes": ("eps_raw", "bounds", "bounds_raw", "tolerance"),
         "tokens": ("substitutions", "beam", "embedding"),
         "over time": ("time_steps", "band", "rate"),
-        "a class of yours": ("kwargs", "weights"),
         "how it runs": ("checkpoint", "batch_size", "seed", "limit"),
     }
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The folder of a training run or a saved model, or anybody's package.module:Class (path/to/file.py:Class)."""
+    """The folder of a training run or a saved model, or your own class: path/to/file.py:Class, package.module:Class."""
     checkpoint: Literal["best", "last", "best_by_test"] = "best"
     """Which weights of a training run."""
     preset: str = "standard"
@@ -72,7 +71,7 @@ class Attack:
     device: str = "cpu"
     """Where the model runs, e.g. cuda."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """A folder that keeps every finished batch and record.json: a stopped attack goes on from there."""
+    """A folder that keeps every finished batch and record.json: a stopped attack resumes from there."""
     on: Samples = field(default_factory=SampleOptions)
     new: NewFile = field(default_factory=FileOptions)
 

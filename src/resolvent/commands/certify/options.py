@@ -14,7 +14,7 @@ from resolvent.commands.run.train_options import option
 
 @dataclass(frozen=True)
 class Certify:
-    """Bound a saved model's gain, certify its answers, and show them between the certified and the attacked accuracy.
+    """Bound a model's gain, certify its predictions, and print the certified beside the attacked accuracy.
 
     Exit status: 0 certified, 1 the model has no finite bound (the component that breaks it is named), 2 bad usage.
     """

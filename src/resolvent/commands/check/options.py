@@ -21,15 +21,15 @@ class Check:
     layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of the library's layers; all of them when left out."""
     module: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
-    """Somebody else's layer: package.module:Class or path/to/file.py:Class."""
+    """A layer of your own: package.module:Class or path/to/file.py:Class."""
     kwargs: str = "{}"
     """Arguments of that class as JSON, e.g. '{"d_model": 8}'."""
     dtype: Literal["float64", "float32", "bfloat16"] = "float64"
-    """What inputs come in; parameters stay in float32 for bfloat16."""
+    """The dtype of inputs; parameters stay in float32 for bfloat16."""
     device: str = "cpu"
     """Where to check, e.g. cuda."""
     seed: int = 0
-    """Where random inputs and parameters start."""
+    """The seed of random inputs and parameters."""
     fast: Annotated[bool, EFFORT] = False
     """Costly properties on each layer's first case only (the default)."""
     full: Annotated[bool, EFFORT] = False

@@ -13,11 +13,11 @@ from resolvent.commands.new_data import FileOptions, NewFile
 
 @dataclass(frozen=True)
 class Predict:
-    """Answer for new data with a trained model: labels by name, probabilities, and the accuracy where labels are known.
+    """Predict new data with a trained model: class names, probabilities, and the accuracy where labels are known.
 
     $ resolvent predict runs/train/mine-s4d-standard/seed-0 new.csv --out predictions.csv
 
-    The file is scaled and filled as the training data were; columns are found by their names. It need not hold answers.
+    The file is scaled and filled as the training data were; columns are found by their names. Labels are optional.
 
     Exit status: 0 done, 2 bad usage.
     """

@@ -32,10 +32,9 @@ from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
 from resolvent.experiments.store.objects import is_url
 from resolvent.experiments.store.store import Store, open_store
-from resolvent.experiments.study import Job, Study
+from resolvent.experiments.study import Job
 from resolvent.experiments.sweep import Ended, sweep
 from resolvent.experiments.workers import OUT_OF_TIME, stop_with_parent, work_together
-from resolvent.models.settings import from_dict
 from resolvent.report.evidence import save_evidence
 from resolvent.report.runs import Runs
 from resolvent.report.tables.terminal import show
@@ -71,10 +70,10 @@ def run(request: Run, page: Path | None = None) -> int:
                 records = _records(request, cells, console, late, begun)
     except Paused as stop:
         console.print(f"the budget of {request.budget:g} s is spent. {stop}")
-        console.print(f"everything so far is in {request.out}: the same command goes on from there.")
+        console.print(f"everything so far is in {request.out}: the same command resumes from there.")
         return OUT_OF_TIME
     except KeyboardInterrupt:
-        console.print(f"stopped; everything so far is in {request.out}: the same command goes on from there.")
+        console.print(f"stopped; everything so far is in {request.out}: the same command resumes from there.")
         return 130
     _tell(records, console)
     recipe = f"{request.out.rstrip('/')}/{cells[0].recipe}"
@@ -87,9 +86,8 @@ def run(request: Run, page: Path | None = None) -> int:
 
 def _place_of(record: dict[str, Any]) -> str:
     """Where a run is kept: what other commands are given as RUN."""
-    kind = Study if record["cell"]["class"] == "Study" else Cell
-    place: str = from_dict(record["cell"], kind).place
-    return place
+    cell = record["cell"]
+    return f"{cell['recipe']}/{'-'.join(cell['tags'])}/seed-{cell['seed']}" if cell["tags"] else cell["recipe"]
 
 
 def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:

@@ -12,7 +12,7 @@ from resolvent.commands.run.train_options import DataOptions, ModelOptions, Trai
 
 @dataclass(frozen=True)
 class Run:
-    """Run a recipe (see `resolvent list`), or `train` on your own data; a stopped run goes on when called again.
+    """Run a recipe (see `resolvent list`), or `train` on your own data; called again, a stopped run resumes.
 
     $ resolvent run quickstart
     $ resolvent run qi2024-table1 --only s4,cifar10,trades --device cuda
@@ -61,7 +61,7 @@ class Run:
     """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     budget: Annotated[float | None, option("SECONDS")] = None
     """Stop after so many seconds, between two steps or batches of an attack, and say what is left; the same command
-    goes on from there to the same numbers."""
+    resumes from there and reaches the same numbers."""
     keep_points: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Keep the attacked points of every batch when an attack is done; without, what is known of every sample."""
     evidence: Annotated[str | None, option("FOLDER")] = None
