@@ -42,3 +42,14 @@ def test_contract_in_other_dtypes(case: Case, dtype: torch.dtype) -> None:
     cheap = [prop for _, prop in plan([case], full=False) if not prop.costly]
     results = [measure(case.layer, case.label, case.subject(Settings(dtype=dtype)), prop) for prop in cheap]
     assert not [r for r in results if r.status == "fail"]
+
+
+@pytest.mark.parametrize("case", {case.layer: case for case in CASES}.values(), ids=lambda case: case.layer)
+def test_is_built_where_there_are_no_values(case: Case) -> None:
+    """`with torch.device("meta")`: parameters of the same shapes, and a pass over no values."""
+    how = Settings()
+    with torch.device("meta"):
+        layer = case.subject(how).make()
+    layer = layer.to("meta")  # what `torch.empty` gives stays behind: conftest fills it with NaN
+    x = torch.empty(2, 9, case.settings["d_model"], device="meta")
+    assert layer(x)[0].shape == x.shape

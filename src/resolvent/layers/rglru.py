@@ -80,7 +80,7 @@ class RGLRU(Layer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         h0, first = (None, _yes(x)) if state is None else (state["h"], ~state["started"])
         h = gated_scan(*self._drive(x), h0, first=first)  # (b, l, d)
-        return h, self._start_state(at_lengths(h, lengths).to(self.dtype))
+        return h, self._start_state(at_lengths(h, lengths).to(self.dtype, copy=True))  # no view of y
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None

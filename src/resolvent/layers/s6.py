@@ -162,10 +162,11 @@ def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Te
 def _initial_A_log(A: str | Tensor, d: int, n: int) -> Tensor:
     if isinstance(A, str):
         checks.check_choice("S6", "A", A, ("s4d-real",))
-        A = -torch.arange(1, n + 1, dtype=torch.float64)
+        A = -torch.arange(1, n + 1, dtype=torch.float64, device="cpu")  # has values even under the meta device
     if A.shape not in ((n,), (d, n)) or not bool((A < 0).all()):
         raise ValueError(f"S6: A must be negative numbers of shape ({n},) or ({d}, {n}), got shape {tuple(A.shape)}.")
-    return torch.log(-A.detach()).expand(d, n).to(torch.get_default_dtype(), copy=True).contiguous()
+    log = torch.log(-A.detach()).to(torch.get_default_dtype())
+    return log.to(torch.get_default_device()).expand(d, n).contiguous().clone()
 
 
 def _check_steps(dt_min: float, dt_max: float, dt_floor: float) -> None:

@@ -56,7 +56,7 @@ class ShortConv(Layer):
     def _tail(self, seen: Tensor, lengths: Tensor | None) -> Tensor:
         """The last width - 1 inputs before each sequence's end."""
         if lengths is None:
-            return seen[:, seen.shape[1] - self.width + 1 :]
+            return seen[:, seen.shape[1] - self.width + 1 :].clone()  # a view would keep all of it alive
         index = lengths[:, None] + torch.arange(self.width - 1, device=seen.device)  # (b, w - 1)
         return seen.gather(1, index[..., None].expand(-1, -1, self.d_model))
 

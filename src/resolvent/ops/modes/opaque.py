@@ -39,7 +39,7 @@ class Opaque:
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
-                return [t.contiguous() for t in self.make(own, option, T, delay)]
+                return _separate(self.make(own, option, T, delay))
 
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
@@ -55,7 +55,7 @@ class Opaque:
                 own = [p.detach().requires_grad_() for p in given[:count]]
                 made = self.make(own, option, T, delay)
                 found = torch.autograd.grad([made[i] for i in asked], own, given[count:], allow_unused=True)
-            return [torch.zeros_like(p) if t is None else t.contiguous() for t, p in zip(found, own, strict=True)]
+            return _separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
 
         tensors = [*parameters, *(t.contiguous() for t in g if t is not None)]
         return self._recorded(("backward", option, T, delay, *asked), run, tensors)
@@ -64,6 +64,15 @@ class Opaque:
         own = [t.detach() for t in given]
         found = recorded.rerun(self.known, name, run, own)
         return run(own, None) if found is None else found
+
+
+def _separate(tensors: list[Tensor]) -> list[Tensor]:
+    """Contiguous, and no two in one memory: an operator may not give what overlaps."""
+    seen, own = set[int](), []
+    for t in (t.contiguous() for t in tensors):
+        own.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
+        seen.add(t.untyped_storage().data_ptr())
+    return own
 
 
 class _Opaque(torch.autograd.Function):
