@@ -98,7 +98,7 @@ def rows() -> list[Row]:
         Row("residual blocks in torch's operations", *found(RESIDUAL, 3)),
         Row("module functions named by a bare participle", len(bare), 0, ", ".join(bare[:4])),
         Row("names that were retired", len(old), 0, ", ".join(old[:4])),
-        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 72_000),
+        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 72_500),
     ]
 
 

@@ -39,15 +39,16 @@ class Candidate:
 
 def numba_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
     """numba on a CPU; elsewhere, and where it fails, `truth`: torch's operations, or what says that nothing is here."""
-    return Candidate("numba", _real_on_cpu, load, probe), *_everywhere(truth)
+    return Candidate("numba", _real_on_cpu, load, probe), *everywhere(truth)
 
 
 def triton_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
     """Triton on a GPU in float32; elsewhere, and where it fails, `truth`: torch's operations."""
-    return Candidate("triton", float32_on_gpu, load, probe), *_everywhere(truth)
+    return Candidate("triton", float32_on_gpu, load, probe), *everywhere(truth)
 
 
-def _everywhere(truth: Kernel) -> tuple[Candidate, ...]:
+def everywhere(truth: Kernel) -> tuple[Candidate, ...]:
+    """The last candidates: `truth`, taken at its word."""
     always: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
     return tuple(Candidate(name, *always) for name in ("torch", "reference"))
 

@@ -44,7 +44,7 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
         >>> rv.attacks.margin(torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
         tensor([-2.])
     """
-    return logits.scatter(1, y[:, None], -torch.inf).amax(1) - _at(logits, y)
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1) - pick(logits, y)
 
 
 def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
         >>> rv.attacks.targeted_margin(torch.tensor([[3.0, 1.0]]), torch.tensor([0]), torch.tensor([1]))
         tensor([-2.])
     """
-    return _at(logits, target) - _at(logits, y)
+    return pick(logits, target) - pick(logits, y)
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
@@ -115,5 +115,6 @@ def fallback(objective: Objective, classes: int) -> tuple[Objective, str | None]
     return objective, None
 
 
-def _at(logits: Tensor, y: Tensor) -> Tensor:
+def pick(logits: Tensor, y: Tensor) -> Tensor:
+    """The logit of each sample's class: (b,)."""
     return logits.gather(1, y[:, None]).squeeze(1)

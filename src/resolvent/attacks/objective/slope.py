@@ -19,6 +19,7 @@ from resolvent.attacks.objective.objective import (
     cross_entropy,
     dlr,
     margin,
+    pick,
     targeted_cross_entropy,
     targeted_dlr,
     targeted_margin,
@@ -47,7 +48,7 @@ def backward_start(objective: Objective, output: Tensor, labels: list[Tensor]) -
 def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """softmax(z) - e_y."""
     log_p = logits.log_softmax(1)
-    return -_at(log_p, y), _add_entries(log_p.exp(), [(y, -1.0)])
+    return -pick(log_p, y), _add_entries(log_p.exp(), [(y, -1.0)])
 
 
 def _targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,7 +61,7 @@ def _margin(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     others = logits.scatter(1, y[:, None], -torch.inf)
     best = others.amax(1, keepdim=True)
     share = (others == best).to(logits.dtype)
-    return best.squeeze(1) - _at(logits, y), _add_entries(share / share.sum(1, keepdim=True), [(y, -1.0)])
+    return best.squeeze(1) - pick(logits, y), _add_entries(share / share.sum(1, keepdim=True), [(y, -1.0)])
 
 
 def _targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +78,7 @@ def _targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Te
 
 def torch_aimed(logits: Tensor, y: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor]:
     """The targeted margin, e_t - e_y, or the ratio of targeted DLR."""
-    gap = _at(logits, target) - _at(logits, y)
+    gap = pick(logits, target) - pick(logits, y)
     slope = _add_entries(torch.zeros_like(logits), [(target, 1.0), (y, -1.0)])
     return _ratio(logits, gap, slope, (1.0, 0.0, -0.5, -0.5)) if ratio else (gap, slope)
 
@@ -94,10 +95,6 @@ def _ratio(logits: Tensor, gap: Tensor, slope: Tensor, weights: tuple[float, ...
 @cache
 def _row(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(weights, dtype=dtype, device=device)
-
-
-def _at(logits: Tensor, y: Tensor) -> Tensor:
-    return logits.gather(1, y[:, None]).squeeze(1)
 
 
 def _add_entries(slope: Tensor, entries: list[tuple[Tensor, float]]) -> Tensor:

@@ -27,6 +27,7 @@ from resolvent.attacks.autoattack.store import Store, digest
 from resolvent.attacks.autoattack.summary import show_bounds, show_eps, show_shape
 from resolvent.attacks.checks import gather
 from resolvent.attacks.draws import Draws
+from resolvent.attacks.objective.gradient_probe import where_rows
 from resolvent.attacks.regression.objective import check_targets, pushes, root_mean_square, squared_error
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
@@ -174,7 +175,7 @@ class _Job:
                 if number == len(attacks):
                     blind = error / worst.clamp_min(1e-300)
                 better = error > worst
-                worst, x_adv = torch.where(better, error, worst), _choose(better, points, x_adv)
+                worst, x_adv = torch.where(better, error, worst), where_rows(better, points, x_adv)
                 by = torch.where(better.cpu(), number, by)
                 table[attack.name] = self._share(worst)
         flags = _flag_masking(blind)
@@ -227,10 +228,6 @@ class _Job:
         held = {"x": digest(self.x), "y": digest(self.y), "threat": threat_values, "tolerance": self.tolerance}
         lengths = {} if self.lengths is None else {"lengths": digest(self.lengths)}
         return held | lengths | {"seed": self.how.seed, "attacks": list(settings(attacks)), "task": "regression"}
-
-
-def _choose(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(better.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
 def _flag_masking(blind: Tensor) -> tuple[str, ...]:

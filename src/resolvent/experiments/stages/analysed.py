@@ -50,8 +50,8 @@ def layer_facts(name: str, system: System, rtol: float = 1e-6) -> dict[str, Any]
         "name": name,
         "spectrum": _spectrum(name, lam),
         "largest_radius": float(lam.abs().max()),
-        "gain": _finite(gains[worst]),
-        "gain_frequency": _finite(norm.frequency.reshape(-1)[worst]),
+        "gain": finite(gains[worst]),
+        "gain_frequency": finite(norm.frequency.reshape(-1)[worst]),
         "channels": len(gains),
         "channel": worst,
     }
@@ -80,5 +80,5 @@ def _response(system: System, channel: int, facts: dict[str, Any]) -> dict[str, 
     return {"name": f"channel {channel}", "frequency": omega.tolist(), "magnitude": size.tolist(), "spikes": [spike]}
 
 
-def _finite(value: Tensor) -> float | None:
+def finite(value: Tensor) -> float | None:
     return float(value) if bool(torch.isfinite(value)) else None

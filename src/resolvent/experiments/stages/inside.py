@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.analysis import hankel_singular_values, time_constants
-from resolvent.experiments.stages.analysed import layer_facts
+from resolvent.experiments.stages.analysed import finite, layer_facts
 from resolvent.experiments.stages.sites import systems_of
 from resolvent.experiments.studies.findings import chart, series
 from resolvent.layers import Layer
@@ -71,8 +71,8 @@ def layer(name: str, kind: str, system: System) -> dict[str, Any]:
     record = {
         "kind": kind,
         "worst_channel": worst,
-        "time_constants": {q: _finite(times[int(f * (len(times) - 1))]) for q, f in QUANTILES.items()},
-        "hankel": [_finite(v) for v in values],
+        "time_constants": {q: finite(times[int(f * (len(times) - 1))]) for q, f in QUANTILES.items()},
+        "hankel": [finite(v) for v in values],
         "states": system.states,
         "states_that_matter": kept,
     }
@@ -129,7 +129,3 @@ def _facts(layers: list[dict[str, Any]]) -> dict[str, float | None]:
         "largest gain of a layer": max(gains, default=None),
         "layers without a finite gain": len(layers) - len(gains),
     }
-
-
-def _finite(value: Tensor) -> float | None:
-    return float(value) if bool(torch.isfinite(value)) else None

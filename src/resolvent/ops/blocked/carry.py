@@ -98,31 +98,37 @@ def _dense_backward(P: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) 
 def _loop_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
     """Few blocks, one by one."""
     states = torch.view_as_complex(before.unflatten(-1, (-1, 2))) if a.is_complex() else before
-    before[:, :, 0], z, row = h0, _own(z, a), a[:, None]
+    before[:, :, 0], z, row = h0, form_states(z, a), a[:, None]
     for k in range(z.shape[2] - 1):
         torch.addcmul(z[:, :, k], row, states[:, :, k], out=states[:, :, k + 1])
-    end.copy_(_reals(torch.addcmul(z[:, :, -1], row, states[:, :, -1])))
+    end.copy_(as_reals(torch.addcmul(z[:, :, -1], row, states[:, :, -1])))
 
 
 def _torch_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
-    h = _reals(linear_scan(a[:, None, None], _own(z, a), _own(h0, a)))
+    h = as_reals(linear_scan(a[:, None, None], form_states(z, a), form_states(h0, a)))
     before[:, :, 0], before[:, :, 1:], end[:] = h0, h[:, :, :-1], h[:, :, -1]
 
 
 def _torch_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    gamma = _reals(linear_scan(a[:, None, None].conj(), _own(g, a), _own(g_end, a), reverse=True))
+    gamma = as_reals(linear_scan(a[:, None, None].conj(), form_states(g, a), form_states(g_end, a), reverse=True))
     g[:, :, :-1], g[:, :, -1] = gamma[:, :, 1:], g_end
     if before is None:
         return gamma[:, :, 0], None
-    products = _own(g, a) * _own(before, a).conj()
+    products = form_states(g, a) * form_states(before, a).conj()
     return gamma[:, :, 0], sum_to(products, torch.Size((a.shape[0], 1, 1, a.shape[1])))[:, 0, 0]
 
 
-def _own(h: Tensor, a: Tensor) -> Tensor:
-    return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if a.is_complex() else h
+def form_states(h: Tensor, lam: Tensor) -> Tensor:
+    """Rows of reals (..., s) as rows of numbers of lam's kind (..., n).
+
+    Contiguous: where a product saves its conjugate in other strides than the compiler gave it, the compiler copies the
+    memory, which holds the number itself, and the conjugation is lost.
+    """
+    return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else h
 
 
-def _reals(h: Tensor) -> Tensor:
+def as_reals(h: Tensor) -> Tensor:
+    """(..., n) as (..., s) again."""
     return torch.view_as_real(h).flatten(-2) if h.is_complex() else h
 
 

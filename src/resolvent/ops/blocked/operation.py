@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.carry import carry, carry_backward, dense_along
+from resolvent.ops.blocked.carry import as_reals, carry, carry_backward, dense_along, form_states
 from resolvent.ops.linear_scan import linear_scan
 from resolvent.runtime.memory import keep_freed_memory
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
@@ -48,7 +48,7 @@ class DiagonalCarry:
         power = self.powers[:, steps - 1]  # (d, n) or (d, b, n)
         if isinstance(steps, int):
             power = power[:, None]
-        return _reals(power * form_states(h, power))
+        return as_reals(power * form_states(h, power))
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,7 @@ def along(whole: Tensor, z: Tensor, reverse: bool = False) -> Tensor:
 
 def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
     """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
-    return _reals(linear_scan(whole[:, None, None], form_states(z, whole), form_states(h0, whole), reverse))
-
-
-def form_states(h: Tensor, lam: Tensor) -> Tensor:
-    """Rows of reals (..., s) as rows of numbers of lam's kind (..., n).
-
-    Contiguous: where a product saves its conjugate in other strides than the compiler gave it, the compiler copies the
-    memory, which holds the number itself, and the conjugation is lost.
-    """
-    return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else h
-
-
-def _reals(h: Tensor) -> Tensor:
-    return torch.view_as_real(h).flatten(-2) if h.is_complex() else h
+    return as_reals(linear_scan(whole[:, None, None], form_states(z, whole), form_states(h0, whole), reverse))
 
 
 def block_length(length: int) -> int:

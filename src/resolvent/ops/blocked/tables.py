@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry, form_states
+from resolvent.ops.blocked.carry import form_states
+from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry
 from resolvent.ops.pairs import Number, Pair
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 

@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ops.blocked.operation import along, form_states
+from resolvent.ops.blocked.carry import form_states
+from resolvent.ops.blocked.operation import along
 from resolvent.ops.filter.convolution import HALF
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import Toeplitz, plain_product, toeplitz

@@ -19,7 +19,7 @@ from resolvent.ops import plain
 from resolvent.ops.gated_scan.inputs import HALF, Inputs, accumulator, check
 from resolvent.ops.gated_scan.reference import gated_reference, gradients_again
 from resolvent.ops.library import one_by_one, recording
-from resolvent.runtime.dispatch import Candidate, choose, nothing, use
+from resolvent.runtime.dispatch import Candidate, choose, nothing, numba_or, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.memory import resolve
 from resolvent.runtime.transforms import by_graph_only, is_batched, is_traced, is_untransformed, outside_autocast
@@ -209,21 +209,5 @@ def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype in CLOSE and dtype != torch.float64
 
 
-def _cpu(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-def _anywhere(device: torch.device, dtype: torch.dtype) -> bool:
-    return True
-
-
-def _is_trusted(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    return True
-
-
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-CANDIDATES = (
-    Candidate("triton", _gpu, _load_triton, _probe),
-    Candidate("numba", _cpu, _load_numba, _probe),
-    *(Candidate(name, _anywhere, lambda: nothing, _is_trusted) for name in ("torch", "reference")),
-)
+CANDIDATES = (Candidate("triton", _gpu, _load_triton, _probe), *numba_or(nothing, _load_numba, _probe))

@@ -21,7 +21,7 @@ from resolvent.runtime.transforms import is_traced
 def pair_scan(lam: Tensor, v: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """All states h (..., l, 2p), for h0 (..., 2p)."""
     if not is_traced(v):
-        return _reals(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
+        return operation.split(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
     if plain.is_chosen():
         return plain.pair_scan(lam, v, h0, reverse)
     h: Tensor = _scan(lam, v, h0, reverse)
@@ -41,15 +41,11 @@ def _join(pairs: Tensor) -> Tensor:
     return torch.view_as_complex(pairs.contiguous())
 
 
-def _reals(h: Tensor) -> Tensor:
-    return torch.view_as_real(h.resolve_conj()).flatten(-2)
-
-
 @torch.library.custom_op("resolvent::pair_scan", mutates_args=())
 def _scan(lam: Tensor, v: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     numbers, start = _all(v, h0)
     a = _join(lam).reshape((1,) * (v.dim() - 1) + (-1,))
-    return _reals(operation.forward_states(a, numbers, start, reverse)).contiguous()
+    return operation.split(operation.forward_states(a, numbers, start, reverse)).contiguous()
 
 
 @torch.library.custom_op("resolvent::pair_scan_backward", mutates_args=())
@@ -57,7 +53,7 @@ def _scan_backward(g: Tensor, lam: Tensor, h: Tensor, h0: Tensor | None, reverse
     a = _join(lam).reshape((1,) * (h.dim() - 1) + (-1,))
     states, start = _all(h, h0)
     ga, gv = operation.backward_states(_numbers(g), a, states, start, reverse)
-    return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), _reals(gv).contiguous()
+    return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), operation.split(gv).contiguous()
 
 
 @_scan.register_fake

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.linear_scan.constant import again, constant_reference, constant_scan
-from resolvent.runtime.dispatch import Candidate, choose, nothing, use
+from resolvent.runtime.dispatch import Candidate, choose, everywhere, nothing, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import outside_autocast
@@ -116,10 +116,7 @@ def _wave(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 CANDIDATES = (
     Candidate("triton", lambda device, dtype: device.type == "cuda" and dtype == torch.bfloat16, _load, _probe),
-    *(
-        Candidate(name, lambda device, dtype: True, lambda: nothing, lambda kernel, device, dtype: True)
-        for name in ("torch", "reference")
-    ),
+    *everywhere(nothing),
 )
 
 
