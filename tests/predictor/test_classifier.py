@@ -159,3 +159,13 @@ def test_it_runs_behind_transformers_of_sktime() -> None:
     own = rv.SequenceClassifier(epochs=20, d_model=8, layers=1)
     piped = exponent.ExponentTransformer(1, 0) * own  # which changes nothing
     assert (piped.fit(X, y).predict(X) == own.fit(X[:, 0], y).predict(X[:, 0])).all()
+
+
+def test_few_samples_are_seen_more_often() -> None:
+    """By cross-validation on training parts 30 epochs of one or two steps each were too few."""
+    X, y = slopes()
+    few = rv.SequenceClassifier(d_model=4, layers=1).fit(X[:, 0], y)
+    assert len(few.history_.rows) == 100  # two steps each: 34 samples
+    assert len(rv.SequenceClassifier(epochs=3, d_model=4, layers=1).fit(X[:, 0], y).history_.rows) == 3
+    with pytest.raises(ValueError, match="batch_size"):
+        rv.SequenceClassifier(batch_size=0).fit(X[:, 0], y)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -27,6 +28,7 @@ from resolvent.predictor.predictor import Predictor
 from resolvent.training import FitSettings, History, Objective, fit
 
 Layout = Literal["nlc", "ncl"]
+EPOCHS, STEPS = 30, 200  # at least; chosen by cross-validation on training parts (docs/predict.md)
 
 
 def _better(history: History) -> str:
@@ -45,7 +47,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
     block         settings of a block, e.g. ResidualConfig(S5Config()) or MambaConfig(); None: S4D with a GLU
     d_model, layers   channels of the model, and its number of blocks
     objective     "standard", `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
-    epochs, batch_size, lr   of the training
+    epochs, batch_size, lr   of the training; epochs None: 30, and more where few samples make fewer than 200 steps
     validation    share of the samples by which the best epoch is chosen; the last where that is no worse
     scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
@@ -65,7 +67,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         d_model: int = 32,
         layers: int = 2,
         objective: Objective | str = "standard",
-        epochs: int = 30,
+        epochs: int | None = None,
         batch_size: int = 32,
         lr: float = 1e-2,
         validation: float = 0.15,
@@ -90,8 +92,9 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"fit: expected at least 2 classes in y, got 1 class ({self.classes_[0]!r}).")
         task = self._task(sequences, numbers)
+        epochs = self._count_epochs(len(task.train)) if self.epochs is None else self.epochs
         settings = FitSettings(
-            self.epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, self.epochs / 2), seed=self.random_state
+            epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, epochs / 2), seed=self.random_state
         )
         with torch.random.fork_rng([]):
             torch.manual_seed(self.random_state)
@@ -120,6 +123,9 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _count_epochs(self, samples: int) -> int:
+        return max(EPOCHS, math.ceil(STEPS / math.ceil(samples / max(1, self.batch_size))))
 
     def _sequences(self, X: Any, first: bool = False) -> list[np.ndarray]:
         """One array (l, c) a sample. A table (n, l) is read as n sequences of one channel."""
