@@ -141,8 +141,13 @@ def test_bad_input_is_one_line(
         rv.export(model, tmp_path, "tflite")
     with pytest.raises(TypeError, match="Model or a Predictor"):
         rv.export(torch.nn.Linear(2, 2), tmp_path)
+    with pytest.raises(UsageError, match=r"float32 or float64, got bfloat16; export model\.float"):
+        rv.export(small(BLOCKS["lru"]).bfloat16(), tmp_path, "pt2")
     assert cli.main(["export", str(tmp_path / "absent")]) == 2
     assert "absent" in capsys.readouterr().err
+    ready = str(rv.models.folder_of("digits-l2ru-certified"))
+    assert cli.main(["export", ready, "--to", "onnx", "--opset", "9", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "resolvent export: expected an opset from 18 to 23, got 9.\n"
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "onnxruntime" else find(name, *a))
     with pytest.raises(UsageError, match=r"needs onnxruntime; install with pip install 'resolvent\[export\]'"):

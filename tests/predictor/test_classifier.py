@@ -169,3 +169,29 @@ def test_few_samples_are_seen_more_often() -> None:
     assert len(rv.SequenceClassifier(epochs=3, d_model=4, layers=1).fit(X[:, 0], y).history_.rows) == 3
     with pytest.raises(ValueError, match="batch_size"):
         rv.SequenceClassifier(batch_size=0).fit(X[:, 0], y)
+
+
+def test_random_states_of_scikit_learn() -> None:
+    X, y = slopes()
+
+    def answer(state: object) -> np.ndarray:
+        return (
+            rv.SequenceClassifier(epochs=1, d_model=4, layers=1, random_state=state)
+            .fit(X[:, 0], y)
+            .predict_proba(X[:, 0])
+        )
+
+    assert (answer(np.int64(3)) == answer(3)).all()
+    one = np.random.RandomState(0)
+    assert (answer(one) != answer(one)).any()
+    assert (answer(np.random.RandomState(0)) == answer(np.random.RandomState(0))).all()
+    assert answer(None).shape == (40, 2)
+
+
+def test_an_array_of_sequences() -> None:
+    X, y = slopes()
+    uneven = [x[: 4 + i % 9, None] for i, x in enumerate(X[:, 0])]
+    held = np.empty(40, dtype=object)
+    held[:] = uneven
+    own = rv.SequenceClassifier(epochs=1, d_model=4, layers=1)
+    assert (own.fit(held, y).predict_proba(held) == own.fit(uneven, y).predict_proba(uneven)).all()

@@ -48,8 +48,11 @@ class Export:
         except FileNotFoundError as absent:
             raise UsageError(str(absent)) from absent
         console = Console(stderr=True)
-        with console.status(f"tracing, writing and comparing {self.to}"):
-            made = export(ready, folder, self.to, opset=self.opset)
+        try:
+            with console.status(f"tracing, writing and comparing {self.to}"):
+                made = export(ready, folder, self.to, opset=self.opset)
+        except UsageError as wrong:
+            raise UsageError(str(wrong).removeprefix("export: ")) from wrong
         print(f"{made.sequence}: whole sequences, any batch and length")
         print(f"{made.step}: one step and its state" if made.step else f"no step form: {made.no_step}")
         print(f"{made.card}: names, shapes, classes; outputs differ from the model's by {made.largest_error:.0e}")

@@ -115,6 +115,9 @@ class _Made:
         self.model = copy.deepcopy(own).cpu().eval()
         self.model = self.model if dtype is None else self.model.to(dtype)
         self.dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+        if self.dtype not in (torch.float32, torch.float64):
+            name = str(self.dtype).removeprefix("torch.")
+            raise UsageError(f"export: expected a model in float32 or float64, got {name}; export model.float().")
         self.how = self._how()
         if self.pairs and self.how is not None and (self.how.scale != "none" or self.how.missing != "refuse"):
             raise UsageError("export: preprocessing of two documents has no exported form yet; export ready.model.")

@@ -107,8 +107,8 @@ def check_untouched(module: nn.Module, kind: type[nn.Module] | None = None) -> N
     if kind is not None and type(module) is not kind:
         raise Unknown(f"{name} is not {kind.__name__} itself: what its own code computes is not known")
     if has_hooks(module):
-        raise Unknown(f"{name} has hooks, which may change what it computes; remove them to certify")
+        raise Unknown(f"{name} has hooks, which may change what it computes; remove them")
     if has_own_methods(module):
         raise Unknown(f"{name} has a method that was replaced on the instance: what it computes is not known")
     if any(GLOBAL_HOOKS):
-        raise Unknown(f"{name} runs under hooks for all modules (torch.nn.modules.module); remove them to certify")
+        raise Unknown(f"{name} runs under hooks for all modules (torch.nn.modules.module); remove them")

@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -41,6 +42,13 @@ def _better(history: History) -> str:
     return "last" if rank(history.last) >= rank(history.best) else "best"
 
 
+def _draw_seed(state: Any) -> int:
+    """A whole number as it is; of a RandomState the next one, so that two fits differ as in scikit-learn."""
+    if isinstance(state, numbers.Integral):
+        return int(state)
+    return int(check_random_state(state).randint(2**31 - 1))
+
+
 class SequenceClassifier(ClassifierMixin, BaseEstimator):
     """Residual blocks around a state-space layer, trained on X and y; words or numbers as classes.
 
@@ -51,7 +59,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
     validation    share of the samples by which the best epoch is chosen; the last where that is no worse
     scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
-    random_state  of weights, split and order
+    random_state  of weights, split and order: a whole number, or as everywhere in scikit-learn a RandomState or None
 
     Examples:
         >>> X, y = torch.randn(20, 10, 2).numpy(), ["left", "right"] * 10
@@ -74,7 +82,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         scale: Scale = "standard",
         missing: Missing = "refuse",
         layout: Layout = "nlc",
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.block, self.d_model, self.layers = block, d_model, layers
         self.objective, self.epochs, self.batch_size, self.lr = objective, epochs, batch_size, lr
@@ -88,16 +96,17 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         if len(y) != len(sequences):
             raise ValueError(f"fit: expected one answer a sample, got {len(sequences)} samples and {len(y)} answers.")
-        self.classes_, numbers = np.unique(y, return_inverse=True)
+        self.classes_, answers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"fit: expected at least 2 classes in y, got 1 class ({self.classes_[0]!r}).")
-        task = self._task(sequences, numbers)
+        seed = _draw_seed(self.random_state)
+        task = self._task(sequences, answers, seed)
         epochs = self._count_epochs(len(task.train)) if self.epochs is None else self.epochs
         settings = FitSettings(
-            epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, epochs / 2), seed=self.random_state
+            epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, epochs / 2), seed=seed
         )
         with torch.random.fork_rng([]):
-            torch.manual_seed(self.random_state)
+            torch.manual_seed(seed)
             model = build_model(self._config(task))
         self.history_ = fit(model, task, self.objective, settings)
         self.history_.load(model, _better(self.history_))
@@ -132,6 +141,8 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         finite: Any = True if self.missing == "refuse" else "allow-nan"
         if self.layout not in ("nlc", "ncl"):
             raise ValueError(f"SequenceClassifier: layout must be 'nlc' or 'ncl', got {self.layout!r}.")
+        if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
+            X = list(X)  # of sequences of their own lengths
         uneven = isinstance(X, list | tuple) and len({np.shape(x) for x in X}) > 1
         if uneven:
             found = [check_array(x, ensure_all_finite=finite, dtype="numeric", estimator=self) for x in X]
@@ -152,15 +163,15 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
             own = f"{type(self).__name__} is expecting {self.n_features_in_}"
             raise ValueError(f"X has {width} features, but {own} features as input")
 
-    def _task(self, sequences: list[np.ndarray], numbers: np.ndarray) -> Task:
+    def _task(self, sequences: list[np.ndarray], answers: np.ndarray, seed: int) -> Task:
         names = tuple(str(name) for name in self.classes_)
         names = names if len(set(names)) == len(names) else ()
-        pairs: Any = list(zip(sequences, numbers.tolist(), strict=True))
+        pairs: Any = list(zip(sequences, answers.tolist(), strict=True))
         task = from_dataset(
             pairs,
             class_names=names,
             fractions=(self.validation, 0.0),
-            seed=self.random_state,
+            seed=seed,
             scale=self.scale,
             missing=self.missing,
         )
