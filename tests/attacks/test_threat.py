@@ -278,3 +278,20 @@ X = torch.rand(2, 3)
 def test_bad_input(make: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make()
+
+
+def test_a_threat_is_fitted_once_for_each_shape() -> None:
+    """Numbers stay as they are; a tensor may be written to, and is read each time."""
+    threat, x = Threat("linf", 0.1, (0, 1)), torch.rand(3, 5, 1)
+    with torch.inference_mode():
+        first = threat.check(x)
+    assert threat.check(x.flip(0)) is first
+    assert threat.check(x.double()) is not first
+    assert first.radius(x).requires_grad_().sum().backward() is None  # made for gradients, wherever it was first asked
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        threat.check(x * torch.nan)
+    eps = torch.full((3,), 0.1)
+    own = Threat("linf", eps, (0, 1))
+    own.check(x)
+    eps.fill_(0.2)
+    assert float(own.check(x).radius(x).max()) == pytest.approx(0.2)
