@@ -25,8 +25,10 @@ def names_in(module: str) -> frozenset[str] | None:
     """What stands at the top of a module; None where it makes its names by a function (`__getattr__`, `import *`)."""
     path = module_file(module)
     assert path is not None, module
-    found = set(DYNAMIC)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree, found = ast.parse(path.read_text(encoding="utf-8")), set(DYNAMIC)
+    if any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
+        return None  # a class may have one of its own
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -35,7 +37,7 @@ def names_in(module: str) -> frozenset[str] | None:
             found |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
     if path.name == "__init__.py":
         found |= {p.stem for p in path.parent.iterdir() if p.suffix == ".py" or p.is_dir()}
-    return None if found & {"__getattr__", "*"} else frozenset(found)
+    return None if "*" in found else frozenset(found)
 
 
 def missing(path: Path) -> Iterator[str]:
