@@ -29,7 +29,7 @@ from resolvent.predictor.predictor import Predictor
 from resolvent.training import FitSettings, History, Objective, fit
 
 Layout = Literal["nlc", "ncl"]
-EPOCHS, STEPS = 30, 200  # at least; chosen by cross-validation on training parts (docs/predict.md)
+EPOCHS, STEPS = 30, 200  # at least; docs/predict.md tells what was compared, on training parts
 
 
 def _better(history: History) -> str:
