@@ -123,7 +123,7 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 
 
 def cases() -> list[tuple[str, Launch]]:
-    return [*_tables(), *_toeplitz(), *_fused()]
+    return [*_tables(), *_banks(), *_mimo(), *_toeplitz(), *_fused()]
 
 
 def _tables() -> list[tuple[str, Launch]]:
@@ -153,6 +153,47 @@ def _tables() -> list[tuple[str, Launch]]:
         ("tables of EMA", both(None, EMA(8)._source())),
         ("states between blocks", carries),
     ]
+
+
+def _banks() -> list[tuple[str, Launch]]:
+    from resolvent.layers import EMA, S4D
+    from resolvent.ops.bank_scan import triton as own
+
+    def both(tables: Any, parameters: Any, kind: Any) -> None:
+        x, h0 = torch.zeros(3, 256, 8), torch.zeros(3, 8, tables.ahead.shape[2] - 64)
+        for start, lengths in ((h0, None), (None, torch.tensor([256, 9, 1]))):
+            y, end, kept = own.run(tables, x, start, lengths)
+            *_, found = own.gradients(tables, kept, y, end, start=start is not None)
+        if kind is not None:
+            own.parameter_gradients(kind, parameters, found, 64, False)
+
+    def diagonal(source: Any, dtype: torch.dtype) -> Launch:
+        given, kind = [p.detach() for p in source.parameters], source.modes.kind
+        return lambda: both(own.make_tables(kind, given, 64, False, dtype), given, kind)
+
+    def dense(dtype: torch.dtype) -> Launch:
+        ahead, whole = torch.zeros(8, 64, 128, dtype=dtype), torch.zeros(8, 64, 64)
+        return lambda: both(own.Tables(ahead, ahead, whole, True), None, None)
+
+    s4d = S4D(8)
+    made = []
+    for dtype in (torch.bfloat16, torch.float32):
+        made.append((f"bank of S4D, {dtype}", diagonal(s4d._source(s4d.C, s4d.D), dtype)))
+        made.append((f"bank of EMA, {dtype}", diagonal(EMA(8)._source(), dtype)))
+        made.append((f"dense bank, {dtype}", dense(dtype)))
+    return made
+
+
+def _mimo() -> list[tuple[str, Launch]]:
+    from resolvent.ops.mimo_scan import triton as own
+
+    def both() -> None:
+        for l in (50, 1000):
+            lam, v, h0 = torch.zeros(32, 2), torch.zeros(2, l, 64), torch.zeros(2, 64)
+            own.adjoint(lam, v, own.scan(lam, v, h0), h0)
+            own.adjoint(lam, own.scan(lam, v, None), None, None)
+
+    return [("scan of S5 and LRU", both)]
 
 
 def _toeplitz() -> list[tuple[str, Launch]]:

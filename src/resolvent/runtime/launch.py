@@ -68,7 +68,7 @@ class Quick:
         known = self.known.get(key) if _direct else None
         if known is None:
             made = self.kernel[grid](*args, **meta)
-            if _direct and hasattr(made, "packed_metadata"):
+            if _direct and device >= 0 and hasattr(made, "packed_metadata"):
                 self._remember(key, made, args, meta)
             return
         run, function, packed, rest = known
