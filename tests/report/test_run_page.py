@@ -70,6 +70,7 @@ def test_the_page_is_whole_and_says_what_the_files_say(tmp_path: Path) -> None:
     assert "A &lt;title&gt;" in text
     assert "64.67" in text
     assert "No flag, no failure" in text
+    assert re.findall(r"<h2>(.*?)</h2>", text)[0] == "What the papers claim"  # verdicts come first
     assert not re.findall(r'(?:src|href)="(?!#)[^"]+"', text), "the page asks for something from outside"
     assert "<script" not in text
     markdown = (tmp_path / "out" / NAMES["markdown"]).read_text()

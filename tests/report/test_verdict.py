@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import statistics
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,34 @@ def test_committed_numbers_can_be_traced() -> None:
             size = "small" if "small" in words else "full"
             only = words[words.index("--only") + 1] if "--only" in words else ""
             assert held.tags in {cell.tags for cell in cells_of(words[2], size, only)}, held.source  # type: ignore[arg-type]
+
+
+def test_every_run_behind_a_number_is_named() -> None:
+    """The run that is taken off and the one that diverged as well, seeds in one name."""
+    claim = Claim("qi2024", "place", "says", "60", "command", "cost", (ABOVE,))
+    held = [Evidence("r", (tag,), seed, {"clean_best": 1.0}, source=f"{tag}-seed{seed}.json")
+            for tag in "ab" for seed in (0, 5)]  # fmt: skip
+    lost = Evidence("r", ("a",), 7, {"diverged": 1.0}, source="a-seed7.json")
+    assert "(`a-seed{0,5,7}.json`, `b-seed{0,5}.json`; `command`)" in markdown(judge([claim], [*held, lost]))
+    assert "(`a-seed7.json`; `command`)" in markdown(judge([claim], [lost]))
+    judged = [v for v in judge(claims(), read_evidence([COMMITTED])) if v.outcome != "not run"]
+    for verdict in judged:
+        for found in verdict.findings:
+            assert all((COMMITTED / name).is_file() for held in found.sources for name in held.split())
+            assert found.sources, verdict.claim.place
+
+
+def test_commits_of_records_are_in_the_history_or_explained() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("needs the whole history")
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    named = {word for held in read_evidence([COMMITTED]) for word in re.findall(r"\b[0-9a-f]{7,40}\b", held.commit)}
+    assert named
+    for commit in named:
+        assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0 or commit in page, commit
 
 
 def test_what_was_not_run_is_told_with_command_and_cost(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ class Finding:
     values: tuple[float, ...]
     passed: bool
     diverged: int = 0  # runs besides these, which have no number to show
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # files of every run that counts, those taken off and diverged ones too
 
     @property
     def mean(self) -> float:
@@ -91,12 +91,14 @@ def _test_criterion(test: Criterion, evidence: Sequence[Evidence]) -> Finding | 
     if test.minus is not None or test.minus_measure is not None:
         tags, names = test.minus or test.tags, test.minus_measure or test.measure
         other = _collect_measured(evidence, test.recipe, tags, names)
-        held = {seed: (a - other[seed][0], file) for seed, (a, file) in held.items() if seed in other}
-    lost = sum(e.recipe == test.recipe and e.tags == test.tags and e.values.get("diverged") == 1 for e in evidence)
+        held = {seed: (held[seed][0] - less, f"{held[seed][1]} {file}")
+                for seed, (less, file) in other.items() if seed in held}  # fmt: skip
+    lost = [e for e in evidence if e.recipe == test.recipe and e.tags == test.tags and e.values.get("diverged") == 1]
     if not held and not lost:
         return None
     values = tuple(value for value, _ in held.values())
-    return Finding(test, values, bool(values) and _passes(test, values), lost, tuple(file for _, file in held.values()))
+    files = (*(file for _, file in held.values()), *(e.source for e in lost))
+    return Finding(test, values, bool(values) and _passes(test, values), len(lost), files)
 
 
 def _collect_measured(
