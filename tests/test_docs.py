@@ -97,6 +97,12 @@ def test_links_between_pages_lead_somewhere() -> None:
                 assert anchor in anchors(target), f"{page.name}: {link}#{anchor}"
 
 
+def test_pictures_of_pages_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r'(?:src|srcset|href)="([^":]+)"', page.read_text(encoding="utf-8")):
+            assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
 def anchors(page: Path) -> set[str]:
     """The places that its headings make, as mkdocs names them."""
     slugify = pytest.importorskip("markdown.extensions.toc", reason="needs pip install '.[docs]'").slugify

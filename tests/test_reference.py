@@ -40,6 +40,7 @@ def test_the_site_builds_and_shows_every_public_name(tmp_path: Path) -> None:
         shown = (tmp_path / "reference" / part / "index.html").read_text(encoding="utf-8")
         places = public(part)
         assert [name for name in places if not any(f'id="{place}"' in shown for place in places[name])] == [], part
+        assert "ClassVar" not in shown, f"{part}: a value of the class stands among the arguments"
 
 
 def public(part: str) -> dict[str, set[str]]:

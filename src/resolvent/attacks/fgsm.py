@@ -28,7 +28,7 @@ class FGSM(Opened):
 
     name: ClassVar[str] = "fgsm"
     shapes: ClassVar[bool] = True
-    least: ClassVar = {"passes": 1}
+    least: ClassVar[dict[str, int]] = {"passes": 1}
     objective: Objective = cross_entropy
     passes: int = 1
 

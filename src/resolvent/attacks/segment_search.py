@@ -30,7 +30,7 @@ class SegmentSearch(Opened):
 
     name: ClassVar[str] = "segment-search"
     shapes: ClassVar[bool] = True
-    least: ClassVar = {"n_queries": 1}
+    least: ClassVar[dict[str, int]] = {"n_queries": 1}
     objective: Objective = squared_deviation
     n_queries: int = 500
 

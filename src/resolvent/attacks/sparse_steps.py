@@ -44,7 +44,7 @@ class SparseSteps(Opened):
 
     shapes: ClassVar[bool] = True
     aims: ClassVar[bool] = True
-    least: ClassVar = {"ascent": 1, "restarts": 1, "swaps": 0}
+    least: ClassVar[dict[str, int]] = {"ascent": 1, "restarts": 1, "swaps": 0}
     ascent: int = 10
     swaps: int = 20
     restarts: int = 1

@@ -40,7 +40,7 @@ class UniversalSettings(Counted):
         3
     """
 
-    least: ClassVar = {"epochs": 1, "batch_size": 1, "seed": 0}
+    least: ClassVar[dict[str, int]] = {"epochs": 1, "batch_size": 1, "seed": 0}
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0

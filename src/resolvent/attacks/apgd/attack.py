@@ -56,7 +56,7 @@ class APGD(Opened):
     """
 
     shapes: ClassVar[bool] = True
-    least: ClassVar = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1, "passes": 1}
+    least: ClassVar[dict[str, int]] = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1, "passes": 1}
     objective: Objective = cross_entropy
     steps: int = 100
     restarts: int = 1

@@ -36,7 +36,7 @@ class CorruptionSettings(Counted):
         ('noise',)
     """
 
-    least: ClassVar = {"seed": 0, "batch_size": 1, "samples": 1}
+    least: ClassVar[dict[str, int]] = {"seed": 0, "batch_size": 1, "samples": 1}
     seed: int = 0
     batch_size: int = 256
     samples: int | None = None

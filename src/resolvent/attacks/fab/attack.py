@@ -45,7 +45,7 @@ class FAB(Opened):
         torch.Size([4])
     """
 
-    least: ClassVar = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1}
+    least: ClassVar[dict[str, int]] = {"steps": 0, "targets": 0, "restarts": 1, "at_once": 1}
     steps: int = 100
     restarts: int = 1
     targets: int = 0

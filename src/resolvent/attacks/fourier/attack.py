@@ -37,7 +37,7 @@ class FourierSettings(Counted):
         1
     """
 
-    least: ClassVar = {"batch_size": 1, "seed": 0}
+    least: ClassVar[dict[str, int]] = {"batch_size": 1, "seed": 0}
     seed: int = 0
     batch_size: int = 256
     bounds: Bounds | None = None

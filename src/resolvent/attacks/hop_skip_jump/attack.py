@@ -46,7 +46,7 @@ class HopSkipJump(Opened):
     """
 
     name: ClassVar[str] = "hop-skip-jump"
-    least: ClassVar = {"iterations": 1, "queries": 1, "starts": 1}
+    least: ClassVar[dict[str, int]] = {"iterations": 1, "queries": 1, "starts": 1}
     iterations: int = 30
     queries: int = 100
     starts: int = 50

@@ -49,7 +49,7 @@ class RegressionSettings(Counted):
         False
     """
 
-    least: ClassVar = {"seed": 0, "batch_size": 1, "samples": 1}
+    least: ClassVar[dict[str, int]] = {"seed": 0, "batch_size": 1, "samples": 1}
     seed: int = 0
     batch_size: int = 256
     samples: int | None = None

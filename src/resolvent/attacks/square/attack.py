@@ -53,7 +53,7 @@ class Square(Opened):
         0
     """
 
-    least: ClassVar = {"n_queries": 1, "restarts": 1}
+    least: ClassVar[dict[str, int]] = {"n_queries": 1, "restarts": 1}
     n_queries: int = 5000
     p_init: float = 0.8
     loss: Literal["margin", "ce"] = "margin"

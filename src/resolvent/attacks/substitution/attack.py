@@ -47,7 +47,7 @@ class Substitution(Counted):
         3
     """
 
-    least: ClassVar = {"k": 1, "beam": 1, "tries": 1, "batch_size": 1}
+    least: ClassVar[dict[str, int]] = {"k": 1, "beam": 1, "tries": 1, "batch_size": 1}
     k: int = 1
     beam: int = 1
     tries: int = 32
