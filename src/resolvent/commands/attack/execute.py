@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,8 @@ def run(request: Attack) -> int:
         progress, listener = progress_bar(console)
         threat = replace(threats[0], bounds=threats[0].bounds or found.bounds)
         if data[1].is_floating_point():
-            return attack_regression(request, model, data, [replace(e, bounds=threat.bounds) for e in threats], console)
+            own = [replace(e, bounds=threat.bounds) for e in threats]
+            return attack_regression(request, model, data, own, console)
         if request.tolerance is not None:
             raise UsageError("--tolerance is for models with real outputs; these answers are classes: leave it out.")
         sizes = None if len(threats) == 1 else [each.eps for each in threats]
@@ -79,7 +79,15 @@ def run(request: Attack) -> int:
         raise UsageError(str(wrong).removeprefix("run: ")) from wrong
     console.print(str(curve if sizes else curve.evaluations[0]), highlight=False, soft_wrap=True)
     _tell_where(request.out, curve, console)
+    _tell_weights(request, model, console)
     return 0
+
+
+def _tell_weights(request: Attack, model: nn.Module, console: Console) -> None:
+    """After the numbers: a class that was given no weights may not be what the user meant to attack."""
+    if request.weights is None and not Path(request.run).is_dir() and any(True for _ in model.parameters()):
+        note = f"note: no --weights given; {request.run} has the weights that its constructor made."
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
 
 
 def _shape(request: Attack) -> dict[str, Any]:
@@ -169,6 +177,4 @@ def load(target: str, kwargs: str, checkpoint: Kept = "best", weights: Path | No
         raise UsageError(f"{target} is no torch.nn.Module but {type(made).__name__}.")
     if weights is not None:
         load_weights(made, weights)
-    elif any(True for _ in made.parameters()):
-        print(f"note: no --weights given; {target} has the weights that its constructor made.", file=sys.stderr)
     return made
