@@ -13,10 +13,10 @@ from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import Blocks, DenseCarry
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import flat_blocks, form_blocks
+from resolvent.ops.sequence_pass import differentiate_by_graph
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
-    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -77,7 +77,8 @@ class _DenseBankScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         x, h0, lengths, ahead, back, rows, *flat = ctx.saved_tensors
         if by_graph_only(*(g for g in gradients if g is not None)):
-            return None, None, *_by_graph(ctx.needs_input_grad, (x, h0, lengths, flat), gradients)
+            run = lambda x, h0, own: run_by_torch(own, x, h0, lengths)  # noqa: E731
+            return None, None, *differentiate_by_graph(run, x, h0, flat, gradients, ctx.needs_input_grad[2:])
         kernels = load_kernels()
         tables, kept = kernels.Tables(ahead, back, flat[-1], True), kernels.Rows(rows, lengths, x.shape)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
@@ -98,21 +99,6 @@ def _join(flat: Sequence[Tensor], dtype: torch.dtype) -> Any:
     toeplitz, M_in, M_out, *_, whole = flat
     ahead, back = (torch.cat(pair, 2).to(dtype) for pair in ((toeplitz.mT, M_out), (toeplitz, M_in)))
     return load_kernels().Tables(ahead, back, whole, True)
-
-
-def _by_graph(needs: Sequence[bool], saved: tuple[Any, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    x, h0, lengths, flat = saved
-    starts = h0 is not None
-    asked = [i for i, g in enumerate(gradients) if g is not None]
-
-    def again(*own: Tensor) -> tuple[Tensor, ...]:
-        found = run_by_torch(own[1 + starts :], own[0], own[1] if starts else None, lengths)
-        return tuple(found[i] for i in asked)
-
-    given = [x, *([h0] if starts else []), *flat]
-    needed = [needs[2], *([needs[3]] if starts else []), *needs[4:]]
-    slopes = list(gradients_by_graph(again, given, [g for g in gradients if g is not None], needed))
-    return [slopes[0], slopes[1] if starts else None, *slopes[1 + starts :]]
 
 
 # -- where the kernels run ---------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from torch import Tensor
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.tables import diagonal_blocks
 from resolvent.ops.modes.operation import Modes, Source
+from resolvent.ops.sequence_pass import differentiate_by_graph
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
-    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -124,7 +124,9 @@ class _BankScan(torch.autograd.Function):
         tables = kernels.Tables(ahead, back, whole)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         if by_graph_only(*(g for g in gradients if g is not None)):
-            return *(None,) * 3, *_by_graph(ctx, (x, h0, lengths, parameters), gradients)
+            run = lambda x, h0, own: run_by_torch(plan, x, h0, lengths, own)  # noqa: E731
+            found = differentiate_by_graph(run, x, h0, parameters, gradients, ctx.needs_input_grad[3:])
+            return *(None,) * 3, *found
         g_end = None if gradients[1] is None else gradients[1].contiguous()
         kept = kernels.Rows(rows, lengths, x.shape)
         gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4])
@@ -132,22 +134,6 @@ class _BankScan(torch.autograd.Function):
         if found is not None:
             slopes[:] = kernels.parameter_gradients(plan.modes.kind, parameters, found, plan.T, plan.delay)
         return None, None, None, gx, g_h0, *slopes
-
-
-def _by_graph(ctx: Any, saved: tuple[Any, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    x, h0, lengths, parameters = saved
-    starts = h0 is not None
-    given = [x, *([h0] if starts else []), *parameters]
-    asked = [i for i, g in enumerate(gradients) if g is not None]
-
-    def again(*own: Tensor) -> tuple[Tensor, ...]:
-        found = run_by_torch(ctx.plan, own[0], own[1] if starts else None, lengths, own[1 + starts :])
-        return tuple(found[i] for i in asked)
-
-    needs = ctx.needs_input_grad
-    needed = [needs[3], *([needs[4]] if starts else []), *needs[5:]]
-    slopes = list(gradients_by_graph(again, given, [g for g in gradients if g is not None], needed))
-    return [slopes[0], slopes[1] if starts else None, *slopes[1 + starts :]]
 
 
 # -- where the kernels run ---------------------------------------------------------------------------------------------

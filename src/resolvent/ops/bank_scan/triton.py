@@ -23,6 +23,7 @@ from resolvent.ops.bank_scan import triton_kernels as kernels
 from resolvent.ops.modes import triton as modes
 from resolvent.ops.modes import triton_kernels as modes_kernels
 from resolvent.ops.modes.operation import Kind
+from resolvent.ops.sequence_pass import multiply
 from resolvent.runtime.launch import on_device
 
 CHANNELS = 64  # of a tile that is laid out anew
@@ -111,7 +112,7 @@ def gradients(
     gx = _lay_out(torch.bmm(g_rows, tables.back.mT), kept.shape, gy.dtype, kept.lengths)
     if kept.rows is None:
         return gx, g_h0, None
-    return gx, g_h0, (_product(kept.rows.mT, g_rows), parts)
+    return gx, g_h0, (multiply(kept.rows.mT, g_rows), parts)
 
 
 def parameter_gradients(
@@ -142,13 +143,6 @@ def _carry_dense(
             tables.whole, z, h0, rows, end, b, d, count // b, s, tables.ahead.shape[2], BACK=back,
             PRECISION=precision, BB=SEQUENCES, BS=max(16, triton.next_power_of_2(s)), num_warps=4,
         )  # fmt: skip
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a b in float32, whatever their dtype."""
-    if a.dtype == torch.float32 or not a.is_cuda:
-        return torch.bmm(a.float(), b.float())
-    return torch.bmm(a, b, out_dtype=torch.float32)
 
 
 def _lay_in(x: Tensor, m: int, tables: Tables, lengths: Tensor | None) -> Tensor:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.sequence_pass import differentiate_by_graph, multiply
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
-    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -68,8 +68,8 @@ class _MimoScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         lam, W_in, W_out, D = tables
         own, into, out = (t.to(dtype) for t in (x.reshape(-1, x.shape[-1]), W_in, W_out))
-        h = _load().scan(lam, _product(own, into.mT).view(*x.shape[:2], -1), h0)
-        y = torch.addcmul(_product(h.view(-1, h.shape[-1]).to(dtype), out.mT).view(x.shape), x, D)
+        h = _load().scan(lam, multiply(own, into.mT).view(*x.shape[:2], -1), h0)
+        y = torch.addcmul(multiply(h.view(-1, h.shape[-1]).to(dtype), out.mT).view(x.shape), x, D)
         ctx.save_for_backward(x, h0, lengths, h, *tables)
         ctx.dtype = dtype
         ctx.set_materialize_grads(False)
@@ -81,7 +81,8 @@ class _MimoScan(torch.autograd.Function):
         x, h0, lengths, h, *tables = ctx.saved_tensors
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         if by_graph_only(*(g for g in gradients if g is not None)):
-            return None, None, *_by_graph(ctx.needs_input_grad, (x, h0, lengths, tables), gradients)
+            run = lambda x, h0, own: run_by_torch(own, x, h0, lengths)  # noqa: E731
+            return None, None, *differentiate_by_graph(run, x, h0, tables, gradients, ctx.needs_input_grad[2:])
         return None, None, *_gradients(ctx, (x, h0, lengths, h), tables, gy.contiguous(), gradients[1])
 
 
@@ -93,18 +94,18 @@ def _gradients(
     needs, dtype, d = ctx.needs_input_grad, ctx.dtype, x.shape[-1]
     learn = any(needs[4:7])
     rows, into, out = (t.to(dtype) for t in (gy.view(-1, d), W_in, W_out))
-    gh = _product(rows, out).view(h.shape)
+    gh = multiply(rows, out).view(h.shape)
     if g_end is not None:
         last = torch.full((x.shape[0],), x.shape[1], device=x.device) if lengths is None else lengths.to(x.device)
         gh[torch.arange(x.shape[0], device=x.device), last - 1] += g_end
     gamma, g_lam = _load().adjoint(lam, gh, h if learn else None, h0)
     half = gamma.view(-1, gamma.shape[-1]).to(dtype)
-    gx = torch.addcmul(_product(half, into).view(x.shape), gy, D) if needs[2] else None
+    gx = torch.addcmul(multiply(half, into).view(x.shape), gy, D) if needs[2] else None
     g_h0 = _turn_back(lam, gamma[:, 0]) if needs[3] else None
     if not learn:
         return [gx, g_h0, None, None, None, (gy * x).sum((0, 1)) if needs[7] else None]
-    g_in = _product(half.mT, x.reshape(-1, d).to(dtype))
-    g_out = _product(rows.mT, h.view(-1, h.shape[-1]).to(dtype))
+    g_in = multiply(half.mT, x.reshape(-1, d).to(dtype))
+    g_out = multiply(rows.mT, h.view(-1, h.shape[-1]).to(dtype))
     return [gx, g_h0, g_lam, g_in, g_out, (gy * x).sum((0, 1)) if needs[7] else None]
 
 
@@ -112,28 +113,6 @@ def _turn_back(lam: Tensor, gamma: Tensor) -> Tensor:
     """‾lam γ of pairs (b, 2p)."""
     pairs = torch.view_as_complex(gamma.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(torch.view_as_complex(lam.contiguous()).conj() * pairs).flatten(-2)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a b in float32, whatever their dtype."""
-    if a.dtype == torch.float32 or not a.is_cuda:
-        return torch.mm(a.float(), b.float())
-    return torch.mm(a, b, out_dtype=torch.float32)
-
-
-def _by_graph(needs: Sequence[bool], saved: tuple[Any, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    x, h0, lengths, tables = saved
-    starts = h0 is not None
-    given = [x, *([h0] if starts else []), *tables]
-    asked = [i for i, g in enumerate(gradients) if g is not None]
-
-    def again(*own: Tensor) -> tuple[Tensor, ...]:
-        found = run_by_torch(own[1 + starts :], own[0], own[1] if starts else None, lengths)
-        return tuple(found[i] for i in asked)
-
-    needed = [needs[2], *([needs[3]] if starts else []), *needs[4:]]
-    slopes = list(gradients_by_graph(again, given, [g for g in gradients if g is not None], needed))
-    return [slopes[0], slopes[1] if starts else None, *slopes[1 + starts :]]
 
 
 # -- where the kernels run ---------------------------------------------------------------------------------------------
