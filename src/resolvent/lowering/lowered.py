@@ -28,8 +28,8 @@ from resolvent.lowering import columns, eager
 from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
 from resolvent.lowering.cpu import lanes, pgd_loop
+from resolvent.lowering.cpu.lanes import Operator, Parts, detach
 from resolvent.lowering.cpu.lanes_layout import WIDTH, Plan
-from resolvent.lowering.cpu.lanes_pack import Operator, Parts, detach
 from resolvent.lowering.cpu.pgd_loop import Path
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
