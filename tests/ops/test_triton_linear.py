@@ -59,14 +59,50 @@ def test_multipliers_that_broadcast(shape: tuple[int, ...]) -> None:
     check(draw(shape, (*rows, 4, 2), torch.float64), False, torch.float32)
 
 
+def cut_at_8(monkeypatch: pytest.MonkeyPatch, joined: int) -> None:
+    """Chunks of eight steps; joined by a launch of its own (0), or so many at a time by the second pass."""
+
+    def plan(job: linear_triton.Job) -> linear_triton.Plan:
+        return linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8), joined)
+
+    monkeypatch.setattr(linear_triton, "_plan", plan)
+
+
+@pytest.mark.parametrize("joined", [0, 2])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("constant", [False, True])
-def test_time_cut_into_chunks(constant: bool, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three chunks, the last one short."""
-    monkeypatch.setattr(linear_triton, "ENOUGH", 10**6)
-    monkeypatch.setattr(linear_triton, "WANTED", 1)
-    monkeypatch.setattr(linear_triton, "_plan", lambda job: linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8)))
-    check(draw((1, 1 if constant else 18, 2), (1, 18, 2), torch.complex128), reverse, torch.complex64)
+def test_time_cut_into_chunks(constant: bool, reverse: bool, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five chunks, the last one short: those before it are joined in three steps."""
+    cut_at_8(monkeypatch, joined)
+    check(draw((1, 1 if constant else 34, 2), (1, 34, 2), torch.complex128), reverse, torch.complex64)
+
+
+@pytest.mark.parametrize("joined", [0, 2])
+@pytest.mark.parametrize("l", [1, 7, 9, 24])
+def test_lengths_in_chunks(l: int, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter than a chunk, one step over, whole; an odd number of words to each array of ends, without a start."""
+    cut_at_8(monkeypatch, joined)
+    for a in ((1, l, 3), (1, 1, 3)):
+        check(draw(a, (1, l, 3), torch.float64, started=False), False, torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 2), (3, 1, 2), (1, 1, 2)])
+def test_multipliers_that_broadcast_in_chunks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_at_8(monkeypatch, 2)
+    check(draw(shape, (3, 20, 2), torch.float64), True, torch.float32)
+
+
+def test_the_cut() -> None:
+    """Rows that fill the device are not cut, nor are short ones; a cut fills it and covers every step once."""
+    assert linear_triton.cut(256, 1024, 64, False, False).chunks == 1
+    assert linear_triton.cut(1, 28, 32, False, False).chunks == 1
+    for rows, l, n in ((8, 4096, 64), (1, 65_536, 256), (1, 4097, 5), (1, 10**6, 1)):
+        plan = linear_triton.cut(rows, l, n, False, False)
+        assert (plan.chunks - 1) * plan.chunk < l <= plan.chunks * plan.chunk
+        warps = rows * -(-n // plan.bn) * plan.chunks
+        assert warps <= linear_triton.WANTED
+        assert warps >= linear_triton.WANTED / 2 or plan.chunk == 4 * plan.bt
+        assert (plan.joined > 0) == (plan.chunks <= linear_triton.FEW)
 
 
 @pytest.mark.parametrize("constant", [False, True])
@@ -77,9 +113,11 @@ def test_half_precision(n: int, constant: bool) -> None:
     assert found.dtype == torch.bfloat16
 
 
-def test_half_precision_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_triton, "_plan", lambda job: linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8)))
-    check(draw((1, 11, 4), (1, 11, 4), torch.float64), False, torch.bfloat16)
+@pytest.mark.parametrize("joined", [0, 2])
+@pytest.mark.parametrize("n", [3, 4])
+def test_half_precision_in_chunks(n: int, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_at_8(monkeypatch, joined)
+    check(draw((1, 27, n), (1, 27, n), torch.float64), False, torch.bfloat16)
 
 
 def test_pending_conjugate() -> None:

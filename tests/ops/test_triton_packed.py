@@ -55,11 +55,12 @@ def test_real(narrow: torch.dtype, shared: bool) -> None:
     check_linear(marks(1 if shared else 3, 7), 4, False, narrow)
 
 
+@pytest.mark.parametrize("joined", [0, 2])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("constant", [False, True])
-def test_time_cut_into_chunks(constant: bool, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_cut_into_chunks(constant: bool, reverse: bool, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk without a mark, one with a mark inside, and marks where two chunks meet."""
-    monkeypatch.setattr(linear_triton, "_plan", lambda job: linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8)))
+    monkeypatch.setattr(linear_triton, "_plan", lambda job: linear_triton.Plan(4, 2, 1, 1, 8, -(-job.l // 8), joined))
     start = torch.zeros(2, 26, dtype=torch.bool)
     start[0, [11, 16]] = True
     start[1, [0, 8, 25]] = True

@@ -1,20 +1,23 @@
 """The Triton linear scan called from torch: layouts, the cut into programs, and the pass that joins chunks.
 
 b may lie in memory as (..., l, n) or, a transposed view, as (..., n, l); the states come back as b lies. Rows with
-channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: the last state and
-the product of every chunk, a short scan over those, and a second pass from the states so found. The cut depends on the
-shapes alone, so that the same input gives the same bits.
+channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: a pass that leaves
+the last state and the product of every chunk, and a second one from the states that enter. Those a chunk finds from
+what the chunks before it left; where these are many, a short scan in between finds them for all. The cut depends on
+the shapes alone, so that the same input gives the same bits.
+
+Such a scan runs in some ten microseconds on the device, which the host must not exceed: what it needs is prepared once
+for all launches of a call, and how a shape is cut is remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from resolvent.ops.linear_scan.checks import HALF
@@ -27,11 +30,15 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
 ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is cut
 SHORT = 128  # steps that are quicker in one launch of few programs than in three
 WANTED = 2112  # warps to aim for then: sixteen on each
+FEW = 512  # chunks whose ends each program joins by itself: at most 2112 x 256 x 32 pairs of words from the L2 cache
+JOINED = 8  # of them at a time
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How one scan is cut: tiles of bt steps by bn channels, `chunks` chunks of `chunk` steps, loads `stages` ahead."""
+class Plan(NamedTuple):
+    """How one scan is cut: tiles of bt steps by bn channels, `chunks` chunks of `chunk` steps, loads `stages` ahead.
+
+    joined  how many chunks at a time the second pass joins by itself; 0: a launch in between joins them all
+    """
 
     bt: int
     bn: int
@@ -39,14 +46,15 @@ class Plan:
     warps: int
     chunk: int
     chunks: int
+    joined: int = 0
 
 
-@dataclass(frozen=True)
-class Job:
-    """Sizes and pointers that every pass over the same data shares."""
+class Job(NamedTuple):
+    """Sizes and pointers that every pass over the same data shares; `words` are a and b as the kernel takes them."""
 
     a: Tensor
     b: Tensor
+    words: tuple[Tensor, Tensor]
     rows: int
     l: int
     n: int
@@ -54,20 +62,13 @@ class Job:
     time_last: bool
     down: bool
     adjoint: bool
+    constant: bool
+    pairs: bool  # two neighbouring bfloat16 channels go as one word: copies ahead of use need four bytes
     marks: Tensor | None = None  # (rows or 1, l) where the state is forgotten, as the kernel reads it
 
     @property
-    def constant(self) -> bool:
-        return self.a.shape[-2] == 1
-
-    @property
-    def pairs(self) -> bool:
-        """Whether two neighbouring bfloat16 channels go as one word: copies ahead of use need four bytes."""
-        return self.b.dtype == torch.bfloat16 and not self.time_last and self.n % 2 == 0
-
-    @property
     def scratch(self) -> torch.dtype:
-        return torch.complex64 if self.b.is_complex() else torch.float32
+        return torch.complex64 if self.b.dtype == torch.complex64 else torch.float32
 
 
 def triton_scan(
@@ -80,10 +81,12 @@ def triton_scan(
     return attempt(key, lambda: _scan(*args), lambda: _by_torch(b, False, args))
 
 
-def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
+def _scan(
+    a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None, plan: Plan | None = None
+) -> Tensor:
     job = _job(a, b, down=reverse, adjoint=False, reset=reset)
     h = _like(b, job.time_last)
-    _run(job, h, h0)
+    _run(job, _plan(job) if plan is None else plan, h, h0)
     return h
 
 
@@ -92,8 +95,8 @@ def short_scan(a: Tensor, b: Tensor, h0: Tensor | None = None) -> Tensor:
     if b.shape[-2] > SHORT:
         return triton_scan(a, b, h0)
     h, job = torch.empty_like(b), _job(a, b, down=False, adjoint=False)
-    bt, bn = min(32, triton.next_power_of_2(job.l)), min(32, triton.next_power_of_2(job.n))
-    _launch(job, Plan(bt, bn, 1, 1, job.l, 1), out=h, before=h0)
+    bt, bn = min(32, _power_of_2(job.l)), min(32, _power_of_2(job.n))
+    _run(job, Plan(bt, bn, 1, 1, job.l, 1), h, h0)
     return h
 
 
@@ -123,20 +126,25 @@ triton_scan.takes_marks = triton_backward.takes_marks = True  # type: ignore[att
 
 
 def _backward(
-    g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None
+    g: Tensor,
+    a: Tensor,
+    h: Tensor,
+    h0: Tensor | None,
+    reverse: bool,
+    reset: Tensor | None = None,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
     time_last = _is_time_last(h)
     job = _job(a, _as(g, time_last), down=not reverse, adjoint=True, reset=reset)
+    plan = _plan(job) if plan is None else plan
     states, gb = _as(h, time_last), _like(h, time_last)
     if not job.constant:
         ga = _like(h, time_last)
-        _run(job, gb, h0, states, ga)
+        _run(job, plan, gb, h0, states, ga)
         return sum_to(ga, a.shape), gb
-    plan = _plan(job)
-    parts = torch.empty((job.rows, plan.chunks, job.n), dtype=job.scratch, device=h.device)
-    _run(job, gb, h0, states, parts, plan)
-    ga = parts.sum(1).reshape(*h.shape[:-2], 1, job.n)
-    return sum_to(ga, a.shape).to(a.dtype), gb
+    parts = torch.empty((*h.shape[:-2], plan.chunks, job.n), dtype=job.scratch, device=h.device)
+    _run(job, plan, gb, h0, states, parts)
+    return sum_to(parts, a.shape).to(a.dtype), gb
 
 
 def _check(b: Tensor) -> None:
@@ -178,9 +186,13 @@ def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool, reset: Tensor | None =
     time_last = _is_time_last(b)
     l, n = b.shape[-2:]
     source, div = multiplier_rows(a, b.shape)
-    source = _as(source, time_last and source.shape[-2] > 1)
+    constant = source.shape[-2] == 1
+    source, b = _as(source, time_last and not constant), _as(b, time_last)
+    pairs = b.dtype == torch.bfloat16 and not time_last and n % 2 == 0
     marks = None if reset is None else _marks(reset, b.shape[:-1], time_last, down)
-    return Job(source, _as(b, time_last), prod(b.shape[:-2]), l, n, div, time_last, down, adjoint, marks)
+    words = _words(source, time_last and not constant, pairs), _words(b, time_last, pairs)
+    rows = prod(b.shape[:-2])
+    return Job(source, b, words, rows, l, n, div, time_last, down, adjoint, constant, pairs, marks)
 
 
 def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Tensor:
@@ -200,43 +212,73 @@ def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Ten
 
 def _plan(job: Job) -> Plan:
     n = job.n // 2 if job.pairs else job.n
-    if job.time_last:
-        bt, bn, stages, warps = min(1024, max(16, triton.next_power_of_2(job.l))), 1, 1, 4
+    return cut(job.rows, job.l, n, job.time_last, job.b.element_size() < 4 and not job.pairs)
+
+
+@lru_cache(maxsize=4096)
+def cut(rows: int, l: int, n: int, time_last: bool, narrow: bool) -> Plan:
+    """The plan for rows of l steps of n words; `narrow` ones have fewer than four bytes and cannot be copied ahead.
+
+    On 132 multiprocessors: (8, 4096, 64) complex numbers are 16 warps of 32 channels, cut into 128 chunks of 32 steps;
+    (1, 65536, 256) real ones 8 warps, cut into 261 chunks of 252.
+    """
+    if time_last:
+        bt, bn, stages, warps = min(1024, max(16, _power_of_2(l))), 1, 1, 4
     else:
-        bt, bn, stages, warps = 4, min(32, triton.next_power_of_2(n)), 8, 1
-        if job.b.element_size() < 4 and not job.pairs:  # too narrow to be copied ahead: a taller tile in its place
+        bt, bn, stages, warps = 4, min(32, _power_of_2(n)), 8, 1
+        if narrow:  # a taller tile in its place
             bt, stages = 32, 1
-    programs = job.rows * triton.cdiv(n, bn) * warps
-    chunk, tiles = job.l, triton.cdiv(job.l, bt)
-    if programs < ENOUGH and tiles >= 8:
-        chunk = bt * max(4, triton.cdiv(tiles * programs, WANTED))
-    return Plan(bt, bn, stages, warps, chunk, triton.cdiv(job.l, chunk))
+    return _cut_time(rows, l, n, Plan(bt, bn, stages, warps, l, 1, 0 if time_last else JOINED), ENOUGH, WANTED)
+
+
+def _cut_time(rows: int, l: int, n: int, tile: Plan, enough: int, wanted: int) -> Plan:
+    """The same tiles, with time cut into chunks for about `wanted` warps where there are fewer than `enough`."""
+    warps, tiles = rows * _quotient(n, tile.bn) * tile.warps, _quotient(l, tile.bt)
+    if warps >= enough or tiles < 8:
+        return tile._replace(chunk=l, chunks=1, joined=0)
+    chunk = tile.bt * max(4, _quotient(tiles * warps, wanted))
+    chunks = _quotient(l, chunk)
+    return tile._replace(chunk=chunk, chunks=chunks, joined=tile.joined if chunks <= FEW else 0)
+
+
+def _quotient(x: int, y: int) -> int:
+    """x / y, rounded up; Triton's own takes the host longer than a launch."""
+    return -(-x // y)
+
+
+def _power_of_2(x: int) -> int:
+    """The least one that is not below x."""
+    return 1 << (x - 1).bit_length()
 
 
 def _run(
-    job: Job,
-    out: Tensor,
-    h0: Tensor | None,
-    states: Tensor | None = None,
-    ga: Tensor | None = None,
-    plan: Plan | None = None,
+    job: Job, plan: Plan, out: Tensor, h0: Tensor | None, states: Tensor | None = None, ga: Tensor | None = None
 ) -> None:
     """Fill `out`, and `ga` where it is given; h0 is the start of a forward scan, and for ∂a that of its states."""
-    plan = _plan(job) if plan is None else plan
-    before = None if h0 is None else _as(h0, False)
+    last, pairs = job.time_last, job.pairs
+    out = _words(out, last, pairs)
+    given: dict[str, Any] = {
+        "before": None if h0 is None else _words(_as(h0, False), False, pairs),
+        "states": None if states is None else _words(states, last, pairs),
+        "ga": None if ga is None else _words(ga, last and not job.constant, pairs),
+    }
     if plan.chunks == 1:
-        _launch(job, plan, out=out, before=before, states=states, ga=ga)
+        _launch(job, plan, out=out, **given)
         return
-    size = (job.rows, plan.chunks, job.n)
-    ends, products, starts = (torch.empty(size, dtype=job.scratch, device=out.device) for _ in range(3))
+    arrays = 2 if plan.joined else 3
+    scratch = torch.empty((arrays, job.rows, plan.chunks, job.n), dtype=job.scratch, device=out.device)
+    ends, products, *starts = _words(scratch, False, pairs).unbind(0)
     _launch(job, plan, out=out, start=ends, product=products, ends=True)
-    carry = _job(products, ends, down=False, adjoint=False)
-    _launch(carry, _carry_plan(plan), out=starts, before=None if job.adjoint else before)
-    _launch(job, plan, out=out, start=starts, before=before, states=states, ga=ga)
+    if plan.joined:
+        _launch(job, plan, out=out, start=ends, product=products, **given)
+        return
+    carry = _job(scratch[1], scratch[0], down=False, adjoint=False)
+    _run(carry, _carry_plan(plan), scratch[2], None if job.adjoint or h0 is None else h0.to(job.scratch))
+    _launch(job, plan, out=out, start=starts[0], **given)
 
 
 def _carry_plan(plan: Plan) -> Plan:
-    return Plan(min(32, triton.next_power_of_2(plan.chunks)), min(plan.bn * 32, 32), 1, 1, plan.chunks, 1)
+    return Plan(min(32, _power_of_2(plan.chunks)), min(plan.bn * 32, 32), 1, 1, plan.chunks, 1)
 
 
 def _launch(
@@ -251,22 +293,19 @@ def _launch(
     before: Tensor | None = None,
     ga: Tensor | None = None,
 ) -> None:
-    pairs = job.pairs
-    blank = _words(job.b, job.time_last, pairs)
-
-    def words(x: Tensor | None, time_last: bool = False) -> Tensor:
-        return blank if x is None else _words(x, time_last, pairs)
-
-    n, marks = job.n // 2 if pairs else job.n, job.marks
-    grid = (job.rows * plan.chunks * triton.cdiv(n, plan.bn),)
-    big = job.time_last and not job.constant
-    with on_device(job.b):
+    """One pass; arrays are given as the kernel takes them."""
+    a, b = job.words
+    n, marks = b.shape[-2] if job.time_last else b.shape[-1], job.marks
+    grid = (job.rows * plan.chunks * _quotient(n, plan.bn),)
+    started = start is not None and not ends
+    with on_device(b):
         scan_kernel[grid](
-            words(job.a, big), blank, words(start), words(out, job.time_last), words(product),
-            words(states, job.time_last), words(before), words(ga, big), marks,
+            a, b, b if start is None else start, out, b if product is None else product,
+            b if states is None else states, b if before is None else before, b if ga is None else ga, marks,
             job.l, n, plan.chunk, plan.chunks, job.a.numel() // (job.a.shape[-2] * job.n), job.div, 1,
-            DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), PAIRS=pairs, TIME_LAST=job.time_last,
-            ENDS=ends, STARTED=start is not None and not ends, ADJOINT=job.adjoint, GRADIENT=ga is not None,
-            GIVEN=before is not None, PACKED=marks is not None, SHARED=marks is not None and len(marks) == 1,
-            BT=plan.bt, BN=plan.bn, STAGES=plan.stages, num_warps=plan.warps,
+            DOWN=job.down, CONSTANT=job.constant, COMPLEX=job.b.is_complex(), PAIRS=job.pairs, TIME_LAST=job.time_last,
+            ENDS=ends, STARTED=started, JOINED=plan.joined if started else 0, ADJOINT=job.adjoint,
+            GRADIENT=ga is not None, GIVEN=before is not None, PACKED=marks is not None,
+            SHARED=marks is not None and len(marks) == 1, BT=plan.bt, BN=plan.bn, STAGES=plan.stages,
+            num_warps=plan.warps,
         )  # fmt: skip

@@ -82,6 +82,33 @@ def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: 
 
 
 @triton.jit
+def _scan_tile(
+    ar: tl.tensor,
+    ai: tl.tensor,
+    br: tl.tensor,
+    bi: tl.tensor,
+    hr: tl.tensor,
+    hi: tl.tensor,
+    begin: tl.tensor,
+    COMPLEX: tl.constexpr,
+    PAIRS: tl.constexpr,
+    FLIP: tl.constexpr,
+) -> tl.tensor:
+    """Products and states of a tile (BN, steps) that h (BN,) enters at the column that `begin` marks."""
+    er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
+    br = tl.where(begin, br + er, br)
+    bi = tl.where(begin, bi + ei, bi)
+    if COMPLEX:
+        qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, _join_complex, reverse=FLIP)
+    else:
+        qr, yr = tl.associative_scan((ar, br), 1, _join_real, reverse=FLIP)
+        qi, yi = qr, yr
+        if PAIRS:
+            qi, yi = tl.associative_scan((ai, bi), 1, _join_real, reverse=FLIP)
+    return qr, qi, yr, yi
+
+
+@triton.jit
 def _at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
     """The column of a tile that `end` marks: (BN,)."""
     return tl.sum(tl.where(end, x, 0.0), 1)
@@ -127,6 +154,7 @@ def scan_kernel(
     TIME_LAST: tl.constexpr,
     ENDS: tl.constexpr,
     STARTED: tl.constexpr,
+    JOINED: tl.constexpr,
     ADJOINT: tl.constexpr,
     GRADIENT: tl.constexpr,
     GIVEN: tl.constexpr,
@@ -140,8 +168,10 @@ def scan_kernel(
 
     DOWN: from the last step to the first. CONSTANT: a does not depend on time. STARTED: `start` (rows, chunks, n) holds
     the state after each chunk, and the chunk takes that of the one before it; chunk 0 takes `before` (rows, n) where
-    GIVEN. ADJOINT: conjugate multipliers, each taken one step further on. GRADIENT: ∂a as well, from `states`, the
-    forward pass's h, and `before`, its h0; summed over the chunk where a is CONSTANT, (rows, chunks, n).
+    GIVEN. JOINED, where not 0: `start` and `product` hold what ENDS left there, and the chunk finds the state that
+    enters it by itself, so many of the chunks before it at a time.
+    ADJOINT: conjugate multipliers, each taken one step further on. GRADIENT: ∂a as well, from `states`, the forward
+    pass's h, and `before`, its h0; summed over the chunk where a is CONSTANT, (rows, chunks, n).
     PACKED: the multiplier is 0 at steps with bit 0 set in `marks` (rows, l), and so for the adjoint with bit 1; SHARED:
     all rows have the same.
 
@@ -191,13 +221,26 @@ def scan_kernel(
             ga += corner
     hr = tl.zeros((BN,), tl.float32)
     hi = tl.zeros((BN,), tl.float32)
-    if STARTED:
+    if STARTED and JOINED == 0:
         hr, hi = _load(start + here - n, (j < n) & (c > 0))
     if GIVEN:
         xr, xi = _load(before + row * n + j, j < n)
         if not ADJOINT:
-            hr = tl.where(c == 0, xr, hr)
-            hi = tl.where(c == 0, xi, hi)
+            hr = tl.where((c == 0) | (JOINED > 0), xr, hr)
+            hi = tl.where((c == 0) | (JOINED > 0), xi, hi)
+    if STARTED and JOINED > 0:
+        m = tl.arange(0, JOINED)
+        earlier = row * chunks * n + j0 + (tl.arange(0, BN) * unit)[:, None] + m[None, :] * n  # (BN, JOINED)
+        for k in tl.range(0, tl.cdiv(c, JOINED), num_stages=3):
+            held = (k * JOINED + m < c)[None, :] & inside
+            er, ei = _load(start + k * JOINED * n + earlier, held)
+            fr, fi = _load(product + k * JOINED * n + earlier, held)
+            fr = tl.where(held, fr, 1.0)
+            fi = tl.where(held, fi, ONE)
+            fr, fi, er, ei = _scan_tile(fr, fi, er, ei, hr, hi, (m == 0)[None, :], COMPLEX, PAIRS, False)
+            hr = _at_end(er, (m == JOINED - 1)[None, :])
+            if COMPLEX or PAIRS:
+                hi = _at_end(ei, (m == JOINED - 1)[None, :])
     if ENDS:
         pr = tl.full((BN,), 1.0, tl.float32)
         pi = tl.full((BN,), ONE, tl.float32)
@@ -234,19 +277,10 @@ def scan_kernel(
             forget = (mark & (2 if ADJOINT else 1)) != 0
             ar = tl.where(forget, 0.0, ar)
             ai = tl.where(forget, 0.0, ai)
-        er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
-        br = tl.where(begin, br + er, br)
-        bi = tl.where(begin, bi + ei, bi)
-        if COMPLEX:
-            qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, _join_complex, reverse=FLIP)
-            hi = _at_end(yi, end)
-        else:
-            qr, yr = tl.associative_scan((ar, br), 1, _join_real, reverse=FLIP)
-            qi, yi = qr, yr
-            if PAIRS:
-                qi, yi = tl.associative_scan((ai, bi), 1, _join_real, reverse=FLIP)
-                hi = _at_end(yi, end)
+        qr, qi, yr, yi = _scan_tile(ar, ai, br, bi, hr, hi, begin, COMPLEX, PAIRS, FLIP)
         hr = _at_end(yr, end)
+        if COMPLEX or PAIRS:
+            hi = _at_end(yi, end)
         if ENDS:
             pr, pi = _times(_at_end(qr, end), _at_end(qi, end), pr, pi, COMPLEX)
         else:
