@@ -10,8 +10,8 @@ from resolvent.ssm.contraction import (
     cap_norm,
     cayley,
     cayley_rows,
-    defect_factor,
     hold_norm,
+    inverse_defects,
     norm_bound,
     rounding_margin,
     spectral_norm,
@@ -58,12 +58,30 @@ def test_contraction_and_its_defect(shape: tuple[int, int], scale: float) -> Non
     """K^T K + (L^-1)(L^-T) = I, and K is strictly below one."""
     torch.manual_seed(1)
     X = hold_norm(scale * torch.randn(shape, dtype=F64))
-    L = defect_factor(X)
-    K, defect = below(L, X.mT).mT, below(L, torch.eye(shape[1], dtype=F64))
+    defect = inverse_defects(X)[0]
+    K = X @ defect.mT
     assert (K.mT @ K + defect @ defect.mT - torch.eye(shape[1], dtype=F64)).abs().max() < 1e-9
     assert largest(K) <= 1 + 1e-12
     want = torch.linalg.svdvals(X)
     assert (torch.linalg.svdvals(K) - want / (1 + want**2).sqrt()).abs().max() < 1e-9
+
+
+def test_inverse_defects_have_the_slopes_of_a_factorisation_and_a_solution() -> None:
+    """First and second derivatives, forwards and backwards, of what torch's own factorisation gives."""
+    torch.manual_seed(3)
+    free = [torch.randn(r, 4, dtype=F64, requires_grad=True) for r in (6, 4, 2)]
+    weight = torch.randn(3, 4, 4, dtype=F64)
+
+    def by_torch(*own: torch.Tensor) -> torch.Tensor:
+        eye = torch.eye(4, dtype=F64)
+        return torch.stack([below(torch.linalg.cholesky(eye + X.mT @ X), eye) for X in own])
+
+    found, want = inverse_defects(*free), by_torch(*free)
+    assert (found - want).abs().max() < 1e-12
+    for got, right in zip(*(torch.autograd.grad((t * weight).sum(), free) for t in (found, want)), strict=True):
+        assert (got - right).abs().max() < 1e-12
+    assert torch.autograd.gradcheck(inverse_defects, free, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(inverse_defects, free)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 1e3, 1e8])

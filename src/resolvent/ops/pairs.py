@@ -88,6 +88,9 @@ class Pair:
         size = self.square_modulus()
         return Pair(self.real / size, -self.imag / size)
 
+    def flatten(self, first: int, last: int) -> Pair:
+        return Pair(self.real.flatten(first, last), self.imag.flatten(first, last))
+
     def repeat_interleave(self, count: int, dim: int) -> Pair:
         return Pair(self.real.repeat_interleave(count, dim), self.imag.repeat_interleave(count, dim))
 

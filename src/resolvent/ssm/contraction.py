@@ -8,6 +8,7 @@ wait for a GPU, and NaN in gives NaN out, which a certificate or a training loop
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,11 +49,44 @@ def cap_norm(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
     return W * (largest / torch.clamp(norm_bound(W), min=largest))
 
 
-def defect_factor(X: Tensor) -> Tensor:
-    """L with L L^T = I + X^T X: K = X L^-T is then a contraction, every strict one for some X (r, c), and its defect is
-    I - K^T K = L^-1 L^-T."""
-    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    return torch.linalg.cholesky_ex(eye + X.mT @ X)[0]
+def inverse_defects(*free: Tensor) -> Tensor:
+    """For each X (r, c) of these the L^-1 of L L^T = I + X^T X: (k, c, c). K = X L^-T is then a contraction, every
+    strict one for some X, and its defect is I - K^T K = L^-1 L^-T."""
+    G = torch.stack([X.mT @ X for X in free])
+    S: Tensor = _InverseFactor.apply(G + torch.eye(G.shape[-1], dtype=G.dtype, device=G.device))
+    return S
+
+
+class _InverseFactor(torch.autograd.Function):
+    """G (k, c, c) symmetric -> S = L^-1 with G = L L^T. dS = -Φ(S dG S^T) S, Φ taking the lower triangle and half of
+    the diagonal: only products, where the slopes of a factorisation and of a solution would be solutions again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(G: Tensor) -> Tensor:
+        L = torch.linalg.cholesky_ex(G)[0]
+        return below(L, torch.eye(G.shape[-1], dtype=G.dtype, device=G.device).expand_as(L))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (S,) = ctx.saved_tensors
+        return -S.mT @ _lower_half(gradients[0] @ S.mT) @ S
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        (S,) = ctx.saved_tensors
+        return -_lower_half(S @ tangents[0] @ S.mT) @ S
+
+
+def _lower_half(M: Tensor) -> Tensor:
+    """Φ: the lower triangle with half of the diagonal."""
+    return (M.tril() + M.tril(-1)) / 2
 
 
 def below(L: Tensor, X: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from resolvent.blocks.block import Block, State
 from resolvent.layers import mimo
 from resolvent.layers.l2ru.forms import LOG_LIMIT
 from resolvent.layers.lru import LRU
+from resolvent.ops.pairs import stack_parts
 from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
 from resolvent.ssm.system import System
@@ -53,7 +54,8 @@ class NormalisedLRU(Block):
     def gamma(self) -> Tensor:
         """The prescribed gain, a positive number."""
         if self.log_gamma is None:
-            return torch.tensor(self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
+            assert self.fixed_gamma is not None
+            return torch.full((), self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
         return self.log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
     def scale(self) -> Tensor:
@@ -99,6 +101,6 @@ def lru_bound(tables: mimo.Tables) -> Tensor:
 
 def _weight_tables(tables: mimo.Tables) -> tuple[Tensor, Tensor]:
     """R^1/2 B (2p, d) and C R^1/2 (d, 2p), real and imaginary parts side by side."""
-    lam = torch.view_as_complex(wide(torch.view_as_real(tables.lam_bar)))
-    root = (1 - lam.abs()).rsqrt().repeat_interleave(2)  # (2p,)
+    modulus = torch.linalg.vector_norm(wide(stack_parts(tables.lam_bar)), dim=-1)  # (p,), of pairs where it is traced
+    root = (1 - modulus).rsqrt().repeat_interleave(2)  # (2p,)
     return root[:, None] * wide(tables.W_in), wide(tables.W_out) * root

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from resolvent.init.ring import ring
 from resolvent.ops.pairs import Number, Pair, join_parts
 from resolvent.runtime.transforms import wide
-from resolvent.ssm.contraction import below, cayley, defect_factor, hold_norm, norm_bound, rounding_margin
+from resolvent.ssm.contraction import below, cayley, hold_norm, inverse_defects, norm_bound, rounding_margin
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it exp(-nu) is 0 and a phase has no meaning
 SLOWEST = 1e-6  # smallest decay: |lam| <= exp(-1e-6)
@@ -211,10 +211,10 @@ class ComplexDiagonal(FreeForm):
     def make(gamma: Tensor, *given: Tensor) -> Matrices:
         lam, defect = Turning.make(*given[:2])
         X, Y, Z = (hold_norm(wide(p)) for p in given[2:])
-        n, Lx, Ly = X.shape[0], defect_factor(X), defect_factor(Y.mT)
-        Z = below(defect_factor(Z), Z.mT).mT
-        Y, FZ = below(Ly, torch.cat([Y, Z], 1)).tensor_split([n], 1)  # F = Ly^-1
-        X, FZG = below(Lx, torch.cat([X, FZ]).mT).mT.tensor_split([n])  # G = Lx^-T
+        G, F, S = inverse_defects(X, Y.mT, Z)  # G^T and F of the two defects
+        n, Z = X.shape[0], Z @ S.mT
+        Y, FZ = (F @ torch.cat([Y, Z], 1)).tensor_split([n], 1)
+        X, FZG = (torch.cat([X, FZ]) @ G.mT).tensor_split([n])
         R = defect.repeat_interleave(2)[:, None]  # (n, 1)
         back = lam.conj() if isinstance(lam, Pair) else lam.conj().resolve_conj()  # vmap has no rule for its view
         return Matrices(lam, gamma * R * X, Y * R.mT, gamma * (FZG - Y @ turn(back, X)))

@@ -128,7 +128,7 @@ class L2RU(Layer):
         """The prescribed gain, a positive number."""
         if self.log_gamma is None:
             assert self.fixed_gamma is not None
-            return torch.tensor(self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
+            return torch.full((), self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
         return _gamma_of(self.log_gamma)
 
     def gain(self) -> float:
@@ -200,7 +200,8 @@ def _make_matrices(parameters: Parameters, option: str, T: int, delay: bool) -> 
     form, *fixed = option.split()
     like = parameters[0]
     own, gain = (parameters, None) if fixed else (parameters[:-1], parameters[-1])
-    gamma = torch.tensor(float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else _gamma_of(gain)
+    fill = torch.full  # `torch.tensor` would copy a number to the device, and wait
+    gamma = fill((), float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else _gamma_of(gain)
     return [stack_parts(t) for t in round_contraction(CLASSES[form].make(gamma, *own), like.dtype)]
 
 

@@ -6,6 +6,7 @@ Pairs of states that turn together go through the complex linear scan; a full ma
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
@@ -14,8 +15,9 @@ from resolvent.ops.blocked.carry import as_reals
 from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.pairs import stack_parts, tensor_of
-from resolvent.runtime.transforms import is_traced
+from resolvent.runtime.transforms import half_products, is_traced
 from resolvent.scan import linear_scan
 
 
@@ -23,6 +25,8 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
     """u (b, l, d), x0 (b, n) or complex (b, p) -> y (b, l, d) and the state at each sequence's end (b, ...)."""
     if is_traced(u):
         return _traced_sequence(K, u, x0, lengths)
+    if u.is_cuda and K.A.is_complex() and serves(u, x0):
+        return _scan(K, u, x0, lengths)
     if x0 is None:
         x0 = K.A.new_zeros(u.shape[0], K.A.shape[-1])
     x = states(K, u, x0)
@@ -31,6 +35,19 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
     y[:, 0] += linear(as_reals(x0), K.C)
     y[:, 1:] += ahead[:, :-1]
     return y, at_lengths(x, lengths).clone()  # a view would keep all l states alive
+
+
+def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same by the kernels of a GPU, with products in half where autocast asks for them: the states after each step
+    are read by C, and what is read then belongs to the next step."""
+    dtype = torch.bfloat16 if half_products(u) else torch.float32
+    lam, start = torch.view_as_real(tensor_of(K.A)), None if x0 is None else as_reals(x0.resolve_conj())
+    ahead, end = mimo_scan((lam, K.B, K.C, u.new_zeros(u.shape[-1])), u, start, lengths, dtype)
+    before = F.pad(ahead[:, :-1], (0, 0, 1, 0))  # (b, l, d)
+    y = linear(u.to(dtype), K.D.to(dtype)).to(u.dtype) + before
+    if start is not None:
+        y = torch.cat([y[:, :1] + linear(start, K.C)[:, None], y[:, 1:]], 1)
+    return y, _pairs(end)
 
 
 def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
