@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
+from resolvent.ops.bank_scan.traced import serves_traced, traced_scan
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import (
@@ -29,7 +30,7 @@ from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Kind, Source
 from resolvent.ops.pairs import interleave, parts, tensor_of
 from resolvent.ops.step.operation import Step, bank_step, is_unwatched
-from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
+from resolvent.runtime.transforms import half_products, half_products_traced, is_traced, is_untransformed
 
 Bank = DiagonalBank | DenseBank
 MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
@@ -44,9 +45,9 @@ def sequence(
     `key` names the bank where a layer has more than one.
     """
     start = None if h is None else reals(h)
-    if x.is_cuda and (found := _scan(layer, bank, x, start, lengths, False, key)) is not None:
+    if (found := _scan(layer, bank, x, start, lengths, False, key)) is not None:
         real = isinstance(bank, Source) and bank.modes.kind is Kind.EMA
-        return found[0], found[1] if real else torch.view_as_complex(found[1].unflatten(-1, (-1, 2)))
+        return found[0], found[1] if real else deinterleave(found[1])
     blocks, run = _blocks(layer, bank, x, False, key)
     y, end = run(blocks, x, start, lengths)
     whole = blocks.carry.whole
@@ -55,7 +56,7 @@ def sequence(
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
     """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
-    if x.is_cuda and (found := _scan(layer, bank, x, None, None, delay, f"backward {key}")) is not None:
+    if (found := _scan(layer, bank, x, None, None, delay, f"backward {key}")) is not None:
         return found[0]
     blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
     y: Tensor = run(blocks, x, None)[0]
@@ -66,6 +67,10 @@ def _scan(
     layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
 ) -> tuple[Tensor, Tensor] | None:
     """y and the last states (b, d, s) by the kernels of a GPU; None where they do not serve."""
+    if isinstance(bank, Source) and not layer.is_frozen and serves_traced(bank, x, h):
+        return traced_scan(bank, x, lengths, delay, half_products_traced(x))
+    if not x.is_cuda:
+        return None
     dtype = torch.bfloat16 if half_products(x) else torch.float32
     if isinstance(bank, Source) and serves(bank, x, h):
 

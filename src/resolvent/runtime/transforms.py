@@ -95,7 +95,7 @@ def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """A context outside of autocast; none at all where autocast is off, so that a traced graph shows none."""
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return nullcontext()
-    return torch.autocast(device_type, enabled=False) if torch.compiler.is_compiling() else _suspend(device_type)
+    return _suspend(device_type)
 
 
 @contextmanager
@@ -116,6 +116,12 @@ def half_products(x: Tensor) -> bool:
     if kind not in MATRIX_DEVICES or not _suspensions or torch.get_autocast_dtype(kind) is not torch.bfloat16:
         return False
     return is_untransformed() and not is_traced(x)
+
+
+def half_products_traced(x: Tensor) -> bool:
+    """The same where the pass is traced, for operations that are told."""
+    kind = x.device.type
+    return kind in MATRIX_DEVICES and bool(_suspensions) and torch.get_autocast_dtype(kind) is torch.bfloat16
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,6 +53,9 @@ class Maker(NamedTuple):
     gradients: Callable[..., list[Tensor]]  # (parameters, powers, gradients of Made or None, option, delay)
 
 
+KNOWN: dict[str, Modes] = {}  # by the name of their kind, which an operator's schema can hold
+
+
 class Modes:
     """How one kind of layer makes its bank: `bank(parameters, option)`.
 
@@ -65,6 +68,7 @@ class Modes:
     ) -> None:
         self.kind, self.bank, self.example, self.fused = kind, bank, example, fused
         self._operator = _operator(self)
+        KNOWN[kind.value] = self
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
         if is_traced(*parameters):
