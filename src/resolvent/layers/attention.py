@@ -38,6 +38,8 @@ class Attention(Layer):
         torch.Size([2, 50, 8])
     """
 
+    is_recordable = False  # its state is as long as its input: copying it out takes more than it saves
+
     def __init__(
         self,
         d_model: int,

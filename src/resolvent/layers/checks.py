@@ -191,6 +191,8 @@ def check_lengths(where: str, lengths: Any, batch: int, longest: int, device: to
         )
     if is_recorded(lengths) or _is_functorch(lengths):
         return  # values cannot be read while tracing
+    if lengths.is_cuda and torch.cuda.is_current_stream_capturing():
+        return  # nor while a graph is recorded; whoever records has checked them
     low, high = int(lengths.min()), int(lengths.max())
     if low < 1 or high > longest:
         raise ValueError(

@@ -26,6 +26,7 @@ from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
+from resolvent.layers.recorded import replay
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
@@ -58,6 +59,7 @@ class Layer(Freezable, ABC):
     """
 
     starts_from_none = False  # whether `_sequence` takes None for the zero state
+    is_recordable = True  # whether a GPU may replay its pass as a graph; not where its state is as long as its input
     takes_half = False  # whether `_sequence` takes x in bfloat16, as autocast on a GPU gives it
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
@@ -157,6 +159,12 @@ class Layer(Freezable, ABC):
             return self._packed(x, start, state, lengths, dt, rate)
         if dt is not None or rate is not None:
             return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
+        if state is None and self.is_recordable and (found := replay(self, Layer._pass, x, lengths)) is not None:
+            return found
+        return self._pass(x, lengths, state)
+
+    def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:
+        """What `forward` does with checked inputs, in operations one by one."""
         if self.bidirectional and state is not None:
             raise ValueError(checks.no_streaming(self, "state"))
         if state is not None:

@@ -134,12 +134,14 @@ class DSS(Layer):
         return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=self._key(L))
 
     def _run_ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
-        """Each sequence with the kernel of its own length: one set of tables per sequence."""
-
-        def one(x: Tensor, L: Tensor) -> Tensor:
-            return siso.output(self._bank(L, back), x[None], self.dtype, delay=back)[0]
-
-        return torch.vmap(one)(x, lengths.to(x.device))
+        """Each sequence with the kernel of its own length: every channel of every sequence is a channel of one bank."""
+        b, l, d = x.shape
+        own = self._bank(lengths.to(x.device)[:, None, None], back)  # (b, d, n)
+        assert own.gain is not None
+        lam, weight, gain = (t.flatten(0, 1) for t in (own.lam, own.weight, own.gain))
+        bank = DiagonalBank(lam, weight, None if own.D is None else own.D.repeat(b), gain)
+        y = siso.output(bank, x.transpose(0, 1).reshape(1, l, b * d), self.dtype, delay=back)
+        return y.reshape(l, b, d).transpose(0, 1)
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         L = self._require_length("step")
@@ -177,7 +179,8 @@ class DSS(Layer):
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        z = join_parts(_limit_growth(growth, L), angle)
+        growth = _limit_growth(growth, L)  # of lengths (b, 1, 1): (b, d, n)
+        z = join_parts(growth, angle.expand_as(growth))
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
 

@@ -1,0 +1,187 @@
+"""One recorded pass: its input at a fixed place, its outputs and gradients where the graphs write them.
+
+Forwards and backwards are a graph each. What the backward pass needs of the forward one, its input among it, stays in
+the memory of the recording between the two, which so serves one pass at a time (`Lease`). The gradient of the output
+does not stay: passes of the same shape share its place. What is handed out is a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.ops.step.recorded import flatten, unflatten
+
+Call = Callable[[Tensor, Tensor | None], Any]  # (x, lengths) -> (y, state)
+enqueueing = threading.Lock()  # places are shared: copy in, replay and copy out are not to be mixed with another's
+_places: weakref.WeakValueDictionary[Any, Tensor] = weakref.WeakValueDictionary()
+
+
+class CudaGraph:
+    """Records `work` on one stream, into memory that all recordings share for what does not outlast a replay."""
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        numbers, before = generator.clone_state(), torch.cuda.current_stream(device)
+        own = _stream(device), _pool(device)
+        try:
+            with torch.cuda.graph(self.graph, stream=own[0], pool=own[1], capture_error_mode="thread_local"):
+                work()
+        except RuntimeError:
+            torch.cuda.set_stream(before)  # a capture that fails leaves neither its stream nor its memory
+            generator.graphsafe_set_state(numbers)  # its own still believes that it is being recorded
+            _leave_pool(device)
+            raise
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+    @staticmethod
+    def aside(work: Callable[[], None], device: torch.device) -> None:
+        """Run on the stream of recordings: handles, workspaces and kernels come into being outside of a graph."""
+        side = _stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            work()
+        torch.cuda.current_stream(device).wait_stream(side)
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+@cache
+def _pool(device: torch.device) -> Any:
+    return torch.cuda.graph_pool_handle()
+
+
+def _leave_pool(device: torch.device) -> None:
+    """Allocations go elsewhere again; the next recording has memory of its own."""
+    with suppress(RuntimeError):  # it has been left
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), _pool(device))
+    _pool.cache_clear()
+    _stream.cache_clear()
+
+
+GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
+
+
+class Lease:
+    """Held by the pass whose values a recording keeps for the way back; when it is gone the recording is free."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Recording:
+    """`call` on inputs like x and lengths; `trains`: with its way back to x and the parameters."""
+
+    def __init__(
+        self, call: Call, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter], trains: bool
+    ) -> None:
+        self.call, self.trains, device = call, trains, x.device
+        self.x = x.detach().clone(memory_format=torch.contiguous_format)
+        self.lengths = None if lengths is None else lengths.clone()
+        self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # whose version stays when x is filled
+        self.asked = [p for p in parameters if trains and p.requires_grad]
+        self.lease: Callable[[], Lease | None] = _nobody
+        self.outputs: list[Tensor] = []
+        self.form: Any = None
+        self.slope: Tensor | None = None  # of x
+        self.slopes: list[Tensor] = []  # of the parameters that have one
+        graph = GRAPHS[device.type]
+        graph.aside(self._forward, device)
+        self.g = _place("g", self.outputs[0])
+        if trains:
+            self.g.copy_(self.outputs[0].detach())  # any numbers, but none drawn: the user's random numbers stay
+            graph.aside(self._backward, device)
+        self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
+        self.outputs, self.slope, self.slopes = [], None, []
+        self.forward = graph(self._forward, device)
+        self.backward = graph(self._backward, device) if trains else None
+
+    def agrees(self, close: Callable[[Tensor, Tensor], bool]) -> bool:
+        """Whether the replays give what the calls themselves gave."""
+        self.forward.replay()
+        if self.backward is not None:
+            self.backward.replay()
+        found, want = [*self.outputs, *self._found()], self.want
+        del self.want
+        return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
+
+    def _found(self) -> list[Tensor]:
+        return self.slopes if self.slope is None else [self.slope, *self.slopes]
+
+    def _forward(self) -> None:
+        leaves: list[Any] = []
+        with torch.set_grad_enabled(self.trains):
+            self.form = flatten(self.call(self.leaf, self.lengths), leaves)
+        self.there = [leaf is not None for leaf in leaves]  # a layer of both directions has no state
+        self.outputs = [leaf for leaf in leaves if leaf is not None]
+        if not all(isinstance(t, Tensor) for t in self.outputs):
+            raise RuntimeError("its state holds something that is no tensor")
+
+    def _backward(self) -> None:
+        inputs = [*([self.leaf] if self.leaf.requires_grad else []), *self.asked]
+        with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
+            found = list(torch.autograd.grad(self.outputs[0], inputs, self.g, retain_graph=True, allow_unused=True))
+        self.slope = found.pop(0) if self.leaf.requires_grad else None
+        self.known = [g is not None for g in found]
+        self.slopes = [g for g in found if g is not None]
+
+    # -- replays ---------------------------------------------------------------------------------------------------
+
+    def is_free(self) -> bool:
+        return self.lease() is None
+
+    def take(self) -> Lease:
+        lease = Lease()
+        self.lease = weakref.ref(lease)
+        return lease
+
+    def release(self) -> None:
+        self.lease = _nobody
+
+    def run(self, x: Tensor, lengths: Tensor | None) -> list[Tensor]:
+        """y and the tensors of the last state."""
+        with enqueueing:
+            self.x.copy_(x)
+            if self.lengths is not None and lengths is not None:
+                self.lengths.copy_(lengths)
+            self.forward.replay()
+            return [t.detach().clone() for t in self.outputs]
+
+    def run_back(self, g: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
+        """The gradients of x and of the parameters that ask for one, from that of y."""
+        assert self.backward is not None
+        with enqueueing:
+            self.g.copy_(g)
+            self.backward.replay()
+            slope = None if self.slope is None else self.slope.clone()
+            known = iter(torch._foreach_mul(self.slopes, 1.0) if self.slopes else ())  # copies, in one call
+        return slope, [next(known) if there else None for there in self.known]
+
+    def join(self, outputs: Iterable[Tensor]) -> Any:
+        known = iter(outputs)
+        return unflatten(self.form, [next(known) if there else None for there in self.there])
+
+
+def _nobody() -> None:
+    return None
+
+
+def _place(name: str, like: Tensor) -> Tensor:
+    """A tensor like this one, shared by all recordings of its shape."""
+    key = name, like.shape, like.dtype, like.device
+    found = _places.get(key)
+    if found is None:
+        found = _places[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    return found

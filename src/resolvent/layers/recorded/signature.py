@@ -1,0 +1,81 @@
+"""What a recorded pass depends on besides the numbers in its tensors: a pass whose signature differs is another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
+
+SCALARS = (bool, int, float, str, type(None))
+KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
+UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training: another result at each call
+_known: dict[type[nn.Module], bool] = {}
+
+
+class Foreign(Exception):
+    """Somebody's own code is inside, which has to run."""
+
+
+def sign(module: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[tuple[Any, ...], list[nn.Parameter]] | None:
+    """The signature of module(x, lengths) and all parameters of the module; None where it cannot be recorded."""
+    if any(GLOBAL_HOOKS):
+        return None
+    marks: list[Any] = []
+    parameters: dict[int, nn.Parameter] = {}  # each once, however many names it has
+    try:
+        _read(module, marks, parameters)
+    except Foreign:
+        return None
+    records = torch.is_grad_enabled()
+    kind = x.device.type
+    marks += (x.shape, x.dtype, x.device, records and x.requires_grad, records)
+    marks += (None,) if lengths is None else (lengths.dtype, lengths.device)
+    marks += (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.get_float32_matmul_precision())
+    marks.append(torch.are_deterministic_algorithms_enabled())
+    return tuple(marks), list(parameters.values())
+
+
+def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Parameter]) -> None:
+    """Class, options and places of tensors of the module and all that it holds."""
+    own, kind = module.__dict__, type(module)
+    if not _is_known(kind) or any(own[name] for name in HOOKS):
+        raise Foreign
+    if module.training and issubclass(kind, UNSTEADY) and own.get("p") != 0:  # a dropout of nothing is steady
+        raise Foreign
+    if own.get("_tables") is not None:  # inside of `frozen()`, whose tables end with it
+        raise Foreign
+    marks.append(kind)
+    for name, value in own.items():
+        if type(value) in SCALARS:
+            marks.append(value)
+        elif isinstance(value, Tensor) or (callable(value) and not _is_steady(kind, name, value)):
+            raise Foreign
+    for p in own["_parameters"].values():
+        if p is None:
+            continue
+        if type(p) is not nn.Parameter:
+            raise Foreign
+        parameters[id(p)] = p
+        marks += (p.data_ptr(), p.shape, p.dtype, p.requires_grad)
+    for buffer in own["_buffers"].values():
+        if buffer is not None:
+            marks += (buffer.data_ptr(), buffer.shape, buffer.dtype)
+    for child in own["_modules"].values():
+        if child is not None:
+            _read(child, marks, parameters)
+
+
+def _is_steady(kind: type[nn.Module], name: str, value: Any) -> bool:
+    """Whether a function that an instance holds is a known one, and hides none of its class."""
+    home = getattr(value, "__module__", None) or "torch"
+    return home.partition(".")[0] in KNOWN and not callable(getattr(kind, name, None))
+
+
+def _is_known(kind: type[nn.Module]) -> bool:
+    found = _known.get(kind)
+    if found is None:
+        found = _known[kind] = kind.__module__.partition(".")[0] in KNOWN
+    return found

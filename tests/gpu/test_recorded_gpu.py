@@ -1,0 +1,130 @@
+"""Recorded passes of layers on a GPU: the numbers of the passes themselves, in loops as people write them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resolvent as rv
+from resolvent.layers.recorded import operation
+from resolvent.layers.recorded.operation import PATIENCE, without_recording
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "S4D": rv.S4D, "DSS": rv.DSS, "EMA": rv.EMA, "S4": rv.S4, "S5": rv.S5, "LRU": rv.LRU, "S6": rv.S6,
+    "RGLRU": rv.RGLRU, "L2RU": rv.L2RU, "Mamba": rv.Mamba, "S4D both ways": lambda d: rv.S4D(d, bidirectional=True),
+}  # fmt: skip
+CLOSE = 1e-4  # of kernels that add up in another order
+
+
+def _train(layer: nn.Module, half: bool, lengths: Tensor | None, steps: int = PATIENCE + 3) -> list[Tensor]:
+    """Values and all gradients of some steps; the loss of the last step stays alive, as in most loops."""
+    torch.manual_seed(1)
+    found, loss = [], None
+    for _ in range(steps):
+        x = torch.randn(4, 300, 32, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            y = layer(x, lengths=lengths)[0]
+            loss = (y.float() * y.float().cos()).sum()
+        loss.backward()
+        found += [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
+        layer.zero_grad(set_to_none=True)
+    return found
+
+
+def _count(layer: nn.Module) -> int:
+    return sum(len(kind.recordings) for kind in operation._known.get(layer, {}).values())
+
+
+def _far(found: Tensor, want: Tensor) -> float:
+    return float((found.double() - want.double()).norm() / want.double().norm().clamp_min(1e-30))
+
+
+@pytest.mark.parametrize("lengths", [None, [300, 17, 100, 256]], ids=["whole", "padded"])
+@pytest.mark.parametrize("half", [True, False], ids=["bf16", "float32"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_recorded_pass_has_the_numbers_of_the_pass(name: str, half: bool, lengths: Any) -> None:
+    torch.manual_seed(0)
+    layer = LAYERS[name](32).cuda()
+    own = None if lengths is None else torch.tensor(lengths, device="cuda")
+    with without_recording():
+        want = _train(layer, half, own)
+    found = _train(layer, half, own)
+    assert _count(layer) == 1
+    assert max(map(_far, found, want)) < (2e-2 if half else CLOSE)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_recording_cannot_give_is_run(name: str) -> None:
+    """A second way back, two passes at once, the gradient of a state, second derivatives; and nothing is kept alive."""
+    torch.manual_seed(0)
+    layer = LAYERS[name](32).cuda()
+    x = torch.randn(2, 200, 32, device="cuda", requires_grad=True)
+    for _ in range(PATIENCE + 1):
+        layer(x)[0].sum().backward()
+    assert _count(layer) == 1
+    y, state = layer(x)
+    with without_recording():
+        right, end = layer(x)
+    want = torch.autograd.grad(right.square().sum(), x, retain_graph=True)[0]
+    for _ in range(2):
+        assert _far(torch.autograd.grad(y.square().sum(), x, retain_graph=True)[0], want) < CLOSE
+    others = layer(x)[0], layer(2 * x)[0]
+    with without_recording():
+        apart = layer(x)[0], layer(2 * x)[0]
+    slopes = [torch.autograd.grad(a.square().sum() + b.square().sum(), x)[0] for a, b in (others, apart)]
+    assert _far(*slopes) < CLOSE
+    if state is not None:
+        ends = [torch.autograd.grad(_one(t).abs().sum(), x, retain_graph=True)[0] for t in (state, end)]
+        assert _far(*ends) < CLOSE
+    twice = []
+    for value in (y, right):
+        slope = torch.autograd.grad(value.square().sum(), x, create_graph=True)[0]
+        twice.append(torch.autograd.grad(slope.square().sum(), x)[0])
+    assert _far(*twice) < CLOSE
+    known = weakref.ref(layer)
+    del layer, y, state, right, end, others, apart, value
+    gc.collect()
+    assert known() is None
+
+
+def _one(state: Any) -> Tensor:
+    while not isinstance(state, Tensor):
+        state = next(iter(state.values())) if isinstance(state, dict) else state[0]
+    return state
+
+
+def test_steps_of_an_optimiser_are_seen() -> None:
+    torch.manual_seed(0)
+    layer = rv.S4D(16).cuda()
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=1e-2, fused=True)
+    x = torch.randn(3, 128, 16, device="cuda")
+    for _ in range(PATIENCE + 4):
+        loss = layer(x)[0].square().mean()
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    assert _count(layer) == 1
+    with without_recording():
+        want = layer(x)[0]
+    assert _far(layer(x)[0], want) < CLOSE
+
+
+def test_random_numbers_stay_the_users() -> None:
+    layer = rv.LRU(16).cuda()
+
+    def draw() -> Tensor:
+        torch.manual_seed(5)
+        for _ in range(PATIENCE + 2):
+            layer(torch.randn(2, 50, 16, device="cuda"))[0].sum().backward()
+        return torch.randn(4, device="cuda")
+
+    with without_recording():
+        want = draw()
+    assert torch.equal(draw(), want)
