@@ -19,6 +19,7 @@ from benchmarks.composed.modules import Contender, Stack, truth
 from benchmarks.gpu.case import clock, synchronise
 
 LIMIT = {torch.bfloat16: 3e-2, torch.float32: 1e-4}  # of values and gradients against float64, relative, by norm
+SETTLED = 6  # steps after which whatever is recorded has been: its memory is counted, what recording took is not
 TURN_MS = 60.0  # a turn holds as many runs as fit, and no fewer than three
 
 
@@ -113,13 +114,15 @@ def refusal(found: dict[str, float], setting: Setting) -> str | None:
 
 
 def peak_gb(work: Work) -> float | None:
-    """The most that a step allocates beyond what lay there before; None on a CPU."""
+    """The most that a step allocates beyond what lay there before the first; None on a CPU."""
     if work.setting.device.type != "cuda":
         return None
     gc.collect()
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
+    for _ in range(SETTLED):
+        work.step()
+    torch.cuda.reset_peak_memory_stats()
     work.step()
     torch.cuda.synchronize()
     return round((torch.cuda.max_memory_allocated() - before) / 1e9, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,6 +37,11 @@ class GRU(Layer):
     def _sequence(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        if torch.compiler.is_exporting() and isinstance(x.shape[1], torch.SymInt):
+            raise ValueError(
+                "GRU: torch.export writes torch.nn.GRU out step by step, so its length cannot be left open; export it "
+                "with a fixed length, or use `resolvent export`, whose recurrence is open."
+            )
         end = {}
         if self.conv is not None:
             x, end["conv"] = self.conv(x, state["conv"], lengths)

@@ -25,10 +25,9 @@ def impulse_response(system: System, when: Any) -> Tensor:
         >>> rv.analysis.impulse_response(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3).flatten()
         tensor([1.0000, 0.5000, 0.2500])
     """
-    checks.check_system("impulse_response", system)
-    if system.dt is not None:
-        return _discrete(system, checks.check_count("impulse_response", "when", when))
-    t = _times("impulse_response", system, when)
+    t = _read_when("impulse_response", system, when)
+    if isinstance(t, int):
+        return _discrete(system, t)
     if isinstance(system.A, Diagonal):
         return _modes(system, torch.exp(t[..., :, None] * system.A.lam[..., None, :]))
     flow = torch.linalg.matrix_exp(t[:, None, None] * system.A.dense()[..., None, :, :])  # (..., k, n, n)
@@ -43,14 +42,19 @@ def step_response(system: System, when: Any) -> Tensor:
         >>> rv.analysis.step_response(rv.System(0.5 * one, one, one, 0 * one, dt=1.0), 3).flatten()
         tensor([1.0000, 1.5000, 1.7500])
     """
-    checks.check_system("step_response", system)
-    if system.dt is not None:
-        return _discrete(system, checks.check_count("step_response", "when", when)).cumsum(-1)
-    t = _times("step_response", system, when)
+    t = _read_when("step_response", system, when)
+    if isinstance(t, int):
+        return _discrete(system, t).cumsum(-1)
     if isinstance(system.A, Diagonal):
         z = t[:, None] * system.A.lam[..., None, :]
         return _modes(system, t[:, None] * expm1_over(z)) + system.D[..., None]
     return (system.C[..., None, :, :] @ _integral(system, t)).movedim(-3, -1) + system.D[..., None]
+
+
+def _read_when(who: str, system: System, when: Any) -> int | Tensor:
+    """Steps of a discrete system, times of a continuous one."""
+    checks.check_system(who, system)
+    return _times(who, system, when) if system.dt is None else checks.check_count(who, "when", when)
 
 
 def _discrete(system: System, length: int) -> Tensor:

@@ -25,8 +25,8 @@ class Outputs(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layer(x)[0]
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        y: Tensor = self.layer(x, lengths=lengths)[0]
         return y
 
 
@@ -78,19 +78,29 @@ def _is_complex(value: Any) -> bool:
 
 
 def dynamic_export(subject: Subject) -> Finding | Skip:
-    """`torch.export` with open batch and length: the program's outputs at other sizes are the layer's."""
+    """`torch.export` with open batch and length, and with padding: the programs' outputs at other sizes are the
+    layer's."""
     if not subject.traits.open_lengths:
         return Skip("its graph depends on the length")
     model = Outputs(subject.build())
-    sizes = {0: Dim("batch", min=1, max=64), 1: Dim("length", min=2, max=4096)}
-    program = export(model, (subject.input(),), dynamic_shapes=(sizes,)).module()
-    found = []
-    with torch.no_grad():
-        for batch, length in ((subject.batch, subject.length), (2, 2), (5, min(64, subject.length))):
-            x = subject.input(length, batch)
-            found.append((program(x), model(x)))
-    got, want = zip(*found, strict=True)
-    return Finding(distance(list(got), list(want)), VALUES[subject.dtype])
+    batch, length = Dim("batch", min=1, max=64), Dim("length", min=2, max=4096)
+    open_sizes = {0: batch, 1: length}, {0: batch}
+    got, want = [], []
+    for count in (1, 2):  # x alone, and with lengths
+        given = _pad(subject, subject.batch, subject.length)[:count]
+        program = export(model, given, dynamic_shapes=open_sizes[:count]).module()
+        with torch.no_grad():
+            for sizes in ((subject.batch, subject.length), (2, 2), (5, min(64, subject.length))):
+                given = _pad(subject, *sizes)[:count]
+                got.append(program(*given))
+                want.append(model(*given))
+    return Finding(distance(got, want), VALUES[subject.dtype])
+
+
+def _pad(subject: Subject, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """x, and lengths of which the first is the whole one."""
+    x = subject.input(length, batch)
+    return x, (length - torch.arange(batch, device=x.device) % length).clamp(min=1)
 
 
 def meta(subject: Subject) -> Finding | Skip:
