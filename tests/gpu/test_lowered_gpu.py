@@ -134,7 +134,10 @@ def test_widths_activations_and_scaling(d: int, act: str, ads: str | None) -> No
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, BF16), (torch.float32, 1e-5)])
-@pytest.mark.parametrize(("d", "b", "l"), [(3, 128, 256), (2, 256, 1024), (2, 200, 1024), (3, 5, 77), (1, 1, 128)])
+@pytest.mark.parametrize(
+    ("d", "b", "l"),
+    [(3, 128, 256), (2, 256, 1024), (2, 200, 1024), (3, 5, 77), (1, 1, 128), (2, 256, 784), (3, 7, 261)],
+)
 def test_toeplitz_products(d: int, b: int, l: int, dtype: torch.dtype, tolerance: float) -> None:
     k = torch.randn(d, l, device="cuda") / l**0.5
     x, g = (torch.randn(d, b, l, device="cuda").to(dtype) for _ in range(2))
@@ -177,7 +180,7 @@ def test_any_length(l: int) -> None:
 def test_fused_kernels(act: str, final: str, sigma: str | None, dtype: torch.dtype, learn: bool, still: bool) -> None:
     triton = fused._triton()
     assert triton is not None
-    d, b, l, tolerance = 48, 3, 128 if still else 77, BF16 if dtype == torch.bfloat16 else 1e-5
+    d, b, l, tolerance = 48, 3, (77, 128)[learn], BF16 if dtype == torch.bfloat16 else 1e-5
     y, r, g = (torch.randn(d, b, l, device="cuda").to(dtype) for _ in range(3))
     g = g[:, :, :1].expand(d, b, l) if still else g  # what a mean over time hands back
     W, Wa = (torch.randn(d, d, device="cuda") / d**0.5 for _ in range(2))

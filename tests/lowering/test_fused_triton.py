@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from helpers import assert_close
@@ -63,7 +64,7 @@ def compare(y: Tensor, r: Tensor | None, g: Tensor, w: Weights) -> None:
     ],
 )
 def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> None:
-    g = torch.randn(d, b, 1).expand(d, b, l) if l == 64 else torch.randn(d, b, l)
+    g = torch.randn(d, b, 1).expand(d, b, l) if l in (33, 64) else torch.randn(d, b, l)  # of a mean over time
     compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
 
 
@@ -118,17 +119,19 @@ def test_entry() -> None:
     compare(x.permute(2, 0, 1), None, torch.randn(16, 2, 9), weights(16, 3, ("none", "none", None), entry=True))
 
 
-@pytest.mark.parametrize("b", [32, 21])
+@pytest.mark.parametrize(("b", "l"), [(32, 64), (21, 64), (32, 52), (5, 17), (3, 47)])
 @pytest.mark.parametrize("fine", [False, True])
-def test_toeplitz_products(b: int, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tiles and a broken one; tables whole, and as the two halves that float32 takes on matrix units."""
+def test_toeplitz_products(b: int, l: int, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tiles and broken ones, rows that start anywhere; tables whole, and as the two halves that float32 takes on
+    matrix units."""
     for name in ("SIZE", "ROWS", "DEPTH", "FINE_DEPTH"):
         monkeypatch.setattr(toeplitz_triton, name, 16)
     monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
-    x, g, k = torch.randn(2, b, 64), torch.randn(2, b, 64), torch.randn(2, 64)
-    ahead, back = toeplitz_triton.tables(k, torch.float32, 16, fine)
+    x, g, k = torch.randn(2, b, l), torch.randn(2, b, l), torch.randn(2, l)
+    ahead, back = toeplitz_triton.tables(F.pad(k, (0, -l % 16)), torch.float32, 16, fine)
     want = toeplitz._tables(k, torch.float32, 16)
-    assert_close((toeplitz._whole(ahead), toeplitz._whole(back)), want)
+    read = toeplitz._read_table
+    assert_close((read(ahead, l, last=True), read(back, l, last=False)), want)
     y, gx = toeplitz.forward_product(x, want[0]), toeplitz.adjoint_product(g, want[1])
     assert_close(toeplitz_triton.product(x, ahead, back=False), y)
     assert_close(toeplitz_triton.product(g, back, back=True), gx)

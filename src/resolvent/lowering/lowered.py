@@ -317,8 +317,7 @@ def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
     if length > LONGEST.get(dtype, length):
         cost = BLOCKS[dtype][dense]
         return min(cost, key=lambda T: -(-length // T) * T * cost[T])
-    size = SLICE["cuda"]
-    return -(-length // size) * size if dtype == torch.float32 else length
+    return max(length, SLICE["cuda"]) if dtype == torch.float32 else length
 
 
 def run_block(block: p.Skip, x: Tensor, layer: Filter | Recurrence) -> Tensor:

@@ -163,7 +163,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     G, g_d, g_b, UNIT, RSTD, FIRST, LAST, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
     d: tl.constexpr, c: tl.constexpr,
     ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
-    FLAT: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr,
+    FLAT: tl.constexpr, WHOLE: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr,
     BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     rows, ch = tl.arange(0, BD), tl.arange(0, BC)
@@ -189,7 +189,10 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         rstd = tl.load(RSTD + cols, mask=live, other=0.0)
         if FLAT:
             g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
-        else:  # the same at every step of a sequence, of which a tile holds one
+        elif not WHOLE:  # the same at every step of a sequence
+            place = G + rows.to(tl.int64)[:, None] * g_d + (cols // l)[None, :] * g_b
+            g = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+        else:  # of which a tile holds one
             first = tile * BM // l
             one = tl.load(G + first * g_b + rows.to(tl.int64) * g_d, mask=rows < d, other=0.0)
             g = tl.zeros((BD, BM), dtype=tl.float32) + one.to(tl.float32)[:, None]

@@ -9,7 +9,7 @@ skips the causal half, and the matrices of all slices are pieces of one table of
     ∂k_s    = sum of ∂ahead where n - i + l - T = s,    ∂ahead[:, r:r+e]' = sum over slices of x[:e]' ∂y[a:e]
 
 Products accumulate in float32 at least. The first slice takes what T does not divide. On a GPU `toeplitz_triton` does
-the same in one launch where shapes allow.
+the same in one launch, with tables that reach to the end of the last slice.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toe
 def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]:
     quick = triton_module(KERNELS) if kernel.is_cuda else None
     if quick is not None:
-        fine = dtype == torch.float32 and quick.takes(kernel, T, kernel.shape[-1], dtype)
-        found: tuple[Tensor, Tensor] = quick.tables(kernel, dtype, T, fine)
+        served = quick.takes(kernel, T, dtype)
+        whole = F.pad(kernel, (0, -kernel.shape[-1] % T)) if served else kernel  # its kernels run whole slices
+        found: tuple[Tensor, Tensor] = quick.tables(whole, dtype, T, served and dtype == torch.float32)
         return found
     windows = F.pad(kernel.to(dtype), (T - 1, 0)).unfold(-1, T, 1)  # (d, l, T), [i, n] = k_{i + n - T + 1}
     return windows.flip(1).mT.contiguous(), windows.flip(2).mT.contiguous()
@@ -110,8 +111,8 @@ def tell(x: Tensor, l: int, dtype: torch.dtype) -> None:
         left_to_torch(x, op, ABSENT)
     elif dtype not in (torch.bfloat16, torch.float32):
         left_to_torch(x, op, str(dtype), logging.INFO)
-    elif l % SLICE["cuda"]:
-        left_to_torch(x, op, f"lengths that {SLICE['cuda']} does not divide")
+    elif l < SLICE["cuda"]:
+        left_to_torch(x, op, f"fewer than {SLICE['cuda']} steps")
     elif not x.is_contiguous():
         left_to_torch(x, op, "inputs whose numbers do not lie side by side")
 
@@ -119,11 +120,13 @@ def tell(x: Tensor, l: int, dtype: torch.dtype) -> None:
 def is_served(like: Tensor, l: int, dtype: torch.dtype) -> bool:
     """Whether products of l steps in `dtype` run in the GPU's own kernels on the device of `like`."""
     quick = triton_module(KERNELS) if like.is_cuda else None
-    return quick is not None and bool(quick.takes(like, min(SLICE["cuda"], l), l, dtype))
+    return quick is not None and bool(quick.takes(like, min(SLICE["cuda"], l), dtype))
 
 
-def _whole(table: Tensor) -> Tensor:
-    return table if table.dim() == 3 else table.sum(0)
+def _read_table(table: Tensor, l: int, last: bool) -> Tensor:
+    """(d, T, l) of a table that may be the sum of two, and reach to the end of a slice: its first or last l columns."""
+    table = table if table.dim() == 3 else table.sum(0)
+    return table[..., table.shape[-1] - l :] if last else table[..., :l]
 
 
 def slices(l: int, T: int) -> list[tuple[int, int]]:
@@ -134,12 +137,12 @@ def slices(l: int, T: int) -> list[tuple[int, int]]:
 
 def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
     """y = x M; no graph is recorded."""
-    T, l = ahead.shape[-2:]
+    T, l = ahead.shape[-2], x.shape[-1]
     quick = _quick(x, T)
     if quick is not None:
         found: Tensor = quick.product(x, ahead, back=False)
         return found
-    y, ahead = torch.empty_like(x), _whole(ahead)
+    y, ahead = torch.empty_like(x), _read_table(ahead, l, last=True)
     for a, e in slices(l, T):
         r = l - T - a
         torch.bmm(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, out=y[:, :, a:e])
@@ -148,12 +151,12 @@ def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
 
 def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Tensor:
     """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
-    T, l = back.shape[-2:]
+    T, l = back.shape[-2], gy.shape[-1]
     quick = _quick(gy, T)
     if quick is not None:
         found: Tensor = quick.product(gy, back, back=True, onto=onto)
         return found
-    gx, back = torch.empty_like(gy) if onto is None else onto, _whole(back)
+    gx, back = torch.empty_like(gy) if onto is None else onto, _read_table(back, l, last=False)
     for a, e in slices(l, T):
         M, part = back[:, : e - a, : l - a].mT, gx[:, :, a:e]
         if onto is None:

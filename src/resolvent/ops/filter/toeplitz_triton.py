@@ -1,7 +1,8 @@
-"""The products of `toeplitz` on a GPU in one launch each, for bf16 and float32, whole slices and any batch.
+"""The products of `toeplitz` on a GPU in one launch each, for bf16 and float32, any length and any batch.
 
 Slices of one channel run side by side, the longest first, so that its rows and its table, which is small because slices
-are short, are read from memory once. `serves` tells what is taken; anything else is left to torch's batched products.
+are short, are read from memory once. Tables reach to the end of the last slice, which x need not fill. `serves` tells
+what is taken; anything else is left to torch's batched products.
 
 Matrix units keep eleven binary digits of a float32. A float32 table is therefore two, (2, d, T, l): its values so
 rounded, and what they lack; a product of two such sums, in three parts, has the accuracy of float32.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -27,13 +29,13 @@ FINE_DEPTH, FINE_WARPS, FINE_STAGES = 32, 8, 2  # in float32
 
 
 def serves(x: Tensor, size: int) -> bool:
-    """Whole slices, and a GPU that copies tiles by descriptor."""
-    return x.is_contiguous() and x.shape[1] > 0 and takes(x, size, x.shape[2], x.dtype)
+    """Slices of the one size, and a GPU that copies tiles by descriptor."""
+    return x.is_contiguous() and x.shape[1] > 0 and takes(x, size, x.dtype)
 
 
-def takes(like: Tensor, size: int, l: int, dtype: torch.dtype) -> bool:
-    """Whether products of that length in `dtype` run here, on the device of `like`."""
-    fits = dtype in (torch.bfloat16, torch.float32) and size == SIZE and l % SIZE == 0
+def takes(like: Tensor, size: int, dtype: torch.dtype) -> bool:
+    """Whether products in `dtype` of slices of that size run here, on the device of `like`."""
+    fits = dtype in (torch.bfloat16, torch.float32) and size == SIZE
     return fits and like.is_cuda and chip.serves(like.device) and _is_proven(like, dtype)
 
 
@@ -57,7 +59,7 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
     x = (torch.arange(2 * 3 * l, device=device, dtype=torch.float64) * 0.37).sin().view(2, 3, l)
     kernel = (torch.arange(2 * l, device=device, dtype=torch.float64) * 0.11).cos().view(2, l)
     ahead, back = tables(kernel, dtype, SIZE, fine)
-    M = torch.nn.functional.pad(kernel, (l - 1, 0)).unfold(-1, l, 1).flip(1)
+    M = F.pad(kernel, (l - 1, 0)).unfold(-1, l, 1).flip(1)
     low = x.to(dtype)
     found = [(product(low, ahead, back=False), x @ M), (product(low, back, back=True), x @ M.mT)]
     if not fine:
@@ -68,21 +70,28 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:
-    """x M, or with `back` x M', from a table (d, T, l) or (2, d, T, l); added to `onto` in place where it is given."""
+    """x M, or with `back` x M', from a table (d, T, L) or (2, d, T, L) of l rounded up to whole slices; added to `onto`
+    in place where it is given."""
     d, b, l = x.shape
     fine = table.dim() == 4
     depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
     if chip.capacity(x) < 227:
         warps = 8  # matrix units that take their numbers from registers want more threads to hold them
     out = torch.empty_like(x) if onto is None else onto
-    rows = TensorDescriptor.from_tensor(x.view(d * b, l), [ROWS, depth])
-    columns = TensorDescriptor.from_tensor(table.view(-1, l), [SIZE, depth])
+    rows = TensorDescriptor.from_tensor(_align(x).flatten(0, 1), [ROWS, depth])
+    columns = TensorDescriptor.from_tensor(table.view(-1, table.shape[-1]), [SIZE, depth])
     with on_device(x):
-        product_kernel[(d * triton.cdiv(b, ROWS) * (l // SIZE),)](
-            rows, columns, out, b, l, d, BACK=back, ONTO=onto is not None, EVEN=b % ROWS == 0, FINE=fine,
-            BB=ROWS, BT=SIZE, BK=depth, num_warps=warps, num_stages=stages,
+        product_kernel[(d * triton.cdiv(b, ROWS) * triton.cdiv(l, SIZE),)](
+            rows, columns, out, b, l, d, BACK=back, ONTO=onto is not None, EVEN=b % ROWS == 0, WHOLE=l % SIZE == 0,
+            FINE=fine, BB=ROWS, BT=SIZE, BK=depth, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
+
+
+def _align(x: Tensor) -> Tensor:
+    """x, or a copy with zeros after each row: a descriptor wants rows that start at multiples of sixteen bytes."""
+    step = 16 // x.element_size()
+    return F.pad(x, (0, -x.shape[-1] % step)) if x.shape[-1] % step or x.data_ptr() % 16 else x
 
 
 def tables(kernel: Tensor, dtype: torch.dtype, T: int, fine: bool = False) -> tuple[Tensor, Tensor]:
@@ -99,13 +108,13 @@ def tables(kernel: Tensor, dtype: torch.dtype, T: int, fine: bool = False) -> tu
 def kernel_gradient(x: Tensor, gy: Tensor) -> Tensor:
     """∂k (d, l) in float32: products of every pair of slices at one distance, then sums along their diagonals."""
     d, b, l = x.shape
-    n = l // SIZE
+    n = triton.cdiv(l, SIZE)
     pairs = torch.empty((d, n, SIZE, SIZE), dtype=torch.float32, device=x.device)
     sums = torch.empty((d, n, 2 * SIZE), dtype=torch.float32, device=x.device)
     with on_device(x):
-        gradient_kernel[(d * n,)](x, gy, pairs, b, l, n, BT=SIZE, BB=64, num_warps=8, num_stages=3)
+        gradient_kernel[(d * n,)](x, gy, pairs, b, l, n, WHOLE=l % SIZE == 0, BT=SIZE, BB=64, num_warps=8, num_stages=3)
         diagonal_kernel[(d * n,)](pairs, sums, BT=SIZE, num_warps=4)
     early, late = sums.view(d, n, 2, SIZE).unbind(2)  # lags q T - T + j and q T + j
     found = late.clone()
     found[:, :-1] += early[:, 1:]
-    return found.reshape(d, l)
+    return found.reshape(d, n * SIZE)[:, :l]

@@ -15,25 +15,27 @@ def _coarse(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def product_kernel(  # type: ignore[no-untyped-def]
-    X, TABLE, OUT, b, l, d, BACK: tl.constexpr, ONTO: tl.constexpr, EVEN: tl.constexpr, FINE: tl.constexpr,
-    BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
+    X, TABLE, OUT, b, l, d, BACK: tl.constexpr, ONTO: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
+    FINE: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, l) are tensor descriptors.
+    """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, L) are tensor descriptors, L = l rounded up to
+    whole slices; beyond its end X is read as zeros. EVEN: b is a multiple of BB; WHOLE: L = l.
 
     With FINE, float32: TABLE (2 d T, l) holds its values coarse, then what they lack. A number is the sum of two that
     a matrix unit takes exactly, and three of the four products make up float32; the last is below its rounding.
     """
-    slices, tiles = l // BT, tl.cdiv(b, BB)
+    slices, tiles = tl.cdiv(l, BT), tl.cdiv(b, BB)
+    L = slices * BT
     pid = tl.program_id(0)
     c, rest = pid // (slices * tiles), pid % (slices * tiles)
     i, first_row = rest // tiles, (rest % tiles) * BB
     row = c * b + first_row
-    if BACK:  # outputs [a, a + T) from inputs [a, l), rows 0 .. of the table: the first slice is the longest
+    if BACK:  # outputs [a, a + T) from inputs [a, L), rows 0 .. of the table: the first slice is the longest
         a = i * BT
-        first, shift, count = a, -a, l - a
+        first, shift, count = a, -a, L - a
     else:  # from inputs [0, a + T), the last rows of the table: the last slice is the longest
         a = (slices - 1 - i) * BT
-        first, shift, count = 0, l - BT - a, a + BT
+        first, shift, count = 0, L - BT - a, a + BT
     acc = tl.zeros((BB, BT), dtype=tl.float32)
     for k in tl.range(first, first + count, BK):
         x = X.load([row, k])
@@ -45,9 +47,11 @@ def product_kernel(  # type: ignore[no-untyped-def]
             acc = tl.dot(coarse, t.T, acc, input_precision="tf32")
         else:
             acc = tl.dot(x, t.T, acc)
-    rows = row + tl.arange(0, BB)
-    at = OUT + rows.to(tl.int64)[:, None] * l + a + tl.arange(0, BT)[None, :]
+    rows, steps = row + tl.arange(0, BB), a + tl.arange(0, BT)
+    at = OUT + rows.to(tl.int64)[:, None] * l + steps[None, :]
     live = None if EVEN else (first_row + tl.arange(0, BB) < b)[:, None]
+    if not WHOLE:
+        live = (first_row + tl.arange(0, BB) < b)[:, None] & (steps < l)[None, :]
     if ONTO:
         acc += tl.load(at, mask=live).to(tl.float32)
     tl.store(at, acc.to(OUT.dtype.element_ty), mask=live)
@@ -74,7 +78,7 @@ def table_kernel(K, AHEAD, BACK, l, T, FINE: tl.constexpr, BL: tl.constexpr):  #
 
 @triton.jit
 def gradient_kernel(  # type: ignore[no-untyped-def]
-    X, GY, PAIRS, b, l, n, BT: tl.constexpr, BB: tl.constexpr
+    X, GY, PAIRS, b, l, n, WHOLE: tl.constexpr, BT: tl.constexpr, BB: tl.constexpr
 ):
     """PAIRS[c, q, s, t] = sum over slices p and sequences of x[p T + s] gy[(p + q) T + t], the nearest pairs first."""
     pid = tl.program_id(0)
@@ -86,9 +90,13 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     for step in tl.range(0, (n - q) * chunks):
         p, first = step // chunks, (step % chunks) * BB
         live = (first + sequence < b)[:, None]
+        late = live
+        if not WHOLE:
+            live = live & (p * BT + s < l)[None, :]
+            late = late & ((p + q) * BT + s < l)[None, :]
         at = base + (first + sequence)[:, None] * l + p * BT + s[None, :]
         x = tl.load(X + at, mask=live, other=0.0)
-        g = tl.load(GY + at + q * BT, mask=live, other=0.0)
+        g = tl.load(GY + at + q * BT, mask=late, other=0.0)
         acc = tl.dot(tl.trans(x), g, acc)
     out = pid.to(tl.int64) * BT * BT + s[:, None] * BT + s[None, :]
     tl.store(PAIRS + out, acc)
