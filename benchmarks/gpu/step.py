@@ -79,7 +79,7 @@ class StepCase:
 
     @property
     def timings(self) -> Sequence[Timing]:
-        least, usual = costs(self.kind.split()[0], self.size), self.kind if self.size == Size() else ""
+        least, usual = costs(self.kind.split()[0], self.size), "" if self.size in (FAR, DIGITS) else self.kind
         goal = GOAL.get(usual, GOALS_ELSEWHERE.get((self.kind, self.size)))
         return [Timing("step", "step", least, goal, QUOTED.get(usual, ""), self.size.b)]
 

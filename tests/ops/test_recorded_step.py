@@ -187,3 +187,76 @@ def test_forms_of_states() -> None:
     assert len(leaves) == 4
     assert_close(recorded.unflatten(form, leaves), value)
     assert type(recorded.unflatten(form, leaves)[1]["a"]) is list
+
+
+def _copy_state(state: Any) -> Any:
+    leaves: list[Tensor] = []
+    form = recorded.flatten(state, leaves)
+    return recorded.unflatten(form, [t.clone() for t in leaves])
+
+
+def _halve(state: Any) -> None:
+    _leaves(state)[0].mul_(0.5)
+
+
+def _follow(step: Callable[..., Any], start: Any, x: Tensor) -> list[Any]:
+    """Outputs and states of a stream whose state is handed back in every way that people have."""
+    found: list[Any] = []
+    one = other = start
+    for k, x_t in enumerate(x):
+        y, one = step(x_t, one)
+        found += [y.clone(), _copy_state(one)]  # RG-LRU's output is its state
+        if k % 5 == 1:  # another stream in between
+            y, other = step(2 * x_t, other)
+            found.append(y)
+        if k % 7 == 3:
+            one = _copy_state(one)
+        if k % 11 == 6:
+            _halve(one)
+        if k % 13 == 8:  # back to an older state
+            one = found[-9] if not isinstance(found[-9], Tensor) or found[-9].shape != y.shape else found[-10]
+    return found
+
+
+@pytest.mark.parametrize("layer", [S5(4, 6), RGLRU(4), S6(4, 3)], ids=lambda layer: type(layer).__name__)
+def test_a_stream_that_goes_on_copies_its_input_alone(layer: Layer, graphs: type[StandIn]) -> None:
+    layer = copy.deepcopy(layer).double()
+    x = torch.randn(40, 2, 4, dtype=torch.float64)
+    with torch.no_grad(), layer.frozen():
+        want = _follow(layer._step_long, layer.initial_state(2), x)
+        assert_close(_follow(layer.step, layer.initial_state(2), x), want, dtype=torch.float64)
+        assert graphs.made == 1
+        _, state = layer.step(x[0], layer.initial_state(2))
+        own = layer._tables[recorded.LAST].made.given[1]
+        lies = own.data_ptr(), own.clone()
+        first, kept = _leaves(state)[0], _copy_state(state)
+        assert torch.equal(own, first)  # where the next launch reads it
+        y, _ = layer.step(x[1], state)
+        assert own.data_ptr() == lies[0]
+        assert not torch.equal(own, lies[1])
+        assert_close(y, layer._step_long(x[1], kept)[0], dtype=torch.float64)
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    leaves: list[Tensor] = []
+    recorded.flatten(state, leaves)
+    return leaves
+
+
+def test_a_stream_in_inference_mode(graphs: type[StandIn]) -> None:
+    """Nobody counts what is written there: its state is copied at every step."""
+    layer, x = LRU(4, 3).double(), torch.randn(9, 2, 4, dtype=torch.float64)
+    found = []
+    with torch.inference_mode(), layer.frozen():
+        state = layer.initial_state(2)
+        for x_t in x:
+            y, state = layer.step(x_t, state)
+            found.append(y)
+            state.mul_(0.5)
+    assert graphs.made == 1
+    want, state = [], layer.initial_state(2)
+    for x_t in x:
+        y, state = layer._step_long(x_t, state)
+        want.append(y)
+        state = state * 0.5
+    assert_close(torch.stack(found).clone(), torch.stack(want), dtype=torch.float64)

@@ -57,7 +57,7 @@ def test_one_run_tells_everything(run: Run, capsys: pytest.CaptureFixture[str]) 
         eager = row["others"]["eager"]
         assert eager["ratio"] == pytest.approx(eager["ms"] / row["ms"], rel=0.05)
     output = capsys.readouterr().out
-    assert "25 ms met" in output or "25 ms missed" in output
+    assert "18 ms met" in output or "18 ms missed" in output
     assert "peer accelerated-scan (CUDA): not there" in output
 
 

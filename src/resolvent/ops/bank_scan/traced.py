@@ -54,11 +54,11 @@ def _scan(
             y, end, kept = kernels.run(tables, x, None, lengths)
             return y, end, *tables[:3], kept.rows
         y, end = run_by_torch(plan, x, None, lengths, parameters)
-    idle = [torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in _kept(parameters, x, plan)]
+    idle = [torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in _lay_out_kept(parameters, x, plan)]
     return y.contiguous(), end.contiguous(), idle[0], idle[1], idle[2], idle[3]
 
 
-def _kept(parameters: list[Tensor], x: Tensor, plan: Plan) -> list[Tensor]:
+def _lay_out_kept(parameters: list[Tensor], x: Tensor, plan: Plan) -> list[Tensor]:
     """Tables and rows, without values."""
     like, T, (b, l, d) = parameters[3], plan.T, x.shape
     n = like.shape[1]
@@ -71,7 +71,7 @@ def _kept(parameters: list[Tensor], x: Tensor, plan: Plan) -> list[Tensor]:
 
 @_scan.register_fake
 def _(parameters: list[Tensor], x: Tensor, lengths: Tensor | None, *how: Any) -> Made:
-    ahead, back, whole, rows = _kept(parameters, x, _plan(parameters[0], *how))
+    ahead, back, whole, rows = _lay_out_kept(parameters, x, _plan(parameters[0], *how))
     b, _, d = x.shape
     return x.new_empty(x.shape), whole.new_empty(b, d, ahead.shape[2] - ahead.shape[1]), ahead, back, whole, rows
 

@@ -3,14 +3,16 @@
 A step of a small batch is microseconds of work, and naming its kernels one by one takes the host ten times as long.
 What comes in the same shapes for the second time is recorded, compared once with the step as it was, and replayed from
 then on: one copy of all inputs, one launch, one copy of all outputs, so that a state that was returned stays what it
-is. What cannot be recorded, or differs, is named once in the log and runs as ever.
+is. A replay leaves its last state where the next one reads it: a stream that hands back the state that it was given
+last, untouched, copies its input alone. What cannot be recorded, or differs, is named once in the log and runs as ever.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from resolvent.ops.step.operation import is_unwatched
 from resolvent.runtime.dispatch import is_forced
 
 KEY = "recorded steps"  # in the tables of `frozen()`
+LAST = "last recorded step"  # there too
 MOST = 8  # shapes that are remembered: a state that grows never comes again
 ALIGNED = 16  # bytes: where an output starts
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of a replay to the step itself, by the largest value; else HALF
@@ -30,6 +33,7 @@ Form = Any  # None for a leaf, else (kind, keys or None, forms)
 Place = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # dtype, shape, strides and first element of an output
 log = logging.getLogger("resolvent")
 _recording: list[bool] = []  # one at a time: a model's step holds those of its layers
+_places = threading.Lock()  # copies in and out and the launch between them are one thing
 
 
 class CudaGraph:
@@ -57,10 +61,11 @@ GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
 
 
 class Recording:
-    """One call of given shapes: its inputs and outputs at fixed places."""
+    """One call of given shapes: its inputs and outputs at fixed places; `chained`: all outputs but the first are the
+    next call's inputs but the first."""
 
-    def __init__(self, call: Call, given: list[Tensor]) -> None:
-        self.given = [t.clone() for t in given]
+    def __init__(self, call: Call, given: list[Tensor], chained: bool = False) -> None:
+        self.given, self.chained = [t.clone() for t in given], chained
         self.flat: Tensor | None = None  # all outputs side by side, in the dtype of the first
         self.call = call
         self.places: list[Place] = []
@@ -74,9 +79,13 @@ class Recording:
             raise RuntimeError("a state holds something that is no tensor")
         if self.flat is None:
             self._lay_out(outputs)
+            self.chained = self.chained and _alike(outputs[1:], self.given[1:])
         assert self.flat is not None
         for t, place in zip(outputs, self._views(self.flat), strict=True):
             place.copy_(t)
+        if self.chained:
+            for t, place in zip(self._views(self.flat)[1:], self.given[1:], strict=True):
+                place.copy_(t)
 
     def _lay_out(self, outputs: list[Tensor]) -> None:
         end = 0
@@ -95,32 +104,84 @@ class Recording:
         ]
 
     def __call__(self, given: list[Tensor]) -> Any:
+        with _places:
+            if len(given) > FEW:
+                torch._foreach_copy_(self.given, given)
+            else:
+                for own, t in zip(self.given, given, strict=True):
+                    own.copy_(t)
+            return unflatten(self.form, self.launch()[0])
+
+    def launch(self) -> tuple[list[Tensor], Tensor]:
+        """The outputs of what lies at the places of the inputs, and the tensor that they are parts of."""
         assert self.flat is not None
-        if len(given) > FEW:
-            torch._foreach_copy_(self.given, given)
-        else:
-            for own, t in zip(self.given, given, strict=True):
-                own.copy_(t)
         self.graph.replay()
-        return unflatten(self.form, self._views(self.flat.clone()))
+        flat = self.flat.clone()
+        return self._views(flat), flat
+
+
+class _Last(NamedTuple):
+    """The last step of a stream: the state that it returned, and all that a next one must have in common with it."""
+
+    made: Recording
+    state: Any
+    leaves: list[Tensor]
+    flat: Tensor  # their memory, whose version tells whether somebody wrote there
+    how: Any  # under which autocast
+
+    def holds(self, state: Any) -> bool:
+        """Whether it is that state: a tensor itself, or one of the same tensors."""
+        if type(state) is Tensor:
+            return state is self.state
+        leaves: list[Any] = []
+        flatten(state, leaves)
+        return len(leaves) == len(self.leaves) and all(a is b for a, b in zip(leaves, self.leaves, strict=True))
 
 
 def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> Any:
     """run(x, state) by its recording; None where there is none. `tables` are those of `frozen()`, or None outside."""
     if tables is None or type(x) is not Tensor:
         return None
-    kind, given = x.device.type, [x]
-    if kind not in GRAPHS:
+    kind = x.device.type
+    if kind not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(x):
         return None
+    how, last = _autocast(kind), tables.get(LAST)
+    if last is not None and last.holds(state):
+        with _places:
+            if _goes_on(tables, last, x, how):
+                last.made.given[0].copy_(x)
+                return _hand_out(tables, last.made, how)
+    given = [x]
     form = flatten(state, given)
-    name = _name(form, given, _autocast(kind))
-    if name is None or is_forced() or not _is_free(x) or not is_unwatched(*given):
+    name = _name(form, given, how)
+    if name is None or not is_unwatched(*given):
         return None
     known: dict[Any, Any] = tables.setdefault(KEY, {})
     found = known.get(name)
     if found is None:
-        found = _remember(known, name, lambda own: run(own[0], unflatten(form, own[1:])), given)
-    return found(given) if found else None
+        found = _remember(known, name, lambda own: run(own[0], unflatten(form, own[1:])), given, chained=True)
+    if not found:
+        return None
+    with _places:
+        torch._foreach_copy_(found.given, given)
+        return _hand_out(tables, found, how)
+
+
+def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
+    """Whether the state that the stream handed back still lies, as it was, where the recording reads it."""
+    own = last.made.given[0]
+    if x.shape != own.shape or x.dtype is not own.dtype or x.device != own.device or how != last.how:
+        return False
+    return tables.get(LAST) is last and last.flat._version == 0
+
+
+def _hand_out(tables: dict[str, Any], made: Recording, how: Any) -> Any:
+    """What a launch gives, remembered for the next step; not in inference mode, where nobody counts what is written."""
+    leaves, flat = made.launch()
+    found = unflatten(made.form, leaves)
+    goes_on = made.chained and not flat.is_inference()
+    tables[LAST] = _Last(made, found[1], leaves[1:], flat, how) if goes_on else None
+    return found
 
 
 def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], Any], given: list[Tensor]) -> Any:
@@ -172,7 +233,11 @@ def _build(form: Form, leaves: Iterator[Any]) -> Any:
     return dict(zip(keys, parts, strict=True)) if kind is dict else kind(parts)
 
 
-def _remember(known: dict[Any, Any], name: Any, call: Call, given: list[Tensor]) -> Any:
+def _alike(some: list[Tensor], others: list[Tensor]) -> bool:
+    return [(t.shape, t.dtype) for t in some] == [(t.shape, t.dtype) for t in others]
+
+
+def _remember(known: dict[Any, Any], name: Any, call: Call, given: list[Tensor], chained: bool = False) -> Any:
     """Seen once: None, so that the next time it is recorded; then the recording, or False."""
     if name not in known:
         known[name] = None
@@ -182,7 +247,7 @@ def _remember(known: dict[Any, Any], name: Any, call: Call, given: list[Tensor])
     _recording.append(True)
     try:
         with torch.inference_mode(False), torch.no_grad():
-            made = Recording(call, given)
+            made = Recording(call, given, chained)
             right = _agrees(made(given), call(given))
         known[name] = made if right else False
         why = "its replay gives other numbers"
