@@ -172,10 +172,10 @@ def config(layer: Any = None) -> ModelConfig:
     return replace(robustness("s4"), d_model=4, layers=1, block=block)
 
 
-def asked(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch, part: Any = lowered) -> Any:
+def asked(model: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`serving` for a tensor that lies on a GPU, as far as it can be told here."""
-    monkeypatch.setattr(part, "is_plain", lambda _: True)
-    return part.serving(model, x, None)
+    monkeypatch.setattr(lowered, "is_plain", lambda _: True)
+    return lowered.serving(model, x, None)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_long_attention_says_so(said: Callable[[], list[str]], monkeypatch: pyte
     monkeypatch.setattr(forms, "LONGEST", {forms.mega: 32})
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda kind: HALF)
-    assert asked(model, claimed(2, 32, 3, dtype=torch.float32), monkeypatch, forms) is not None
+    assert asked(model, claimed(2, 32, 3, dtype=torch.float32), monkeypatch) is not None
     for _ in range(2):
-        assert asked(model, claimed(2, 33, 3, dtype=torch.float32), monkeypatch, forms) is None
+        assert asked(model, claimed(2, 33, 3, dtype=torch.float32), monkeypatch) is None
     assert [line.split(";")[0] for line in said()] == [
         "INFO the form of Mega: the GPU's own kernels do not take more than 32 steps"
     ]

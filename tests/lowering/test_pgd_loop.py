@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers import assert_close, stirred
 from resolvent.attacks import Draws, Threat, kl
 from resolvent.lowering import lowered
-from resolvent.lowering.cpu.pgd_loop import Path, run_loop
+from resolvent.lowering.cpu.lanes import Path, run_loop
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig
 from resolvent.models.model import Model

@@ -19,7 +19,7 @@ from resolvent.layers.lru import LRU
 from resolvent.layers.s5 import S5
 from resolvent.lowering import lowered
 from resolvent.lowering.cpu import lanes
-from resolvent.lowering.cpu.pgd_loop import Path
+from resolvent.lowering.cpu.lanes import Path
 from resolvent.lowering.recurrence import recurrence
 from resolvent.models.config import AdSConfig, ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import LRUConfig, S4DConfig, S5Config

@@ -79,10 +79,9 @@ def _filter(node: p.Filter) -> nn.Module:
         return BothWays(forth, r.Taps(own.weight_back, None), False) if own.bidirectional else forth
     if node.kind == "dss" and own.kernel == "softmax" and own.length is None:
         raise UsageError(f"export: {node.name}: a softmax kernel needs its length beforehand; give DSS a length.")
-    made = _bank(node.bank(0), own.dtype)
+    made = _bank(own._bank(0), own.dtype)
     if own.bidirectional:
-        back = own._bank(own.length or 0, back=True) if node.kind == "dss" else own._bank_back()
-        made = BothWays(made, _bank(back, own.dtype), node.kind != "ema")
+        made = BothWays(made, _bank(own._bank(0, back=True), own.dtype), node.kind != "ema")
     return Series(made, maps.Curve("silu")) if node.silu else made
 
 

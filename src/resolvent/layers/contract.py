@@ -26,7 +26,7 @@ from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
-from resolvent.layers.recorded import replay
+from resolvent.layers.recorded import GRAPHS, replay
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
@@ -159,8 +159,10 @@ class Layer(Freezable, ABC):
             return self._packed(x, start, state, lengths, dt, rate)
         if dt is not None or rate is not None:
             return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
-        if state is None and self.is_recordable and (found := replay(self, Layer._pass, x, lengths)) is not None:
-            return found
+        if state is None and x.device.type in GRAPHS and self.is_recordable:
+            found = replay(self, Layer._pass, x, lengths)
+            if found is not None:
+                return found
         return self._pass(x, lengths, state)
 
     def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:

@@ -136,7 +136,7 @@ class DSS(Layer):
     def _run_ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
         """Each sequence with the kernel of its own length: every channel of every sequence is a channel of one bank."""
         b, l, d = x.shape
-        own = self._bank(lengths.to(x.device)[:, None, None], back)  # (b, d, n)
+        own = self._bank(lengths.to(x.device)[:, None, None], back=back)  # (b, d, n)
         assert own.gain is not None
         lam, weight, gain = (t.flatten(0, 1) for t in (own.lam, own.weight, own.gain))
         bank = DiagonalBank(lam, weight, None if own.D is None else own.D.repeat(b), gain)
@@ -169,18 +169,19 @@ class DSS(Layer):
         own = [self.decay, self.frequency, self.log_dt, W]
         return Source(MODES, own if back else [*own, self.D])
 
-    def _bank(self, L: int | Tensor, back: bool = False) -> DiagonalBank:
-        """The system whose kernel is that of length L (which "exp" does not need)."""
+    def _bank(self, length: int | Tensor, make: Make = join_parts, back: bool = False) -> DiagonalBank:
+        """The system whose kernel is that of this length (which "exp" does not need), or of the declared one."""
         if self.kernel == "exp":
-            return self._source(back)()
+            return self._source(back)(make)
+        L = self.length or length
         dt = positive(wide(self.log_dt))  # (d, 2) or (d, 1)
         decay = wide(self.decay)
-        lam = join_parts(decay, wide(self.frequency))  # (n,)
+        lam = make(decay, wide(self.frequency))  # (n,)
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
         growth = _limit_growth(growth, L)  # of lengths (b, 1, 1): (b, d, n)
-        z = join_parts(growth, angle.expand_as(growth))
+        z = make(growth, angle.expand_as(growth))
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
 

@@ -103,11 +103,8 @@ class EMA(Layer):
         alpha, damping, beta = wide_all([p[direction] for p in (self.alpha, self.damping, self.beta)])
         return _recurrence(alpha, damping, beta, self.dtype)
 
-    def _bank(self, make: Make = join_parts) -> DiagonalBank:
-        return self._source()(make)
-
-    def _bank_back(self) -> DiagonalBank:
-        return self._source(1)()
+    def _bank(self, length: int = 0, make: Make = join_parts, back: bool = False) -> DiagonalBank:
+        return self._source(int(back))(make)
 
     def _source(self, direction: int = 0) -> Source:
         given = self.alpha, self.damping, self.beta, self.eta

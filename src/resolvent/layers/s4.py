@@ -154,12 +154,9 @@ class S4(Layer):
     def _half(self) -> HalfDPLR:
         return half_dplr.discrete(half_dplr.continuous(wide_all(self._own())), self.dtype)
 
-    def _bank(self, make: Make = join_parts) -> DenseBank:
-        return half_dplr.dense_bank([*self._own(), self.C, self.D], self.discretisation, make)
-
-    def _bank_back(self) -> DenseBank:
-        assert self.C_back is not None
-        return self._source(self.C_back)()
+    def _bank(self, length: int = 0, make: Make = join_parts, back: bool = False) -> DenseBank:
+        read = [self.C_back] if back and self.C_back is not None else [self.C, self.D]
+        return half_dplr.dense_bank([*self._own(), *read], self.discretisation, make)
 
     def _source(self, C: Tensor, D: Tensor | None = None) -> DenseSource:
         own = [*self._own(), C]

@@ -165,11 +165,8 @@ class S4D(Layer):
         option = self.discretisation if self.frequency is not None else f"{self.discretisation} real"
         return Source(MODES, [p for p in given if p is not None], option)
 
-    def _bank(self, make: Make = join_parts) -> DiagonalBank:
-        return self._source(self.C, self.D)(make)
-
-    def _bank_back(self) -> DiagonalBank:
-        return self._source(self.C_back)()
+    def _bank(self, length: int = 0, make: Make = join_parts, back: bool = False) -> DiagonalBank:
+        return (self._source(self.C_back) if back else self._source(self.C, self.D))(make)
 
     def _weight(self, C: Tensor | None, B_bar: Number) -> Number:
         """What reads y from the state per unit of input."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
-from resolvent.ops.bank_scan.traced import serves_traced, traced_scan
+from resolvent.ops.bank_scan import traced as bank_traced
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import (
@@ -67,8 +67,9 @@ def _scan(
     layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
 ) -> tuple[Tensor, Tensor] | None:
     """y and the last states (b, d, s) by the kernels of a GPU; None where they do not serve."""
-    if isinstance(bank, Source) and not layer.is_frozen and serves_traced(bank, x, h):
-        return traced_scan(bank, x, lengths, delay, half_products_traced(x))
+    asked = x.device.type in bank_traced.DEVICES and not layer.is_frozen
+    if asked and isinstance(bank, Source) and bank_traced.serves_traced(bank, x, h):
+        return bank_traced.traced_scan(bank, x, lengths, delay, half_products_traced(x))
     if not x.is_cuda:
         return None
     dtype = torch.bfloat16 if half_products(x) else torch.float32

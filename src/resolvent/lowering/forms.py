@@ -1,9 +1,10 @@
-"""Which lowered form a model has, and that of stacks of S5, LRU, Mamba and Mega blocks on a GPU in bf16.
+"""What a lowered form of a model is, and that of stacks of S5, LRU, Mamba and Mega blocks on a GPU in bf16.
 
-`lowered` runs stacks of time-invariant single-input layers. Here are those whose blocks have a form of their own, each
-in one module: what it covers, its weights in the dtype of the products, its pass. Channels stand first, (d, b, l), or,
-for the selective scan, last. A form is a function of x and of tables made from the parameters alone, so that an attack
-makes them once and differentiates in x alone, and a step made of it can be recorded (`training.captured`).
+`lowered` runs stacks of time-invariant single-input layers, and asks here for those whose blocks have a form of their
+own, each in one module: what it covers, its weights in the dtype of the products, its pass. Channels stand first,
+(d, b, l), or, for the selective scan, last. A form is a function of x and of tables made from the parameters alone, so
+that an attack makes them once and differentiates in x alone, and a step made of it can be recorded
+(`training.step.cuda_graph`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.lowering import columns, eager, lowered
+from resolvent.lowering import columns, eager
 from resolvent.lowering import program as p
-from resolvent.lowering.cached_check import Verdict, is_plain
+from resolvent.lowering.cached_check import Verdict
 from resolvent.lowering.gpu import feed, fused, mamba, mega, s5
 from resolvent.lowering.program import Chain, Node
 from resolvent.ops.filter.two_sided import TwoSided
@@ -126,16 +127,11 @@ class StackForm:
         return F.layer_norm(h, h.shape[-1:], gamma, beta, norm.eps)
 
 
-def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, torch.dtype] | None:
-    """The form and its dtype where it is right for this call and quicker than the modules; else None."""
-    found = lowered.serving(model, x, lengths)
-    if found is not None:
-        return found
-    if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_cuda or not x.numel():
-        return None
+def serving(model: nn.Module, x: Tensor) -> tuple[Form, torch.dtype] | None:
+    """The form for a plain x (b, l, c) on a GPU and its dtype, where it is quicker than the modules; else None."""
     if not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return None
-    if not x.is_floating_point() or not is_untransformed() or not has_form(model):
+    if not is_untransformed() or not has_form(model):
         return None
     form = StackForm(model)
     if any(x.shape[1] > LONGEST.get(kind, x.shape[1]) for kind in form.kinds):

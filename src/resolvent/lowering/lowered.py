@@ -24,22 +24,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.lowering import columns, eager
+from resolvent.lowering import columns, eager, forms
 from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
-from resolvent.lowering.cpu import lanes, pgd_loop
-from resolvent.lowering.cpu.lanes import Operator, Parts, detach
+from resolvent.lowering.cpu import lanes
+from resolvent.lowering.cpu.lanes import Operator, Parts, Path, detach
 from resolvent.lowering.cpu.lanes_layout import WIDTH, Plan
-from resolvent.lowering.cpu.pgd_loop import Path
+from resolvent.lowering.forms import Form
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
 from resolvent.lowering.recurrence import Recurrence, recurrence
-from resolvent.lowering.responses import impulse_responses, linked_responses, on_gpu
+from resolvent.lowering.responses import impulse_responses, linked_responses
 from resolvent.ops.filter.chained import make_chained
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import SLICE, is_served, tell, toeplitz
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.transforms import is_untransformed
+from resolvent.ssm.impulse import impulse
 
 # Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 they also lose their accuracy beyond: what
 # matrix units cut off then sums to more than float32 allows.
@@ -172,7 +173,7 @@ class Lowered:
         """The attack's steps along `path` in one call; None where only steps one by one lead there."""
         match self.form.head:
             case (p.Linear() as out,) if tables.plan is not None:
-                return pgd_loop.run_loop(start, tables.plan, out.read(out.module), path)
+                return lanes.run_loop(start, tables.plan, out.read(out.module), path)
         return None
 
     def _features(self, x: Tensor, tables: Tables) -> Tensor:
@@ -207,17 +208,17 @@ class _Mean(torch.autograd.Function):
         return (gradients[0] / ctx.l).to(ctx.dtype)[:, :, None].expand(-1, -1, ctx.l)
 
 
-def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Lowered, torch.dtype] | None:
-    """The lowered form and its dtype where it is right for this call and quicker than the modules; else None."""
+def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, torch.dtype] | None:
+    """The form and its dtype where it is right for this call and quicker than the modules; else None."""
     if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
     form = lowerable(model) if (dtype is not None or x.is_cuda) and is_untransformed() else None
     if form is not None and dtype is None:
         _tell(form, x)
-    if dtype is None or form is None or not _reaches(form, x, dtype):
-        return None
-    return Lowered(model, form), dtype
+    if dtype is not None and form is not None and _reaches(form, x, dtype):
+        return Lowered(model, form), dtype
+    return forms.serving(model, x) if x.is_cuda else None
 
 
 def _form(chain: Chain) -> Residuals | None:
@@ -300,8 +301,8 @@ def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tup
     if not layers:
         return [], ()
     wide = _wide(dtype)
-    if not on_gpu(layers):
-        return [k.to(wide) for k in impulse_responses(layers, length)], ()
+    if not next(layers[0].module.parameters()).is_cuda:  # complex numbers: nobody traces what has a lowered form
+        return [impulse(layer.module._bank(length, torch.complex), length).to(wide) for layer in layers], ()
     T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
     if length == T:
         made = [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length)]

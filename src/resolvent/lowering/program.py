@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from resolvent.blocks.activation import Activation as Curve
 from resolvent.blocks.certified.head import CertifiedPooling
 from resolvent.blocks.norm import NormKind
-from resolvent.ops.pairs import Make, join_parts
 
 Chain = tuple["Node", ...]
 Matrix = tuple[Tensor, Tensor | None]  # W (d_out, d_in) and b (d_out,)
@@ -123,11 +122,6 @@ class Filter(Node):
     @property
     def silu(self) -> bool:
         return self.kind == "ema" and bool(self.module.silu)
-
-    def bank(self, length: int, make: Make = join_parts) -> Any:
-        """The systems of all channels, in the forward direction; `make` makes their complex numbers."""
-        own = self.module
-        return own._bank(own.length or length) if self.kind == "dss" else own._bank(make)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,9 @@ SETTING = (str, int, float, bool, type(None))
 def impulse_responses(layers: list[Filter], length: int) -> list[Tensor]:
     """K (d, length) of every layer in float64, D at its place zero."""
     if _at_once(layers):
-        return [k for (k,) in together(layers, lambda layer: (impulse(layer.bank(length), length),))]
+        return [k for (k,) in together(layers, lambda layer: (impulse(layer.module._bank(length), length),))]
     # Nobody traces what has a lowered form: its numbers are complex ones.
-    return [impulse(layer.bank(length, torch.complex), length) for layer in layers]
+    return [impulse(layer.module._bank(length, torch.complex), length) for layer in layers]
 
 
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
@@ -34,18 +34,14 @@ def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Te
     in the layer's dtype."""
 
     def made(layer: Filter) -> tuple[Tensor, ...]:
-        bank = layer.bank(length)
+        bank = layer.module._bank(length)
         return impulse(bank, T), *links(bank, T, layer.module.dtype)
 
     return together(layers, made) if _at_once(layers) else [made(layer) for layer in layers]
 
 
-def on_gpu(layers: list[Filter]) -> bool:
-    return next(layers[0].module.parameters()).is_cuda
-
-
 def _at_once(layers: list[Filter]) -> bool:
-    return len(layers) > 1 and on_gpu(layers) and alike(layers)
+    return len(layers) > 1 and next(layers[0].module.parameters()).is_cuda and alike(layers)
 
 
 def alike(layers: list[Filter]) -> bool:

@@ -18,7 +18,8 @@ from resolvent.layers.contract import frozen
 from resolvent.layers.untouched import is_touched
 from resolvent.lowering import describe
 from resolvent.lowering.describer import rule
-from resolvent.lowering.forms import Form, serving
+from resolvent.lowering.forms import Form
+from resolvent.lowering.lowered import serving
 from resolvent.lowering.parts import parts_of
 from resolvent.models.config import ModelConfig
 from resolvent.ops.linear_scan.packed import documents_of

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.recorded.parameter_aliases import alias_parameters
-from resolvent.layers.recorded.recording import GRAPHS, Recording
+from resolvent.layers.recorded.recording import Recording
 from resolvent.layers.recorded.signature import sign
 from resolvent.ops.step import recorded
 from resolvent.runtime.dispatch import is_forced, log, push
@@ -65,8 +65,11 @@ def forget() -> bool:
 
 
 def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
-    """call(module, x, lengths) by its recording, made where it is due; None where there is none."""
-    if x.device.type not in GRAPHS or _is_watched(x, lengths):
+    """call(module, x, lengths) by its recording, made where it is due; None where there is none.
+
+    On a device that has GRAPHS.
+    """
+    if _is_watched(x, lengths):
         return None
     signed = sign(module, x, lengths)
     if signed is None:

@@ -53,7 +53,7 @@ def weights(node: GatedAttention, length: int, dtype: torch.dtype) -> Weights:
     block, ema = node.module, node.average[0].module
     base, value, leave = node.base, node.value, node.leave
     wide = torch.promote_types(dtype, torch.float32)
-    past, future = (toeplitz(impulse(b, length).to(wide), dtype) for b in (ema._bank(), ema._bank_back()))
+    past, future = (toeplitz(impulse(b, length).to(wide), dtype) for b in (ema._bank(), ema._bank(back=True)))
     b_u, b_z, b_r, b_h = _bias(base).split([block.d_model, block.z, block.hidden, block.d_model])
     gamma, beta = (torch.stack([t[0] * block.z**-0.5, t[1]]).to(dtype) for t in (block.gamma, block.beta))
     return Weights(

@@ -22,9 +22,9 @@ DEVICES = {"cuda"}
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # y, last state, ahead, back, A^T and rows
 
 
-def serves_traced(source: Any, x: Tensor, h0: Tensor | None) -> bool:
-    """Whether this pass is one node: from rest, on a GPU, and not written out in torch's own operations."""
-    if x.device.type not in DEVICES or h0 is not None or not isinstance(source, Source) or not is_traced(x):
+def serves_traced(source: Source, x: Tensor, h0: Tensor | None) -> bool:
+    """Whether this pass is one node: on one of DEVICES, from rest, and not written out in torch's own operations."""
+    if h0 is not None or not is_traced(x):
         return False
     return source.option in source.modes.fused and x.dtype == source.parameters[0].dtype and not plain.is_chosen()
 

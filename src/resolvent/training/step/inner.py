@@ -23,7 +23,7 @@ from resolvent.attacks.pgd import ascend
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.setting import check_count, check_positive
 from resolvent.attacks.threat.region import Region
-from resolvent.lowering.cpu.pgd_loop import Path
+from resolvent.lowering.cpu.lanes import Path
 from resolvent.ops.ascent.reference import sign_step
 from resolvent.runtime.fallback import triton_module
 from resolvent.training.step.batch import Batch
