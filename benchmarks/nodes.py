@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,38 @@ from benchmarks.about import RESULTS, about, processor
 
 HERE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 TRAIN = ("train", "--layer", "lru", "--width", "8", "--layers", "1", "--objective", "pgd-at", "--eps", "0.05")
-LATEST = 900.0  # seconds for a whole run
+STILL = 600.0  # seconds without a new epoch or record after which a run is given up, however busy the machine is
 Files = dict[str, bytes]
 Killed = tuple[Path, int, list[bytes]]
+
+
+@dataclass
+class Run:
+    """`resolvent run`, started: where its results and its words go, and when something new was last seen there."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    log: Path
+    sizes: list[int] = field(default_factory=list)
+    moved: float = field(default_factory=time.monotonic)
+
+    def goes_on(self) -> bool:
+        """Whether the process lives; an error once it has been still for too long."""
+        sizes = [path.stat().st_size for path in sorted(self.out.glob("*/*/*/metrics.jsonl"))]
+        sizes += [len(list(self.out.glob("*/*/*/record.json")))]
+        if sizes != self.sizes:
+            self.sizes, self.moved = sizes, time.monotonic()
+        if time.monotonic() - self.moved > STILL:
+            raise RuntimeError(f"nothing new in {STILL:g} s; the run said: {self.log.read_text(encoding='utf-8')}")
+        return self.process.poll() is None
+
+    def expect_end(self) -> str:
+        while self.goes_on():
+            time.sleep(0.2)
+        said = self.log.read_text(encoding="utf-8")
+        if self.process.returncode:
+            raise RuntimeError(f"status {self.process.returncode}: {said}")
+        return said
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -55,11 +85,11 @@ def measure(folder: Path, cells: int, epochs: int) -> dict[str, Any]:
 
     words = (*TRAIN, "--epochs", str(epochs), "--seeds", *map(str, range(cells)), "--no-report")
     alone, spread = folder / "alone", folder / "spread"
-    with _started(*words, "--out", str(alone)) as process:
-        _expect_end(process)
-    with two_nodes() as (at, victim), _started(*words, "--out", str(spread), "--on", f"ray://{at}") as process:
-        hit, done, rows = kill_midway(spread, victim, cells, process)
-        said = _expect_end(process)
+    with start(alone, *words) as run:
+        run.expect_end()
+    with two_nodes() as (at, victim), start(spread, *words, "--on", f"ray://{at}") as run:
+        hit, done, rows = kill_midway(run, victim, cells)
+        said = run.expect_end()
     ours, theirs = read_files(alone), read_files(spread)
     records = [name for name in ours if name.endswith("record.json")]
     return {
@@ -73,8 +103,10 @@ def measure(folder: Path, cells: int, epochs: int) -> dict[str, Any]:
         "epochs stored when killed": len(rows),
         "of these not trained again": sum(a == b for a, b in zip(rows, read_rows(hit), strict=False)),
         "message": [line for line in said.splitlines() if line.startswith(("Ray has", "node "))],
-        "records": len([name for name in theirs if name.endswith("record.json")]),
-        "records identical but for times": sum(ours[name] == theirs.get(name) for name in records),
+        "records of cells": sum(_is_cell(name) for name in theirs),
+        "of these identical but for times": sum(ours.get(name) == theirs[name] for name in theirs if _is_cell(name)),
+        "records with those of attacks": len(records),
+        "all identical but for times": sum(ours[name] == theirs.get(name) for name in records),
         "weights identical": sum(ours[name] == theirs.get(name) for name in ours if name.endswith(".safetensors")),
         "weights": len([name for name in ours if name.endswith(".safetensors")]),
         "files on one side alone": sorted(set(ours) ^ set(theirs)),
@@ -95,18 +127,17 @@ def two_nodes() -> Iterator[tuple[str, int]]:
         cluster.shutdown()
 
 
-def kill_midway(out: Path, raylet: int, cells: int, process: subprocess.Popen[str]) -> Killed:
+def kill_midway(run: Run, raylet: int, cells: int) -> Killed:
     """Kill a node in the midst of a cell; that cell, the number of records then, and the epochs that it had stored."""
-    last = time.monotonic() + LATEST
-    while time.monotonic() < last and process.poll() is None:
-        done = len(list(out.glob("*/*/*/record.json")))
-        at = _find_work(out, raylet)
+    while run.goes_on():
+        done = len(list(run.out.glob("*/*/*/record.json")))
+        at = _find_work(run.out, raylet)
         if at is not None and done >= cells // 4 and read_rows(at):
             for pid in (raylet, *_children(raylet)):
                 os.kill(pid, signal.SIGKILL)
             return at, done, read_rows(at)
         time.sleep(0.02)
-    raise RuntimeError(f"the second node was never in the midst of a cell: {process.communicate(timeout=60)}")
+    raise RuntimeError(f"the second node was never in the midst of a cell: {run.log.read_text(encoding='utf-8')}")
 
 
 def _find_work(out: Path, raylet: int) -> Path | None:
@@ -140,6 +171,11 @@ def read_files(out: Path) -> Files:
     return {name: _timeless(path) if path.suffix == ".json" else path.read_bytes() for name, path in found.items()}
 
 
+def _is_cell(name: str) -> bool:
+    """Whether this is the record of a cell, recipe/cell/seed/record.json, rather than of something found in it."""
+    return name.endswith("/record.json") and name.count("/") == 3
+
+
 def _compared(path: Path) -> bool:
     return path.name == "record.json" or (path.suffix == ".safetensors" and path.name == "model.safetensors")
 
@@ -150,22 +186,17 @@ def _timeless(path: Path) -> bytes:
 
 
 @contextmanager
-def _started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "resolvent", "run", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(out: Path, *words: str) -> Iterator[Run]:
+    log = out.with_suffix(".log")
+    command = [sys.executable, "-m", "resolvent", "run", *words, "--out", str(out)]
+    with log.open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
     try:
-        yield process
+        yield Run(process, out, log)
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait(60)
-
-
-def _expect_end(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=LATEST)
-    if process.returncode:
-        raise RuntimeError(f"status {process.returncode}: {said}")
-    return said
 
 
 if __name__ == "__main__":
