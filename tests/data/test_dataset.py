@@ -58,6 +58,16 @@ def test_uneven_sequences_and_words() -> None:
     assert task.class_names == ("run", "sit", "walk")
 
 
+def test_padded_batches_come_with_their_lengths() -> None:
+    """What a loader has padded, with whatever stands there, is the task of the sequences as they were."""
+    x, y = arrays()
+    lengths = torch.tensor([3 + i % 5 for i in range(30)])
+    cut = Pairs([v[:n] for v, n in zip(x, lengths, strict=True)], y.tolist())
+    same(from_dataset(DataLoader(TensorDataset(x, y, lengths), batch_size=8), scale="standard"),
+         from_dataset(cut, scale="standard"))  # fmt: skip
+    same(from_dataset(list(zip(x.numpy(), y.tolist(), lengths.numpy(), strict=True))), from_dataset(cut))
+
+
 def test_real_targets_and_tokens() -> None:
     x, _ = arrays()
     same(from_dataset(Pairs(list(x), [0.5 * i for i in range(30)])), from_arrays(x, [0.5 * i for i in range(30)]))
@@ -84,7 +94,11 @@ class Stream(IterableDataset[Any]):
     [
         (Stream(), "expected a map-style Dataset"),
         (Pairs([], []), "holds no samples"),
-        ([1, 2, 3], "expected pairs"),
+        ([1, 2, 3], r"expected \(x, y\) or \(x, y, length\), got int at dataset\[0\]"),
+        ([(torch.zeros(3, 2), 0, 3, 1)], "got tuple of 4"),
+        ([(torch.zeros(3, 2), 0, 4)], r"a length from 1 to 3 steps, got 4 at dataset\[0\]"),
+        ([(torch.zeros(3, 2), 0, 0)], "got 0"),
+        ([(torch.zeros(3, 2), 0, 1.5)], r"got 1\.5"),
         (Pairs([torch.zeros(3, 2, 2)], [0]), r"expected x of shape \(l,\) or \(l, c\)"),
         (Pairs([torch.zeros(3, 2), torch.zeros(3, 1)], [0, 1]), r"dataset\[1\]"),
         (Pairs([torch.zeros(0, 2)], [0]), "expected x of shape"),

@@ -98,12 +98,14 @@ def test_pieces_of_a_batch_give_its_gradient(pieces: int) -> None:
     assert [row["train_score"] for row in a.rows] == [row["train_score"] for row in b.rows]
 
 
-def test_training_stops_when_nothing_gets_better() -> None:
+def test_training_stops_when_nothing_gets_better(caplog: pytest.LogCaptureFixture) -> None:
     task, f = small_task(), model()
+    caplog.set_level("INFO", "resolvent.training")
     history = fit(f, task, standard, replace(QUICK, epochs=50, lr=0.0, patience=3))
     assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4]  # the first is the best, then three are no better
     assert history.last["epoch"] == 4
     assert history.best["epoch"] == 1
+    assert caplog.messages[-1] == "stopped after epoch 4 of 50: nothing better in 3 measurements"
 
 
 def test_patience_counts_measurements() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from small_models import Small, small_task
 from torch import nn
 from torch.nn import functional as F
 
 from resolvent.attacks import Draws, Threat
-from resolvent.training import Batch, noisy, pgd_at, spread, standard, trades, weighted
+from resolvent.training import Batch, FitSettings, awp, fit, noisy, pgd_at, spread, standard, trades, weighted
 from resolvent.training.weighted import balanced_weights
 
 WEIGHTS = (0.5, 2.0, 3.0)
@@ -75,6 +77,34 @@ def test_balanced() -> None:
 def test_bad_weights(bad: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="weights"):
         weighted(standard, bad)
+
+
+def test_arrays_of_weights_and_objectives_by_name(model: Line, batch: Batch) -> None:
+    plain = weighted(standard, WEIGHTS)
+    assert weighted("standard", torch.tensor(WEIGHTS)) == weighted(standard, np.array(WEIGHTS)) == plain
+    assert balanced_weights(batch.y, 3) == tuple(7 / (3 * n) for n in (2, 2, 3))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_another_number_of_weights_than_classes_is_refused(count: int) -> None:
+    task = small_task()
+    with pytest.raises(ValueError, match=f"each of 3 classes, got {count} weights"):
+        fit(Small(), task, weighted(standard, (1.0,) * count), FitSettings(epochs=1))
+
+
+def test_too_few_weights_in_a_loop_of_ones_own(model: Line, batch: Batch) -> None:
+    with pytest.raises(ValueError, match="each of 3 classes, got 2 weights"):
+        weighted(standard, (1.0, 2.0))(model, batch)
+    for none in ((), "balanced"):
+        with pytest.raises(ValueError, match="a weight for each class"):
+            weighted(standard, none)  # type: ignore[arg-type]
+
+
+def test_awp_stands_inside() -> None:
+    robust = pgd_at(Threat("linf", 0.1, (0, 1)))
+    assert weighted(awp(robust), WEIGHTS).inner.threat.eps == 0.1  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"weighted\(awp\(objective\), weights\)"):
+        awp(weighted(robust, WEIGHTS))  # type: ignore[arg-type]
 
 
 def test_real_targets_have_no_classes(model: Line, batch: Batch) -> None:

@@ -16,12 +16,12 @@ from resolvent.training.step.awp import AWP, awp
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
 from resolvent.training.step.inner import Inner
-from resolvent.training.weighted import weighted
+from resolvent.training.weighted import balanced_weights, weighted
 
 __all__ = [
     "AWP", "PGDAT", "TRADES", "Batch", "Budget", "Diverged", "FitSettings", "History", "Inner", "Loss", "Objective",
-    "Paused", "Probe", "awp", "criterion", "fit", "measure", "noisy", "parameter_groups", "pgd_at", "spread",
-    "standard", "toned", "trades", "weighted",
+    "Paused", "Probe", "awp", "balanced_weights", "criterion", "fit", "measure", "noisy", "parameter_groups", "pgd_at",
+    "spread", "standard", "toned", "trades", "weighted",
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from resolvent.training.history import History, Row, gaps
 from resolvent.training.measure import measure
 from resolvent.training.objective import Loss, Objective, by_name, standard
 from resolvent.training.optimiser import rate, set_rate
-from resolvent.training.progress import Reporter, reporter
+from resolvent.training.progress import Reporter, format_row, reporter
 from resolvent.training.run import Run, begin
 from resolvent.training.settings import FitSettings
 from resolvent.training.state import Save
@@ -122,11 +122,14 @@ def _train(run: Run, reporting: Reporter, watch: Watch | None = None, late: Late
                 row = seen | _row(run) | {"seconds": round(time.perf_counter() - started, 3)}
                 _enter(run, row)
             _store(run, row)
-            reporting.row(row)
+            reporting.tell(format_row(row))
             started = time.perf_counter()
         elif every is not None and run.ledger.step % every == 0:
             _settle(run)
             run.store()
+    if run.ledger.step < run.steps:
+        of = f"epoch {run.epoch} of {run.settings.epochs}"
+        reporting.tell(f"stopped after {of}: nothing better in {run.settings.patience} measurements")
 
 
 def _pause(run: Run, first: int, seconds: float) -> NoReturn:

@@ -13,15 +13,15 @@ log = logging.getLogger("resolvent.training")
 class Reporter(Protocol):
     def step(self, done: int) -> None: ...
 
-    def row(self, row: dict[str, Any]) -> None: ...
+    def tell(self, line: str) -> None: ...
 
 
 class _Lines:
     def step(self, done: int) -> None:
         return
 
-    def row(self, row: dict[str, Any]) -> None:
-        log.info(format_row(row))
+    def tell(self, line: str) -> None:
+        log.info(line)
 
 
 @contextmanager
@@ -52,8 +52,8 @@ def reporter(name: str, total: int) -> Iterator[Reporter]:
                 speed = shown.finished_speed or shown.speed
                 progress.update(task, completed=done, rate="" if speed is None else f"{speed:.3g} steps/s")
 
-            def row(self, row: dict[str, Any]) -> None:
-                progress.console.print(format_row(row), highlight=False)  # above the bar
+            def tell(self, line: str) -> None:
+                progress.console.print(line, highlight=False)  # above the bar
 
         yield Bar()
 

@@ -24,6 +24,7 @@ from resolvent.training.state import Ledger, RunFolder, Save
 from resolvent.training.step.average import Average
 from resolvent.training.step.batch import Batches, take
 from resolvent.training.step.guard import Guard, Taken, guard
+from resolvent.training.weighted import require_classes
 
 FORMAT = 1
 
@@ -89,6 +90,7 @@ def begin(
     own = inner_threat(objective)
     probe = settings.probe or (None if own is None else Probe(own))
     check(model, task, settings, [] if probe is None else [probe.threat, own or probe.threat])
+    require_classes(objective, task.classes)
     parameter = next(p for p in model.parameters() if p.is_floating_point() or p.is_complex())
     task = place_task(task, parameter, settings.track_test)
     batches = Batches(task.train, settings.batch_size, settings.seed, task.augment, parameter.device)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.attacks.setting import check_positive
-from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.objective import Loss, Objective, by_name, standard
 from resolvent.training.step.batch import Batch
 
 
@@ -27,25 +28,45 @@ class Weighted:
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         if batch.y.is_floating_point():
             raise ValueError("weighted: real targets have no classes to weigh; leave the weights out.")
+        if batch.y.device.type == "cpu" and len(batch):  # a look at a GPU's answers would hold it up; `fit` has looked
+            require_classes(self, int(batch.y.max()) + 1, least=True)
         table = torch.tensor(self.weights, device=batch.y.device)
         return self.objective(model, replace(batch, weight=table[batch.y]))
 
 
-def weighted(objective: Objective = standard, weights: tuple[float, ...] = ()) -> Weighted:
-    """`objective` with `weights`, one a class. An attack inside is the same: it moves each sample for itself.
+def weighted(objective: Objective | str = standard, weights: Sequence[float] | Tensor = ()) -> Weighted:
+    """`objective` with `weights`, one a class: a tuple, a list or an array.
+
+    An attack inside is the same: it moves each sample for itself.
 
     Examples:
         >>> rv.training.weighted(weights=(1.0, 3.0)).weights
         (1.0, 3.0)
     """
-    check_positive("weighted", **{f"weights[{i}]": weight for i, weight in enumerate(weights)})
-    return Weighted(objective, tuple(weights))
+    if isinstance(weights, str) or not len(weights):
+        raise ValueError(f"weighted: expected a weight for each class, got {weights!r}; see `balanced_weights`.")
+    plain = [weight.item() if hasattr(weight, "item") else weight for weight in weights]  # of an array
+    check_positive("weighted", **{f"weights[{i}]": weight for i, weight in enumerate(plain)})
+    return Weighted(by_name(objective), tuple(plain))
+
+
+def require_classes(objective: object, classes: int | None, least: bool = False) -> None:
+    """Refuse weights of another number than the classes; `least`: there may be more classes than have been seen."""
+    if not isinstance(objective, Weighted) or classes is None:
+        return
+    given = len(objective.weights)
+    if given < classes or (given > classes and not least):
+        raise ValueError(f"weighted: expected a weight for each of {classes} classes, got {given} weights.")
 
 
 def balanced_weights(y: Tensor, classes: int) -> tuple[float, ...]:
     """n / (classes n_c): every class present counts the same in all, and the mean over samples is 1.
 
     A class without a sample has no loss to weigh and gets 1.
+
+    Examples:
+        >>> rv.training.balanced_weights(torch.tensor([0, 0, 0, 1]), 2)
+        (0.6666666666666666, 2.0)
     """
     counts = torch.bincount(y.flatten().long().cpu(), minlength=classes)
     present = int((counts > 0).sum())

@@ -2,6 +2,7 @@
 
     task = rv.data.from_dataset(mine)                          # mine[i] -> (x, y), x (l, c) or (l,), of any lengths
     task = rv.data.from_dataset(train, test=held_out)          # the test split as it was given
+    task = rv.data.from_dataset(loader)                        # batches (x, y), or padded ones (x, y, lengths)
 
 Samples are read once. What a loader shuffles or leaves out is read as it gives it.
 """
@@ -32,6 +33,7 @@ def from_dataset(
 ) -> Task:
     """Every sample is a pair (x, y): x (l, c) real, (l,) real or tokens, y a class, a word, or real targets.
 
+    A third value is the length of a sequence that was padded: (x, y, length), of a loader (x, y, lengths).
     Sequences of different lengths are padded, and the task has their lengths. The options are those of `from_arrays`:
     fractions of validation and test, seed, bounds, missing, scale.
 
@@ -56,9 +58,9 @@ def _read(where: str, dataset: Any) -> tuple[list[Tensor], list[Any]]:
     xs: list[Tensor] = []
     ys: list[Any] = []
     for i, pair in enumerate(pairs):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"from_dataset: expected pairs (x, y), got {type(pair).__name__} at {where}[{i}].")
-        x = tensor_of("x", pair[0])
+        if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+            raise TypeError(f"from_dataset: expected (x, y) or (x, y, length), got {_name(pair)} at {where}[{i}].")
+        x = _cut(tensor_of("x", pair[0]), pair[2:], f"{where}[{i}]")
         if x.dim() not in (1, 2) or not len(x):
             raise ValueError(f"from_dataset: expected x of shape (l,) or (l, c), got {tuple(x.shape)} at {where}[{i}].")
         if xs and (x.shape[1:] != xs[0].shape[1:] or x.is_floating_point() != xs[0].is_floating_point()):
@@ -80,10 +82,26 @@ def _single(where: str, dataset: Any) -> Iterator[Any]:
     return (dataset[i] for i in range(len(dataset)))
 
 
+def _cut(x: Tensor, lengths: tuple[Any, ...] | list[Any], place: str) -> Tensor:
+    """The steps that count, of a sequence that was padded."""
+    for length in lengths:
+        steps = length.tolist() if isinstance(length, Tensor | np.ndarray | np.generic) else length
+        if isinstance(steps, bool) or not isinstance(steps, int) or not 0 < steps <= len(x):
+            raise ValueError(f"from_dataset: expected a length from 1 to {len(x)} steps, got {steps!r} at {place}.")
+        x = x[:steps]
+    return x
+
+
+def _name(value: Any) -> str:
+    """A type, and of a sequence how many values."""
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, tuple | list) else kind
+
+
 def _unbatch(loader: Iterable[Any]) -> Iterator[Any]:
     for batch in loader:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise TypeError(f"from_dataset: expected batches (x, y) of the loader, got {type(batch).__name__}.")
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise TypeError(f"from_dataset: expected batches (x, y) or (x, y, lengths), got {_name(batch)}.")
         yield from zip(*batch, strict=True)
 
 

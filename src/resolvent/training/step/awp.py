@@ -76,6 +76,7 @@ def awp(objective: PGDAT | TRADES, gamma: float = 5e-3) -> AWP:
     """
     if not isinstance(objective, PGDAT | TRADES):
         kind = getattr(objective, "__name__", type(objective).__name__)
-        raise TypeError(f"awp: expected pgd_at(threat) or trades(threat), got {kind}.")
+        order = "; weigh classes around it: weighted(awp(objective), weights)" if kind == "Weighted" else ""
+        raise TypeError(f"awp: expected pgd_at(threat) or trades(threat), got {kind}{order}.")
     check_positive("awp", gamma=gamma)
     return AWP(objective, gamma)
