@@ -220,14 +220,14 @@ def _fused() -> list[tuple[str, Launch]]:
     from resolvent.lowering.gpu.fused_torch import Weights
 
     def weights(sort: str, dtype: torch.dtype) -> Weights:
-        d, c = 128, 16 if sort == "entry" else 128
-        W, v = torch.zeros(d, c), torch.zeros(d)
+        d, c = 128, {"entry": 16, "narrow": 3}.get(sort, 128)
+        W, v, entry = torch.zeros(d, c), torch.zeros(d), sort in ("entry", "narrow")
         act = "gelu" if sort == "bent" else "none"
-        made = {"W": W, "bias": v, "gamma": v, "beta": v, "low": W.to(torch.float32 if sort == "entry" else dtype)}
+        made = {"W": W, "bias": v, "gamma": v, "beta": v, "low": W.to(torch.float32 if entry else dtype)}
         if sort == "scaled":
             made |= {"Wa": W, "ba": v, "low_a": W.to(dtype)}
         return Weights(
-            1e-5, act, "none", "sigmoid" if sort == "scaled" else "none", dtype, **made, entry=sort == "entry"
+            1e-5, act, "none", "sigmoid" if sort == "scaled" else "none", dtype, **made, entry=entry
         )
 
     def passes(sort: str, dtype: torch.dtype) -> Launch:
@@ -246,7 +246,8 @@ def _fused() -> list[tuple[str, Launch]]:
         return launch
 
     low, fine = torch.bfloat16, torch.float32
-    sorts = ("plain", low), ("plain", fine), ("bent", low), ("bent", fine), ("scaled", low), ("entry", low)
+    sorts = [("plain", low), ("plain", fine), ("bent", low), ("bent", fine)]
+    sorts += [(sort, low) for sort in ("scaled", "entry", "narrow")]
     return [(f"fused, {sort}, {dtype}", passes(sort, dtype)) for sort, dtype in sorts]
 
 

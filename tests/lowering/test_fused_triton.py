@@ -114,9 +114,11 @@ def test_slopes_as_bytes(act: str, final: str, monkeypatch: pytest.MonkeyPatch) 
     assert 0 < float((rounded[1] - truth[1]).abs().max()) < half * 1.13
 
 
-def test_entry() -> None:
-    x = torch.randn(2, 9, 3)
-    compare(x.permute(2, 0, 1), None, torch.randn(16, 2, 9), weights(16, 3, ("none", "none", None), entry=True))
+@pytest.mark.parametrize(("c", "l"), [(1, 9), (3, 40), (8, 9), (11, 9)])
+def test_entry(c: int, l: int) -> None:
+    """As sums of few channels, and as a product of matrices."""
+    x = torch.randn(2, l, c)
+    compare(x.permute(2, 0, 1), None, torch.randn(20, 2, l), weights(20, c, ("none", "none", None), entry=True))
 
 
 @pytest.mark.parametrize(("b", "l"), [(32, 64), (21, 64), (32, 52), (5, 17), (3, 47)])

@@ -22,6 +22,7 @@ from resolvent.runtime import chip
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
 HALF = {"gelu": 7}  # what a half type's rounding hides
+NARROW = 8  # channels
 SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # how they are kept
 
 
@@ -36,7 +37,8 @@ def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple
     with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
         forward_kernel[(_programs(m, tile, y),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, *(kept or (None,) * 4), m, l,
-            w.eps, d, c, **_kinds(w), HAS_R=r is not None, KEEP=keep, **_sizes(d, c, tile), num_warps=tile.warps,
+            w.eps, d, c, **_kinds(w), HAS_R=r is not None, KEEP=keep, NARROW=_is_narrow(w), **_sizes(d, c, tile),
+            num_warps=tile.warps,
         )  # fmt: skip
     return out, kept
 
@@ -76,7 +78,7 @@ def backward(
             g, *g.stride()[:2], *kept, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
             gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
             **_kinds(w), FLAT=not still, WHOLE=l % tile.columns == 0, LEARN=learn, KEEP_Z=learn or not w.entry,
-            **_sizes(d, c, tile), num_warps=tile.warps,
+            NARROW=_is_narrow(w), **_sizes(d, c, tile), num_warps=tile.warps,
         )  # fmt: skip
     found = (
         _find_gradients(sums.sum(0), gw, ga, y, w) if sums is not None and gw is not None and y is not None else None
@@ -113,6 +115,11 @@ def _steps(y: Tensor) -> tuple[int, int]:
     if y.stride(1) != t * y.shape[2] and y.shape[1] > 1:
         raise ValueError(f"fused: expected batch and time as one axis in memory, got strides {y.stride()}.")
     return c, t
+
+
+def _is_narrow(w: Weights) -> bool:
+    """An entry of few channels, whose product would leave most of a matrix unit idle."""
+    return w.entry and w.linear_in_y and w.low.shape[1] <= NARROW
 
 
 def fits(w: Weights) -> bool:

@@ -111,11 +111,14 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     Y, y_c, y_m, R, W, BIAS, GAMMA, BETA, WA, BA, OUT, UNIT, RSTD, FIRST, LAST, m, l, eps,
     d: tl.constexpr, c: tl.constexpr,
     ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_R: tl.constexpr, KEEP: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_R: tl.constexpr, KEEP: tl.constexpr, NARROW: tl.constexpr,
+    BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
+    """NARROW: so few channels come in that their sum is sooner written out than a product of matrices is fed."""
     rows, ch = tl.arange(0, BD), tl.arange(0, BC)
     low = W.dtype.element_ty
-    w = _matrix(W, rows, ch, c, 1, d, c)
+    if not NARROW:
+        w = _matrix(W, rows, ch, c, 1, d, c)
     if ADS:
         wa = _matrix(WA, ch, ch, c, 1, c, c)
         ba = _vector(BA, ch, c)
@@ -126,10 +129,17 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         at = rows.to(tl.int64)[:, None] * m + cols[None, :]
         inside = (rows[:, None] < d) & live[None, :]
         seen = (ch[:, None] < c) & live[None, :]
-        y = tl.load(Y + ch.to(tl.int64)[:, None] * y_c + cols[None, :] * y_m, mask=seen, other=0.0).to(low)
         if HAS_R:
             r = tl.load(R + at, mask=inside, other=0.0)
-        v = y
+        if NARROW:
+            z = tl.zeros((BD, BM), dtype=tl.float32) + bias
+            for k in tl.static_range(c):
+                column = tl.load(W + rows * c + k, mask=rows < d, other=0.0).to(tl.float32)
+                one = tl.load(Y + k * y_c + cols * y_m, mask=live, other=0.0).to(tl.float32)
+                z += column[:, None] * one[None, :]
+        else:
+            y = tl.load(Y + ch.to(tl.int64)[:, None] * y_c + cols[None, :] * y_m, mask=seen, other=0.0).to(low)
+            v = y
         if ADS:
             a = tl.dot(wa, y, input_precision=PRECISION) + ba
             v = (_act(a, SIGMA) * y.to(tl.float32)).to(low)
@@ -138,7 +148,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             v = v.to(low)
             if KEEP and not ADS:
                 _keep(FIRST + ch.to(tl.int64)[:, None] * m + cols[None, :], slope, seen, ACT)
-        z = tl.dot(w, v, input_precision=PRECISION) + bias
+        if not NARROW:
+            z = tl.dot(w, v, input_precision=PRECISION) + bias
         if FINAL > 0:
             z, slope = _activate(z, FINAL)
             if KEEP and not ADS:
@@ -163,12 +174,13 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     G, g_d, g_b, UNIT, RSTD, FIRST, LAST, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
     d: tl.constexpr, c: tl.constexpr,
     ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
-    FLAT: tl.constexpr, WHOLE: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr,
+    FLAT: tl.constexpr, WHOLE: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr, NARROW: tl.constexpr,
     BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     rows, ch = tl.arange(0, BD), tl.arange(0, BC)
     low = W.dtype.element_ty
-    turned = _matrix(W, ch, rows, 1, c, c, d)
+    if not NARROW:
+        turned = _matrix(W, ch, rows, 1, c, c, d)
     if ADS and FINAL > 0:
         w = _matrix(W, rows, ch, c, 1, d, c)
         bias = _vector(BIAS, rows, d)
@@ -219,7 +231,13 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             tl.store(GW + at, gz.to(GW.dtype.element_ty), mask=inside)
         if LEARN:
             g_bias += _total(gz)
-        gv = tl.dot(turned, gz.to(low), input_precision=PRECISION)
+        if NARROW:
+            for k in tl.static_range(c):
+                column = tl.load(W + rows * c + k, mask=rows < d, other=0.0).to(tl.float32)
+                one = tl.sum(column[:, None] * gz, 0)
+                tl.store(GY + k * gy_c + cols * gy_m, one.to(GY.dtype.element_ty), mask=live)
+        else:
+            gv = tl.dot(turned, gz.to(low), input_precision=PRECISION)
         if ADS:
             gv = _slope(gv, v.to(tl.float32), ACT)
         elif ACT > 0:
@@ -231,8 +249,9 @@ def backward_kernel(  # type: ignore[no-untyped-def]
                 g_ba += _total(ga)
                 full = ch.to(tl.int64)[:, None] * m + cols[None, :]
                 tl.store(GA + full, ga.to(GA.dtype.element_ty), mask=seen)
-        where = GY + ch.to(tl.int64)[:, None] * gy_c + cols[None, :] * gy_m
-        tl.store(where, gv.to(GY.dtype.element_ty), mask=seen)
+        if not NARROW:
+            where = GY + ch.to(tl.int64)[:, None] * gy_c + cols[None, :] * gy_m
+            tl.store(where, gv.to(GY.dtype.element_ty), mask=seen)
     if LEARN:
         place = SUMS + tl.program_id(0).to(tl.int64) * 4 * d
         tl.store(place + rows, g_gamma, mask=rows < d)
