@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rv
-from resolvent.layers.recorded import operation
-from resolvent.layers.recorded.operation import PATIENCE, without_recording
+from resolvent.layers.recorded import known, without_recording
+from resolvent.layers.recorded.known import PATIENCE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
@@ -39,7 +39,8 @@ def _train(layer: nn.Module, half: bool, lengths: Tensor | None, steps: int = PA
 
 
 def _count(layer: nn.Module) -> int:
-    return sum(len(kind.recordings) for kind in operation._known.get(layer, {}).values())
+    own = known._known.get(layer)
+    return 0 if own is None else sum(len(kind.recordings) for kind in own.kinds.values())
 
 
 def _far(found: Tensor, want: Tensor) -> float:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from stand_in import StandIn
 from torch import Tensor, nn
 
 import resolvent as rv
 from helpers import assert_close
-from resolvent.layers.recorded import operation, without_recording
-from resolvent.layers.recorded.operation import COPIES, PATIENCE
-from resolvent.ops.step import recorded
+from resolvent.layers.recorded import forget_recordings, without_recording
+from resolvent.layers.recorded.known import COPIES, PATIENCE
 
+pytestmark = pytest.mark.usefixtures("graphs")
 F64 = torch.float64
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "S4D": lambda: rv.S4D(4, 6), "S4": lambda: rv.S4(4, 4), "DSS": lambda: rv.DSS(4, 3), "EMA": lambda: rv.EMA(4, 3),
@@ -25,36 +26,6 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "L2RU": lambda: rv.L2RU(4), "Mamba": lambda: rv.Mamba(4, 3), "both": lambda: rv.S5(4, 6, bidirectional=True),
     "block": lambda: rv.blocks.Residual(rv.S4D(4, 6)),
 }  # fmt: skip
-
-
-class StandIn:
-    """Runs the work again where a graph would be replayed."""
-
-    made = 0
-
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        work()
-        self.work = work
-        StandIn.made += 1
-
-    def replay(self) -> None:
-        recorded._recording.append(True)  # a graph's replay calls no layer
-        self.work()
-        recorded._recording.pop()
-
-    @staticmethod
-    def aside(work: Callable[[], None], device: torch.device) -> None:
-        work()
-
-
-@pytest.fixture(autouse=True)
-def graphs(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
-    """A CPU that records passes."""
-    from resolvent.layers.recorded import recording
-
-    monkeypatch.setitem(recording.GRAPHS, "cpu", StandIn)
-    StandIn.made = 0
-    return StandIn
 
 
 def _train(layer: nn.Module, lengths: Tensor | None = None, steps: int = PATIENCE + 3) -> list[Tensor]:
@@ -221,5 +192,5 @@ def test_recordings_are_given_up_when_asked(graphs: type[StandIn]) -> None:
     layer = rv.S4D(4, 6)
     for _ in range(PATIENCE + 1):
         layer(torch.randn(2, 9, 4))
-    assert operation.forget()
-    assert not operation.forget()
+    assert forget_recordings()
+    assert not forget_recordings()

@@ -3,24 +3,24 @@
 The memory of a failed batch tells little, for nobody knows how far it had come. So the work is run again with half of
 its samples, a quarter, ... until it passes; its peak, which grows with the number of samples, then tells the rest.
 
-Before that, what others keep for speed alone (`keeper`), recordings of steps among them, is given up for good.
+Before that, what others keep for speed alone (`runtime.memory.keeper`), recordings of steps and of layers' passes among
+them, is given up for good.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 import torch
 
+from resolvent.runtime.memory import give_up_kept, lacks_memory, let_go
+
 T = TypeVar("T")
 MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
 STREAMS = 128 << 20  # bytes: what matrix products keep, forwards and backwards, for the stream that records a step
-SAID = ("_ALLOC_FAILED", "CUDA error: out of memory")
 _measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
-_keepers: list[Callable[[], bool]] = []
 
 
 class TooMany(torch.OutOfMemoryError):
@@ -29,17 +29,6 @@ class TooMany(torch.OutOfMemoryError):
     def __init__(self, message: str, fits: int) -> None:
         super().__init__(message)
         self.fits = fits
-
-
-def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
-    """`give_up` is called where memory runs out; it tells whether there was anything to give up."""
-    _keepers.append(give_up)
-    return give_up
-
-
-def lacks_memory(error: RuntimeError) -> bool:
-    """Whether it was for lack of memory: torch's own error, or what its libraries say when they find none."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SAID)
 
 
 def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
@@ -56,8 +45,7 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
     # Here the error is gone, and with it the frames that kept the failed batch in memory.
-    given = [give_up() for give_up in _keepers]  # all of them
-    if any(given):
+    if give_up_kept():
         let_go()
         return within_memory(where, count, run, share)
     fits = _largest(count, run)
@@ -105,9 +93,3 @@ def _room() -> int:
     free, total = torch.cuda.mem_get_info()
     share = torch.cuda.get_per_process_memory_fraction() * total
     return int(min(free + torch.cuda.memory_reserved(), share)) - torch.cuda.memory_allocated()
-
-
-def let_go() -> None:
-    """Give back what failed work still holds: frames of an error that is gone, and the allocator's blocks."""
-    gc.collect()
-    torch.cuda.empty_cache()

@@ -49,6 +49,6 @@ def _full(wrong: OSError) -> str:
 
 
 def _no_memory(wrong: RuntimeError) -> bool:
-    from resolvent.attacks.capacity import lacks_memory
+    from resolvent.runtime.memory import lacks_memory
 
     return lacks_memory(wrong) or any(words in str(wrong) for words in ("can't allocate memory", "not enough memory"))

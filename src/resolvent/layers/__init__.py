@@ -6,7 +6,7 @@ from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
 from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
-from resolvent.layers.recorded import without_recording
+from resolvent.layers.recorded import forget_recordings, without_recording
 from resolvent.layers.rglru import RGLRU
 from resolvent.layers.s4 import S4
 from resolvent.layers.s4d import S4D
@@ -17,7 +17,7 @@ from resolvent.layers.shortconv import ShortConv
 
 __all__ = [
     "DSS", "EMA", "L2RU", "LRU", "RGLRU", "S4", "S4D", "S5", "S6", "Attention", "Layer", "ScalarS6", "ShortConv",
-    "Spec", "State", "frozen", "without_recording",
+    "Spec", "State", "forget_recordings", "frozen", "without_recording",
 ]  # fmt: skip
 
 

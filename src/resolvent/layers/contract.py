@@ -26,7 +26,8 @@ from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
-from resolvent.layers.recorded import GRAPHS, replay
+from resolvent.layers.recorded import GRAPHS, forget_own
+from resolvent.layers.recorded import run as run_recorded
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
@@ -159,10 +160,8 @@ class Layer(Freezable, ABC):
             return self._packed(x, start, state, lengths, dt, rate)
         if dt is not None or rate is not None:
             return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
-        if state is None and x.device.type in GRAPHS and self.is_recordable:
-            found = replay(self, Layer._pass, x, lengths)
-            if found is not None:
-                return found
+        if x.device.type in GRAPHS and self.is_recordable and state is None and not torch.compiler.is_compiling():
+            return run_recorded(self, Layer._pass, x, lengths)
         return self._pass(x, lengths, state)
 
     def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:
@@ -341,6 +340,7 @@ class Layer(Freezable, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
         """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""
+        forget_own(self)  # what was recorded reads parameters where they lay
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
 
 

@@ -1,4 +1,4 @@
-"""Input and output arrays of CPU kernels.
+"""Input and output arrays of CPU kernels; what is given up where a GPU's memory runs out.
 
 A large output is fresh memory each time: its page faults can cost more than the scan.
 """
@@ -6,6 +6,7 @@ A large output is fresh memory each time: its page faults can cost more than the
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from torch import Tensor
 LARGE = 8 << 20  # bytes; below this the allocator hands out memory that it has used before
 HUGE = 32 << 20  # from here on the C library never does, whatever it is told
 SPARE = 128 << 20  # bytes of huge arrays that are kept for the next call
+SAID = ("_ALLOC_FAILED", "CUDA error: out of memory")
+_keepers: list[Callable[[], bool]] = []
 _use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _PAGE = 4096
 _MADV_HUGEPAGE = 14
@@ -131,3 +134,26 @@ def _madvise() -> Callable[[int, int, int], int] | None:
         return None
     advise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
     return advise
+
+
+def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
+    """`give_up` is called where memory runs out; it tells whether there was anything to give up."""
+    _keepers.append(give_up)
+    return give_up
+
+
+def give_up_kept() -> bool:
+    """Give up what is kept for speed alone, all of it and for good; whether there was any."""
+    given = [give_up() for give_up in _keepers]
+    return any(given)
+
+
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether it was for lack of memory: torch's own error, or what its libraries say when they find none."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SAID)
+
+
+def let_go() -> None:
+    """Give back what failed work still holds: frames of an error that is gone, and the allocator's blocks."""
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -5,50 +5,44 @@ to run. A pass that comes in the same shapes, dtypes and options `PATIENCE` time
 with the pass as it was, and replayed from then on, with the numbers of the same kernels. Parameters are read where they
 lie, so that an optimiser's steps are seen; what was replaced or moved is recorded anew.
 
-What watches, transforms, traces, captures or forces a call, tangents, saved-tensor hooks, own code inside of a layer
-and layers inside of `frozen()` run as ever; so do second derivatives, gradients of the last state and passes whose
-recording is still waiting for its way back.
+What watches, transforms, traces, captures or forces a call, tangents, saved-tensor hooks, anomaly mode, own code inside
+of a layer and layers inside of `frozen()` run as ever; so do second derivatives, gradients of the last state and passes
+whose recording is still waiting for its way back.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 
-from resolvent.layers.recorded.parameter_aliases import alias_parameters
+from resolvent.layers.recorded.gradients import Pass
+from resolvent.layers.recorded.known import Kind, are_kept, find_kind, give_up, keeping, log
 from resolvent.layers.recorded.recording import Recording
+from resolvent.layers.recorded.replica import find_leaves, replicate
 from resolvent.layers.recorded.signature import sign
 from resolvent.ops.step import recorded
-from resolvent.runtime.dispatch import is_forced, log, push
-from resolvent.runtime.transforms import by_graph_only, forward_mode, gradients_by_graph, is_traced, is_transformed
+from resolvent.runtime.dispatch import is_forced, push
+from resolvent.runtime.memory import lacks_memory, let_go
+from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
 
-PATIENCE = 3  # calls that run as ever before one is recorded: shapes that change at every call never are
-KINDS = 3  # signatures of one module whose recordings are kept: training, evaluation, and a last short batch
-COPIES = 4  # recordings of one signature: for passes that all wait for their way back
 Run = Callable[[Any, Tensor, Tensor | None], Any]  # (module, x, lengths) -> (y, state)
 _off: list[bool] = []
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Kind]] = weakref.WeakKeyDictionary()
 
 
-class _Kind:
-    """What is known of one signature: its calls in a row, its recordings, whether it cannot be recorded."""
-
-    def __init__(self) -> None:
-        self.calls, self.refused, self.recordings = 0, False, list[Recording]()
-
-    def give_up(self) -> None:
-        self.refused, self.recordings = True, []
+class _Unclear(RuntimeError):
+    """Nothing can be said of a recording made from these numbers."""
 
 
 def without_recording() -> AbstractContextManager[None]:
     """Inside of this context layers on a GPU name their kernels one by one; for the whole process.
 
-    Recording saves the host's time. It keeps the values that a pass needs for its way back allocated between steps.
+    Recording saves the host's time. It keeps the values that a pass needs for its way back allocated between steps;
+    `forget_recordings` lets go of what is there.
 
     Examples:
         >>> with rv.layers.without_recording():
@@ -57,11 +51,17 @@ def without_recording() -> AbstractContextManager[None]:
     return push(_off, True)
 
 
-def forget() -> bool:
-    """Give up all recordings and their memory; whether there were any."""
-    there = any(kind.recordings for known in _known.values() for kind in known.values())
-    _known.clear()
-    return there
+def run(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
+    """call(module, x, lengths), by its recording where there is one; without any where memory runs out beside them."""
+    try:
+        found = replay(module, call, x, lengths)
+        return call(module, x, lengths) if found is None else found
+    except RuntimeError as error:
+        if not lacks_memory(error) or not are_kept():
+            raise
+    give_up()
+    let_go()  # the error is gone, and with it the frames that held what had been made
+    return call(module, x, lengths)
 
 
 def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
@@ -72,23 +72,23 @@ def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> A
     if _is_watched(x, lengths):
         return None
     signed = sign(module, x, lengths)
-    if signed is None:
+    found = None if signed is None else find_kind(module, signed[0])
+    if signed is None or found is None:
         return None
-    signature, parameters = signed
-    kind = _remember(module, signature)
-    if kind.refused:
-        return None
-    own = next((r for r in kind.recordings if r.is_free()), None)
-    if own is None:
-        kind.calls += 1
-        if kind.calls <= PATIENCE or len(kind.recordings) >= COPIES:
+    parameters, (known, kind) = signed[1], found
+    taken = kind.take()
+    if taken is None:
+        if torch._C._current_graph_task_id() != -1:  # inside of a way back, whose thread and order are autograd's
             return None
-        own = _record(kind, weakref.ref(module), call, x, lengths, parameters)
-        if own is None:
+        with keeping:
+            if not kind.is_due() or not known.has_room(kind):
+                return None
+        if not _record(kind, module, call, x, lengths, parameters) or (taken := kind.take()) is None:
             return None
+    own, lease = taken
     if not own.trains:
         return own.join(own.run(x, lengths))
-    return own.join(_Pass.apply(kind, own, module, lengths, x, *parameters))
+    return own.join(Pass.apply(kind, own, lease, lengths, x, *parameters))
 
 
 def _is_watched(x: Tensor, lengths: Tensor | None) -> bool:
@@ -98,107 +98,71 @@ def _is_watched(x: Tensor, lengths: Tensor | None) -> bool:
         index = x.device.index
         if torch._C._cuda_getCurrentRawStream(index) != 0 or index != torch.cuda.current_device():
             return True
+    if torch.is_anomaly_enabled() or not x.numel() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch._C._len_torch_function_stack() and _functions_are_watched():
+        return True
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def _remember(module: nn.Module, signature: Any) -> _Kind:
-    known = _known.get(module)
-    if known is None:
-        known = _known[module] = {}
-    kind = known.get(signature)
-    if kind is None:
-        for other in known.values():
-            if not other.recordings:
-                other.calls = 0  # not in a row
-        while len(known) >= KINDS:
-            del known[next((name for name, other in known.items() if not other.recordings), next(iter(known)))]
-        kind = known[signature] = _Kind()
-    elif len(known) > 1:
-        known[signature] = known.pop(signature)  # the last to go
-    return kind
+def _functions_are_watched() -> bool:
+    """Whether somebody follows torch's functions; a default device does not."""
+    stack = range(torch._C._len_torch_function_stack())
+    return not all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in stack)
 
 
 def _record(
-    kind: _Kind, own: Callable[[], Any], call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter]
-) -> Recording | None:
-    """A recording of call(own(), x, lengths) that gives the same numbers, or None, which is said once.
+    kind: Kind, module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter]
+) -> bool:
+    """Whether there is a recording of call(module, x, lengths) now, with the same numbers; if not, it is said once."""
+    made, why, records = None, "its replay gives other numbers", torch.is_grad_enabled()
+    with keeping:  # one at a time
+        recorded._recording.append(True)
+        try:
+            with torch.inference_mode(False), torch.set_grad_enabled(records):
+                made = _make(module, call, x, lengths, parameters)
+            right = made.agrees(recorded._close)
+        except _Unclear:
+            kind.calls = 0  # another time
+            return False
+        except RuntimeError as error:
+            right, why = False, str(error).strip().splitlines()[0]
+            full = lacks_memory(error)
+        else:
+            full = False
+        finally:
+            recorded._recording.pop()
+        if right and made is not None:
+            kind.calls = 0
+            kind.recordings.append(made)
+            return True
+        kind.give_up()
+    if full:  # the pass itself may fit, once the frames of the error are gone and with them what they held
+        let_go()
+    log.warning("a layer's pass cannot be recorded as a CUDA graph, and runs without one: %s", why)
+    return False
 
-    `own` is a weak reference: a recording must not keep its module alive.
-    """
+
+def _make(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter]) -> Recording:
     trains = torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in parameters))
-    device, aliases, made, why = x.device, dict[Any, Any](), None, "its replay gives other numbers"
-    on, half = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    device = x.device.type
+    on, half = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    own, leaves = replicate(module)
+    reached = find_leaves(call(module, x.detach(), lengths)[0]) if trains else set()
 
     def within(x: Tensor, lengths: Tensor | None) -> Any:
-        casts = torch.autocast(device.type, half, enabled=on, cache_enabled=False)  # they belong to the graph
-        with alias_parameters(own(), aliases), casts:
-            return call(own(), x, lengths)
+        with torch.autocast(device, half, enabled=on, cache_enabled=False):  # casts belong to the graph
+            return call(own, x, lengths)
 
-    recorded._recording.append(True)
-    try:
-        with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
-            with alias_parameters(own(), aliases):
-                pass
-            made = Recording(within, x, lengths, [aliases[p] for p in parameters], trains)
-            made = made if made.agrees(recorded._close) else None
-    except RuntimeError as error:
-        made, why = None, str(error).strip().splitlines()[0]
-    finally:
-        recorded._recording.pop()
-    if made is None:
-        kind.give_up()
-        log.warning("a layer's pass cannot be recorded as a CUDA graph, and runs without one: %s", why)
-        return None
-    kind.calls = 0
-    kind.recordings.append(made)
+    with torch.autocast(device, enabled=False):
+        made = Recording(own, within, x, lengths, [leaves[p] for p in parameters], trains)
+    if not all(map(_is_finite, made.want)):
+        raise _Unclear
+    found = find_leaves(made.outputs[0])
+    if any((id(p) in reached) is not (id(leaves[p]) in found) for p in parameters):
+        raise RuntimeError("it holds parameters that are not in its modules")
     return made
 
 
-class _Pass(torch.autograd.Function):
-    """(x, parameters) -> y and the tensors of the last state, by a recording."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, kind: _Kind, own: Recording, module: nn.Module, lengths: Any, x: Tensor, *parameters: Tensor
-    ) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.kind, ctx.own, ctx.lease, ctx.module = kind, own, own.take(), module
-        ctx.precision = x.device.type, torch.get_autocast_dtype(x.device.type), torch.is_autocast_enabled(x.device.type)
-        ctx.save_for_backward(lengths, x, *parameters)
-        outputs = own.run(x, lengths)
-        ctx.mark_non_differentiable(*(t for t in outputs if not (t.is_floating_point() or t.is_complex())))
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *g: Tensor | None) -> tuple[Any, ...]:
-        lengths, x, *parameters = ctx.saved_tensors
-        own, needs = ctx.own, ctx.needs_input_grad[4:]
-        if g[0] is None or any(t is not None for t in g[1:]) or by_graph_only(g[0]):
-            slopes = _by_graph(ctx, x, lengths, parameters, g, needs)
-            ctx.kind.give_up()  # it would run twice at every step
-        else:
-            slope, found = own.run_back(g[0])
-            known = iter(found)
-            slopes = (slope, *[next(known) if need else None for need in needs[1:]])
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
-            own.release()
-        return None, None, None, None, *slopes
-
-
-def _by_graph(
-    ctx: Any, x: Tensor, lengths: Tensor | None, parameters: list[Tensor], g: tuple[Tensor | None, ...], needs: Any
-) -> tuple[Tensor | None, ...]:
-    """The same gradients from the pass run once more, as a graph: of any order, and of the last state too."""
-    names = [name for name, _ in ctx.module.named_parameters()]
-    asked = [i for i, t in enumerate(g) if t is not None]
-    if not asked:
-        return (None,) * len(needs)
-
-    def again(x: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
-        outputs: list[Tensor] = []
-        with without_recording(), torch.autocast(*ctx.precision):
-            found = torch.func.functional_call(ctx.module, dict(zip(names, own, strict=True)), (x, None, lengths))
-        recorded.flatten(found, outputs)
-        return tuple(outputs[i] for i in asked)
-
-    return gradients_by_graph(again, [x, *parameters], [t for t in g if t is not None], needs)
+def _is_finite(t: Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex()) or bool(torch.isfinite(t).all())

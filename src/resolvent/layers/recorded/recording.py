@@ -82,16 +82,24 @@ class Lease:
 
 
 class Recording:
-    """`call` on inputs like x and lengths; `trains`: with its way back to x and the parameters."""
+    """`call`, the pass of a replica, on inputs like x and lengths; `trains`: with its way back to x and parameters."""
 
     def __init__(
-        self, call: Call, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter], trains: bool
+        self,
+        module: nn.Module,
+        call: Call,
+        x: Tensor,
+        lengths: Tensor | None,
+        parameters: list[nn.Parameter],
+        trains: bool,
     ) -> None:
-        self.call, self.trains, device = call, trains, x.device
+        self.module, self.call, self.trains, device = module, call, trains, x.device
+        self.places = [p.data_ptr() for p in parameters]
         self.x = x.detach().clone(memory_format=torch.contiguous_format)
         self.lengths = None if lengths is None else lengths.clone()
         self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # whose version stays when x is filled
-        self.asked = [p for p in parameters if trains and p.requires_grad]
+        self.wanted = [trains and p.requires_grad for p in parameters]
+        self.asked = [p for p, want in zip(parameters, self.wanted, strict=True) if want]
         self.lease: Callable[[], Lease | None] = _nobody
         self.outputs: list[Tensor] = []
         self.form: Any = None
@@ -150,6 +158,10 @@ class Recording:
     def release(self) -> None:
         self.lease = _nobody
 
+    def reads(self, parameters: Iterable[Tensor]) -> bool:
+        """Whether these parameters still lie where the graphs look for them."""
+        return self.places == [p.data_ptr() for p in parameters]
+
     def run(self, x: Tensor, lengths: Tensor | None) -> list[Tensor]:
         """y and the tensors of the last state."""
         with enqueueing:
@@ -160,14 +172,15 @@ class Recording:
             return [t.detach().clone() for t in self.outputs]
 
     def run_back(self, g: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
-        """The gradients of x and of the parameters that ask for one, from that of y."""
+        """The gradients of x and of all parameters, from that of y; None for those that have or want none."""
         assert self.backward is not None
         with enqueueing:
             self.g.copy_(g)
             self.backward.replay()
             slope = None if self.slope is None else self.slope.clone()
             known = iter(torch._foreach_mul(self.slopes, 1.0) if self.slopes else ())  # copies, in one call
-        return slope, [next(known) if there else None for there in self.known]
+        there = iter(self.known)
+        return slope, [next(known) if want and next(there) else None for want in self.wanted]
 
     def join(self, outputs: Iterable[Tensor]) -> Any:
         known = iter(outputs)

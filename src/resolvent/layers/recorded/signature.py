@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
 
-SCALARS = (bool, int, float, str, type(None))
+SCALARS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
 UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training: another result at each call
+_INTERNAL = frozenset(nn.Module().__dict__)  # what every module holds; of it the parts that matter are read by name
 _known: dict[type[nn.Module], bool] = {}
 
 
@@ -47,12 +48,18 @@ def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Paramete
         raise Foreign
     if own.get("_tables") is not None:  # inside of `frozen()`, whose tables end with it
         raise Foreign
+    if "parametrizations" in own["_modules"]:  # which may be kept from call to call, or change at each
+        raise Foreign
     marks.append(kind)
     for name, value in own.items():
         if type(value) in SCALARS:
             marks.append(value)
         elif isinstance(value, Tensor) or (callable(value) and not _is_steady(kind, name, value)):
             raise Foreign
+        elif type(value) is tuple:
+            marks.append(repr(value))
+        elif name not in _INTERNAL:
+            marks.append(id(value))
     for p in own["_parameters"].values():
         if p is None:
             continue

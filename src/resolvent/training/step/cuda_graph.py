@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat
-from resolvent.attacks.capacity import keeper, lacks_memory, let_go
-from resolvent.layers.recorded.parameter_aliases import alias_parameters
+from resolvent.runtime.memory import keeper, lacks_memory, let_go
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.inner import Passes, StepLoss, lower
+from resolvent.training.step.parameter_aliases import alias_parameters
 
 CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from resolvent.layers.recorded.parameter_aliases import alias_parameters
+from resolvent.training.step.parameter_aliases import alias_parameters
 
 
 def model() -> nn.Sequential:

@@ -1,0 +1,53 @@
+"""A module of the same options whose parameters are new leaves in the memory of the old ones.
+
+What is recorded must not meet a graph from before, whose ends keep the stream that they were made on; and the module
+itself stays as it is for whoever uses it meanwhile. A replica holds its parameters' memory, but not the module.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+Leaves = dict[nn.Parameter, nn.Parameter]
+
+
+def replicate(module: nn.Module) -> tuple[nn.Module, Leaves]:
+    """The replica, and each parameter of the module with the one in its place."""
+    leaves = {p: nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
+    return _replicate(module, leaves, {}), leaves
+
+
+def _replicate(module: nn.Module, leaves: Leaves, made: dict[nn.Module, nn.Module]) -> nn.Module:
+    if module in made:  # one that has several names
+        return made[module]
+    own = made[module] = module.__new__(type(module))
+    own.__dict__ = {name: _replace(value, leaves) for name, value in module.__dict__.items()}
+    held = module._modules.items()
+    own._parameters = {name: None if p is None else leaves[p] for name, p in module._parameters.items()}
+    own._buffers = dict(module._buffers)
+    own._modules = {name: None if child is None else _replicate(child, leaves, made) for name, child in held}
+    return own
+
+
+def _replace(value: Any, leaves: Leaves) -> Any:
+    """Lists of parameters, which torch's recurrent units hold besides."""
+    if type(value) is not list:
+        return value
+    return [leaves.get(item, item) if isinstance(item, nn.Parameter) else item for item in value]
+
+
+def find_leaves(y: Tensor) -> set[int]:
+    """The ids of all leaves that the graph of y ends in."""
+    found, seen, rest = set[int](), set[Any](), [y.grad_fn]
+    while rest:
+        node = rest.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found.add(id(leaf))
+        rest += [following for following, _ in node.next_functions]
+    return found
