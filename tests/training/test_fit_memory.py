@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat, capacity
 from resolvent.attacks.capacity import TooMany
+from resolvent.runtime import memory
 from resolvent.training import Batch, FitSettings, Loss, fit, pgd_at, standard
 from resolvent.training.step import cuda_graph
 
@@ -70,7 +71,7 @@ def test_what_is_kept_for_speed_goes_first(peak: list[int], monkeypatch: pytest.
     def tight(model: nn.Module, batch: Batch) -> Loss:
         return standard(model, replace(batch, x=Tight.apply(batch.x.requires_grad_())))
 
-    monkeypatch.setattr(capacity, "_keepers", [give_up])
+    monkeypatch.setattr(memory, "_keepers", [give_up])
     task, settings = small_task(), FitSettings(epochs=1, batch_size=16)
     torch.manual_seed(0)
     model = Small()
