@@ -19,18 +19,16 @@ from torch import Tensor, nn
 
 from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec
+from resolvent.layers.contract import Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.modes.opaque import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts
-from resolvent.ops.step.operation import Step, mimo_step
-from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.system import System, conjugate_closed
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
 
 
-class LRU(Layer):
+class LRU(mimo.Mimo):
     """Linear recurrent unit, (b, l, d) -> (b, l, d); the state is complex (b, d_state).
 
     d_state           complex states
@@ -45,8 +43,6 @@ class LRU(Layer):
         >>> y.shape, state.shape
         (torch.Size([2, 50, 4]), torch.Size([2, 8]))
     """
-
-    starts_from_none = True
 
     def __init__(
         self,
@@ -79,9 +75,6 @@ class LRU(Layer):
         """lam (n,), inside the unit disc for any parameter value, and the normalised input matrix (n, d)."""
         return _discrete((self.nu_log, self.theta_log, self.gamma_log, self.B))
 
-    def tables(self) -> mimo.Tables:
-        return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
-
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
         checks.check_one_direction(self)
@@ -100,19 +93,6 @@ class LRU(Layer):
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back))
-
-    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        return mimo.sequence(self.tables(), x, state, lengths)
-
-    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return mimo.step(self.tables(), x_t, state)
-
-    def _stepper(self) -> Step:
-        return mimo_step(*self.tables())
-
-    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
-        return mimo.both_directions(self.tables(), self._back_table(), x)
 
 
 def _discrete(parameters: Parameters, option: str = "") -> tuple[Number, Number]:

@@ -13,13 +13,14 @@ Shape letters: b batch, l length, d channels, p complex states.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from resolvent.layers.contract import at_lengths
+from resolvent.layers.contract import Layer, at_lengths
 from resolvent.ops import plain
 from resolvent.ops.blocked.tables import deinterleave
 from resolvent.ops.dense_scan.linear import linear
@@ -27,7 +28,7 @@ from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.modes.opaque import Opaque, Parameters
 from resolvent.ops.pairs import Number, stack_parts
-from resolvent.ops.step.operation import is_unwatched, mimo_step
+from resolvent.ops.step.operation import Step, is_unwatched, mimo_step
 from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 from resolvent.scan import linear_scan
 
@@ -107,6 +108,37 @@ def drive(tables: Tables, u: Tensor) -> Tensor:
 def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
     """s Re(C h) + D u: (..., p) and (..., d) -> (..., d)."""
     return torch.addcmul(linear(torch.view_as_real(h).flatten(-2), tables.W_out), u, tables.D)
+
+
+class Mimo(Layer, ABC):
+    """A layer that is one such system: what it does with the tables that a concrete one makes."""
+
+    D: Tensor  # (d,)
+    starts_from_none = True
+
+    @abstractmethod
+    def _tables_now(self) -> Tables:
+        """From the parameters as they are."""
+
+    @abstractmethod
+    def _back_table(self) -> Tensor:
+        """W_out of the other direction."""
+
+    def tables(self) -> Tables:
+        return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
+
+    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return sequence(self.tables(), x, state, lengths)
+
+    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return step(self.tables(), x_t, state)
+
+    def _stepper(self) -> Step:
+        return mimo_step(*self.tables())
+
+    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
+        return both_directions(self.tables(), self._back_table(), x)
 
 
 def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

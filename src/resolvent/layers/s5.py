@@ -22,12 +22,10 @@ from torch.nn.functional import linear
 from resolvent.init import timestep
 from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
-from resolvent.layers.contract import Layer, Spec, at_lengths
+from resolvent.layers.contract import Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.modes.opaque import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
-from resolvent.ops.step.operation import Step, mimo_step
-from resolvent.runtime.transforms import is_traced
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.hippo import dplr, nplr
@@ -38,7 +36,7 @@ SHORT_STEP = 1e-3  # of a system that is taken over: so short that `clip` leaves
 TRUNCATED_STD = 0.8796256610342398  # standard deviation of a normal truncated at two standard deviations
 
 
-class S5(Layer):
+class S5(mimo.Mimo):
     """S5, (b, l, d) -> (b, l, d); the state is complex (b, p), p = d_state / 2 with conjugate halves, else d_state.
 
     d_state         states of the full system
@@ -59,8 +57,6 @@ class S5(Layer):
         >>> y.shape, state.shape
         (torch.Size([2, 50, 4]), torch.Size([2, 4]))
     """
-
-    starts_from_none = True
 
     def __init__(
         self,
@@ -113,9 +109,6 @@ class S5(Layer):
     def _option(self) -> str:
         return f"{self.discretisation} clip" if self.clip else self.discretisation
 
-    def tables(self) -> mimo.Tables:
-        return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
-
     def system(self) -> System:
         """The layer as one discrete system with d_model inputs and outputs."""
         checks.check_one_direction(self)
@@ -145,9 +138,6 @@ class S5(Layer):
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
 
-    def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        return mimo.sequence(self.tables(), x, state, lengths)
-
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         held = _hold(self.lam, timestep.positive(self.log_step) * dt[..., None], self._option)
         lam_bar, gain = tensor_of(held[0]), tensor_of(held[1])  # (b, l, p)
@@ -155,16 +145,6 @@ class S5(Layer):
         h = linear_scan(lam_bar, gain * torch.view_as_complex(driven.unflatten(-1, (-1, 2))), state)
         y = linear(torch.view_as_real(h).flatten(-2), mimo.output_table(self.C, self.scale))
         return torch.addcmul(y, self.D, x), at_lengths(h, lengths).clone()
-
-    def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return mimo.step(self.tables(), x_t, state)
-
-    def _stepper(self) -> Step:
-        return mimo_step(*self.tables())
-
-    def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
-        return mimo.both_directions(self.tables(), self._back_table(), x)
 
 
 def _discrete(parameters: Parameters, option: str) -> tuple[Number, Number]:

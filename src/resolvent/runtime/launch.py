@@ -91,6 +91,11 @@ MOST = 4096
 _direct = [True]  # empty where Triton cannot be passed by
 
 
+def either(t: Tensor | None, other: Tensor) -> Tensor:
+    """What a kernel that does not read this argument is handed in its place."""
+    return other if t is None else t
+
+
 def on_device(x: Tensor) -> Any:
     """The context in which a kernel on x's device is launched; most often none is needed."""
     if x.is_cuda and x.device.index != torch.cuda.current_device():

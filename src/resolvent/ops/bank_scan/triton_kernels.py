@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from resolvent.ops.linear_scan.triton_kernels import join_complex
 from resolvent.runtime.launch import Quick
 
 
@@ -74,12 +75,6 @@ def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-
         tl.store(P + at, re.to(P.dtype.element_ty), mask=live)
 
 
-@triton.jit
-def _join(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def]
-    """(a, x) then (b, y): (b a, b x + y), of complex numbers."""
-    return br * ar - bi * ai, br * ai + bi * ar, br * xr - bi * xi + yr, br * xi + bi * xr + yi
-
-
 @Quick
 @triton.jit
 def carry_kernel(  # type: ignore[no-untyped-def]
@@ -106,7 +101,7 @@ def carry_kernel(  # type: ignore[no-untyped-def]
         br, bi = tl.where(outside, 1.0, ar[None, :]), tl.where(outside, 0.0, ai[None, :])
         xr = tl.where(first, zr + br * hr[None, :] - bi * hi[None, :], zr)
         xi = tl.where(first, zi + br * hi[None, :] + bi * hr[None, :], zi)
-        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, _join)  # the states after each block
+        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, join_complex)  # the states after each block
         at = ((row * m + begin + k + 1) * width)[:, None] + j[None, :] * S
         before = (begin + k + 1 < m)[:, None] & live[None, :]
         tl.store(ROWS + ((row * m + begin) * width) + j * S, hr.to(ROWS.dtype.element_ty), mask=live)
@@ -150,7 +145,7 @@ def carry_back_kernel(  # type: ignore[no-untyped-def]
         br, bi = tl.where(inside[:, None], ar[None, :], 1.0), tl.where(inside[:, None], ai[None, :], 0.0)
         xr = tl.where(first, gr + br * cr[None, :] - bi * ci[None, :], gr)
         xi = tl.where(first, gi + br * ci[None, :] + bi * cr[None, :], gi)
-        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, _join)  # γ_block
+        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, join_complex)  # γ_block
         top = begin + BM - 1  # γ that entered belongs to it
         entered = (row * m + top) * width + j * S
         tl.store(G_ROWS + entered, cr.to(G_ROWS.dtype.element_ty), mask=live)

@@ -62,7 +62,7 @@ def _one_by_one(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
 def _combine_pairs(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
     """The same in log2(m) turns, for a device that is idle in most of m short products: two blocks as one, with P²,
 
-        h_{2j+1} = h_{2j-1} P² + (z_{2j} P + z_{2j+1}),    and from these    h_{2j} = h_{2j-1} P + z_{2j}
+    h_{2j+1} = h_{2j-1} P² + (z_{2j} P + z_{2j+1}),    and from these    h_{2j} = h_{2j-1} P + z_{2j}
     """
     m = z.shape[2]
     if m <= FEW:

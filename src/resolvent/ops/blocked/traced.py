@@ -124,9 +124,7 @@ def _tables_backward(
 
 
 @_tables_backward.register_fake
-def _(
-    lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool
-) -> list[Tensor]:
+def _(lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool) -> list[Tensor]:
     d = lam.shape[0]
     found = [torch.empty_like(lam), torch.empty_like(weight), powers.new_empty(d, 1)]
     return found if gain is None else [*found, torch.empty_like(gain)]
@@ -177,9 +175,7 @@ one_by_one(_tables_backward)
 
 
 @torch.library.custom_op("resolvent::blocked_pass", mutates_args=())
-def _pass(
-    u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor
-) -> tuple[Tensor, Tensor]:
+def _pass(u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
     rows, tables = _rows(u, toeplitz.shape[-1]), _cut(u, toeplitz, M_in, M_out, whole)
     y, before, _ = blocked.run_blocks(rows, h0.transpose(0, 1).contiguous(), tables)
     return y.view(u.shape[0], -1, u.shape[2])[:, : u.shape[1]].contiguous(), before.flatten(2)

@@ -19,7 +19,7 @@ from resolvent.ops.gated_scan.inputs import Inputs
 from resolvent.ops.gated_scan.reference import gated_reference, gradients_again
 from resolvent.ops.gated_scan.triton_kernels import ANY, FIRST, NONE, backward_kernel, forward_kernel
 from resolvent.ops.linear_scan.triton import ENOUGH, _as, short_scan
-from resolvent.runtime.launch import attempt, on_device
+from resolvent.runtime.launch import attempt, either, on_device
 
 
 class Tile(NamedTuple):
@@ -114,8 +114,8 @@ class _Job:
         self, h: Tensor, entering: Tensor | None, ends: Tensor | None = None, product: Tensor | None = None
     ) -> None:
         blank = self.rate
-        arrays = [*self.wide, *self._given(entering), h, _or(ends, blank)]
-        self._launch(forward_kernel, [*arrays, _or(product, blank)], entering, ends is not None)
+        arrays = [*self.wide, *self._given(entering), h, either(ends, blank)]
+        self._launch(forward_kernel, [*arrays, either(product, blank)], entering, ends is not None)
 
     def backward(
         self,
@@ -129,7 +129,7 @@ class _Job:
 
     def _given(self, entering: Tensor | None) -> tuple[Tensor, ...]:
         blank = self.rate
-        return self.rate, _or(self.starts, blank), _or(self.before, blank), _or(entering, blank)
+        return self.rate, either(self.starts, blank), either(self.before, blank), either(entering, blank)
 
     def _launch(self, kernel: Any, arrays: list[Tensor], entering: Tensor | None, ends: bool) -> None:
         (b, l, d), cut = self.shape, self.cut
@@ -169,7 +169,3 @@ def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:
     if start.dim() == 1:
         return start.detach().contiguous().view(torch.uint8), FIRST.value
     return start.detach().to(torch.int32).contiguous(), ANY.value
-
-
-def _or(t: Tensor | None, other: Tensor) -> Tensor:
-    return other if t is None else t

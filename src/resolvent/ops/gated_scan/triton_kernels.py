@@ -12,7 +12,7 @@ With u = log a one number gives both multipliers without cancellation: e = expm1
 import triton
 import triton.language as tl
 
-from resolvent.ops.linear_scan.triton_kernels import _join_real
+from resolvent.ops.linear_scan.triton_kernels import join_real
 from resolvent.ops.selective_scan.triton_tiles import LOG2E
 from resolvent.runtime.launch import Quick
 
@@ -161,7 +161,7 @@ def forward_kernel(
         _, a, m, _ = _gates(_load(p + at, valid, EVEN), slope, opened, STARTS)
         b = m * _sigmoid(_load(q + at, valid, EVEN)) * _load(x + at, valid, EVEN)
         b = tl.where(begin, b + a * h[None, :], b)
-        products, y = tl.associative_scan((a, b), 0, _join_real)
+        products, y = tl.associative_scan((a, b), 0, join_real)
         h = _at_end(y, end)
         if ENDS:
             whole *= _at_end(products, end)
@@ -283,7 +283,7 @@ def backward_kernel(
         up = _load(g + at, valid, EVEN)
         b = tl.where(begin, a * (up + carry[None, :]), a * up)
         if ENDS:
-            products, back = tl.associative_scan((a, b), 0, _join_real)
+            products, back = tl.associative_scan((a, b), 0, join_real)
             whole *= _at_end(products, end)
         else:
             one, zero = tl.full(a.shape, 1.0, tl.float32), tl.full(a.shape, -0.0, tl.float32)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.ops.linear_scan.triton_kernels import _join_complex
+from resolvent.ops.linear_scan.triton_kernels import join_complex
 from resolvent.runtime.launch import on_device
 
 STEPS = 1024  # to a tile
@@ -71,7 +71,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         bi = tl.load(V + im + t, mask=live, other=0.0).to(tl.float32)
         br = tl.where(begin, br + ar * hr - ai * hi, br)
         bi = tl.where(begin, bi + ar * hi + ai * hr, bi)
-        _, _, yr, yi = tl.associative_scan((ar, ai, br, bi), 0, _join_complex, reverse=BACK)
+        _, _, yr, yi = tl.associative_scan((ar, ai, br, bi), 0, join_complex, reverse=BACK)
         tl.store(OUT + re + t, yr.to(OUT.dtype.element_ty), mask=live)
         tl.store(OUT + im + t, yi.to(OUT.dtype.element_ty), mask=live)
         hr = tl.sum(tl.where(end, yr, 0.0), 0)

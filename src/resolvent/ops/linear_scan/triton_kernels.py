@@ -17,27 +17,14 @@ from resolvent.runtime.launch import Quick
 
 
 @triton.jit
-def _join_real(a1: tl.tensor, b1: tl.tensor, a2: tl.tensor, b2: tl.tensor) -> tl.tensor:
+def join_real(a1: tl.tensor, b1: tl.tensor, a2: tl.tensor, b2: tl.tensor) -> tl.tensor:
     return a2 * a1, a2 * b1 + b2
 
 
 @triton.jit
-def _join_complex(
-    ar1: tl.tensor,
-    ai1: tl.tensor,
-    br1: tl.tensor,
-    bi1: tl.tensor,
-    ar2: tl.tensor,
-    ai2: tl.tensor,
-    br2: tl.tensor,
-    bi2: tl.tensor,
-) -> tl.tensor:
-    return (
-        ar2 * ar1 - ai2 * ai1,
-        ar2 * ai1 + ai2 * ar1,
-        ar2 * br1 - ai2 * bi1 + br2,
-        ar2 * bi1 + ai2 * br1 + bi2,
-    )
+def join_complex(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def]
+    """(a, x) then (b, y): (b a, b x + y), of complex numbers."""
+    return br * ar - bi * ai, br * ai + bi * ar, br * xr - bi * xi + yr, br * xi + bi * xr + yi
 
 
 @triton.jit
@@ -99,12 +86,12 @@ def _scan_tile(
     br = tl.where(begin, br + er, br)
     bi = tl.where(begin, bi + ei, bi)
     if COMPLEX:
-        qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, _join_complex, reverse=FLIP)
+        qr, qi, yr, yi = tl.associative_scan((ar, ai, br, bi), 1, join_complex, reverse=FLIP)
     else:
-        qr, yr = tl.associative_scan((ar, br), 1, _join_real, reverse=FLIP)
+        qr, yr = tl.associative_scan((ar, br), 1, join_real, reverse=FLIP)
         qi, yi = qr, yr
         if PAIRS:
-            qi, yi = tl.associative_scan((ai, bi), 1, _join_real, reverse=FLIP)
+            qi, yi = tl.associative_scan((ai, bi), 1, join_real, reverse=FLIP)
     return qr, qi, yr, yi
 
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from resolvent.ops.linear_scan.triton_kernels import join_complex
 from resolvent.runtime.launch import Quick, on_device
 
 TILE = 64  # steps at a time
@@ -53,12 +54,6 @@ def _run(
 
 
 @triton.jit
-def _join(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def]
-    """(a, x) then (b, y): (b a, b x + y), of complex numbers."""
-    return br * ar - bi * ai, br * ai + bi * ar, br * xr - bi * xi + yr, br * xi + bi * xr + yi
-
-
-@triton.jit
 def _steps(first, l, TILE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Steps of a tile in the order in which the scan meets them, and which of them there are."""
     place = first + tl.arange(0, TILE)
@@ -79,7 +74,7 @@ def _walk(V, lr, li, hr, hi, t, there, row, l, p, j, live, TILE: tl.constexpr): 
     first = (tl.arange(0, TILE) == 0)[:, None]
     xr = tl.where(first, xr + ar * hr[None, :] - ai * hi[None, :], xr)
     xi = tl.where(first, xi + ar * hi[None, :] + ai * hr[None, :], xi)
-    _, _, yr, yi = tl.associative_scan((ar, ai, xr, xi), 0, _join)
+    _, _, yr, yi = tl.associative_scan((ar, ai, xr, xi), 0, join_complex)
     last = (tl.arange(0, TILE) == TILE - 1)[:, None]
     return yr, yi, tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0), at, mask
 
@@ -138,7 +133,7 @@ def _enter(  # type: ignore[no-untyped-def]
     first, last = (q == 0)[:, None], (q == BE - 1)[:, None]
     er = tl.where(first, er + ar * hr[None, :] - ai * hi[None, :], er)
     ei = tl.where(first, ei + ar * hi[None, :] + ai * hr[None, :], ei)
-    _, _, yr, yi = tl.associative_scan((ar, ai, er, ei), 0, _join)
+    _, _, yr, yi = tl.associative_scan((ar, ai, er, ei), 0, join_complex)
     return tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
 
 

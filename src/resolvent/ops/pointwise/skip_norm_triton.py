@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from resolvent.ops.pointwise.skip_norm import Ending
-from resolvent.runtime.launch import on_device
+from resolvent.runtime.launch import either, on_device
 
 NUMBERS = 8192  # of a tile
 
@@ -26,7 +26,8 @@ def forward(x: Tensor, y: Tensor, w: Ending, axis: int) -> tuple[Tensor, Tensor,
     rows, columns = _tile(d)
     with on_device(x):
         forward_kernel[(triton.cdiv(m, columns),)](
-            x, y, _or(w.scale, w.gamma), _or(w.shift, w.gamma), w.gamma, w.beta, out, unit, rstd, m, *steps, w.eps, d,
+            x, y, either(w.scale, w.gamma), either(w.shift, w.gamma), w.gamma, w.beta, out, unit, rstd,
+            m, *steps, w.eps, d,
             SCALED=w.scale is not None, SHIFTED=w.shift is not None, BD=rows, BM=columns, num_warps=4,
         )  # fmt: skip
     return out, unit, rstd
@@ -46,7 +47,7 @@ def backward(
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=g.device) if learn else None
     with on_device(g):
         backward_kernel[(programs,)](
-            g, unit, rstd, _or(x, unit), _or(w.scale, w.gamma), w.gamma, gx, gy, _or(sums, rstd), m, *steps, d,
+            g, unit, rstd, either(x, unit), either(w.scale, w.gamma), w.gamma, gx, gy, either(sums, rstd), m, *steps, d,
             SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=8,
         )  # fmt: skip
     return gx, gy, None if sums is None else sums.sum(0)
@@ -62,10 +63,6 @@ def _sizes(x: Tensor, axis: int) -> tuple[int, int, tuple[int, int]]:
 def _tile(d: int) -> tuple[int, int]:
     rows = triton.next_power_of_2(d)
     return rows, max(1, NUMBERS // rows)
-
-
-def _or(t: Tensor | None, other: Tensor) -> Tensor:
-    return other if t is None else t
 
 
 @triton.jit

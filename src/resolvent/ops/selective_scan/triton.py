@@ -19,7 +19,7 @@ from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, eac
 from resolvent.ops.selective_scan.triton_backward import T, adjoint_ends_kernel, backward_kernel
 from resolvent.ops.selective_scan.triton_forward import forward_kernel
 from resolvent.runtime.dispatch import log
-from resolvent.runtime.launch import attempt, on_device
+from resolvent.runtime.launch import attempt, either, on_device
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_STATES = 64  # for a channel: more would not fit in a warp's registers
@@ -206,8 +206,8 @@ def _walk(
     """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
     b, l, d = x.u.shape
     ends, saved = "product" in out, out.get("saved")
-    given = (x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), _or(x.z, x.u), _or(before, x.u), y, last)
-    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, _or(x.z, x.u)))
+    given = (x.u, x.dt, x.A, x.B, x.C, either(x.D, x.u), either(x.z, x.u), either(before, x.u), y, last)
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, either(x.z, x.u)))
     sizes = (l, d, x.A.shape[1], chunks(l), cut.segments, 1)
     grid = (b * (cut.segments - ends) * triton.cdiv(d, cut.bd),)
     flags = {
@@ -221,7 +221,14 @@ def _walk(
     shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
     with on_device(x.u):
         forward_kernel[grid](
-            *given, out.get("product", last), _or(saved, last), _words(marks, cut.t), *strides, *sizes, **flags, **shape
+            *given,
+            out.get("product", last),
+            either(saved, last),
+            _words(marks, cut.t),
+            *strides,
+            *sizes,
+            **flags,
+            **shape,
         )
 
 
@@ -231,7 +238,7 @@ def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks
     n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
     wide = Cut(_wide(cut.np), cut.np, triton.cdiv(count, short) - cut.parts, stages=4)
     ends, product = _new(x, b, wide.segments, d, n), _new(x, b, wide.segments, d, n)
-    z = _or(x.z, x.u)
+    z = either(x.z, x.u)
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
         adjoint_ends_kernel[(b * wide.segments * triton.cdiv(d, wide.bd),)](
@@ -246,7 +253,7 @@ def _gradients(
     x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     b, l, d = x.u.shape
-    n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), _or(x.z, x.u)
+    n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), either(x.z, x.u)
     gu, gdt, gz = (torch.empty((b, l, d), dtype=t.dtype, device=t.device) for t in (x.u, x.dt, z))
     gA, gh0 = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
     gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
@@ -258,7 +265,7 @@ def _gradients(
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
     with on_device(x.u):
         backward_kernel[(programs,)](
-            x.u, x.dt, x.A, x.B, x.C, _or(x.D, x.u), z, gy, after, saved, scratch,
+            x.u, x.dt, x.A, x.B, x.C, either(x.D, x.u), z, gy, after, saved, scratch,
             gu, gdt, gA, gB, gC, gD, gz, gh0, _words(marks, T.value), *strides,
             l, d, n, b, chunks(l), cut.segments, cut.length,
             REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, PACKED=marks is not None,
@@ -312,10 +319,6 @@ def _marks(reset: Tensor | None, reverse: bool) -> Tensor | None:
 def _words(marks: Tensor | None, t: int) -> Tensor | None:
     """The marks of t steps as one word."""
     return None if marks is None else marks.view({4: torch.int32, 8: torch.int64}[t])
-
-
-def _or(t: Tensor | None, other: Tensor) -> Tensor:
-    return other if t is None else t
 
 
 def _new(x: Inputs, *shape: int) -> Tensor:
