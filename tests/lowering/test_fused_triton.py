@@ -60,11 +60,12 @@ def compare(y: Tensor, r: Tensor | None, g: Tensor, w: Weights) -> None:
         (16, 1, 1, ("tanh", "relu", "tanh")),
         (20, 3, 31, ("gelu", "gelu", None)),
         (16, 2, 33, ("silu", "none", None)),
+        (16, 3, 48, ("none", "gelu", None)),
         (16, 2, 32, ("none", "gelu_tanh", None)),
     ],
 )
 def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> None:
-    g = torch.randn(d, b, 1).expand(d, b, l) if l in (33, 64) else torch.randn(d, b, l)  # of a mean over time
+    g = torch.randn(d, b, 1).expand(d, b, l) if l in (33, 48, 64) else torch.randn(d, b, l)  # of a mean over time
     compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
 
 

@@ -71,14 +71,14 @@ def backward(
     programs = _programs(m, tile, unit)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
-    still = g.stride(2) == 0  # the gradient of a mean over time
+    still = g.stride(2) == 0 and l % 16 == 0  # the gradient of a mean over time; rows start at whole words
     g = g if still else g.contiguous()
     with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
         backward_kernel[(programs,)](
             g, *g.stride()[:2], *kept, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
             gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
-            **_kinds(w), FLAT=not still, WHOLE=l % tile.columns == 0, LEARN=learn, KEEP_Z=learn or not w.entry,
-            NARROW=_is_narrow(w), **_sizes(d, c, tile), num_warps=tile.warps,
+            **_kinds(w), FLAT=not still, LEARN=learn, KEEP_Z=learn or not w.entry, NARROW=_is_narrow(w),
+            **_sizes(d, c, tile), num_warps=tile.warps,
         )  # fmt: skip
     found = (
         _find_gradients(sums.sum(0), gw, ga, y, w) if sums is not None and gw is not None and y is not None else None

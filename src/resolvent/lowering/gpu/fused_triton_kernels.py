@@ -158,10 +158,10 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             z += r.to(tl.float32)
         if d < BD:
             z = tl.where(rows[:, None] < d, z, 0.0)
-        z -= tl.sum(z, 0)[None, :] / d
+        z -= tl.sum(z, 0)[None, :] * (1.0 / d)
         if d < BD:
             z = tl.where(rows[:, None] < d, z, 0.0)
-        rstd = 1 / tl.sqrt(tl.sum(z * z, 0) / d + eps)
+        rstd = tl.rsqrt(tl.sum(z * z, 0) * (1.0 / d) + eps)
         z = z * rstd[None, :]
         tl.store(OUT + at, (z * gamma + beta).to(OUT.dtype.element_ty), mask=inside)
         if KEEP:
@@ -174,7 +174,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     G, g_d, g_b, UNIT, RSTD, FIRST, LAST, Y, y_c, y_m, W, BIAS, GAMMA, WA, BA, GZ, GY, gy_c, gy_m, GW, GA, SUMS, m, l,
     d: tl.constexpr, c: tl.constexpr,
     ACT: tl.constexpr, FINAL: tl.constexpr, SIGMA: tl.constexpr, ADS: tl.constexpr, PRECISION: tl.constexpr,
-    FLAT: tl.constexpr, WHOLE: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr, NARROW: tl.constexpr,
+    FLAT: tl.constexpr, LEARN: tl.constexpr, KEEP_Z: tl.constexpr, NARROW: tl.constexpr,
     BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     rows, ch = tl.arange(0, BD), tl.arange(0, BC)
@@ -191,9 +191,16 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     if LEARN:
         g_gamma, g_beta = tl.zeros((BD,), dtype=tl.float32), tl.zeros((BD,), dtype=tl.float32)
         g_bias, g_ba = tl.zeros((BD,), dtype=tl.float32), tl.zeros((BC,), dtype=tl.float32)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(m, BM), tl.num_programs(0), num_stages=AHEAD):
-        cols = (tile * BM + tl.arange(0, BM)).to(tl.int64)
-        live = cols < m
+    parts = tl.cdiv(m, BM) if FLAT else tl.cdiv(l, BM)
+    for tile in tl.range(tl.program_id(0), parts if FLAT else (m // l) * parts, tl.num_programs(0), num_stages=AHEAD):
+        if FLAT:
+            cols = (tile * BM + tl.arange(0, BM)).to(tl.int64)
+            live = cols < m
+        else:  # a tile holds steps of one sequence
+            sequence = tile // parts
+            steps = (tile % parts) * BM + tl.arange(0, BM)
+            cols = sequence.to(tl.int64) * l + steps
+            live = steps < l
         at = rows.to(tl.int64)[:, None] * m + cols[None, :]
         inside = (rows[:, None] < d) & live[None, :]
         seen = (ch[:, None] < c) & live[None, :]
@@ -201,18 +208,15 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         rstd = tl.load(RSTD + cols, mask=live, other=0.0)
         if FLAT:
             g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
-        elif not WHOLE:  # the same at every step of a sequence
-            place = G + rows.to(tl.int64)[:, None] * g_d + (cols // l)[None, :] * g_b
-            g = tl.load(place, mask=inside, other=0.0).to(tl.float32)
-        else:  # of which a tile holds one
-            first = tile * BM // l
-            one = tl.load(G + first * g_b + rows.to(tl.int64) * g_d, mask=rows < d, other=0.0)
-            g = tl.zeros((BD, BM), dtype=tl.float32) + one.to(tl.float32)[:, None]
+        else:  # the same at every step of a sequence
+            one = tl.load(G + sequence * g_b + rows.to(tl.int64) * g_d, mask=rows < d, other=0.0).to(tl.float32)
+            g = tl.where(live[None, :], one[:, None], 0.0)
         if LEARN:
             g_gamma += _total(g * unit)
             g_beta += _total(g)
         gu = g * gamma
-        gz = (gu - tl.sum(gu, 0)[None, :] / d - unit * (tl.sum(gu * unit, 0)[None, :] / d)) * rstd[None, :]
+        mean, along = tl.sum(gu, 0) * (1.0 / d), tl.sum(gu * unit, 0) * (1.0 / d)
+        gz = (gu - mean[None, :] - unit * along[None, :]) * rstd[None, :]
         if d < BD:
             gz = tl.where(rows[:, None] < d, gz, 0.0)
         if KEEP_Z:
