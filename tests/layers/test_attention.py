@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.layers.attend import (
+from resolvent.layers.attention import Attention
+from resolvent.layers.attention.attend import (
     Reach,
     RelativeBias,
     attend,
@@ -21,7 +22,6 @@ from resolvent.layers.attend import (
     laplace,
     rotate,
 )
-from resolvent.layers.attention import Attention
 from resolvent.layers.contract import map_spec
 
 F64 = torch.float64

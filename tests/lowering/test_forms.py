@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helpers import assert_close, stirred, through_modules
 from resolvent.attacks import Draws, Threat
-from resolvent.layers.attend import RelativeBias
+from resolvent.layers.attention.attend import RelativeBias
 from resolvent.lowering import forms
 from resolvent.models.config import AdSConfig, ClassifierConfig, H3Config, MambaConfig, MegaConfig, ModelConfig
 from resolvent.models.config import ResidualConfig as Scaffold

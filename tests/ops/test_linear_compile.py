@@ -133,3 +133,17 @@ def test_reference_is_traced_by_autograd_alone() -> None:
     assert torch.autograd.gradcheck(
         reference_scan, tuple(x[:, :3] if x.dim() == 3 else x for x in (a, b, h0)), fast_mode=True
     )
+
+
+def test_export_leaves_the_batch_open_beside_a_constant_multiplier() -> None:
+    """Even where the batch might be as large as n."""
+
+    class Scan(torch.nn.Module):
+        def forward(self, b: Tensor) -> Tensor:
+            return linear_scan(torch.linspace(0.1, 0.9, 5), b)
+
+    sizes = {"b": {0: torch.export.Dim("batch", max=64)}}
+    program = torch.export.export(Scan(), (torch.randn(3, 7, 5),), dynamic_shapes=sizes).module()
+    for batch in (2, 5):
+        b = torch.randn(batch, 7, 5)
+        assert_close(program(b), Scan()(b))

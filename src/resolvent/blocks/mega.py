@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from resolvent.blocks.block import Block, State
 from resolvent.blocks.norm import NormKind, make_norm
 from resolvent.blocks.projection import Projection
-from resolvent.layers.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec
+from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec
 from resolvent.layers.checks import check_choice, check_positive
 from resolvent.layers.contract import map_spec
 from resolvent.layers.ema import EMA

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.deployment.flow import Flow
-from resolvent.layers.attend import attend_reference, rotate
+from resolvent.layers.attention.attend import attend_reference, rotate
 
 
 class Attending(nn.Module):

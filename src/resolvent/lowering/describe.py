@@ -36,8 +36,8 @@ from resolvent.blocks.projection import Projection
 from resolvent.blocks.residual import Residual
 from resolvent.blocks.stack import Stack
 from resolvent.blocks.tower import Tower
-from resolvent.layers.attend import RelativeBias
 from resolvent.layers.attention import Attention
+from resolvent.layers.attention.attend import RelativeBias
 from resolvent.layers.dss import DSS
 from resolvent.layers.ema import EMA
 from resolvent.layers.l2ru.layer import L2RU

@@ -17,7 +17,8 @@ def check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
         _check_kind("h0", h0, b)
     if b.dim() < 2:
         raise ValueError(f"linear_scan: expected b of shape (..., l, n), got {tuple(b.shape)}; add the missing axis.")
-    if a.shape != b.shape and not _fits(a.shape, b.shape):
+    alike = a.dim() == b.dim() and a.shape == b.shape  # ranks first: (n,) is not compared with the batch's open size
+    if not alike and not _fits(a.shape, b.shape):
         raise ValueError(
             f"linear_scan: expected a that broadcasts to the shape of b {tuple(b.shape)}, got {tuple(a.shape)}; "
             "give (n,), (l, n), (..., 1, n) or all of it, and enlarge b where a has more axes."

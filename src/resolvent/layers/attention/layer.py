@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resolvent.layers import checks
-from resolvent.layers.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
+from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters
 
@@ -25,7 +25,7 @@ class Attention(Layer):
     position     "rotary" on all of a head's entries, "half-rotary" on the first half (RecurrentGemma's), "relative": a
                  learned bias for each distance (Mega's; distances from `size` on share one), or "none".
     activation   "softmax" or "laplace" (Mega's; not normalised).
-    fused        see `resolvent.layers.attend.attend`; True gives faster first gradients and no second ones.
+    fused        see `resolvent.layers.attention.attend.attend`; True gives faster first gradients and no second ones.
     bidirectional   non-causal: both sides in reach are seen at once. No second set of weights.
 
     State: {"k": (b, g, s, e), "v": (b, g, s, e), "seen": (b,)}. The cache is right-aligned: slot j holds position
