@@ -1,6 +1,6 @@
 """Which tile a program of `fused_triton` takes, by what its chip holds.
 
-Tiles were tuned where a program may hold 227 KiB. With less on chip the same kernels run with fewer columns at a time
+Tiles were tuned (`benchmarks/gpu/tiles.py`) where a program may hold 227 KiB. With less on chip the same kernels run with fewer columns at a time
 and fewer tiles under way: the first tile of `ladder` whose `estimate` fits. Estimates were fitted from above to the
 compiler's own reports (`benchmarks/gpu/targets.py`, which compiles every choice for every chip).
 """
@@ -26,10 +26,10 @@ class Tile(NamedTuple):
 
 LOW, FINE = torch.bfloat16, torch.float32
 TILES = {  # forward, backward, and backward with sums for parameters; what keeps more values alive takes fewer columns
-    ("plain", LOW): (Tile(64, 4, 2, 2), Tile(64, 4, 2, 2), Tile(64, 4, 3, 2)),
-    ("bent", LOW): (Tile(32, 4, 2, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
+    ("plain", LOW): (Tile(64, 4, 3, 2), Tile(64, 4, 3, 2), Tile(64, 4, 3, 2)),
+    ("bent", LOW): (Tile(32, 4, 3, 3), Tile(64, 4, 3, 1), Tile(64, 8, 3, 1)),
     ("scaled", LOW): (Tile(64, 8, 3, 1),) * 3,
-    ("entry", FINE): (Tile(32, 4, 3, 2),) * 3,
+    ("entry", FINE): (Tile(32, 4, 3, 2), Tile(64, 4, 3, 2), Tile(32, 4, 3, 2)),
     ("plain", FINE): (Tile(32, 8, 3, 1),) * 3,
     ("bent", FINE): (Tile(32, 8, 3, 1), Tile(32, 8, 2, 1), Tile(32, 8, 2, 1)),
     ("scaled", FINE): (Tile(32, 8, 3, 1),) * 3,
