@@ -83,7 +83,9 @@ def test_pairs_of_documents_are_exported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "layers"), [(16, 1), (24, 3)])
-def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(tmp_path: Path, width: int, layers: int) -> None:
+def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(
+    tmp_path: Path, width: int, layers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is in the parity extra")
     pytest.importorskip("onnxruntime", reason="onnxruntime is in the export extra")
     torch.manual_seed(0)
@@ -110,6 +112,7 @@ def test_a_newcomer_imports_a_mamba_attacks_it_and_exports_it(tmp_path: Path, wi
         got = onnx(made["onnx"], x=tokens[:, :length], lengths=lengths)[0]
         assert_close(torch.from_numpy(got), logits[:, :length])
         assert_close(loaded(tokens[:, :length], lengths), logits[:, :length])
+    assert "[W:onnxruntime" not in capfd.readouterr().err  # it tells of constants that nothing reads
 
 
 def test_the_command_exports_preprocessing_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

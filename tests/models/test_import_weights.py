@@ -231,6 +231,8 @@ def test_wrong_and_partial_state_dicts_are_refused_with_names_and_shapes() -> No
         import_weights("s4", {})
     with pytest.raises(ValueError, match=r"norm_f\.weight \(24,\) is of int8, expected for .* \(24,\)"):
         import_weights("transformers", whole | {"backbone.norm_f.weight": torch.ones(24, dtype=torch.int8)})
+    with pytest.raises(ValueError, match=r"norm_f\.weight \(24,\) holds values that are not finite"):
+        import_weights("transformers", whole | {"backbone.norm_f.weight": torch.full((24,), torch.nan)})
     with pytest.raises(ValueError, match="holds nothing"):
         import_weights("transformers", {name: t.to("meta") for name, t in whole.items()})
 

@@ -7,7 +7,7 @@ import importlib.util
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,8 +41,28 @@ def onnx_bytes(program: Any, inputs: list[str], outputs: list[str], opset: int |
     finally:
         loud.setLevel(level)
     assert made is not None
-    data: bytes = made.model_proto.SerializeToString()
+    proto = made.model_proto
+    _drop_unused(proto.graph)
+    data: bytes = proto.SerializeToString()
     return data
+
+
+def _drop_unused(graph: Any) -> None:
+    """Without constants that nothing reads: the exporter leaves some, and onnxruntime warns of each when it loads."""
+    read = set(_list_read(graph)) | {held.name for held in graph.output}
+    kept = [held for held in graph.initializer if held.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _list_read(graph: Any) -> Iterator[str]:
+    """The names that nodes read, those inside of Scan and Loop too."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _list_read(attribute.g)
+                yield from (held.name for held in attribute.g.output)
 
 
 def load_onnx(data: bytes, names: list[str]) -> Callable[..., Any]:

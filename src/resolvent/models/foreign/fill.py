@@ -129,7 +129,9 @@ def _make(taken: Take, weights: Weights, own: Tensor) -> Tensor | str:
         value: Any = taken.change(*(t.to(_wide(t)) for t in given))
     except (RuntimeError, IndexError, ValueError):  # shapes that the change cannot take
         return f"{message} does not fit"
-    return value if value.shape == own.shape else f"{message} gives {tuple(value.shape)}"
+    if value.shape != own.shape:
+        return f"{message} gives {tuple(value.shape)}"
+    return value if bool(value.isfinite().all()) else f"{message} holds values that are not finite"
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
