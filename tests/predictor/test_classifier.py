@@ -171,6 +171,19 @@ def test_few_samples_are_seen_more_often() -> None:
         rv.SequenceClassifier(batch_size=0).fit(X[:, 0], y)
 
 
+def test_of_few_samples_none_is_left_out() -> None:
+    """By cross-validation on training parts, too: the score of ten samples chooses no epoch."""
+    X, y = np.random.default_rng(0).normal(size=(340, 3, 1)), ["a", "b"] * 170
+    quick = {"d_model": 2, "layers": 1, "epochs": 2}
+    few = rv.SequenceClassifier(**quick).fit(X[:330], y[:330])
+    assert ["validation_clean" in row for row in few.history_.rows] == [False, True]  # the last epoch is kept
+    assert few.history_.best["epoch"] == 2
+    for enough in (rv.SequenceClassifier(**quick).fit(X, y), rv.SequenceClassifier(**quick, validation=0.1).fit(X, y)):
+        assert ["validation_clean" in row for row in enough.history_.rows] == [True, True]
+    learned = few.predictor_.preprocess.centre
+    assert learned == pytest.approx((float(X[:330].mean()),), rel=1e-4)  # of all of them
+
+
 def test_random_states_of_scikit_learn() -> None:
     X, y = slopes()
 

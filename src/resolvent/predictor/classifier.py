@@ -30,6 +30,7 @@ from resolvent.training import FitSettings, History, Objective, fit
 
 Layout = Literal["nlc", "ncl"]
 EPOCHS, STEPS = 30, 200  # at least; docs/predict.md tells what was compared, on training parts
+SHARE, ENOUGH = 0.15, 50  # left out for validation, where it is so many samples: the score of fewer is a guess
 
 
 def _better(history: History) -> str:
@@ -56,7 +57,8 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
     d_model, layers   channels of the model, and its number of blocks
     objective     "standard", `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
     epochs, batch_size, lr   of the training; epochs None: 30, and more where few samples make fewer than 200 steps
-    validation    share of the samples by which the best epoch is chosen; the last where that is no worse
+    validation    share of the samples by which the best epoch is chosen, the last where that is no worse; 0: all are
+                  trained on and the last epoch is kept; None: 0.15, or 0 where that is fewer than 50 samples
     scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
     random_state  of weights, split and order: a whole number, or as everywhere in scikit-learn a RandomState or None
@@ -78,7 +80,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         epochs: int | None = None,
         batch_size: int = 32,
         lr: float = 1e-2,
-        validation: float = 0.15,
+        validation: float | None = None,
         scale: Scale = "standard",
         missing: Missing = "refuse",
         layout: Layout = "nlc",
@@ -103,8 +105,11 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         task = self._task(sequences, answers, seed)
         epochs = self._count_epochs(len(task.train)) if self.epochs is None else self.epochs
         settings = FitSettings(
-            epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, epochs / 2), seed=seed
-        )
+            epochs, self.batch_size, self.lr, clip=1.0, warmup=min(1.0, epochs / 2), seed=seed,
+            evaluate_every=1 if len(task.validation) else epochs,
+        )  # fmt: skip
+        if not len(task.validation):
+            task = replace(task, validation=task.train)  # measured once, at the end
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
             model = build_model(self._config(task))
@@ -167,15 +172,16 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         names = tuple(str(name) for name in self.classes_)
         names = names if len(set(names)) == len(names) else ()
         pairs: Any = list(zip(sequences, answers.tolist(), strict=True))
-        task = from_dataset(
+        few = self.validation is None and SHARE * len(answers) < ENOUGH
+        share = 0.0 if few else SHARE if self.validation is None else self.validation
+        return from_dataset(
             pairs,
             class_names=names,
-            fractions=(self.validation, 0.0),
+            fractions=(share, 0.0),
             seed=seed,
             scale=self.scale,
             missing=self.missing,
         )
-        return task if len(task.validation) else replace(task, validation=task.train)  # too few to leave some out
 
     def _config(self, task: Task) -> ModelConfig:
         usual = S4DConfig(dt_min=min(0.01, 0.64 / task.length), dt_max=min(0.5, 64 / task.length))
