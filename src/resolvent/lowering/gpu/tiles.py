@@ -1,8 +1,9 @@
 """Which tile a program of `fused_triton` takes, by what its chip holds.
 
-Tiles were tuned (`benchmarks/gpu/tiles.py`) where a program may hold 227 KiB. With less on chip the same kernels run with fewer columns at a time
-and fewer tiles under way: the first tile of `ladder` whose `estimate` fits. Estimates were fitted from above to the
-compiler's own reports (`benchmarks/gpu/targets.py`, which compiles every choice for every chip).
+Tiles were tuned (`benchmarks/gpu/tiles.py`) where a program may hold 227 KiB. With less on chip the same kernels run
+with fewer columns at a time and fewer tiles under way: the first tile of `ladder` whose `estimate` fits. Estimates were
+fitted from above to the compiler's own reports (`benchmarks/gpu/targets.py`, which compiles every choice for every
+chip).
 """
 
 from __future__ import annotations
