@@ -74,21 +74,35 @@ def is_untransformed() -> bool:
     return not (torch.compiler.is_compiling() or is_transformed() or forward_mode())
 
 
-def by_graph_only(*gradients: Tensor) -> bool:
+def by_graph_only(*gradients: Tensor | None) -> bool:
     """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
     return torch.is_grad_enabled() or not is_untransformed() or is_batched(*gradients)
 
 
 def gradients_by_graph(
-    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], g: Sequence[Tensor], needed: Sequence[bool]
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    g: Sequence[Tensor | None],
+    needed: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none."""
+    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none or are None.
+
+    An output whose gradient is None does not count.
+    """
     with torch.enable_grad():
-        inputs = [x.view_as(x) for x in inputs]  # apart from their history: one input may be made from another
-        outputs = function(*inputs)
-    wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(outputs, wanted, g, create_graph=torch.is_grad_enabled(), allow_unused=True))
-    return tuple(next(found) if need else None for need in needed)
+        own = [None if x is None else _set_apart(x, need) for x, need in zip(inputs, needed, strict=True)]
+        asked = [(y, t) for y, t in zip(function(*own), g, strict=True) if t is not None]
+    wanted = [x for x, need in zip(own, needed, strict=True) if need and x is not None]
+    if not asked or not wanted:
+        return (None,) * len(own)
+    outputs, slopes = zip(*asked, strict=True)
+    found = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return tuple(next(found) if need and x is not None else None for x, need in zip(own, needed, strict=True))
+
+
+def _set_apart(x: Tensor, needed: bool) -> Tensor:
+    """x apart from its history, since one input may be made from another; inside of an operator it has none."""
+    return x.view_as(x) if x.requires_grad or not needed else x.detach().requires_grad_()
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

@@ -172,7 +172,8 @@ class _PostNorm(torch.autograd.Function):
         (conv, w), (h, y, *kept), g = ctx.tables, ctx.saved_tensors, gradients[0]
         if by_graph_only(g):
             needs = ctx.needs_input_grad[:1] + ctx.needs_input_grad[2:]
-            gh, *rest = _again(lambda *t: plain_block(*t, w=w, conv=conv), (h, *ctx.learned), g, needs)
+            again = lambda *t: (plain_block(*t, w=w, conv=conv),)  # noqa: E731
+            gh, *rest = gradients_by_graph(again, (h, *ctx.learned), (g,), needs)
             return gh, None, *rest
         gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
         taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
@@ -197,27 +198,11 @@ class _Entry(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         g, needs, x = gradients[0], ctx.needs_input_grad, ctx.inputs[0]
         if by_graph_only(g):
-            return *_again(lambda *t: plain_entry(*t, w=ctx.w), ctx.inputs, g, needs[:5]), None
+            again = lambda *t: (plain_entry(*t, w=ctx.w),)  # noqa: E731
+            return *gradients_by_graph(again, ctx.inputs, (g,), needs[:5]), None
         rows = x.contiguous().permute(2, 0, 1)
         _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), rows, ctx.w, learn=ctx.learn)
         return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
-
-
-def _again(function: Any, inputs: tuple[Any, ...], g: Tensor, needs: Any) -> tuple[Tensor | None, ...]:
-    """Gradients of a plain function as a graph, for inputs some of which may be None."""
-    at = [i for i, t in enumerate(inputs) if t is not None]
-
-    def given(*tensors: Tensor) -> tuple[Tensor]:
-        full: list[Any] = [None] * len(inputs)
-        for i, t in zip(at, tensors, strict=True):
-            full[i] = t
-        return (function(*full),)
-
-    found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
-    every: list[Tensor | None] = [None] * len(inputs)
-    for i, t in zip(at, found, strict=True):
-        every[i] = t
-    return tuple(every)
 
 
 def plain_block(

@@ -13,10 +13,10 @@ from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import Blocks, DenseCarry
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import flat_blocks, form_blocks
-from resolvent.ops.sequence_pass import differentiate_by_graph
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
+    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -76,9 +76,9 @@ class _DenseBankScan(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         x, h0, lengths, ahead, back, rows, *flat = ctx.saved_tensors
-        if by_graph_only(*(g for g in gradients if g is not None)):
-            run = lambda x, h0, own: run_by_torch(own, x, h0, lengths)  # noqa: E731
-            return None, None, *differentiate_by_graph(run, x, h0, flat, gradients, ctx.needs_input_grad[2:])
+        if by_graph_only(*gradients):
+            run = lambda x, h0, *own: run_by_torch(own, x, h0, lengths)  # noqa: E731
+            return None, None, *gradients_by_graph(run, (x, h0, *flat), gradients, ctx.needs_input_grad[2:])
         kernels = load_kernels()
         tables, kept = kernels.Tables(ahead, back, flat[-1], True), kernels.Rows(rows, lengths, x.shape)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]

@@ -17,10 +17,10 @@ from torch import Tensor
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.tables import diagonal_blocks
 from resolvent.ops.modes.operation import Modes, Source
-from resolvent.ops.sequence_pass import differentiate_by_graph
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
+    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -123,9 +123,9 @@ class _BankScan(torch.autograd.Function):
         plan, kernels = ctx.plan, load_kernels()
         tables = kernels.Tables(ahead, back, whole)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
-        if by_graph_only(*(g for g in gradients if g is not None)):
-            run = lambda x, h0, own: run_by_torch(plan, x, h0, lengths, own)  # noqa: E731
-            found = differentiate_by_graph(run, x, h0, parameters, gradients, ctx.needs_input_grad[3:])
+        if by_graph_only(*gradients):
+            run = lambda x, h0, *own: run_by_torch(plan, x, h0, lengths, own)  # noqa: E731
+            found = gradients_by_graph(run, (x, h0, *parameters), gradients, ctx.needs_input_grad[3:])
             return *(None,) * 3, *found
         g_end = None if gradients[1] is None else gradients[1].contiguous()
         kept = kernels.Rows(rows, lengths, x.shape)

@@ -15,8 +15,7 @@ from resolvent.ops import plain
 from resolvent.ops.bank_scan.operation import STEPS, Plan, load_kernels, run_by_torch, serves
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.modes.operation import KNOWN, Kind, Source
-from resolvent.ops.sequence_pass import differentiate_by_graph
-from resolvent.runtime.transforms import as_run, is_traced
+from resolvent.runtime.transforms import as_run, gradients_by_graph, is_traced
 
 DEVICES = {"cuda"}
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # y, last state, ahead, back, A^T and rows
@@ -122,10 +121,9 @@ def _gradients(ctx: Any, gy: Tensor | None, g_end: Tensor | None, *g_kept: Any) 
     gy = torch.zeros_like(x) if gy is None else gy
     if torch.is_grad_enabled():
         plan = _plan(parameters[0], *ctx.how)
-        run = lambda x, h0, own: run_by_torch(plan, x, h0, lengths, own)  # noqa: E731
+        run = lambda x, *own: run_by_torch(plan, x, None, lengths, own)  # noqa: E731
         with as_run():
-            needs = [True, False, *[True] * len(parameters)]
-            gx, _, *found = differentiate_by_graph(run, x, None, parameters, (gy, g_end), needs)
+            gx, *found = gradients_by_graph(run, (x, *parameters), (gy, g_end), [True] * (1 + len(parameters)))
     else:
         end = None if g_end is None else g_end.contiguous()
         gx, *found = _scan_backward(gy.contiguous(), end, parameters, x, lengths, kept, *ctx.how)

@@ -23,7 +23,7 @@ from resolvent.ops.bank_scan import triton_kernels as kernels
 from resolvent.ops.modes import triton as modes
 from resolvent.ops.modes import triton_kernels as modes_kernels
 from resolvent.ops.modes.operation import Kind
-from resolvent.ops.sequence_pass import multiply
+from resolvent.ops.product import multiply
 from resolvent.runtime.launch import on_device
 
 CHANNELS = 64  # of a tile that is laid out anew

@@ -133,22 +133,13 @@ class _Tables(torch.autograd.Function):
         ]
         if by_graph_only(*g):
             inputs, T = (lam, weight, now, gain), powers.shape[1]
-            return *tables_by_graph(inputs, T, ctx.delay, g, ctx.needs_input_grad), None, None
+
+            def again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None) -> tuple[Tensor, ...]:
+                return diagonal_tables(DiagonalBank(lam, weight, gain=gain), now, T, ctx.delay)
+
+            return *gradients_by_graph(again, inputs, g, ctx.needs_input_grad[:4]), None, None
         asked = [*g[:3], gradients[3], g[4]]
         return *table_gradients(DiagonalBank(lam, weight, gain=gain), powers, asked, ctx.delay), None, None
-
-
-def tables_by_graph(
-    inputs: Sequence[Tensor | None], T: int, delay: bool, g: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of lam, weight, now and, where there is one, gain, as a graph."""
-    given = [x for x in inputs if x is not None]
-
-    def again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None = None) -> tuple[Tensor, ...]:
-        return diagonal_tables(DiagonalBank(lam, weight, gain=gain), now, T, delay)
-
-    found = gradients_by_graph(again, given, g, needed[: len(given)])
-    return *found, *(None,) * (4 - len(found))
 
 
 def table_gradients(

@@ -138,32 +138,13 @@ def _tables_saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
     lam, weight, now, gain, powers = ctx.saved_tensors
     if torch.is_grad_enabled():
-        return *_again(_tables_again, (lam, weight, now, gain), (ctx.T, ctx.delay), g, ctx.needs_input_grad), None, None
+
+        def again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None) -> list[Tensor]:
+            return [stack_parts(t) for t in diagonal_tables(_bank(lam, weight, gain), now, ctx.T, ctx.delay)]
+
+        return *gradients_by_graph(again, (lam, weight, now, gain), g, ctx.needs_input_grad[:4]), None, None
     found = _tables_backward(lam, weight, gain, powers, [t.contiguous() for t in g], ctx.delay)
     return *found, *(None,) * (6 - len(found))
-
-
-def _tables_again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> Any:
-    return [stack_parts(t) for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
-
-
-def _again(
-    function: Any, tensors: Sequence[Tensor | None], rest: tuple[Any, ...], g: Sequence[Tensor], needed: Sequence[bool]
-) -> list[Tensor | None]:
-    """The gradients of function(*tensors, *rest) as a graph; None for what is absent or needs none."""
-    there = [i for i, t in enumerate(tensors) if t is not None]
-
-    def given(*own: Tensor) -> tuple[Tensor, ...]:
-        full: list[Any] = [None] * len(tensors)
-        for i, t in zip(there, own, strict=True):
-            full[i] = t
-        return tuple(function(*full, *rest))
-
-    found = gradients_by_graph(given, [t for t in tensors if t is not None], g, [needed[i] for i in there])
-    every: list[Tensor | None] = [None] * len(tensors)
-    for i, t in zip(there, found, strict=True):
-        every[i] = t
-    return every
 
 
 _tables.register_autograd(_tables_gradients, setup_context=_tables_saved)
@@ -256,8 +237,7 @@ def _pass_gradients(ctx: Any, gy: Tensor | None, g_before: Tensor | None) -> tup
     u, h0, *tables, before = ctx.saved_tensors
     gy = torch.zeros_like(u) if gy is None else gy
     if torch.is_grad_enabled():
-        g_before = torch.zeros_like(before) if g_before is None else g_before
-        return tuple(_again(plain.blocked_pass, (u, h0, *tables), (), (gy, g_before), ctx.needs_input_grad))
+        return gradients_by_graph(plain.blocked_pass, (u, h0, *tables), (gy, g_before), ctx.needs_input_grad)
     learn = any(ctx.needs_input_grad[2:])
     found = _pass_backward(gy.contiguous(), g_before, u, before, *tables, learn)
     return *found, *(None,) * (6 - len(found))

@@ -143,7 +143,7 @@ def _operator_backward(
         found = kernels.backward(given, h, g)
     else:
         with recording():
-            found = gradients_again(given, g, (True,) * (4 if h0 is None else 5))
+            found = gradients_again(given, g, (True,) * 5)
     return [t.detach().contiguous() for t in found if t is not None]
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.gated_scan.inputs import Inputs, accumulator
-from resolvent.ops.linear_scan.constant import again
 from resolvent.ops.linear_scan.operation import linear_scan
+from resolvent.runtime.transforms import gradients_by_graph
 
 SQRT_SLOPE = 1000.0  # the published bound on the derivative of the square root
 
@@ -58,10 +58,8 @@ def clipped_sqrt(x: Tensor) -> Tensor:
 
 def gradients_again(x: Inputs, g: Tensor, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The gradients of p, q, x, rate and h0, found once more; as a graph where they are differentiated in turn."""
-    given = [t for t in x[:5] if isinstance(t, Tensor)]
 
-    def function(p: Tensor, q: Tensor, u: Tensor, rate: Tensor, h0: Tensor | None = None) -> Tensor:
-        return gated_reference(p, q, u, rate, h0, x.start, x.reverse)
+    def again(p: Tensor, q: Tensor, u: Tensor, rate: Tensor, h0: Tensor | None) -> tuple[Tensor]:
+        return (gated_reference(p, q, u, rate, h0, x.start, x.reverse),)
 
-    found = again(function, given, g, needs[: len(given)])
-    return found if x.h0 is not None else (*found, None)
+    return gradients_by_graph(again, (x.p, x.q, x.x, x.rate, x.h0), (g,), needs)

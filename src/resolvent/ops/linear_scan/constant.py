@@ -10,7 +10,6 @@ are not spread over time, which halves what a general scan reads. The gradient i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.runtime.fallback import ABSENT, left_to_torch
 from resolvent.runtime.launch import attempt
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import gradients_by_graph, outside_autocast
 
 QUICK = (torch.bfloat16, torch.float32)
 
@@ -70,23 +69,10 @@ class _ConstantScan(torch.autograd.Function):
         g = gradients[0]
 
         def by_graph() -> tuple[Tensor | None, ...]:
-            return again(constant_reference, (lam, v), g, ctx.needs_input_grad)
+            return gradients_by_graph(lambda *t: (constant_reference(*t),), (lam, v), (g,), ctx.needs_input_grad)
 
         if torch.is_grad_enabled():
             found = by_graph()
         else:
             found = attempt("constant_scan_backward", lambda: _triton(v).adjoint(lam, g, h)[::-1], by_graph)
         return found[0], found[1]
-
-
-def again(
-    function: Callable[..., Tensor], inputs: Sequence[Tensor], g: Tensor, needs: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of function(*inputs), run once more; where they are to be differentiated in turn, as a graph."""
-    graph = torch.is_grad_enabled()
-    with torch.enable_grad():
-        own = [t.view_as(t) if graph else t.detach().requires_grad_() for t in inputs]
-        y = function(*own)
-    wanted = [t for t, need in zip(own, needs, strict=True) if need]
-    found = iter(torch.autograd.grad(y, wanted, g, create_graph=graph))
-    return tuple(next(found) if need else None for need in needs)

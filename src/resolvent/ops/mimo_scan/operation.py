@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.linear_scan.pairs import pair_scan
-from resolvent.ops.sequence_pass import differentiate_by_graph, multiply
+from resolvent.ops.product import multiply
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
+    gradients_by_graph,
     is_traced,
     is_untransformed,
     outside_autocast,
@@ -80,9 +81,9 @@ class _MimoScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         x, h0, lengths, h, *tables = ctx.saved_tensors
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
-        if by_graph_only(*(g for g in gradients if g is not None)):
-            run = lambda x, h0, own: run_by_torch(own, x, h0, lengths)  # noqa: E731
-            return None, None, *differentiate_by_graph(run, x, h0, tables, gradients, ctx.needs_input_grad[2:])
+        if by_graph_only(*gradients):
+            run = lambda x, h0, *own: run_by_torch(own, x, h0, lengths)  # noqa: E731
+            return None, None, *gradients_by_graph(run, (x, h0, *tables), gradients, ctx.needs_input_grad[2:])
         return None, None, *_gradients(ctx, (x, h0, lengths, h), tables, gy.contiguous(), gradients[1])
 
 

@@ -87,20 +87,14 @@ class _Opaque(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         (opaque, *how), parameters = ctx.own, ctx.saved_tensors
-        if by_graph_only(*(g for g in gradients if g is not None)):
+        if by_graph_only(*gradients):
             return *(None,) * 4, *_by_graph(opaque, parameters, gradients, how)
         return *(None,) * 4, *opaque.slopes(parameters, gradients, *how)
 
 
 def _by_graph(opaque: Opaque, parameters: Parameters, g: Sequence[Tensor | None], how: Sequence[Any]) -> list[Any]:
-    asked = [i for i, t in enumerate(g) if t is not None]
-
-    def again(*own: Tensor) -> tuple[Tensor, ...]:
-        made = opaque.make(own, *how)
-        return tuple(made[i] for i in asked)
-
     with as_run():
-        found = gradients_by_graph(again, parameters, [t for t in g if t is not None], [True] * len(parameters))
+        found = gradients_by_graph(lambda *own: opaque.make(own, *how), parameters, g, [True] * len(parameters))
     return [torch.zeros_like(p) if t is None else t for t, p in zip(found, parameters, strict=True)]
 
 

@@ -187,7 +187,7 @@ class _Modes(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         powers, *parameters = ctx.saved_tensors
         modes, option, T, delay = ctx.own
-        if by_graph_only(*(t for t in gradients if t is not None)):
+        if by_graph_only(*gradients):
             g = [powers.new_zeros(s) if t is None else t for t, s in zip(gradients, ctx.shapes, strict=True)]
             again = lambda *own: tuple(modes.graph(own, option, T, delay))  # noqa: E731
             return *(None,) * 4, *gradients_by_graph(again, parameters, g, ctx.needs_input_grad[4:])

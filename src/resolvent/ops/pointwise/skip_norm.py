@@ -77,7 +77,8 @@ class _SkipNorm(torch.autograd.Function):
         x = inputs[0] if ctx.learn and w.scale is not None else None
 
         def again() -> tuple[Any, ...]:
-            return *_again(inputs, w, ctx.axis, g, ctx.needs_input_grad[:6]), None, None
+            run = lambda x, y, *own: (plain_skip_norm(x, y, Ending._make([*own, ctx.eps]), ctx.axis),)  # noqa: E731
+            return *gradients_by_graph(run, inputs, (g,), ctx.needs_input_grad[:6]), None, None
 
         def kernel() -> tuple[Any, ...]:
             gx, gy, sums = _triton(g, ctx.axis).backward(g, (unit, rstd, x), w, ctx.axis, ctx.learn)
@@ -85,20 +86,3 @@ class _SkipNorm(torch.autograd.Function):
             return gx, gy, *(None if t is None else s for s, t in zip(rows, w[:4], strict=True)), None, None
 
         return again() if by_graph_only(g) else attempt("skip_norm_backward", kernel, again)
-
-
-def _again(inputs: list[Any], w: Ending, axis: int, g: Tensor, needs: Any) -> list[Tensor | None]:
-    """Gradients as a graph, for inputs some of which may be None."""
-    at = [i for i, t in enumerate(inputs) if t is not None]
-
-    def given(*tensors: Tensor) -> tuple[Tensor]:
-        full: list[Any] = [None] * len(inputs)
-        for i, t in zip(at, tensors, strict=True):
-            full[i] = t
-        return (plain_skip_norm(full[0], full[1], Ending._make([*full[2:], w.eps]), axis),)
-
-    found = gradients_by_graph(given, [inputs[i] for i in at], (g,), [needs[i] for i in at])
-    every: list[Tensor | None] = [None] * len(inputs)
-    for i, t in zip(at, found, strict=True):
-        every[i] = t
-    return every

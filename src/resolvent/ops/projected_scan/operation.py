@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.linear_scan.constant import again, constant_reference, constant_scan
+from resolvent.ops.linear_scan.constant import constant_reference, constant_scan
 from resolvent.runtime.dispatch import Candidate, choose, everywhere, nothing, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.launch import attempt
-from resolvent.runtime.transforms import outside_autocast
+from resolvent.runtime.transforms import gradients_by_graph, outside_autocast
 
 FEWEST = 96  # sequences; with fewer, programs that walk one each are slower than three passes over memory
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
@@ -139,7 +139,7 @@ class _ProjectedScan(torch.autograd.Function):
         inputs, g, needs = ctx.saved_tensors, gradients[0], ctx.needs_input_grad
 
         def by_graph() -> tuple[Tensor | None, ...]:
-            return again(run_unfused, inputs, g, needs)
+            return gradients_by_graph(lambda *t: (run_unfused(*t),), inputs, (g,), needs)
 
         if torch.is_grad_enabled():
             return by_graph()
