@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,28 @@ def test_recorded_tables_and_gradients(kind: dict[str, object], monkeypatch: pyt
             found.append([*made, *torch.autograd.grad(loss, own)])
         assert_close(found[0], found[1], dtype=torch.float64)
     assert sum(isinstance(r, recorded.Recording) for r in TABLES.known.values()) == 2  # there and back
+
+
+def test_inside_of_a_recorded_pass_the_function_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There its gradients come by its own graph: the same numbers, of every order, without a second run."""
+    layer = S4(4, 6).double()
+    source = layer._source(layer.C, layer.D)
+    own = [p.detach().requires_grad_() for p in source.parameters]
+    want = TABLES.tables(own, source.option, 12, False)
+    slopes = torch.autograd.grad(sum((t * t.detach().cos()).sum() for t in want[:4]), own)
+    runs, make = [0], TABLES.make
+
+    def count(*given: Any) -> Any:
+        runs[0] += 1
+        return make(*given)
+
+    monkeypatch.setattr(TABLES, "make", count)
+    monkeypatch.setattr(recorded, "_recording", [True])
+    found = TABLES.tables(own, source.option, 12, False)
+    assert all(t.is_contiguous() for t in found)
+    got = torch.autograd.grad(sum((t * t.detach().cos()).sum() for t in found[:4]), own)
+    assert runs == [1]
+    assert_close([*found, *got], [*want, *slopes], dtype=torch.float64)
 
 
 def test_compiled_values_and_gradients_under_a_watching_mode() -> None:

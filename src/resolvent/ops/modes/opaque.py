@@ -31,7 +31,14 @@ class Opaque:
         self.operator = _operator(name, self)
 
     def tables(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """The tables, under autograd; for tensors on a GPU that nobody traces."""
+        """The tables, under autograd; for tensors on a GPU that nobody traces.
+
+        Where a pass around this is recorded, by its calls themselves: its graph keeps what the gradients need, and none
+        of them takes the host's time any more.
+        """
+        if recorded._recording:
+            with as_run():
+                return [t.contiguous() for t in self.make(parameters, option, T, delay)]
         return list(_Opaque.apply(self, option, T, delay, *parameters))
 
     def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
