@@ -22,7 +22,7 @@ HUGE = 32 << 20  # from here on the C library never does, whatever it is told
 SPARE = 128 << 20  # bytes of huge arrays that are kept for the next call
 SAID = ("_ALLOC_FAILED", "CUDA error: out of memory")
 _keepers: list[Callable[[], bool]] = []
-_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
+use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # how many hold a storage; None where torch has none
 _PAGE = 4096
 _MADV_HUGEPAGE = 14
 
@@ -31,7 +31,7 @@ def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A contiguous tensor with the dtype and device of `like`, not initialised; in huge pages where Linux has them."""
     keep_freed_memory()
     size = prod(shape) * like.element_size()
-    if size >= HUGE and like.device.type == "cpu" and _use_count is not None:
+    if size >= HUGE and like.device.type == "cpu" and use_count is not None:
         return spare.tensor(shape, like, size)
     x = torch.empty(shape, dtype=like.dtype, device=like.device)
     return _in_huge_pages(x) if size >= LARGE else x
@@ -77,7 +77,7 @@ class _Spare:
     def _free(self, i: int) -> bool:
         """Whether the list alone holds it: no tensor, no other name of the storage, no other process."""
         storage = self._kept[i]
-        alone: bool = _use_count(storage._cdata) == 1
+        alone: bool = use_count(storage._cdata) == 1
         return alone and _names([storage]) == _NAMES and not storage.is_shared()
 
 

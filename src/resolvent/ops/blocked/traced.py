@@ -167,7 +167,7 @@ def _rows(u: Tensor, T: int) -> Tensor:
     l, d = u.shape[1:]
     if l <= T:
         return u
-    return F.pad(u, (0, 0, 0, -l % T)).reshape(-1, T, d)
+    return (F.pad(u, (0, 0, 0, -l % T)) if l % T else u).reshape(-1, T, d)
 
 
 def _cut(u: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor) -> tuple[Tensor, ...]:

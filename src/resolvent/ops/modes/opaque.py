@@ -1,9 +1,9 @@
 """A function from parameters to tables as one operation: one node of a traced graph; on a GPU two recordings.
 
 The function consists of torch's operations, some hundred for S4. Traced, it is one opaque node each way, so that
-graphs stay small. On a GPU its calls take the host longer than the device needs for them, so that what comes in the
-same shapes for the second time is recorded as a CUDA graph (`ops.step.recorded`): layers of one shape share it. Its
-gradients run the function once more.
+graphs stay small; on a CPU its own graph is kept for the way back (`ops.kept`). On a GPU its calls take the host longer
+than the device needs for them, so that what comes in the same shapes for the second time is recorded as a CUDA graph
+(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.ops import kept
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.step import recorded
 from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
@@ -28,7 +29,12 @@ class Opaque:
 
     def __init__(self, name: str, make: Make, shapes: Shapes) -> None:
         self.make, self.shapes, self.known = make, shapes, dict[Any, Any]()
-        self.operator = _operator(name, self)
+        self._operator = _operator(name, self)
+
+    def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        """The tables as one node of a graph."""
+        made: list[Tensor] = self._operator(list(parameters), option, T, delay, kept.may_learn(parameters))
+        return made[:-1]
 
     def tables(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The tables, under autograd; for tensors on a GPU that nobody traces.
@@ -50,6 +56,13 @@ class Opaque:
 
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
+    def run_kept(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
+        """The same, followed by the mark of the graph that is kept."""
+        with as_run(), recording():
+            own = [p.detach().requires_grad_() for p in parameters]
+            made = self.make(own, option, T, delay)
+        return [*_separate([t.detach() for t in made]), kept.mark(parameters[0], (own, made))]
+
     def slopes(
         self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
     ) -> list[Tensor]:
@@ -61,8 +74,7 @@ class Opaque:
             with as_run(), recording():
                 own = [p.detach().requires_grad_() for p in given[:count]]
                 made = self.make(own, option, T, delay)
-                found = torch.autograd.grad([made[i] for i in asked], own, given[count:], allow_unused=True)
-            return _separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+            return _differentiate(own, made, given[count:], asked, False)
 
         tensors = [*parameters, *(t.contiguous() for t in g if t is not None)]
         return self._recorded(("backward", option, T, delay, *asked), run, tensors)
@@ -107,17 +119,24 @@ def _by_graph(opaque: Opaque, parameters: Parameters, g: Sequence[Tensor | None]
 
 def _operator(name: str, opaque: Opaque) -> Any:
     @torch.library.custom_op(f"resolvent::{name}", mutates_args=())
-    def tables(parameters: list[Tensor], option: str, T: int, delay: bool) -> list[Tensor]:
-        return opaque.run(parameters, option, T, delay)
+    def tables(parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool) -> list[Tensor]:
+        if learns and parameters[0].device.type == "cpu":
+            return opaque.run_kept(parameters, option, T, delay)
+        return [*opaque.run(parameters, option, T, delay), kept.mark(parameters[0])]
 
     @tables.register_fake
-    def _(parameters: list[Tensor], option: str, T: int, delay: bool) -> list[Tensor]:
-        return [parameters[0].new_empty(shape) for shape in opaque.shapes(parameters, option, T, delay)]
+    def _(parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool) -> list[Tensor]:
+        like = parameters[0]
+        return [*map(like.new_empty, opaque.shapes(parameters, option, T, delay)), kept.fake_mark(like)]
 
     @torch.library.custom_op(f"resolvent::{name}_backward", mutates_args=())
     def backward(
-        parameters: list[Tensor], g: list[Tensor], asked: list[int], option: str, T: int, delay: bool
+        parameters: list[Tensor], mark: Tensor, g: list[Tensor], asked: list[int], option: str, T: int, delay: bool
     ) -> list[Tensor]:
+        found = kept.take(mark)
+        if found is not None:
+            (own, made), again = found
+            return _differentiate(own, made, g, asked, again)
         full: list[Tensor | None] = [None] * (max(asked) + 1)
         for i, t in zip(asked, g, strict=True):
             full[i] = t
@@ -128,19 +147,30 @@ def _operator(name: str, opaque: Opaque) -> Any:
         return [p.new_empty(p.shape) for p in parameters]
 
     def saved(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-        parameters, *ctx.how = inputs
-        ctx.save_for_backward(*parameters)
+        parameters, *ctx.how, _ = inputs
+        ctx.save_for_backward(output[-1], *parameters)
         ctx.set_materialize_grads(False)
 
     def gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
-        parameters = list(ctx.saved_tensors)
+        mark, *parameters = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _by_graph(opaque, parameters, g, ctx.how), None, None, None
-        asked = [i for i, t in enumerate(g) if t is not None]
-        given = [t.contiguous() for t in g if t is not None]
-        return backward(parameters, given, asked, *ctx.how), None, None, None
+            return _by_graph(opaque, parameters, g[:-1], ctx.how), *(None,) * 4
+        asked = [i for i, t in enumerate(g[:-1]) if t is not None]
+        given = [t.contiguous() for t in g[:-1] if t is not None]
+        return backward(parameters, mark, given, asked, *ctx.how), *(None,) * 4
 
     tables.register_autograd(gradients, setup_context=saved)
     one_by_one(tables)
     one_by_one(backward)
     return tables._opoverload
+
+
+def _differentiate(
+    own: list[Tensor], made: list[Tensor], g: list[Tensor], asked: list[int], again: bool
+) -> list[Tensor]:
+    """The parameters' gradients by a graph that was kept; `again`: it is to be kept further."""
+    pairs = [(made[i], t) for i, t in zip(asked, g, strict=True) if made[i].requires_grad]
+    ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
+    with recording():
+        found = torch.autograd.grad(ends, own, slopes, retain_graph=again, allow_unused=True)
+    return _separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.ops import kept
 from resolvent.ops.blocked.operation import Blocks, DiagonalCarry
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, diagonal_tables, first_number, table_gradients
 from resolvent.ops.blocked.traced import PairCarry
@@ -72,7 +73,8 @@ class Modes:
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
         if is_traced(*parameters):
-            toeplitz, M_in, M_out, powers, whole = self._operator(list(parameters), option, T, delay)
+            made = self._operator(list(parameters), option, T, delay, kept.may_learn(parameters))
+            toeplitz, M_in, M_out, powers, whole, _ = made
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]
         if like.is_cuda and T > 1 and is_untransformed() and self.maker(like, option) is not self._torch:
@@ -122,22 +124,54 @@ class Modes:
         self, parameters: Parameters, powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
     ) -> list[Tensor]:
         """The bank once more, with a graph; what follows it has gradients of its own."""
+        return _differentiate(self.ends(parameters, option, delay), powers, g, delay)
+
+    def ends(self, parameters: Parameters, option: str, delay: bool) -> Ends:
         with as_run(), recording():
             own = [p.detach().requires_grad_() for p in parameters]
             bank = self.bank(own, option)
-            ends = [bank.lam, bank.weight, first_number(bank, delay).to(powers.dtype)]
-        shapes = _shapes(powers.shape, bank.lam.is_complex())
-        asked = [powers.new_zeros(()).expand(s) if t is None else t for t, s in zip(g, shapes, strict=True)]
-        if bank.lam.is_complex():
-            asked[3:] = [torch.view_as_complex(t.contiguous()) for t in asked[3:]]
-            powers = torch.view_as_complex(powers)
-        kept: list[Any] = [*asked[:3], None if g[3] is None else asked[3], asked[4]]
-        still = replace(bank, lam=bank.lam.detach(), weight=bank.weight.detach())
-        found = table_gradients(still, powers, kept, delay)[:3]
-        with as_run(), recording():
-            pairs = [(end, slope.to(end.dtype)) for end, slope in zip(ends, found, strict=True) if end.requires_grad]
-            slopes = torch.autograd.grad([e for e, _ in pairs], own, [s for _, s in pairs], allow_unused=True)
-        return [torch.zeros_like(p) if t is None else t for t, p in zip(slopes, own, strict=True)]
+            return Ends(own, bank, first_number(bank, delay).to(own[0].dtype))
+
+    def run_kept(self, parameters: Parameters, option: str, T: int, delay: bool) -> tuple[Tensor, ...]:
+        """The tables, and the mark of the bank's graph that is kept for the way back."""
+        ends = self.ends(parameters, option, delay)
+        with as_run():
+            made = diagonal_tables(ends.still(), ends.now.detach(), T, delay)
+        return *(stack_parts(t).contiguous() for t in made), kept.mark(parameters[0], ends)
+
+
+class Ends(NamedTuple):
+    """A bank with the graph that leads to it from leaves in the place of parameters."""
+
+    leaves: list[Tensor]
+    bank: DiagonalBank
+    now: Tensor  # what the input of a step adds to its output
+
+    def still(self) -> DiagonalBank:
+        gain = self.bank.gain
+        parts = self.bank.lam.detach(), self.bank.weight.detach(), None if gain is None else gain.detach()
+        return replace(self.bank, lam=parts[0], weight=parts[1], gain=parts[2])
+
+
+def _differentiate(
+    ends: Ends, powers: Tensor, g: Sequence[Tensor | None], delay: bool, again: bool = False
+) -> list[Tensor]:
+    """The parameters' gradients from those of the tables; `again`: the graph is to be kept further."""
+    complex_ = ends.bank.lam.is_complex()
+    shapes = _shapes(powers.shape, complex_)
+    asked = [powers.new_zeros(()).expand(s) if t is None else t for t, s in zip(g, shapes, strict=True)]
+    if complex_:
+        asked[3:] = [torch.view_as_complex(t.contiguous()) for t in asked[3:]]
+        powers = torch.view_as_complex(powers)
+    own: list[Any] = [*asked[:3], None if g[3] is None else asked[3], asked[4]]
+    found = table_gradients(ends.still(), powers, own, delay)[:3]
+    leads = ends.bank.lam, ends.bank.weight, ends.now
+    pairs = [(end, slope.to(end.dtype)) for end, slope in zip(leads, found, strict=True) if end.requires_grad]
+    with as_run(), recording():
+        slopes = torch.autograd.grad(
+            [e for e, _ in pairs], ends.leaves, [s for _, s in pairs], retain_graph=again, allow_unused=True
+        )
+    return [torch.zeros_like(p) if t is None else t for t, p in zip(slopes, ends.leaves, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,20 +237,25 @@ def _operator(modes: Modes) -> Any:
 
     @torch.library.custom_op(name, mutates_args=())
     def tables(
-        parameters: list[Tensor], option: str, T: int, delay: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return modes.maker(parameters[0], option).tables(parameters, option, T, delay)
+        parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        like = parameters[0]
+        if learns and like.device.type == "cpu":
+            toeplitz, M_in, M_out, powers, whole, own = modes.run_kept(parameters, option, T, delay)
+            return toeplitz, M_in, M_out, powers, whole, own
+        return *modes.maker(like, option).tables(parameters, option, T, delay), kept.mark(like)
 
     @tables.register_fake
-    def _(parameters: list[Tensor], option: str, T: int, delay: bool) -> tuple[Tensor, ...]:
+    def _(parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool) -> tuple[Tensor, ...]:
         like = parameters[3]
         pair = like.dim() == 3
         shapes = _shapes(torch.Size((like.shape[0], T, like.shape[1])), pair)
-        return tuple(like.new_empty(shape) for shape in shapes)
+        return *map(like.new_empty, shapes), kept.fake_mark(like)
 
     @torch.library.custom_op(f"{name}_backward", mutates_args=())
     def backward(
         parameters: list[Tensor],
+        mark: Tensor,
         powers: Tensor,
         g_toeplitz: Tensor | None,
         g_in: Tensor | None,
@@ -227,6 +266,9 @@ def _operator(modes: Modes) -> Any:
         delay: bool,
     ) -> list[Tensor]:
         g = g_toeplitz, g_in, g_out, g_powers, g_whole
+        ready = kept.take(mark)
+        if ready is not None:
+            return [t.contiguous() for t in _differentiate(ready[0], powers, g, delay, ready[1])]
         found = modes.maker(parameters[0], option).gradients(parameters, powers, g, option, delay)
         return [t.contiguous() for t in found]
 
@@ -235,21 +277,22 @@ def _operator(modes: Modes) -> Any:
         return [p.new_empty(p.shape) for p in parameters]
 
     def saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        parameters, ctx.option, ctx.T, ctx.delay = inputs
-        ctx.save_for_backward(output[3], *parameters)
-        ctx.shapes = [t.shape for t in output]
+        parameters, ctx.option, ctx.T, ctx.delay, _ = inputs
+        ctx.save_for_backward(output[5], output[3], *parameters)
+        ctx.shapes = [t.shape for t in output[:5]]
         ctx.set_materialize_grads(False)
 
-    def gradients(ctx: Any, *g: Tensor | None) -> tuple[Any, ...]:
-        powers, *parameters = ctx.saved_tensors
+    def gradients(ctx: Any, *every: Tensor | None) -> tuple[Any, ...]:
+        mark, powers, *parameters = ctx.saved_tensors
+        g = every[:5]
         if torch.is_grad_enabled():
             full = [powers.new_zeros(s) if t is None else t for t, s in zip(g, ctx.shapes, strict=True)]
             again = lambda *own: tuple(modes.graph(own, ctx.option, ctx.T, ctx.delay))  # noqa: E731
             with as_run():
                 found = gradients_by_graph(again, parameters, full, [True] * len(parameters))
-            return list(found), None, None, None
+            return list(found), *(None,) * 4
         given = [None if t is None else t.contiguous() for t in g]
-        return backward(parameters, powers, *given, ctx.option, ctx.delay), None, None, None
+        return backward(parameters, mark, powers, *given, ctx.option, ctx.delay), *(None,) * 4
 
     tables.register_autograd(gradients, setup_context=saved)
     one_by_one(tables)
