@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +48,7 @@ RETIRED = re.compile(
 NOT_RETIRED = {"attacks/fab", "ops/ascent/fab_numba.py"}  # the pace of FAB's walk is the paper's
 SIGN_STEP = re.compile(r"\+ .*\.sign\(\)|return g\.sign\(\)$")
 LAYER_NORM = re.compile(r"- mean\) \* torch\.rsqrt|rsqrt\(\w+\.square\(\)\.mean\(0\)")
+COPIED = 5  # statements of one shape in a row, some six lines or more, that make two functions a pair
 RESIDUAL = re.compile(r"= [xh] \+ [hy] if |z = h \+ ")
 
 
@@ -86,7 +87,7 @@ def rows() -> list[Row]:
     loose = sorted({path.name for path in SOURCE.glob("*.py")} - TOP)
     compilers = sorted({part for path in files() if imports_compiler(path) for part in [place_of(path).split("/")[0]]})
     option, where = most_declared()
-    bare, old = participles(), retired()
+    bare, old, same = participles(), retired(), copies()
     return [
         Row("python files in one folder", *narrow_limit(narrow, 16)),
         Row("python files in layers or blocks", *narrow_limit(wide, 22)),
@@ -98,7 +99,8 @@ def rows() -> list[Row]:
         Row("residual blocks in torch's operations", *found(RESIDUAL, 3)),
         Row("module functions named by a bare participle", len(bare), 0, ", ".join(bare[:4])),
         Row("names that were retired", len(old), 0, ", ".join(old[:4])),
-        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 72_500),
+        Row("pairs of functions that share a run of statements of one shape", len(same), 9, ", ".join(same[:2])),
+        Row("source lines, examples in docstrings apart", sum(lines_of(path) for path in files()), 73_300),
     ]
 
 
@@ -187,6 +189,56 @@ def bound_names(node: ast.AST) -> list[str]:
         case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
             return [name]
     return []
+
+
+def copies() -> list[str]:
+    """Pairs of functions with COPIED statements in a row of one shape: equal but for variables and constants."""
+    places: dict[tuple[str, ...], dict[str, None]] = {}
+    for path in files():
+        for name, function in functions_of(tree_of(path)):
+            shapes = [shape_of(statement) for statement in statements_of(function)]
+            for i in range(len(shapes) - COPIED + 1):
+                places.setdefault(tuple(shapes[i : i + COPIED]), {})[f"{place_of(path)}:{name}"] = None
+    pairs = {pair for where in places.values() for pair in combinations(where, 2)}
+    return sorted(" ~ ".join(pair) for pair in pairs)
+
+
+def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods by name; those inside of others belong to these."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{own.name}", own) for own in node.body if isinstance(own, ast.FunctionDef))
+
+
+def statements_of(node: ast.AST) -> Iterator[ast.stmt]:
+    """In order, those inside of others too; not words, nor imports."""
+    for field in ("body", "orelse", "handlers", "finalbody"):
+        for inner in getattr(node, field, []):
+            words = isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)
+            if isinstance(inner, ast.stmt) and not words and not isinstance(inner, ast.Import | ast.ImportFrom):
+                yield inner
+            yield from statements_of(inner)
+
+
+def shape_of(statement: ast.stmt) -> str:
+    """Its own line, without what stands inside; functions and attributes keep their names."""
+    words, called = [type(statement).__name__], set[int]()
+    for _, value in ast.iter_fields(statement):
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.AST) and not isinstance(part, ast.stmt | ast.ExceptHandler):
+                for node in ast.walk(part):  # a call before its function
+                    if isinstance(node, ast.Call):
+                        called.add(id(node.func))
+                    words.append(word_of(node, id(node) in called))
+    return " ".join(words)
+
+
+def word_of(node: ast.AST, called: bool) -> str:
+    if isinstance(node, ast.Name):
+        return node.id if called else "name"
+    return node.attr if isinstance(node, ast.Attribute) else type(node).__name__
 
 
 def is_participle(word: str) -> bool:

@@ -47,6 +47,20 @@ def test_the_rows_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert house.found(house.SIGN_STEP, 0) == (1, 0, "attacks/wrong.py:5")
 
 
+def test_copies_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other names and numbers do not hide them; other functions are other work."""
+    wrong = tmp_path / "wrong.py"
+    one = "def one(x):\n    a = f(x, 1)\n    b = a.sum()\n    if b > 1:\n        c = g(b)\n    return c + 1\n"
+    two = one.replace("one", "two").replace("a", "y").replace("1", "2")
+    monkeypatch.setattr(house, "SOURCE", tmp_path)
+    monkeypatch.setattr(house, "files", lambda: (wrong,))
+    for text, found in ((one + two, ["wrong.py:one ~ wrong.py:two"]), (one + two.replace("g(", "h("), [])):
+        wrong.write_text(text, encoding="utf-8")
+        house.tree_of.cache_clear()
+        assert house.copies() == found
+    house.tree_of.cache_clear()
+
+
 NOT_ASKED = {
     "Layer",
     "Module",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm import DPLR, Dense, Diagonal, System
+from resolvent.usage import numbers
 
 Matrix = Tensor | Dense | Diagonal | DPLR | System
 
@@ -53,11 +54,9 @@ def check_real_number(where: str, name: str, value: Any, least: float = 0.0, mos
 
 
 def check_count(where: str, name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: {name} must be a whole number, got {value!r} of type {type(value).__name__}.")
-    if value < least:
-        raise ValueError(f"{where}: {name} must be at least {least}, got {value}.")
-    return value
+    numbers.check_count(where, least, **{name: value})
+    whole: int = value
+    return whole
 
 
 def check_axis(where: str, name: str, values: Any) -> Tensor:

@@ -59,13 +59,6 @@ def check_finite(where: str, logits: Tensor) -> None:
         )
 
 
-def check_count(where: str, name: str, value: Any, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: {name} must be a whole number, got {value!r} of type {type(value).__name__}.")
-    if value < least:
-        raise ValueError(f"{where}: {name} must be at least {least}, got {value}.")
-
-
 def gather(where: str, data: Any, samples: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """(x, y, lengths or None): given as such, or the first `samples` of a loader that yields such batches."""
     if isinstance(data, tuple | list) and len(data) in (2, 3) and isinstance(data[0], Tensor):

@@ -14,11 +14,11 @@ from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count, check_positive
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_count, check_positive
 
 
 @dataclass(frozen=True)

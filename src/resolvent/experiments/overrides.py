@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from resolvent.attacks.setting import check_count
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.study import Job
+from resolvent.usage.numbers import check_count
 
 
 @dataclass(frozen=True)

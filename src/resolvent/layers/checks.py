@@ -9,19 +9,15 @@ import torch
 from torch import Tensor
 
 from resolvent.runtime.transforms import is_recorded
+from resolvent.usage.numbers import check_count
 
 if TYPE_CHECKING:
     from resolvent.layers.contract import Layer, Spec
 
 
 def check_positive(where: str, **sizes: int) -> None:
-    for name, value in sizes.items():
-        if isinstance(value, torch.SymInt):  # a size that a traced pass leaves open
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{where}: {name} must be a whole number, got {value!r} of type {type(value).__name__}.")
-        if value < 1:
-            raise ValueError(f"{where}: {name} must be at least 1, got {value}.")
+    known = {name: value for name, value in sizes.items() if not isinstance(value, torch.SymInt)}
+    check_count(where, 1, **known)  # a size that a traced pass leaves open is none
 
 
 def check_even(where: str, d_state: int) -> None:

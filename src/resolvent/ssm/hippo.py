@@ -14,11 +14,12 @@ whatever torch's default device is: a layer built on another one, or on "meta", 
 
 from __future__ import annotations
 
-import difflib
 import math
 
 import torch
 from torch import Tensor
+
+from resolvent.usage.numbers import check_choice, check_count
 
 NAMES = ("legs", "legt", "lagt", "fout")
 
@@ -142,13 +143,7 @@ def _index(n: int) -> Tensor:
 
 
 def _check(name: str, n: int) -> None:
-    if name not in NAMES:
-        near = difflib.get_close_matches(str(name).lower(), NAMES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"hippo: name must be one of {', '.join(map(repr, NAMES))}; got {name!r}{hint}")
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"hippo: n must be a whole number, got {n!r} of type {type(n).__name__}.")
-    if n < 1:
-        raise ValueError(f"hippo: n must be at least 1, got {n}.")
+    check_choice("hippo", "name", name, NAMES)
+    check_count("hippo", 1, n=n)
     if name == "fout" and n % 2:
         raise ValueError(f"hippo: fout needs an even n for its sine and cosine pairs, got {n}; use {n + 1}.")

@@ -13,7 +13,6 @@ for one method, which it calls, start at length 1.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import replace
 from typing import TypeVar
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.system import DPLR, Diagonal, System, check_discrete
+from resolvent.usage.numbers import check_choice
 
 Form = TypeVar("Form", Diagonal, DPLR)
 METHODS = ("dense", "krylov", "vandermonde", "cauchy")
@@ -209,7 +209,5 @@ def _check(system: System, length: int, method: str | None) -> None:
         raise TypeError(f"kernel: length must be a whole number, got {length!r} of type {type(length).__name__}.")
     if length < 0:
         raise ValueError(f"kernel: length must not be negative, got {length}.")
-    if method is not None and method not in METHODS:
-        near = difflib.get_close_matches(str(method).lower(), METHODS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"kernel: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}")
+    if method is not None:
+        check_choice("kernel", "method", method, METHODS)

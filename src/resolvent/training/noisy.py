@@ -10,10 +10,10 @@ from torch import nn
 
 from resolvent.attacks.fourier.noise import FourierNoise
 from resolvent.attacks.fourier.site import Site, disturbed
-from resolvent.attacks.setting import check_positive
 from resolvent.training.objective import Loss, Objective, standard
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion, wide
+from resolvent.usage.numbers import check_positive
 
 Sites = Callable[[nn.Module], Sequence[Site]]
 

@@ -21,6 +21,7 @@ from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion, wide
 from resolvent.training.step.cuda_graph import recorded_pass
 from resolvent.training.step.inner import Inner, Passes, lowered_step, run_ascent
+from resolvent.usage.numbers import check_not_negative
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +173,7 @@ def trades(
         >>> rv.trades(rv.Threat("linf", 0.1), beta=6.0, steps=3).inner.steps
         3
     """
-    for name, value in {"beta": beta, "noise": noise}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"trades: {name} must be a number, got {value!r} of type {type(value).__name__}.")
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"trades: {name} must be finite and not negative, got {value}.")
+    check_not_negative("trades", beta=beta, noise=noise)
     return TRADES(Inner(threat, steps, step_size), beta, noise)
 
 

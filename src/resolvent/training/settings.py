@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 from resolvent.attacks import Attack, Threat
 from resolvent.attacks.pgd import PGD
-from resolvent.attacks.setting import check_count
 from resolvent.training.step.criterion import criterion
+from resolvent.usage.numbers import check_count, check_not_negative
 
 Precision = Literal["float32", "bf16"]
 Schedule = Literal["cosine", "constant", "plateau"]
@@ -91,10 +91,10 @@ class Budget:
             check_count(where, 1, patience=self.patience)
         if self.save_every is not None:
             check_count(where, 1, save_every=self.save_every)
-        _number(where, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
-        _number(where, average_decay=self.average_decay, average_from=self.average_from)
+        check_not_negative(where, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
+        check_not_negative(where, average_decay=self.average_decay, average_from=self.average_from)
         optional = {"clip": self.clip, "ssm_lr": self.ssm_lr}
-        _number(where, **{name: value for name, value in optional.items() if value is not None})
+        check_not_negative(where, **{name: value for name, value in optional.items() if value is not None})
         _choice(where, "schedule", self.schedule, get_args(Schedule))
         _choice(where, "precision", self.precision, get_args(Precision))
         _choice(where, "choose", self.choose, get_args(Choice))
@@ -105,7 +105,7 @@ class Budget:
                 raise TypeError(f"{where}: {name} must be True or False, got {value!r}.")
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise TypeError(f"{where}: betas must be a pair of numbers such as (0.9, 0.999), got {self.betas!r}.")
-        _number(where, **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
+        check_not_negative(where, **{f"betas[{i}]": value for i, value in enumerate(self.betas)})
         if max(self.betas) >= 1:
             raise ValueError(f"{where}: betas must lie below 1, got {self.betas}.")
         if self.average_decay >= 1:
@@ -140,14 +140,6 @@ class FitSettings(Budget):
     def of(budget: Budget, seed: int, probe: Probe | None = None) -> FitSettings:
         """That budget, from this seed."""
         return FitSettings(**{each.name: getattr(budget, each.name) for each in fields(Budget)}, seed=seed, probe=probe)
-
-
-def _number(where: str, **values: Any) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{where}: {name} must be a number, got {value!r} of type {type(value).__name__}.")
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{where}: {name} must be finite and not negative, got {value}.")
 
 
 def _choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks.setting import check_positive
 from resolvent.training.objective import Loss, Objective, by_name, standard
 from resolvent.training.step.batch import Batch
+from resolvent.usage.numbers import check_positive
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,7 @@ def certify(
         torch.Size([4])
     """
     check_data("certify", x, y)
-    if lengths is not None:
-        check_lengths("certify", lengths, x)
-        lengths = lengths.to(x.device)
+    lengths = check_lengths("certify", lengths, x)
     victim = Victim.of(f)
     with victim.attacked():
         logits = victim.forward(x, lengths)

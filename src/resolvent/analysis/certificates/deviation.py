@@ -92,9 +92,7 @@ def certify_deviation(
         raise ValueError("certify_deviation: x must be real (b, ...) with at least one sample.")
     if y is not None and (not isinstance(y, Tensor) or not y.is_floating_point()):
         raise TypeError("certify_deviation: y must hold real targets, or be None; classes go to certify.")
-    if lengths is not None:
-        check_lengths("certify_deviation", lengths, x)
-        lengths = lengths.to(x.device)
+    lengths = check_lengths("certify_deviation", lengths, x)
     L, victim = positive(gain), Victim.of(f)
     with victim.attacked():
         output = victim.forward(x, lengths)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 
-def check_lengths(where: str, lengths: Any, x: Tensor) -> None:
-    """(b,) whole numbers from 1 to l."""
+def check_lengths(where: str, lengths: Any, x: Tensor) -> Tensor | None:
+    """(b,) whole numbers from 1 to l, where x is; None stays."""
+    if lengths is None:
+        return None
     whole = isinstance(lengths, Tensor) and not lengths.is_floating_point() and lengths.dtype != torch.bool
     if not whole or lengths.shape != x.shape[:1] or x.dim() < 2:
         got = f"{lengths.dtype} {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
@@ -18,6 +20,8 @@ def check_lengths(where: str, lengths: Any, x: Tensor) -> None:
     if lengths.numel() and not 1 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
         low, high = int(lengths.min()), int(lengths.max())
         raise ValueError(f"{where}: lengths must lie in 1 .. {x.shape[1]}, got {low} .. {high}.")
+    found: Tensor = lengths.to(x.device)
+    return found
 
 
 def own_steps(x: Tensor, lengths: Tensor) -> Tensor:

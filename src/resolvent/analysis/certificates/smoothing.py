@@ -124,9 +124,7 @@ def smooth(
         True
     """
     check_data("smooth", x, y)
-    if lengths is not None:
-        check_lengths("smooth", lengths, x)
-        lengths = lengths.to(x.device)
+    lengths = check_lengths("smooth", lengths, x)
     victim = Victim.of(f)
     draws = Draws.of(x, settings.seed) if draws is None else draws
     if len(draws) != x.shape[0]:

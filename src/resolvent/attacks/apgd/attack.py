@@ -29,10 +29,10 @@ from resolvent.attacks.objective.objective import (
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_share
 
 _TARGETED = (targeted_dlr, targeted_margin, targeted_cross_entropy)
 _NAMES = {cross_entropy: "apgd-ce", dlr: "apgd-dlr", targeted_dlr: "apgd-t"}

@@ -22,13 +22,14 @@ from resolvent.attacks.autoattack.outcome import AutoAttackResult
 from resolvent.attacks.autoattack.presets import Preset, choose_attacks
 from resolvent.attacks.autoattack.rounds import CLEAN, STANDS, Board, Job, Listener, outputs, play, rounding
 from resolvent.attacks.autoattack.store import Store, digest, jsonable
-from resolvent.attacks.checks import check_count, check_data, check_logits
+from resolvent.attacks.checks import check_data, check_logits
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import TakesNoLengths, Victim
+from resolvent.usage.numbers import check_count
 
 _SEEN = 64  # samples that are passed through the model before any work, to see what it returns
 _AGAIN = 3  # passes over them, to see whether it always returns the same
@@ -84,7 +85,7 @@ def prepare(
     check_data(where, x, y)
     if not isinstance(threat, Threat):
         raise TypeError(f"{where}: threat must be a Threat, e.g. Threat('linf', 8 / 255), got {type(threat).__name__}.")
-    check_count(where, "seed", seed, least=0)
+    check_count(where, 0, seed=seed)
     within = fit_threat(threat, x, lengths)
     attacks = choose_attacks(preset, threat)
     draws, threat_values = Draws.of(x, seed), describe_threat(threat)

@@ -27,12 +27,12 @@ from resolvent.attacks.autoattack.masking import probes
 from resolvent.attacks.autoattack.presets import Preset
 from resolvent.attacks.autoattack.rounds import Listener
 from resolvent.attacks.autoattack.store import Store
-from resolvent.attacks.checks import check_count, gather
+from resolvent.attacks.checks import gather
 from resolvent.attacks.rows import fit_threat
-from resolvent.attacks.setting import check_positive
 from resolvent.attacks.threat.threat import Sizes, Threat
 from resolvent.attacks.victim import Victim
 from resolvent.disk import write_json
+from resolvent.usage.numbers import check_count, check_positive
 
 RECORD = "record.json"
 
@@ -62,18 +62,18 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         where = "evaluate"
-        check_count(where, "seed", self.seed, least=0)
-        check_count(where, "probe", self.probe, least=0)
+        check_count(where, 0, seed=self.seed)
+        check_count(where, 0, probe=self.probe)
         for name in ("batch_size", "samples"):
             if getattr(self, name) is not None:
-                check_count(where, name, getattr(self, name))
+                check_count(where, 1, **{name: getattr(self, name)})
         if self.limit is not None:
             check_positive(where, limit=self.limit)
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:
             raise TypeError(f"{where}: shard must be a pair (i, k): number i of k processes; got {self.shard!r}.")
         i, k = self.shard
-        check_count(where, "the number of shards", k)
-        check_count(where, "the shard", i, least=0)
+        check_count(where, 1, **{"the number of shards": k})
+        check_count(where, 0, **{"the shard": i})
         if i >= k:
             raise ValueError(f"{where}: shard must be (i, k) with i < k, got {self.shard}; count from 0.")
 

@@ -1,9 +1,9 @@
 """How a model does on corrupted data: each corruption in five severities, and one number over all of them.
 
-    found = evaluate_corruptions(model, (x, y), bounds=task.bounds)
-    print(found)
-    found.mean_error                  # mean corruption error: over corruptions, of the mean error over severities
-    found.relative_error(baseline)    # the same relative to another model's, as Hendrycks & Dietterich 2019 count it
+found = evaluate_corruptions(model, (x, y), bounds=task.bounds)
+print(found)
+found.mean_error                  # mean corruption error: over corruptions, of the mean error over severities
+found.relative_error(baseline)    # the same relative to another model's, as Hendrycks & Dietterich 2019 count it
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from resolvent.attacks.checks import gather
 from resolvent.attacks.corruptions.corruption import CORRUPTIONS, SEVERITIES, Corruption, Scene
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.regression.objective import root_mean_square
-from resolvent.attacks.setting import Counted, check_count
+from resolvent.attacks.setting import Counted
 from resolvent.attacks.threat.channels import spread
 from resolvent.attacks.threat.checks import check_bounds
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_count
 
 SILENT = ("channels",)  # of one channel they leave nothing
 

@@ -20,10 +20,10 @@ from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_positive, check_share
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.stretch import Stretch
 from resolvent.attacks.threat.threat import Threat
+from resolvent.usage.numbers import check_positive, check_share
 
 
 @dataclass(frozen=True)

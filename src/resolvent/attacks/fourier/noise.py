@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.setting import check_count
+from resolvent.usage.numbers import check_count, check_not_negative
 
 Frequency = float | tuple[float, float]
 _SIZE, _PHASE = 0, 1  # streams of random numbers
@@ -92,8 +92,5 @@ def noises(amplitudes: Sequence[float], frequencies: Sequence[Frequency]) -> lis
 
 
 def _check(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"FourierNoise: {name} must be a number, got {value!r} of type {type(value).__name__}.")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"FourierNoise: {name} must be finite and not negative, got {value}.")
+    check_not_negative("FourierNoise", **{name: value})
     return float(value)

@@ -22,9 +22,9 @@ from resolvent.attacks.hop_skip_jump.boundary import Boundary
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
-from resolvent.attacks.setting import check_count
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
+from resolvent.usage.numbers import check_count
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from resolvent.attacks.objective.objective import cross_entropy, margin
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_positive, check_share
 from resolvent.attacks.square.ahead import Ahead, Live, Score
 from resolvent.attacks.square.deck import Deck
 from resolvent.attacks.square.layout import Form, layout_of
@@ -28,6 +27,7 @@ from resolvent.attacks.square.step import Step, step_for
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_positive, check_share
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries out of 10,000
 

@@ -10,12 +10,13 @@ shorter one ends in zeros. Half precision is computed in float32 and returned in
 
 from __future__ import annotations
 
-import difflib
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from resolvent.usage.numbers import check_choice
 
 METHODS = ("direct", "fft", "toeplitz")
 HALF = (torch.bfloat16, torch.float16)
@@ -203,7 +204,5 @@ def _check(u: Tensor, k: Tensor, method: str | None) -> None:
             f"causal_conv: the leading axes of u {tuple(u.shape)} and k {tuple(k.shape)} do not broadcast; "
             "give k the size 1 where it is shared."
         ) from None
-    if method is not None and method not in METHODS:
-        near = difflib.get_close_matches(str(method).lower(), METHODS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"causal_conv: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}")
+    if method is not None:
+        check_choice("causal_conv", "method", method, METHODS)

@@ -68,14 +68,19 @@ def blank(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
+    dress(axes)
+    return figure, axes
+
+
+def dress(axes: Axes, small: float = 8) -> None:
+    """No frame, a grid, and words of the size `small` at ticks and the y axis, in the page's colours."""
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.6)
-    axes.tick_params(which="both", colors=MUTED, labelsize=8, length=0)
+    axes.tick_params(which="both", colors=MUTED, labelsize=small, length=0)
     axes.xaxis.label.set(color=MUTED, size=8)
-    axes.yaxis.label.set(color=MUTED, size=8)
+    axes.yaxis.label.set(color=MUTED, size=small)
     for side in axes.spines.values():
         side.set_visible(False)
-    return figure, axes
 
 
 def _unit_disc(axes: Axes) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report.figures.figure import GRID, MUTED, SERIES, SIZE, blank, legend_above, svg
+from resolvent.report.figures.figure import MUTED, SERIES, SIZE, blank, dress, legend_above, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,14 +46,8 @@ def _stack(channels: int) -> tuple[Figure, list[Any]]:
     figure = Figure(figsize=(SIZE[0], max(SIZE[1], 0.9 + ROW * channels)), layout="constrained")
     every = list(figure.subplots(channels, 1, sharex=True))
     for axes in every:
-        axes.set_axisbelow(True)
-        axes.grid(color=GRID, lw=0.6)
-        axes.tick_params(which="both", colors=MUTED, labelsize=7, length=0)
+        dress(axes, small=7)
         axes.locator_params(axis="y", nbins=2)
-        axes.xaxis.label.set(color=MUTED, size=8)
-        axes.yaxis.label.set(color=MUTED, size=7)
-        for side in axes.spines.values():
-            side.set_visible(False)
     return figure, every
 
 

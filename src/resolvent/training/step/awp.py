@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.attacks.setting import check_positive
 from resolvent.training.objective import PGDAT, TRADES, Loss
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.inner import Inner
+from resolvent.usage.numbers import check_positive
 
 
 @dataclass(frozen=True)

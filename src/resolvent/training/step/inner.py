@@ -21,13 +21,13 @@ from resolvent.attacks import Threat, Victim, kl
 from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.pgd import ascend
 from resolvent.attacks.rows import Rows
-from resolvent.attacks.setting import check_count, check_positive
 from resolvent.attacks.threat.region import Region
 from resolvent.lowering.cpu.lanes import Path
 from resolvent.ops.ascent.reference import sign_step
 from resolvent.runtime.fallback import triton_module
 from resolvent.training.step.batch import Batch
 from resolvent.training.step.criterion import criterion
+from resolvent.usage.numbers import check_count, check_positive
 
 Start = Callable[[Threat], Tensor]
 Forward = Callable[[Tensor], Tensor]
