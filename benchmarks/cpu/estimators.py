@@ -1,7 +1,7 @@
 """Accuracy and time of `SequenceClassifier` beside classifiers of aeon and sktime, on sets that these packages ship.
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.cpu.estimators
-    ... python -m benchmarks.cpu.estimators --sets GunPoint ArrowHead --without TRADES
+    ... python -m benchmarks.cpu.estimators --sets GunPoint ArrowHead --without TRADES --no-attack
 
 Prints a table and writes benchmarks/results/estimators.json; sets that are there from the same commit stay. Needs aeon
 and sktime in an environment of their own (pip install aeon sktime; aeon 1.6 wants numba below 0.64, and constraints.txt
@@ -76,7 +76,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - begun, found
 
 
-def measure(make: Make, data: tuple[np.ndarray, ...], seeds: int) -> dict[str, Any]:
+def measure(make: Make, data: tuple[np.ndarray, ...], seeds: int, attack: bool = True) -> dict[str, Any]:
     x, y, x_test, y_test = data
     scores, robust, fits, answers = [], [], [], []
     make(0).fit(x, y)  # compiles
@@ -86,7 +86,7 @@ def measure(make: Make, data: tuple[np.ndarray, ...], seeds: int) -> dict[str, A
         spent, found = seconds(lambda own=own: own.predict(x_test))
         answers.append(spent)
         scores.append(float(np.mean(found == y_test)))
-        if isinstance(own, rv.SequenceClassifier):
+        if attack and isinstance(own, rv.SequenceClassifier):
             robust.append(attacked(own, x_test, y_test))
     record = {"accuracy": round(100 * float(np.mean(scores)), 2), "deviation": round(100 * float(np.std(scores)), 2),
             "fit_seconds": round(min(fits), 3), "predict_seconds": round(min(answers), 3)}  # fmt: skip
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--without", default=None, help="leave out classifiers whose name has this in it, e.g. TRADES")
+    parser.add_argument("--no-attack", action="store_true", help="do not attack ours, which takes most of the time")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
     import aeon
@@ -153,7 +154,7 @@ def main() -> None:
         for who, make in contenders().items():
             if asked.without is not None and asked.without in who:
                 continue
-            rows[who] = measure(make, data, asked.seeds)
+            rows[who] = measure(make, data, asked.seeds, not asked.no_attack)
             print(f"{name}, {who}: {rows[who]}", flush=True)
         record["sets"][name] = rows
         asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
