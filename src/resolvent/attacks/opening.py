@@ -13,10 +13,10 @@ from torch import Tensor
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows, check_logits, is_label, prepare, usable
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import Counted
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.gradient_probe import finite
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.rows import check_logits, fit_threat
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import Counted
 
 
 def capped_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

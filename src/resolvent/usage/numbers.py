@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 def is_whole(value: Any) -> bool:
@@ -22,6 +22,18 @@ def check_count(where: str, least: int, **values: Any) -> None:
             raise TypeError(f"{where}: {name} must be a whole number, got {value!r} of type {type(value).__name__}.")
         if value < least:
             raise ValueError(f"{where}: {name} must be at least {least}, got {value}.")
+
+
+class Counted:
+    """Settings with whole numbers, each of which has a least value; None passes where it is the default."""
+
+    least: ClassVar[Mapping[str, int]] = {}
+
+    def __post_init__(self) -> None:
+        for name, least in self.least.items():
+            value = getattr(self, name)
+            if value is not None or getattr(type(self), name) is not None:
+                check_count(type(self).__name__, least, **{name: value})
 
 
 def check_positive(where: str, **values: Any) -> None:

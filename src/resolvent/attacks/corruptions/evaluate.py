@@ -19,11 +19,10 @@ from resolvent.attacks.checks import gather
 from resolvent.attacks.corruptions.corruption import CORRUPTIONS, SEVERITIES, Corruption, Scene
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.regression.objective import root_mean_square
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.threat.channels import spread
 from resolvent.attacks.threat.checks import check_bounds
 from resolvent.attacks.victim import Victim
-from resolvent.usage.numbers import check_count
+from resolvent.usage.numbers import Counted, check_count
 
 SILENT = ("channels",)  # of one channel they leave nothing
 

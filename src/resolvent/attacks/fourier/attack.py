@@ -22,8 +22,8 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.fourier.noise import FourierNoise, Frequency
 from resolvent.attacks.fourier.site import Site, disturbed
 from resolvent.attacks.objective.objective import squared_deviation
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import Counted
 
 Bounds = tuple[float, float]
 

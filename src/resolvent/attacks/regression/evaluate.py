@@ -32,10 +32,9 @@ from resolvent.attacks.regression.objective import check_targets, pushes, root_m
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.segment_search import SegmentSearch
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
-from resolvent.usage.numbers import check_positive
+from resolvent.usage.numbers import Counted, check_positive
 
 RECORD = "record.json"
 _MASKED = 1.05  # times the error that gradients found: from here on the random search casts doubt

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.rows import check_logits
-from resolvent.attacks.setting import Counted
 from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
+from resolvent.usage.numbers import Counted
 
 _AT_ONCE = 1 << 24  # promises of swaps, or tokens of sequences to be tried, that are held at a time
 
