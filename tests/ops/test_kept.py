@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import resolvent as rv
 from helpers import assert_close
+from resolvent.layers import s5
 from resolvent.ops import kept
 from resolvent.ops.modes.opaque import Opaque
 from resolvent.ops.modes.operation import Modes
@@ -94,3 +95,39 @@ def test_an_exported_program_keeps_nothing() -> None:
     run = program.module()
     run(torch.randn(2, 300, 4))
     assert not kept._kept
+
+
+COMPILED = [pytest.param(name, marks=() if name == "S5" else pytest.mark.slow) for name in LAYERS]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_memory_that_the_compiler_uses_again_is_not_what_was_kept(name: str) -> None:
+    """Weights that are made inside of the graph, in buffers that later ones take over; by the compiler itself."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(LAYERS[name]().double() for _ in range(3))
+    x = torch.randn(2, 300, 4, dtype=F64, requires_grad=True)
+
+    def run(x: Tensor) -> Tensor:
+        for layer in layers:
+            own = {key: 1.5 * p for key, p in layer.named_parameters()}
+            x = x + torch.func.functional_call(layer, own, (x,))[0].tanh()
+        return x
+
+    want = _slopes(run(x), layers, x)
+    torch._dynamo.reset()
+    assert_close(_slopes(torch.compile(run, fullgraph=True)(x), layers, x), want, dtype=F64)
+
+
+def test_inputs_may_be_overwritten() -> None:
+    layer = rv.S5(4, 6).double()
+    own = [p.detach().clone() for p in (layer.lam, layer.log_step, layer.B, layer.C)]
+    maker, how = s5.TABLES.opaque, (f"{layer._option} 1.0", 0, False)
+    *made, mark = maker.run_kept(own, *how)
+    g = [torch.randn_like(t) for t in made]
+    want = maker.slopes(own, g, *how)
+    for p in own:
+        p.fill_(torch.nan)
+    found = kept.take(mark)
+    assert found is not None
+    leaves, ends = found[0]
+    assert_close(list(torch.autograd.grad(ends, leaves, g)), want, dtype=F64)

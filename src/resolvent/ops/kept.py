@@ -4,6 +4,9 @@ Compilers call an operator below autograd, so that what it computes on the way w
 On a CPU it is kept instead: a further output, the `mark`, stands for it, and the way back finds it by the mark's
 memory. What was kept goes when it has been used or when its mark is gone. Numbers never depend on it: a mark that was
 copied, a second way back and other devices have none, and the operator computes again.
+
+A compiler gives the memory of an operator's inputs and outputs to others as soon as nobody reads them. A graph that is
+kept holds copies of inputs, and outputs that it shares are handed to the way back, too.
 """
 
 from __future__ import annotations

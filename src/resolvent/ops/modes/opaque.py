@@ -33,7 +33,7 @@ class Opaque:
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The tables as one node of a graph."""
-        made: list[Tensor] = self._operator(list(parameters), option, T, delay, kept.may_learn(parameters))
+        made: list[Tensor] = self._operator(list(parameters), kept.may_learn(parameters), option, T, delay)
         return made[:-1]
 
     def tables(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
@@ -57,9 +57,9 @@ class Opaque:
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
     def run_kept(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """The same, followed by the mark of the graph that is kept."""
+        """The same, followed by the mark of the graph that is kept; of inputs, whose memory is the caller's, copies."""
         with as_run(), recording():
-            own = [p.detach().requires_grad_() for p in parameters]
+            own = [p.detach().clone().requires_grad_() for p in parameters]
             made = self.make(own, option, T, delay)
         return [*_separate([t.detach() for t in made]), kept.mark(parameters[0], (own, made))]
 
@@ -119,19 +119,26 @@ def _by_graph(opaque: Opaque, parameters: Parameters, g: Sequence[Tensor | None]
 
 def _operator(name: str, opaque: Opaque) -> Any:
     @torch.library.custom_op(f"resolvent::{name}", mutates_args=())
-    def tables(parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool) -> list[Tensor]:
+    def tables(parameters: list[Tensor], learns: bool, option: str, T: int, delay: bool) -> list[Tensor]:
         if learns and parameters[0].device.type == "cpu":
             return opaque.run_kept(parameters, option, T, delay)
         return [*opaque.run(parameters, option, T, delay), kept.mark(parameters[0])]
 
     @tables.register_fake
-    def _(parameters: list[Tensor], option: str, T: int, delay: bool, learns: bool) -> list[Tensor]:
+    def _(parameters: list[Tensor], learns: bool, option: str, T: int, delay: bool) -> list[Tensor]:
         like = parameters[0]
         return [*map(like.new_empty, opaque.shapes(parameters, option, T, delay)), kept.fake_mark(like)]
 
     @torch.library.custom_op(f"resolvent::{name}_backward", mutates_args=())
     def backward(
-        parameters: list[Tensor], mark: Tensor, g: list[Tensor], asked: list[int], option: str, T: int, delay: bool
+        parameters: list[Tensor],
+        mark: Tensor,
+        tables: list[Tensor],
+        g: list[Tensor],
+        asked: list[int],
+        option: str,
+        T: int,
+        delay: bool,
     ) -> list[Tensor]:
         found = kept.take(mark)
         if found is not None:
@@ -147,17 +154,20 @@ def _operator(name: str, opaque: Opaque) -> Any:
         return [p.new_empty(p.shape) for p in parameters]
 
     def saved(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-        parameters, *ctx.how, _ = inputs
-        ctx.save_for_backward(output[-1], *parameters)
+        parameters, _, *ctx.how = inputs
+        ctx.count = len(parameters)
+        held = output[:-1] if parameters[0].device.type == "cpu" else []  # a kept graph reads them: not to be reused
+        ctx.save_for_backward(output[-1], *parameters, *held)
         ctx.set_materialize_grads(False)
 
     def gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
-        mark, *parameters = ctx.saved_tensors
+        mark, *rest = ctx.saved_tensors
+        parameters, held = rest[: ctx.count], rest[ctx.count :]
         if torch.is_grad_enabled():
             return _by_graph(opaque, parameters, g[:-1], ctx.how), *(None,) * 4
         asked = [i for i, t in enumerate(g[:-1]) if t is not None]
         given = [t.contiguous() for t in g[:-1] if t is not None]
-        return backward(parameters, mark, given, asked, *ctx.how), *(None,) * 4
+        return backward(parameters, mark, held, given, asked, *ctx.how), *(None,) * 4
 
     tables.register_autograd(gradients, setup_context=saved)
     one_by_one(tables)

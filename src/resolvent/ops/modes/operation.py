@@ -127,8 +127,9 @@ class Modes:
         return _differentiate(self.ends(parameters, option, delay), powers, g, delay)
 
     def ends(self, parameters: Parameters, option: str, delay: bool) -> Ends:
+        """From copies: the memory of parameters is the caller's."""
         with as_run(), recording():
-            own = [p.detach().requires_grad_() for p in parameters]
+            own = [p.detach().clone().requires_grad_() for p in parameters]
             bank = self.bank(own, option)
             return Ends(own, bank, first_number(bank, delay).to(own[0].dtype))
 
@@ -137,7 +138,10 @@ class Modes:
         ends = self.ends(parameters, option, delay)
         with as_run():
             made = diagonal_tables(ends.still(), ends.now.detach(), T, delay)
-        return *(stack_parts(t).contiguous() for t in made), kept.mark(parameters[0], ends)
+        held = {t.untyped_storage().data_ptr() for t in (ends.bank.lam, ends.bank.weight, ends.now)}
+        flat = (stack_parts(t).contiguous() for t in made)
+        apart = (t.clone() if t.untyped_storage().data_ptr() in held else t for t in flat)
+        return *apart, kept.mark(parameters[0], ends)
 
 
 class Ends(NamedTuple):
