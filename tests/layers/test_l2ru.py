@@ -294,24 +294,27 @@ def test_gamma_must_be_a_number() -> None:
         L2RU(4, gamma="2")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("n", "d"), [(5, 3), (2, 4), (1, 1)])
-def test_a_given_system_enters_with_a_proof_of_its_gain(n: int, d: int) -> None:
+@pytest.mark.parametrize(("n", "m", "p"), [(5, 3, 3), (2, 4, 4), (1, 1, 1), (5, 2, 4), (3, 4, 1)])
+def test_a_given_system_enters_with_a_proof_of_its_gain(n: int, m: int, p: int) -> None:
+    """Of as many outputs as inputs, more or fewer: the layer reads and fills no more than there are."""
     torch.manual_seed(0)
-    A, B, C, D = (torch.randn(shape, dtype=torch.float64) for shape in ((n, n), (n, d), (d, n), (d, d)))
+    A, B, C, D = (torch.randn(shape, dtype=torch.float64) for shape in ((n, n), (n, m), (p, n), (p, m)))
     A = 0.8 * A / torch.linalg.matrix_norm(A, 2)
     turns = torch.exp(2j * torch.pi * torch.linspace(0, 1, 400, dtype=torch.float64))
     eye = torch.eye(n, dtype=torch.complex128)
     gain = max(_at(A, B, C, D, z * eye) for z in turns)
     layer = L2RU.from_system(A, B, C, D, None, 1.05 * gain)
     assert layer.certificate().holds
-    u, x, want = torch.randn(2, 20, d, dtype=torch.float64), torch.zeros(2, n, dtype=torch.float64), []
-    for u_t in u.unbind(1):
+    u, x, want = torch.randn(2, 20, max(m, p), dtype=torch.float64), torch.zeros(2, n, dtype=torch.float64), []
+    for u_t in u[..., :m].unbind(1):
         want.append(x @ C.mT + u_t @ D.mT)
         x = x @ A.mT + u_t @ B.mT
-    assert_close(layer(u)[0], torch.stack(want, 1))
+    y = layer(u)[0]
+    assert_close(y[..., :p], torch.stack(want, 1))
+    assert not y[..., p:].any()
     with pytest.raises(ValueError, match="raise gamma"):
         L2RU.from_system(A, B, C, D, None, 0.9 * gain)
-    with pytest.raises(ValueError, match="rows of zeros"):
+    with pytest.raises(ValueError, match=r"expected a real C of shape"):
         L2RU.from_system(A, B, C[:0], D, None, gain)
 
 

@@ -110,14 +110,13 @@ class L2RU(Layer):
     def from_system(cls, A: Tensor, B: Tensor, C: Tensor, D: Tensor, P: Tensor | None, gamma: float) -> L2RU:
         """A layer of form "dense" that is the system x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k of gain below gamma.
 
-        A (n, n), B (n, d), C (d, n), D (d, d) real; P (n, n) a storage that proves the gain, found when None. Systems
-        with fewer inputs than outputs, or the other way, are made square with columns or rows of zeros. Tensors, or
-        what `torch.as_tensor` takes.
+        A (n, n), B (n, m), C (p, n), D (p, m) real; P (n, n) a storage that proves the gain, found when None. The layer
+        is as wide as the larger of m and p: it does not read inputs beyond m, and its outputs beyond p are zero.
+        Tensors, or what `torch.as_tensor` takes.
         """
         A, B, C, D = (torch.as_tensor(matrix) for matrix in (A, B, C, D))
         K = contraction_of(A, B, C, D, gamma, P)
-        d = D.shape[0]
-        layer = cls(d, A.shape[0], gamma, form="dense").to(torch.float64)
+        layer = cls(max(D.shape), A.shape[0], gamma, form="dense").to(torch.float64)
         assert isinstance(layer.free, DenseContraction)
         with torch.no_grad():
             layer.free.K.copy_(K / rounding_margin(K.shape[0]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.ssm.contraction import rounding_margin, spectral_norm
@@ -15,8 +16,11 @@ SLACKS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of |C|^2: room inside the inequ
 
 
 def contraction_of(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float, P: Tensor | None = None) -> Tensor:
-    """K (n + d, n + d) in float64, |K| < 1 with room for rounding, or an error that says why there is none."""
-    A, B, C, D = _check(A, B, C, D)
+    """K (n + d, n + d) in float64, |K| < 1 with room for rounding, or an error that says why there is none.
+
+    d is the larger number of inputs and outputs: rows or columns of zeros make up the smaller one.
+    """
+    A, B, C, D = _square(*_check(A, B, C, D))
     if not 0 < gamma < float("inf"):
         raise ValueError(f"L2RU.from_system: gamma must be positive and finite, got {gamma}.")
     stored = _storages(A, B, C, D, gamma) if P is None else [P.detach().double()]
@@ -34,15 +38,21 @@ def contraction_of(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float, P: 
 
 
 def _check(A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, ...]:
-    n, d = A.shape[0], D.shape[0] if D.dim() else 0
-    shapes = {"A": (n, n), "B": (n, d), "C": (d, n), "D": (d, d)}
+    n, (outputs, inputs) = A.shape[0], D.shape if D.dim() == 2 else (0, 0)
+    shapes = {"A": (n, n), "B": (n, inputs), "C": (outputs, n), "D": (outputs, inputs)}
     for (name, shape), t in zip(shapes.items(), (A, B, C, D), strict=True):
-        if t.is_complex() or tuple(t.shape) != shape:
+        if t.is_complex() or tuple(t.shape) != shape or not t.numel():
             raise ValueError(
-                f"L2RU.from_system: expected a real {name} of shape {shape}, got {tuple(t.shape)}; a system with "
-                "fewer inputs than outputs, or the other way, is made square with columns or rows of zeros."
+                f"L2RU.from_system: expected a real {name} of shape {shape}, of one number at least, got "
+                f"{tuple(t.shape)}; n is told by A (n, n), inputs and outputs by D (outputs, inputs)."
             )
     return tuple(t.detach().double() for t in (A, B, C, D))
+
+
+def _square(A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, ...]:
+    outputs, inputs = D.shape
+    more, further = max(outputs - inputs, 0), max(inputs - outputs, 0)
+    return A, F.pad(B, (0, more)), F.pad(C, (0, 0, 0, further)), F.pad(D, (0, more, 0, further))
 
 
 def _in_storage(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float, P: Tensor) -> Tensor | None:
