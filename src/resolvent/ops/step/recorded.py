@@ -26,7 +26,6 @@ MOST = 8  # shapes that are remembered: a state that grows never comes again
 ALIGNED = 16  # bytes: where an output starts
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of a replay to the step itself, by the largest value; else HALF
 HALF = 2e-2
-FEW = 2  # inputs that are copied sooner one by one than as a list
 Run = Callable[[Any, Any], Any]  # (x, state) -> (y, state)
 Call = Callable[[list[Tensor]], Any]  # the same on the list of its tensors
 Form = Any  # None for a leaf, else (kind, keys or None, forms)
@@ -105,11 +104,7 @@ class Recording:
 
     def __call__(self, given: list[Tensor]) -> Any:
         with _places:
-            if len(given) > FEW:
-                torch._foreach_copy_(self.given, given)
-            else:
-                for own, t in zip(self.given, given, strict=True):
-                    own.copy_(t)
+            torch._foreach_copy_(self.given, given)
             return unflatten(self.form, self.launch()[0])
 
     def launch(self) -> tuple[list[Tensor], Tensor]:
