@@ -193,14 +193,15 @@ def test_a_ray_of_its_own_stopped_and_gone_on(tmp_path: Path) -> None:
     first.send_signal(signal.SIGINT)
     out, error = first.communicate(timeout=120)
     assert first.returncode == 130, error
-    assert f"everything so far is in {runs}: the same command goes on" in out
+    assert f"everything so far is in {runs}: the same command resumes from there" in out
     assert not list(runs.glob(".shared-*"))
     for words in (("--out", str(runs)), ("--out", f"file://{tmp_path}/objects")):
+        stored = set(runs.rglob("record.json"))
         again = start(*seeds, "--on", "ray", *words)
         out, error = again.communicate(timeout=600)
         assert again.returncode == 0, error
         assert "Ray has 1 node" in out
-        assert "[3/3]" in out
+        assert "[3/3]" in out or (words[1] == str(runs) and stored == set(runs.rglob("record.json")))  # all were in time
         assert "results: " in out
     alone = start(*seeds, "--out", str(tmp_path / "alone"))
     alone.communicate(timeout=600)
@@ -223,7 +224,7 @@ def test_stopped_before_the_first_cell_has_begun(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
-    assert "the same command goes on" in out
+    assert "the same command resumes from there" in out
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]  # no lock, no mark
 
 
