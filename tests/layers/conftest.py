@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stand_in import StandIn
 
+from graph_stand_in import StandIn
 from resolvent.layers.recorded import recording
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from loops import F64, LOOPS, ROUNDS, Found, draw, loop, loss_of, sum_of, take
-from stand_in import StandIn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import resolvent as rv
+from graph_stand_in import StandIn
 from helpers import assert_close
 from resolvent.layers.recorded import without_recording
 

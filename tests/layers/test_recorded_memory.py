@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from stand_in import StandIn
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import resolvent as rv
+from graph_stand_in import StandIn
 from helpers import assert_close
 from resolvent.attacks.capacity import within_memory
 from resolvent.layers.recorded import known, recording, without_recording

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from stand_in import StandIn
 from torch import Tensor, nn
 
 import resolvent as rv
+from graph_stand_in import StandIn
 from helpers import assert_close
 from resolvent.layers.recorded import forget_recordings, without_recording
 from resolvent.layers.recorded.known import COPIES, PATIENCE

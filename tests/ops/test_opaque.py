@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from graph_stand_in import StandIn
 from helpers import assert_close
 from resolvent.layers import S4
 from resolvent.layers.s4 import TABLES
 from resolvent.ops.step import recorded
-
-
-class StandIn:
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        work()
-        self.replay = work
 
 
 @pytest.mark.parametrize("kind", [{}, {"discretisation": "zoh"}, {"n_ssm": 2}], ids=str)

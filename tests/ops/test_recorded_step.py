@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graph_stand_in import StandIn
 from helpers import assert_close
 from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, Layer
 from resolvent.layers import fast_step as lane
@@ -31,22 +32,6 @@ CASES = [
     S6(4, 3),
     RGLRU(4),
 ]
-
-
-class StandIn:
-    """Runs the work again where a graph would be replayed: it too reads and writes at fixed places."""
-
-    made = 0
-
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        work()
-        self.work = work
-        StandIn.made += 1
-
-    def replay(self) -> None:
-        recorded._recording.append(True)  # a graph's replay calls no layer
-        self.work()
-        recorded._recording.pop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What stands in for a CUDA graph on a CPU, so that recorded passes run where there is no GPU."""
+"""What stands in for a CUDA graph on a CPU, so that recorded passes and steps run where there is no GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resolvent.ops.step import recorded
 
 
 class StandIn:
-    """Runs the work again where a graph would be replayed."""
+    """Runs the work again where a graph would be replayed: it too reads and writes at fixed places."""
 
     made = 0
 
