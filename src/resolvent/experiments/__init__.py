@@ -1,7 +1,7 @@
 """Runs that survive: a cell is a run's settings, a recipe is a list of cells, a folder holds what was found.
 
-    record = run_cell(cell, "runs/one")
-    records = run("ptd-conditioning", "runs", size="small")
+record = run_cell(cell, "runs/one")
+records = run("ptd-conditioning", "runs", size="small")
 """
 
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, FourierPlan, TaskChoice

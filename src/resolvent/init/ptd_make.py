@@ -1,7 +1,7 @@
 """Make the shipped PTD results: `python -m resolvent.init.ptd_make` (minutes; N = 128 takes most of them).
 
-    python -m resolvent.init.ptd_make                 all sizes into the package's own file
-    python -m resolvent.init.ptd_make new.npz 4 8     some sizes into another file
+python -m resolvent.init.ptd_make                 all sizes into the package's own file
+python -m resolvent.init.ptd_make new.npz 4 8     some sizes into another file
 """
 
 from __future__ import annotations

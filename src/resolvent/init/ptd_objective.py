@@ -1,11 +1,11 @@
 """What perturb-then-diagonalise minimises over E, with A + E = V diag(lam) V^-1 and unit columns in V.
 
-    paper    kappa(V) + gamma ||E||_2                         Yu et al. 2024, "Robustifying state-space models for long
-                                                              sequences via approximate diagonalization"
-    code     kappa(V)^2 + lam ||E||_F                         what its released code minimises
-    steady   kappa(V)^2 + size ||E||_F / ||A||_F              ours: scale-free, and two terms that the others lack:
-               + transfer (D / sup_w ||H(w)||)^2              the transfer function, on a grid that follows the poles
-               + hinge sum_j (1 + Re(lam_j) / margin)_+^2     the spectrum stays left of -margin
+paper    kappa(V) + gamma ||E||_2                         Yu et al. 2024, "Robustifying state-space models for long
+                                                          sequences via approximate diagonalization"
+code     kappa(V)^2 + lam ||E||_F                         what its released code minimises
+steady   kappa(V)^2 + size ||E||_F / ||A||_F              ours: scale-free, and two terms that the others lack:
+           + transfer (D / sup_w ||H(w)||)^2              the transfer function, on a grid that follows the poles
+           + hinge sum_j (1 + Re(lam_j) / margin)_+^2     the spectrum stays left of -margin
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from resolvent.ops.ascent import TINY
 Objective = Callable[..., Tensor]
 
 
-
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """-log softmax(z)_y.
 

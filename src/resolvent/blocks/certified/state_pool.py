@@ -97,4 +97,3 @@ class StatePool(Freezable):
         z = [dense_scan(A[c], F.linear(x[..., c, None], b[c]), state[:, c]) for c in range(self.d_model)]
         each = torch.stack(z, 2)  # (b, l, d, m)
         return each.flatten(2), each[:, -1]
-

@@ -1,6 +1,6 @@
 """Columns of a user's table by the names they have there: which says whose step a row is, and when; which are left out.
 
-    name_columns(table, Columns(id="Pump ID", time="Timestamp", ignore=("Comment",)))
+name_columns(table, Columns(id="Pump ID", time="Timestamp", ignore=("Comment",)))
 """
 
 from __future__ import annotations

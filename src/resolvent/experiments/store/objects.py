@@ -1,7 +1,7 @@
 """The few things that are asked of an object store, by any URL that fsspec opens (s3://bucket/runs, gs://, file://).
 
-    objects = Objects("s3://bucket/runs")
-    objects.write("here", b"mine")
+objects = Objects("s3://bucket/runs")
+objects.write("here", b"mine")
 """
 
 from __future__ import annotations

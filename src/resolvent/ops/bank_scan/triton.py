@@ -28,7 +28,7 @@ from resolvent.runtime.launch import on_device
 
 CHANNELS = 64  # of a tile that is laid out anew
 SEQUENCES = 32  # of a program of a dense carry
-BLOCKS = 16  # that a program of the carry reads at a time
+LANES = 128  # numbers of states of a program of the carry, one for each thread
 
 
 class Tables(NamedTuple):
@@ -79,9 +79,8 @@ def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) ->
         _carry_dense(tables, z, h0, rows[:, :, T:], end, b, back=False)
     else:
         with on_device(x):
-            kernels.carry_kernel[(d * b,)](
-                tables.whole, z, h0, rows[:, :, T:], end, b, d, m, *_sizes(tables, m), num_warps=1
-            )
+            grid, sizes = _cut_lanes(tables, d * b)
+            kernels.carry_kernel[grid](tables.whole, z, h0, rows[:, :, T:], end, b, d, m, *sizes, num_warps=4)
     y = torch.bmm(rows, tables.ahead.mT)
     return _lay_out(y, x.shape, x.dtype, lengths), end, Rows(rows, lengths, x.shape)
 
@@ -106,8 +105,9 @@ def gradients(
         parts = None if kept.rows is None else torch.empty((d, b, s), dtype=torch.float32, device=gy.device)
         states = None if kept.rows is None else kept.rows[:, :, T:]
         with on_device(gy):
-            kernels.carry_back_kernel[(d * b,)](
-                tables.whole, g, g_end, states, g_rows[:, :, T:], g_h0, parts, b, d, m, *_sizes(tables, m), num_warps=1
+            grid, sizes = _cut_lanes(tables, d * b)
+            kernels.carry_back_kernel[grid](
+                tables.whole, g, g_end, states, g_rows[:, :, T:], g_h0, parts, b, d, m, *sizes, num_warps=4
             )
     gx = _lay_out(torch.bmm(g_rows, tables.back.mT), kept.shape, gy.dtype, kept.lengths)
     if kept.rows is None:
@@ -168,8 +168,9 @@ def _lay_out(y: Tensor, shape: torch.Size, dtype: torch.dtype, lengths: Tensor |
     return out
 
 
-def _sizes(tables: Tables, m: int) -> tuple[int, int, bool, int, int]:
-    """n, the width of a row, whether numbers are pairs, and the tile of the carry."""
-    n = tables.whole.shape[1]
-    blocks = min(BLOCKS, max(2, triton.next_power_of_2(m)))
-    return n, tables.ahead.shape[2], tables.whole.dim() == 3, blocks, max(16, triton.next_power_of_2(n))
+def _cut_lanes(tables: Tables, count: int) -> tuple[tuple[int], tuple[int, int, bool, int, int]]:
+    """The grid of a carry over `count` rows; and n, the width of a row in numbers, whether they are pairs, the cut."""
+    n, pair = tables.whole.shape[1], tables.whole.dim() == 3
+    padded = triton.next_power_of_2(n)
+    lanes = max(LANES, padded)
+    return (triton.cdiv(count * padded, lanes),), (n, tables.ahead.shape[2] // (2 if pair else 1), pair, padded, lanes)

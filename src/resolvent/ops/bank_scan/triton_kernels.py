@@ -10,7 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from resolvent.ops.linear_scan.triton_kernels import join_complex
 from resolvent.runtime.launch import Quick
 
 
@@ -57,9 +56,10 @@ def lay_out_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load(P, at, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Numbers `at` (LANES,) of P in float32, real and imaginary part: a pair is one word of memory."""
     if PAIR:
-        re = tl.load(P + 2 * at, mask=live, other=0.0).to(tl.float32)
-        im = tl.load(P + 2 * at + 1, mask=live, other=0.0).to(tl.float32)
+        both = tl.load(P + 2 * at[:, None] + tl.arange(0, 2)[None, :], mask=live[:, None], other=0.0)
+        re, im = tl.split(both.to(tl.float32))
     else:
         re = tl.load(P + at, mask=live, other=0.0).to(tl.float32)
         im = re * 0.0
@@ -69,105 +69,99 @@ def _load(P, at, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit
 def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR:
-        tl.store(P + 2 * at, re.to(P.dtype.element_ty), mask=live)
-        tl.store(P + 2 * at + 1, im.to(P.dtype.element_ty), mask=live)
+        place = P + 2 * at[:, None] + tl.arange(0, 2)[None, :]
+        tl.store(place, tl.join(re, im).to(P.dtype.element_ty), mask=live[:, None])
     else:
         tl.store(P + at, re.to(P.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _lanes(b, d, n, BN: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Row, number of the state and channel of each thread, where it is in (b, d, n), and whether there is one."""
+    lane = tl.arange(0, LANES)
+    row, j = tl.program_id(0).to(tl.int64) * (LANES // BN) + lane // BN, lane % BN
+    c, i = row // b, row % b
+    return row, j, c, (i * d + c) * n + j, (j < n) & (row < b * d)
+
+
+@triton.jit
+def _advance(ROWS, row, k, j, m, width, ar, ai, hr, hi, zr, zi, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Leave h in block k of ROWS, whose rows are as wide as `width` numbers of a state, and give a h + z."""
+    there = live & (k >= 0) & (k < m)
+    _store(ROWS, (row * m + k) * width + j, hr, hi, there, PAIR)
+    return tl.where(there, ar * hr - ai * hi + zr, hr), tl.where(there, ar * hi + ai * hr + zi, hi)
 
 
 @Quick
 @triton.jit
 def carry_kernel(  # type: ignore[no-untyped-def]
-    A, Z, H0, ROWS, END, b, d, m, n, width, PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+    A, Z, H0, ROWS, END, b, d, m, n, width, PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr
 ):
-    """h_{k+1} = a h_k + z_k along the blocks of one sequence of one channel.
+    """h_{k+1} = a h_k + z_k along the blocks of one sequence of one channel, a number of the state in each thread.
 
     Z (d, b m, s); the states before each block go to ROWS (d, b m, width), whose first column is the state's; the last
-    one to END (b, d, s); H0 (b, d, s) or None. BM blocks are read at a time and joined on the chip.
+    one to END (b, d, s); H0 (b, d, s) or None. Four blocks are read before the first of them is used.
     """
-    S: tl.constexpr = 2 if PAIR else 1
-    row, j, k = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BM)
-    c, i = row // b, row % b
-    live = j < n
+    row, j, c, outer, live = _lanes(b, d, n, BN, LANES)
     ar, ai = _load(A, c * n + j, live, PAIR)
-    hr, hi = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    hr, hi = ar * 0.0, ar * 0.0
     if H0 is not None:
-        hr, hi = _load(H0, (i * d + c) * n + j, live, PAIR)
-    first, last = (k == 0)[:, None], (k == BM - 1)[:, None]
-    for begin in range(0, m, BM):
-        there = (begin + k < m)[:, None] & live[None, :]
-        zr, zi = _load(Z, ((row * m + begin + k)[:, None] * n + j[None, :]), there, PAIR)
-        outside = (begin + k >= m)[:, None]
-        br, bi = tl.where(outside, 1.0, ar[None, :]), tl.where(outside, 0.0, ai[None, :])
-        xr = tl.where(first, zr + br * hr[None, :] - bi * hi[None, :], zr)
-        xi = tl.where(first, zi + br * hi[None, :] + bi * hr[None, :], zi)
-        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, join_complex)  # the states after each block
-        at = ((row * m + begin + k + 1) * width)[:, None] + j[None, :] * S
-        before = (begin + k + 1 < m)[:, None] & live[None, :]
-        tl.store(ROWS + ((row * m + begin) * width) + j * S, hr.to(ROWS.dtype.element_ty), mask=live)
-        tl.store(ROWS + at, yr.to(ROWS.dtype.element_ty), mask=before & (k < BM - 1)[:, None])
-        if PAIR:
-            tl.store(ROWS + ((row * m + begin) * width) + j * S + 1, hi.to(ROWS.dtype.element_ty), mask=live)
-            tl.store(ROWS + at + 1, yi.to(ROWS.dtype.element_ty), mask=before & (k < BM - 1)[:, None])
-        hr, hi = tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
-    _store(END, (i * d + c) * n + j, hr, hi, live, PAIR)
+        hr, hi = _load(H0, outer, live, PAIR)
+    for k in range(0, m, 4):
+        at = (row * m + k) * n + j
+        r0, i0 = _load(Z, at, live, PAIR)
+        r1, i1 = _load(Z, at + n, live & (k + 1 < m), PAIR)
+        r2, i2 = _load(Z, at + 2 * n, live & (k + 2 < m), PAIR)
+        r3, i3 = _load(Z, at + 3 * n, live & (k + 3 < m), PAIR)
+        hr, hi = _advance(ROWS, row, k, j, m, width, ar, ai, hr, hi, r0, i0, live, PAIR)
+        hr, hi = _advance(ROWS, row, k + 1, j, m, width, ar, ai, hr, hi, r1, i1, live, PAIR)
+        hr, hi = _advance(ROWS, row, k + 2, j, m, width, ar, ai, hr, hi, r2, i2, live, PAIR)
+        hr, hi = _advance(ROWS, row, k + 3, j, m, width, ar, ai, hr, hi, r3, i3, live, PAIR)
+    _store(END, outer, hr, hi, live, PAIR)
+
+
+@triton.jit
+def _read_back(G, ROWS, row, k, j, m, n, width, live, LEARN: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """∂h of block k, and with LEARN h; zero before the first block."""
+    there = live & (k >= 0)
+    gr, gi = _load(G, (row * m + k) * n + j, there, PAIR)
+    hr, hi = gr, gi
+    if LEARN:
+        hr, hi = _load(ROWS, (row * m + k) * width + j, there, PAIR)
+    return gr, gi, hr, hi
 
 
 @Quick
 @triton.jit
 def carry_back_kernel(  # type: ignore[no-untyped-def]
     A, G, G_END, ROWS, G_ROWS, G_H0, PARTS, b, d, m, n, width,
-    PAIR: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """γ_k = ‾a γ_{k+1} + ∂h_k from the last block to the first; γ_{k+1} is the gradient of what block k adds.
 
     G (d, b m, s) are the gradients of the states before each block, G_END (b, d, s) or None that of the last; γ goes to
     G_ROWS (d, b m, width), γ_0 to G_H0 (b, d, s), sums for ∂a, sum_k γ_{k+1} ‾h_k, to PARTS (d, b, s) where ROWS has h.
     """
-    S: tl.constexpr = 2 if PAIR else 1
-    row, j, k = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BM)
-    c, i = row // b, row % b
-    live = j < n
+    LEARN: tl.constexpr = PARTS is not None
+    row, j, c, outer, live = _lanes(b, d, n, BN, LANES)
     ar, ai = _load(A, c * n + j, live, PAIR)
     ai = -ai
-    cr, ci = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    cr, ci, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
     if G_END is not None:
-        cr, ci = _load(G_END, (i * d + c) * n + j, live, PAIR)
-    sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    first, last = (k == 0)[:, None], (k == BM - 1)[:, None]
-    tiles = tl.cdiv(m, BM)
-    for step in range(tiles):
-        begin = m - BM * (step + 1)  # the first tile's may be negative: blocks before the first are outside
-        block = begin + BM - 1 - k  # from the last to the first, as the scan runs
-        inside = block >= 0
-        there = inside[:, None] & live[None, :]
-        gr, gi = _load(G, ((row * m + block)[:, None] * n + j[None, :]), there, PAIR)
-        br, bi = tl.where(inside[:, None], ar[None, :], 1.0), tl.where(inside[:, None], ai[None, :], 0.0)
-        xr = tl.where(first, gr + br * cr[None, :] - bi * ci[None, :], gr)
-        xi = tl.where(first, gi + br * ci[None, :] + bi * cr[None, :], gi)
-        _, _, yr, yi = tl.associative_scan((br, bi, xr, xi), 0, join_complex)  # γ_block
-        top = begin + BM - 1  # γ that entered belongs to it
-        entered = (row * m + top) * width + j * S
-        tl.store(G_ROWS + entered, cr.to(G_ROWS.dtype.element_ty), mask=live)
-        down = ((row * m + block - 1) * width)[:, None] + j[None, :] * S
-        handed = (block >= 1)[:, None] & (k < BM - 1)[:, None] & live[None, :]
-        tl.store(G_ROWS + down, yr.to(G_ROWS.dtype.element_ty), mask=handed)
-        if PAIR:
-            tl.store(G_ROWS + entered + 1, ci.to(G_ROWS.dtype.element_ty), mask=live)
-            tl.store(G_ROWS + down + 1, yi.to(G_ROWS.dtype.element_ty), mask=handed)
-        if PARTS is not None:  # γ_{k+1} ‾h_k
-            hr = tl.load(ROWS + down, mask=handed, other=0.0).to(tl.float32)
-            er = tl.load(ROWS + entered, mask=live, other=0.0).to(tl.float32)
-            hi, ei = hr * 0.0, er * 0.0
-            if PAIR:
-                hi = tl.load(ROWS + down + 1, mask=handed, other=0.0).to(tl.float32)
-                ei = tl.load(ROWS + entered + 1, mask=live, other=0.0).to(tl.float32)
-            sr += tl.sum(yr * hr + yi * hi, 0) + cr * er + ci * ei
-            si += tl.sum(yi * hr - yr * hi, 0) + ci * er - cr * ei
-        cr, ci = tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
+        cr, ci = _load(G_END, outer, live, PAIR)
+    for step in range(0, m, 2):
+        k = m - 1 - step
+        gr, gi, hr, hi = _read_back(G, ROWS, row, k, j, m, n, width, live, LEARN, PAIR)
+        er, ei, fr, fi = _read_back(G, ROWS, row, k - 1, j, m, n, width, live, LEARN, PAIR)
+        if LEARN:
+            sr, si = sr + cr * hr + ci * hi, si + ci * hr - cr * hi
+        cr, ci = _advance(G_ROWS, row, k, j, m, width, ar, ai, cr, ci, gr, gi, live, PAIR)
+        if LEARN:
+            sr, si = sr + cr * fr + ci * fi, si + ci * fr - cr * fi
+        cr, ci = _advance(G_ROWS, row, k - 1, j, m, width, ar, ai, cr, ci, er, ei, live, PAIR)
     if G_H0 is not None:
-        _store(G_H0, (i * d + c) * n + j, cr, ci, live, PAIR)
-    if PARTS is not None:
+        _store(G_H0, outer, cr, ci, live, PAIR)
+    if LEARN:
         _store(PARTS, row * n + j, sr, si, live, PAIR)
 
 
