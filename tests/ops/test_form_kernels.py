@@ -18,6 +18,7 @@ if torch.cuda.is_available():
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
 import triton_interpreter
 
+from resolvent.lowering import columns
 from resolvent.ops.attention import column_attention, column_attention_triton
 from resolvent.ops.linear_scan import constant, constant_triton
 from resolvent.ops.pointwise import conv_silu, conv_silu_triton, gating, gating_triton, skip_norm, skip_norm_triton
@@ -84,6 +85,9 @@ def test_skip_norm(shape: tuple[int, int, int], axis: int, more: tuple[str, ...]
 
     vectors = [torch.randn(d) for _ in range(2 + len(more))]
     compare(own(skip_norm.skip_norm), own(skip_norm.plain_skip_norm), [x, y, *vectors], still=2)
+    time = 2 if axis == 0 else 1  # under a mean over time, whose gradient stands once for all steps
+    runs = own(skip_norm.skip_norm), own(skip_norm.plain_skip_norm)
+    compare(*(lambda *t, run=run: columns.average(run(*t), time) for run in runs), [x, y, *vectors], still=2)
 
 
 @pytest.mark.parametrize(("b", "l", "e", "w"), [(2, 19, 20, 4), (1, 2, 3, 4), (2, 8, 16, 2)])

@@ -67,11 +67,11 @@ def test_the_probe_knows_right_from_wrong(wrong: str) -> None:
     def forward(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
         return projected_reference(*w, x) + (0.1 if wrong == "forward" else 0.0)
 
-    def input_gradient(w: tuple[Tensor, ...], g: Tensor) -> Tensor:
+    def input_gradient(w: tuple[Tensor, ...], g: Tensor, beside: Tensor) -> Tensor:
         x = torch.zeros_like(g).requires_grad_()
         with torch.enable_grad():
             y = projected_reference(*w, x)
-        found = torch.autograd.grad(y, x, g)[0]
+        found = torch.autograd.grad(y, x, g)[0] + beside
         return found.flip(-1) if wrong == "input_gradient" else found
 
     kernels = SimpleNamespace(Tables=lambda *w: w, forward=forward, input_gradient=input_gradient)

@@ -23,6 +23,25 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projected_triton, "STATES", 4)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_comes_back_beside_the_scan_is_added(turned: bool) -> None:
+    given = inputs(5, 2, 21, 3)
+    wide = [t.double().requires_grad_() for t in given]
+    g, beside = torch.randn(5, 2, 21, dtype=torch.float64), torch.randn(5, 2, 21, dtype=torch.float64)
+    if turned:  # laid out otherwise than the gradient that it is added to
+        beside = beside.mT.contiguous().mT
+    truth = torch.autograd.grad((simulated(*wide), wide[3]), wide, (g, beside))
+    own = [t.clone().requires_grad_() for t in given]
+    got = torch.autograd.grad(projected.fork_scan(*own), own, (g.float(), beside.float()))
+    for a, c in zip(got, truth, strict=True):
+        assert_close(a, c, gradient=True)
+    x = given[3].clone().requires_grad_()
+    both = projected.fork_scan(*given[:3], x)
+    found = torch.autograd.grad(both, x, (g.float(), beside.float()), retain_graph=True)[0]
+    assert_close(found, truth[3], gradient=True)
+    assert torch.equal(torch.autograd.grad(both[1], x, beside.float())[0], beside.float())  # nobody asks for y
+
+
 def inputs(d: int, b: int, l: int, p: int) -> list[Tensor]:
     lam = torch.polar(torch.rand(p) * 0.3 + 0.69, torch.rand(p) * 6)
     return [torch.view_as_real(lam), torch.randn(2 * p, d), torch.randn(d, 2 * p), torch.randn(d, b, l)]

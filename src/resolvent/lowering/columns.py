@@ -7,7 +7,7 @@ float32 at least.
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -53,6 +53,27 @@ def norm(chain: Chain, x: Tensor) -> Tensor:
         scale = 1 + _along(own.scale) if node.kind == "rms" else own.scale
         z = z * torch.rsqrt(z.square().mean(0, keepdim=True) + own.eps) * scale
     return z.to(x.dtype)
+
+
+def average(h: Tensor, at: int) -> Tensor:
+    """The mean over axis `at`, in float32 at least."""
+    found: Tensor = _Average.apply(h, at)
+    return found
+
+
+class _Average(torch.autograd.Function):
+    """Its gradient is a view, where autograd would write all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, at: int) -> Tensor:
+        ctx.at, ctx.count, ctx.dtype = at, h.shape[at], h.dtype
+        return h.sum(at, dtype=torch.promote_types(h.dtype, torch.float32)) / ctx.count
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        sizes = [-1, -1]
+        sizes.insert(ctx.at, ctx.count)
+        return (gradients[0] / ctx.count).to(ctx.dtype).unsqueeze(ctx.at).expand(sizes), None
 
 
 def follow(chain: Chain, y: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class StackForm:
         h = self._normed(h)
         wide = torch.promote_types(h.dtype, torch.float32)
         mean = self.network.pool.kind == "mean"
-        pooled = h.sum(at, dtype=wide) / h.shape[at] if mean else h.select(at, -1).to(wide)
+        pooled = columns.average(h, at) if mean else h.select(at, -1).to(wide)
         return eager.follow((*head.hidden, *head.out), pooled.t() if self.axis == 0 else pooled)
 
     def _entered(self, x: Tensor, tables: Tables) -> Tensor:

@@ -185,7 +185,7 @@ class Lowered:
             else:
                 h = fused.post_norm_block(h, layer, weights)
         h = columns.norm(self.form.end, h)
-        pooled = _Mean.apply(h) if self.form.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
+        pooled = columns.average(h, 2) if self.form.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
         return pooled.t()
 
     def _entered(self, x: Tensor, tables: Tables) -> Tensor:
@@ -193,19 +193,6 @@ class Lowered:
             return fused.enter_rows(x, tables.entry)
         channels = x.to(tables.dtype).permute(2, 0, 1)  # (c, b, l)
         return columns.norm(self.form.start, columns.linear(self.form.entry, channels))
-
-
-class _Mean(torch.autograd.Function):
-    """The mean over time, in float32 at least; its gradient is a view, where autograd would write all of it."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        ctx.l, ctx.dtype = h.shape[2], h.dtype
-        return h.sum(2, dtype=_wide(h.dtype)) / ctx.l
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return (gradients[0] / ctx.l).to(ctx.dtype)[:, :, None].expand(-1, -1, ctx.l)
 
 
 def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, torch.dtype] | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from resolvent.lowering import columns
 from resolvent.lowering.program import Node, Norm, Recurrence, Skip
 from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
-from resolvent.ops.projected_scan.operation import projected_scan
+from resolvent.ops.projected_scan.operation import fork_scan
 
 AXIS = 0  # of the channels
 
@@ -54,7 +54,9 @@ def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
 def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
     """(d, b, l) -> (d, b, l)."""
     h = columns.norm(block.norm, x) if block.prenorm else x
-    y = projected_scan(w.lam, w.W_in, w.W_out, h)
+    y, h = fork_scan(w.lam, w.W_in, w.W_out, h)
+    if not block.prenorm:
+        x = h  # the skip's gradient is added in the scan's own store
     if w.D is not None:
         y = columns.follow(block.branch[1:], torch.addcmul(y, h, w.D))
     if w.end is not None:

@@ -38,7 +38,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """∂x, ∂y and with `learn` those of gamma, beta, scale and shift as rows (4, d); `kept` is unit, rstd and x."""
     unit, rstd, x = kept
-    g = g.contiguous()
+    g, each, places = _gather(g, axis)
     gy = torch.empty_like(unit)
     gx = gy if w.scale is None else torch.empty_like(unit)
     d, m, steps = _sizes(unit, axis)
@@ -47,10 +47,20 @@ def backward(
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=g.device) if learn else None
     with on_device(g):
         backward_kernel[(programs,)](
-            g, unit, rstd, either(x, unit), either(w.scale, w.gamma), w.gamma, gx, gy, either(sums, rstd), m, *steps, d,
-            SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=8,
+            g, unit, rstd, either(x, unit), either(w.scale, w.gamma), w.gamma, gx, gy, either(sums, rstd),
+            m, *steps, each, *places, d, SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=8,
         )  # fmt: skip
     return gx, gy, None if sums is None else sums.sum(0)
+
+
+def _gather(g: Tensor, axis: int) -> tuple[Tensor, int, tuple[int, int]]:
+    """g as the kernel reads it, how many columns share a gradient, and its strides: that of a mean over time is one for
+    each sequence, and is not spread out in memory."""
+    time = 2 if axis == 0 else 1
+    if g.dim() == 3 and g.stride(time) == 0 and g.shape[time] > 1:
+        narrow = g.select(time, 0).contiguous()
+        return narrow, g.shape[time], _sizes(narrow, axis)[2]
+    return g.contiguous(), 1, _sizes(g, axis)[2]
 
 
 def _sizes(x: Tensor, axis: int) -> tuple[int, int, tuple[int, int]]:
@@ -99,14 +109,15 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
-    G, UNIT, RSTD, X, SCALE, GAMMA, GX, GY, SUMS, m, s_c, s_m, d: tl.constexpr,
+    G, UNIT, RSTD, X, SCALE, GAMMA, GX, GY, SUMS, m, s_c, s_m, each, g_c, g_m, d: tl.constexpr,
     SCALED: tl.constexpr, LEARN: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     rows = tl.arange(0, BD)
     cols = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     inside = (rows < d)[:, None] & (cols < m)[None, :]
     at = rows.to(tl.int64)[:, None] * s_c + cols[None, :] * s_m
-    g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
+    g_at = rows.to(tl.int64)[:, None] * g_c + (cols // each)[None, :] * g_m
+    g = tl.load(G + g_at, mask=inside, other=0.0).to(tl.float32)
     unit = tl.load(UNIT + at, mask=inside, other=0.0).to(tl.float32)
     rstd = tl.load(RSTD + cols, mask=cols < m, other=0.0)
     gu = g * _along(GAMMA, rows, d)

@@ -28,11 +28,16 @@ FUSED = "the scan between two products"
 
 def projected_scan(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
     """y (d, b, l) in the dtype of x; states are kept in float32, products take their operands as they are given."""
+    return fork_scan(lam, W_in, W_out, x)[0]
+
+
+def fork_scan(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """y, and x for whoever reads it besides: what comes back through either is added where the kernel stores it."""
     inputs = lam, W_in, W_out, x
     if not _suits(*inputs) or _triton(x) is None:
-        return run_unfused(*inputs)
-    y: Tensor = attempt("projected_scan", lambda: _ProjectedScan.apply(*inputs), lambda: run_unfused(*inputs))
-    return y
+        return run_unfused(*inputs), x
+    found = attempt("projected_scan", lambda: _ProjectedScan.apply(*inputs), lambda: (run_unfused(*inputs), x))
+    return found[0], found[1]
 
 
 def run_unfused(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
@@ -104,7 +109,7 @@ def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
         y = projected_reference(lam, W_in.double(), W_out.double(), wide)
         gx = torch.autograd.grad(y, wide, wide.detach())[0]
     w = kernel.Tables(lam.float(), W_in, W_out)
-    pairs = (kernel.forward(w, x), y), (kernel.input_gradient(w, x), gx)
+    pairs = (kernel.forward(w, x), y), (kernel.input_gradient(w, x, x), gx + x.double())
     return all(bool((got.double() - want).norm() <= CLOSE * want.norm()) for got, want in pairs)
 
 
@@ -127,19 +132,22 @@ class _ProjectedScan(torch.autograd.Function):
     """Keeps its inputs alone: a backward pass for x needs nothing else, one for the tables finds the states again."""
 
     @staticmethod
-    def forward(ctx: Any, lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
+    def forward(ctx: Any, lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         kernels = _triton(x)
         y: Tensor = kernels.forward(kernels.Tables(lam, W_in, W_out), x)
         ctx.save_for_backward(lam, W_in, W_out, x)
-        return y
+        ctx.set_materialize_grads(False)
+        return y, x
 
     @staticmethod
     @outside_autocast
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, g, needs = ctx.saved_tensors, gradients[0], ctx.needs_input_grad
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs, (g, beside), needs = ctx.saved_tensors, gradients, ctx.needs_input_grad
+        if g is None:
+            return None, None, None, beside
 
         def by_graph() -> tuple[Tensor | None, ...]:
-            return gradients_by_graph(lambda *t: (run_unfused(*t),), inputs, (g,), needs)
+            return gradients_by_graph(lambda *t: (run_unfused(*t), t[3]), inputs, (g, beside), needs)
 
         if torch.is_grad_enabled():
             return by_graph()
@@ -147,7 +155,7 @@ class _ProjectedScan(torch.autograd.Function):
         kernels = _triton(x)
         w = kernels.Tables(*tables)
         if not any(needs[:3]):
-            gx = attempt("projected_scan_adjoint", lambda: kernels.input_gradient(w, g), lambda: by_graph()[3])
+            gx = attempt("projected_scan_adjoint", lambda: kernels.input_gradient(w, g, beside), lambda: by_graph()[3])
             return None, None, None, gx
-        found = attempt("projected_scan_gradients", lambda: kernels.gradients(w, x, g), by_graph)
+        found = attempt("projected_scan_gradients", lambda: kernels.gradients(w, x, g, beside), by_graph)
         return tuple(t if need else None for t, need in zip(found, needs, strict=True))

@@ -39,20 +39,21 @@ def forward(w: Tables, x: Tensor) -> Tensor:
     return y
 
 
-def input_gradient(w: Tables, g: Tensor) -> Tensor:
+def input_gradient(w: Tables, g: Tensor, beside: Tensor | None = None) -> Tensor:
+    """∂x, with what is added to it."""
     gx = torch.empty_like(g)
-    _launch(w.turned(), g, gx, back=True)
+    _launch(w.turned(), g, gx, back=True, beside=beside)
     return gx
 
 
-def gradients(w: Tables, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Those of lam, W_in, W_out and x."""
+def gradients(w: Tables, x: Tensor, g: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Those of lam, W_in, W_out and x, the last with what is added to it."""
     (d, b, l), p = x.shape, w.lam.shape[0]
     h, gamma = (torch.empty((b, l, 2 * p), dtype=x.dtype, device=x.device) for _ in range(2))
     parts = torch.empty((b, 2, p), dtype=torch.float32, device=x.device)
     gx = torch.empty_like(g)
     _launch(w, x, None, back=False, kept=h)
-    _launch(w.turned(), g, gx, back=True, kept=gamma, states=h, parts=parts)
+    _launch(w.turned(), g, gx, back=True, kept=gamma, states=h, parts=parts, beside=beside)
     gW_in = (x.reshape(d, -1) @ gamma.flatten(0, 1)).mT
     gW_out = g.reshape(d, -1) @ h.flatten(0, 1)
     return parts.sum(0).mT.to(w.lam.dtype), gW_in, gW_out, gx
@@ -71,17 +72,20 @@ def _launch(
     kept: Tensor | None = None,
     states: Tensor | None = None,
     parts: Tensor | None = None,
+    beside: Tensor | None = None,
 ) -> None:
     (d, b, l), p = x.shape, w.lam.shape[0]
     wide, narrow = _pad_sizes(d, p)
     out = x if y is None else y
+    if beside is not None and beside.stride() != out.stride():
+        beside = torch.empty_like(out).copy_(beside)
     unit = _unit(x, out)
     sizes = [(t.stride(0) // unit, t.stride(1) // unit, t.stride(2)) for t in (x, out)]
     with on_device(x):
         projected_kernel[(b,)](
             x, *sizes[0], out, *sizes[1], w.lam.detach().contiguous(), w.W_in, *w.W_in.stride(),
             w.W_out, *w.W_out.stride(), x if kept is None else kept, x if states is None else states,
-            x if parts is None else parts, l // unit, d, p,
+            x if parts is None else parts, beside, l // unit, d, p,
             BACK=back, WRITE=y is not None, KEEP=kept is not None, LEARN=parts is not None,
             WHOLE=d == wide and l % (SEGMENTS * STEPS) == 0, UNIT=unit, AHEAD=parts is None,
             BD=wide, BP=narrow, SEG=SEGMENTS, T=STEPS, LOG_T=STEPS.bit_length() - 1,

@@ -89,12 +89,13 @@ def _tile(X, at, live, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def projected_kernel(  # type: ignore[no-untyped-def]
-    X, x_d, x_b, x_l, Y, y_d, y_b, y_l, LAM, W_IN, in_s, in_d, W_OUT, out_d, out_s, KEPT, H, PARTS, l, d, p,
+    X, x_d, x_b, x_l, Y, y_d, y_b, y_l, LAM, W_IN, in_s, in_d, W_OUT, out_d, out_s, KEPT, H, PARTS, BESIDE, l, d, p,
     BACK: tl.constexpr, WRITE: tl.constexpr, KEEP: tl.constexpr, LEARN: tl.constexpr, WHOLE: tl.constexpr,
     UNIT: tl.constexpr, AHEAD: tl.constexpr,
     BD: tl.constexpr, BP: tl.constexpr, SEG: tl.constexpr, T: tl.constexpr, LOG_T: tl.constexpr,
 ):  # fmt: skip
-    """One sequence: Y = W_OUT scan(lam, W_IN X) where WRITE; the states into KEPT (b, l, 2p) where KEEP.
+    """One sequence: Y = W_OUT scan(lam, W_IN X) where WRITE, plus BESIDE, laid out like Y, if there is one; the states
+    into KEPT (b, l, 2p) where KEEP.
 
     BACK: from the last step to the first with conjugate multipliers. LEARN: the states are γ and H (b, l, 2p) those of
     the forward pass; PARTS (b, 2, p) gets this sequence's sum of γ_t ‾h_{t-1}. WHOLE: nothing is left over in d and l.
@@ -125,6 +126,8 @@ def projected_kernel(  # type: ignore[no-untyped-def]
     tiles = tl.cdiv(l, SEG * T)
     X += row * x_b
     Y += row * y_b
+    if BESIDE is not None:
+        BESIDE += row * y_b
     at_x = ch.to(tl.int64)[None, :] * x_d
     at_y = ch.to(tl.int64)[:, None] * y_d
     if AHEAD:
@@ -155,11 +158,14 @@ def projected_kernel(  # type: ignore[no-untyped-def]
             here = row * l * 2 * p + t[:, None] * 2 * p + q[None, :]
             tl.store(KEPT + here, h, mask=(t < l)[:, None] & given[None, :])
         if WRITE:
-            y = tl.dot(w_out, tl.trans(h), input_precision="ieee").to(low)
+            y = tl.dot(w_out, tl.trans(h), input_precision="ieee")
+            at, live = at_y + (t * y_l)[None, :], wanted[:, None] & (t < l)[None, :]
+            if BESIDE is not None:
+                y += _tile(BESIDE, at, live, WHOLE).to(tl.float32)
             if WHOLE:
-                tl.store(Y + at_y + (t * y_l)[None, :], y)
+                tl.store(Y + at, y.to(low))
             else:
-                tl.store(Y + at_y + (t * y_l)[None, :], y, mask=wanted[:, None] & (t < l)[None, :])
+                tl.store(Y + at, y.to(low), mask=live)
     if LEARN:
         c = tl.arange(0, BP)
         tl.store(PARTS + row * 2 * p + c, tl.sum(tl.sum(total_r, 1), 0), mask=c < p)
