@@ -129,7 +129,7 @@ def cases() -> list[tuple[str, Launch]]:
 def _tables() -> list[tuple[str, Launch]]:
     from resolvent.layers import DSS, EMA, S4D
     from resolvent.ops.blocked import carry_triton
-    from resolvent.ops.modes.triton import maker
+    from resolvent.ops.modes.triton import maker, response, response_gradients
 
     def both(layer: Any, source: Any) -> Launch:
         def launch() -> None:
@@ -137,6 +137,7 @@ def _tables() -> list[tuple[str, Launch]]:
             given = [p.detach() for p in source.parameters]
             made = own.tables(given, source.option, 64, False)
             own.gradients(given, made[3], [*made[:3], None, made[4]], source.option, False)
+            response_gradients(source.modes.kind, given, response(source.modes.kind, given, 300))
 
         return launch
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 import triton_interpreter  # noqa: F401
@@ -9,9 +12,11 @@ from torch import Tensor
 
 from resolvent.layers import DSS, EMA, S4D, dss, ema, s4d
 from resolvent.ops.blocked import carry, carry_triton
-from resolvent.ops.modes import operation
+from resolvent.ops.modes import operation, triton
 from resolvent.ops.modes.operation import Modes
 from resolvent.ops.modes.triton import maker
+from resolvent.ssm import response
+from resolvent.ssm.impulse import impulse
 
 ALL = [s4d.MODES, dss.MODES, ema.MODES]
 
@@ -53,6 +58,41 @@ def test_tables_and_gradients_are_those_of_float64(modes: Modes, T: int, delay: 
     found = kernels.gradients(given, got[3], narrow, option, delay)
     for i, (g, w) in enumerate(zip(found, slopes, strict=True)):
         assert (g - w).norm() <= 2e-6 * w.norm(), f"{modes.kind}, parameter {i}"
+
+
+@pytest.mark.parametrize("modes", ALL, ids=lambda m: m.kind.value)
+@pytest.mark.parametrize(("length", "case"), [(1, "own"), (64, "example"), (301, "two steps")])
+def test_a_response_and_its_gradients_are_those_of_float64(modes: Modes, length: int, case: str) -> None:
+    given = _parameters(modes, False, case)
+    wide = [p.double().requires_grad_() for p in given]
+    want, got = impulse(modes.bank(wide, modes.fused[0]), length), triton.response(modes.kind, given, length)
+    assert (got - want).norm() <= 1e-6 * want.norm()
+    g = torch.randn_like(want)
+    slopes = torch.autograd.grad(want, wide, g, materialize_grads=True)
+    for i, (s, w) in enumerate(zip(triton.response_gradients(modes.kind, given, g.float()), slopes, strict=True)):
+        assert (s - w).norm() <= 5e-6 * w.norm(), f"{modes.kind}, parameter {i}"
+    assert response.agrees(triton, modes, torch.device("cpu"), length)
+
+
+def test_the_probe_of_a_response_tells_right_kernels_from_wrong_ones() -> None:
+    def late(*given: Any) -> Tensor:
+        return triton.response(*given).roll(1)
+
+    wrong = SimpleNamespace(response=late, response_gradients=triton.response_gradients)
+    assert not response.agrees(wrong, s4d.MODES, torch.device("cpu"), 40)
+
+
+def test_a_response_under_autograd_has_gradients_of_every_order() -> None:
+    layer = S4D(2, 4)
+    source = layer._source(*_read(layer))
+    assert not response.serves(source)  # on a CPU there is no such kernel
+    K = response.make_response(source, 9)
+    (first,) = torch.autograd.grad(K.square().sum(), layer.log_dt, create_graph=True)
+    want = impulse(layer._bank(9), 9)
+    (wanted,) = torch.autograd.grad(want.square().sum(), layer.log_dt, create_graph=True)
+    torch.testing.assert_close(first, wanted.to(first.dtype), rtol=1e-4, atol=1e-4)
+    second, truth = (torch.autograd.grad(t.sum(), layer.C)[0] for t in (first, wanted))
+    torch.testing.assert_close(second, truth, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("modes", ALL, ids=lambda m: m.kind.value)

@@ -292,7 +292,7 @@ def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tup
         return [impulse(layer.module._bank(length, torch.complex), length).to(wide) for layer in layers], ()
     T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
     if length == T:
-        made = [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length)]
+        made = [toeplitz(k.to(wide), dtype) for k in impulse_responses(layers, length, dtype == torch.bfloat16)]
     elif length < T:
         made = [make_chained(F.pad(k.to(wide), (0, T - length)), (), dtype) for k in impulse_responses(layers, length)]
     else:

@@ -16,17 +16,33 @@ from torch.func import functional_call, vmap
 from resolvent.layers.contract import Layer
 from resolvent.lowering.program import Filter
 from resolvent.ops.blocked.tables import links
+from resolvent.ops.modes.operation import Source
+from resolvent.ssm import response
 from resolvent.ssm.impulse import impulse
 
 SETTING = (str, int, float, bool, type(None))
 
 
-def impulse_responses(layers: list[Filter], length: int) -> list[Tensor]:
-    """K (d, length) of every layer in float64, D at its place zero."""
+def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> list[Tensor]:
+    """K (d, length) of every layer in float64, D at its place zero; in float32 where products are in `half` precision
+    and a GPU has a kernel that makes it."""
+    sources = [_source(layer) for layer in layers] if half else []
+    if sources and all(source is not None and response.serves(source) for source in sources):
+        return [response.make_response(source, length) for source in sources if source is not None]
     if _at_once(layers):
         return [k for (k,) in together(layers, lambda layer: (impulse(layer.module._bank(length), length),))]
     # Nobody traces what has a lowered form: its numbers are complex ones.
     return [impulse(layer.module._bank(length, torch.complex), length) for layer in layers]
+
+
+def _source(layer: Filter) -> Source | None:
+    """How a diagonal layer makes its bank."""
+    match layer:
+        case Filter(kind="s4d", module=own):
+            return own._source(own.C, own.D)
+        case Filter(kind="dss", module=own) if own.kernel == "exp":
+            return own._source()
+    return None
 
 
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:

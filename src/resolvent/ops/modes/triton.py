@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -20,6 +21,7 @@ from resolvent.runtime.launch import on_device
 KINDS = {Kind.S4D: 0, Kind.DSS: 1, Kind.EMA: 2}
 COUNT = {Kind.S4D: 5, Kind.DSS: 4, Kind.EMA: 4}  # parameters before D
 ROWS = 16  # powers at a time
+STRETCH = 64  # the same of a response
 
 
 def maker(kind: Kind) -> Maker:
@@ -53,6 +55,34 @@ def _gradients(
             **kernel_sizes(kind, own, n, T, delay), num_warps=4,
         )  # fmt: skip
     return sum_shared(kind, found)
+
+
+def response(kind: Kind, parameters: Sequence[Tensor], length: int) -> Tensor:
+    """K (d, length) in float32."""
+    own, D, (d, n), like = unpack_parameters(kind, parameters)
+    K = torch.empty((d, length), dtype=torch.float32, device=like.device)
+    with on_device(like):
+        kernels.response_kernel[(d, triton.cdiv(length, STRETCH))](
+            *own, D, K, n, length, largest_logarithm(like), **_response_sizes(kind, own, n), num_warps=4
+        )
+    return K
+
+
+def response_gradients(kind: Kind, parameters: Sequence[Tensor], g: Tensor) -> list[Tensor]:
+    """Those of the parameters from that of K."""
+    own, D, (d, n), like = unpack_parameters(kind, parameters)
+    found, out, last = empty_gradients(kind, parameters, d, like, D)
+    with on_device(like):
+        kernels.response_gradient_kernel[(d,)](
+            *own, g.contiguous(), *out, last, n, g.shape[1], largest_logarithm(like),
+            **_response_sizes(kind, own, n), num_warps=8,
+        )  # fmt: skip
+    return sum_shared(kind, found)
+
+
+def _response_sizes(kind: Kind, own: Sequence[Tensor | None], n: int) -> dict[str, Any]:
+    sizes = kernel_sizes(kind, own, n, 1, False)
+    return {name: sizes[name] for name in ("KIND", "STEPS", "BN")} | {"ROWS": STRETCH}
 
 
 def empty_gradients(

@@ -108,6 +108,13 @@ def _power(zr, zi, k):  # type: ignore[no-untyped-def]
     return size * tl.cos(angle), size * tl.sin(angle)
 
 
+@triton.jit
+def _powers(zr, zi, first, fr, fi):  # type: ignore[no-untyped-def]
+    """exp(k z), (rows, BN), for rows from `first` on: one exponential for all, times the first rows' f."""
+    br, bi = _power(zr, zi, tl.zeros((1,), tl.int32) + first)
+    return _times(br, bi, fr, fi)
+
+
 @Quick
 @triton.jit
 def tables_kernel(  # type: ignore[no-untyped-def]
@@ -125,13 +132,15 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     zr = tl.minimum(zr, LARGEST)
     wr, wi = tl.where(live, wr, 0.0).to(tl.float32), tl.where(live, wi, 0.0).to(tl.float32)
     S: tl.constexpr = 2 if PAIR else 1  # reals of a number
+    fr, fi = _power(zr, zi, tl.arange(0, ROWS))
+    ur, ui = _power(zr, zi, 1 + tl.arange(0, ROWS))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         at = (c * T + k)[:, None] * out + number
-        qr, qi = _power(zr, zi, k)
-        pr, pi = _power(zr, zi, k + 1)
+        qr, qi = _powers(zr, zi, first, fr, fi)
+        pr, pi = _powers(zr, zi, first, ur, ui)
         if POWERS is not None:
             own = (c * T + k)[:, None] * n * S + number
             tl.store(POWERS + own, pr, mask=there)
@@ -146,8 +155,8 @@ def tables_kernel(  # type: ignore[no-untyped-def]
             kr, _ = _times(wr[None, :], wi[None, :], lr, li)
             kernel = tl.where(k > 0, tl.sum(tl.where(live[None, :], kr, 0.0), 1), 0.0)
         else:
-            ur, ui = _times(wr[None, :], wi[None, :], pr, pi)
-            tl.store(M_OUT + at, ur.to(M_OUT.dtype.element_ty), mask=there)
+            nr, ni = _times(wr[None, :], wi[None, :], pr, pi)
+            tl.store(M_OUT + at, nr.to(M_OUT.dtype.element_ty), mask=there)
             kernel = tl.sum(tl.where(live[None, :], vr, 0.0), 1)
             if D is not None:
                 kernel += tl.where(k == 0, tl.load(D + c), 0.0)
@@ -156,7 +165,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
             if DELAY:
                 tl.store(M_OUT + at + 1, (-vi).to(M_OUT.dtype.element_ty), mask=there)
             else:
-                tl.store(M_OUT + at + 1, (-ui).to(M_OUT.dtype.element_ty), mask=there)
+                tl.store(M_OUT + at + 1, (-ni).to(M_OUT.dtype.element_ty), mask=there)
         i = column[None, :]
         _store_diagonals(TOEPLITZ + c * T * row, kernel, i, k[:, None], T, row, 1)
         if TURNED is not None:
@@ -215,13 +224,15 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     er, ei = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     now = 0.0
+    fr, fi = _power(hr, zi, tl.arange(0, ROWS))
+    ur, ui = _power(hr, zi, 1 + tl.arange(0, ROWS))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         lower = k.to(tl.float32)[:, None]  # the exponent k
-        qr, qi = _power(hr, zi, k)
-        pr, pi = _power(hr, zi, k + 1)
+        qr, qi = _powers(hr, zi, first, fr, fi)
+        pr, pi = _powers(hr, zi, first, ur, ui)
         if G_TOEPLITZ is not None:
             i, lag = column[None, :], k[:, None]
             along = tl.load(G_TOEPLITZ + c * each + i * row + i + lag, mask=i + lag < T, other=0.0)
@@ -283,6 +294,59 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     if OD is not None:
         tl.store(OD + c, now)
+
+
+@Quick
+@triton.jit
+def response_kernel(  # type: ignore[no-untyped-def]
+    P0, P1, P2, P3, P4, D, K, n, l, LARGEST,
+    KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """K (d, l) = Re sum_n w lam^k, D at its place zero; a program has ROWS steps of one channel."""
+    c, j, first = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.program_id(1) * ROWS
+    k = first + tl.arange(0, ROWS)
+    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, j < n, KIND, STEPS)
+    zr = tl.minimum(zr, LARGEST)
+    fr, fi = _power(zr, zi, tl.arange(0, ROWS))
+    qr, qi = _powers(zr, zi, first, fr, fi)
+    vr, _ = _times(wr.to(tl.float32)[None, :], wi.to(tl.float32)[None, :], qr, qi)
+    kernel = tl.sum(tl.where((j < n)[None, :], vr, 0.0), 1)
+    if D is not None:
+        kernel += tl.where(k == 0, tl.load(D + c), 0.0)
+    tl.store(K + c * l + k, kernel, mask=k < l)
+
+
+@Quick
+@triton.jit
+def response_gradient_kernel(  # type: ignore[no-untyped-def]
+    P0, P1, P2, P3, P4, G, O0, O1, O2, O3, O4, OD, n, l, LARGEST,
+    KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The parameters' gradients from those of K, G (d, l)."""
+    c, j, i = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, ROWS)
+    live = j < n
+    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
+    hr = tl.minimum(zr, LARGEST)
+    fr, fi = _power(hr, zi, i)
+    # of w, sum ‾lam^k G; of z, sum k ‾lam^k G
+    ar, ai = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    er, ei = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    for first in range(0, l, ROWS):
+        k = first + i
+        g = tl.load(G + c * l + k, mask=k < l, other=0.0)[:, None]
+        qr, qi = _powers(hr, zi, first, fr, fi)
+        steps = k.to(tl.float32)[:, None]
+        ar += tl.sum(qr * g, 0)
+        ai -= tl.sum(qi * g, 0)
+        er += tl.sum(qr * g * steps, 0)
+        ei -= tl.sum(qi * g * steps, 0)
+    gzr, gzi = _against(wr, wi, er.to(tl.float64), ei.to(tl.float64))
+    _hand_on(
+        P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, tl.where(zr <= LARGEST, gzr, 0.0), gzi,
+        ar.to(tl.float64), ai.to(tl.float64), KIND, STEPS,
+    )  # fmt: skip
+    if OD is not None:
+        tl.store(OD + c, tl.load(G + c * l))
 
 
 @triton.jit
