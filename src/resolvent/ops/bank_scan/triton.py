@@ -62,7 +62,7 @@ def make_tables(kind: Kind, parameters: Sequence[Tensor], T: int, delay: bool, d
         modes_kernels.tables_kernel[(d,)](
             *own, None if delay else D, back, ahead, back[:, :, T:], ahead[:, :, T:], None, whole, n, T,
             width, width, width, modes.largest_logarithm(like),
-            **modes.kernel_sizes(kind, own, n, T, delay), num_warps=4,
+            **modes.kernel_sizes(kind, own, n, T, delay),
         )  # fmt: skip
     return Tables(ahead, back, whole)
 
@@ -128,7 +128,7 @@ def parameter_gradients(
         modes_kernels.gradient_kernel[(d,)](
             *own, product, product[:, :, T:], product[:, T:], None, parts, *out, last, n, T,
             width * width, width, width * width, width, width * width, 1, width, b, modes.largest_logarithm(like),
-            **modes.kernel_sizes(kind, own, n, T, delay), num_warps=4,
+            **modes.kernel_sizes(kind, own, n, T, delay),
         )  # fmt: skip
     return modes.sum_shared(kind, slopes)
 

@@ -37,7 +37,7 @@ def _tables(kind: Kind, parameters: Sequence[Tensor], option: str, T: int, delay
     with on_device(like):
         kernels.tables_kernel[(d,)](
             *own, None if delay else D, toeplitz, None, *made[1:], n, T, T, s, s, largest_logarithm(like),
-            **kernel_sizes(kind, own, n, T, delay), num_warps=4,
+            **kernel_sizes(kind, own, n, T, delay),
         )  # fmt: skip
     return toeplitz, M_in, M_out, powers, whole
 
@@ -52,7 +52,7 @@ def _gradients(
     with on_device(like):
         kernels.gradient_kernel[(d,)](
             *own, *asked, *out, last, n, T, T * T, T, T * s, s, T * s, s, 1, 1, largest_logarithm(like),
-            **kernel_sizes(kind, own, n, T, delay), num_warps=4,
+            **kernel_sizes(kind, own, n, T, delay),
         )  # fmt: skip
     return sum_shared(kind, found)
 
@@ -116,6 +116,7 @@ def kernel_sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay
     return {
         "KIND": KINDS[kind], "PAIR": kind is not Kind.EMA, "DELAY": delay, "STEPS": steps,
         "BN": max(16, triton.next_power_of_2(n)), "BT": max(16, triton.next_power_of_2(T)), "ROWS": ROWS,
+        "num_warps": 4 if n <= 32 else 8,  # powers are found in float64: with more in a thread registers run out
     }  # fmt: skip
 
 

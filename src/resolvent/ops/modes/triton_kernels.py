@@ -133,14 +133,14 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     wr, wi = tl.where(live, wr, 0.0).to(tl.float32), tl.where(live, wi, 0.0).to(tl.float32)
     S: tl.constexpr = 2 if PAIR else 1  # reals of a number
     fr, fi = _power(zr, zi, tl.arange(0, ROWS))
-    ur, ui = _power(zr, zi, 1 + tl.arange(0, ROWS))
+    ur, ui = _power(zr, zi, tl.full((1,), 1, tl.int32))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         at = (c * T + k)[:, None] * out + number
         qr, qi = _powers(zr, zi, first, fr, fi)
-        pr, pi = _powers(zr, zi, first, ur, ui)
+        pr, pi = _times(qr, qi, ur, ui)
         if POWERS is not None:
             own = (c * T + k)[:, None] * n * S + number
             tl.store(POWERS + own, pr, mask=there)
@@ -225,14 +225,14 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     now = 0.0
     fr, fi = _power(hr, zi, tl.arange(0, ROWS))
-    ur, ui = _power(hr, zi, 1 + tl.arange(0, ROWS))
+    ur, ui = _power(hr, zi, tl.full((1,), 1, tl.int32))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         lower = k.to(tl.float32)[:, None]  # the exponent k
         qr, qi = _powers(hr, zi, first, fr, fi)
-        pr, pi = _powers(hr, zi, first, ur, ui)
+        pr, pi = _times(qr, qi, ur, ui)
         if G_TOEPLITZ is not None:
             i, lag = column[None, :], k[:, None]
             along = tl.load(G_TOEPLITZ + c * each + i * row + i + lag, mask=i + lag < T, other=0.0)
