@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close, filters
-from resolvent.layers import S4D
+from resolvent.layers import DSS, S4, S4D
+from resolvent.lowering import responses
 from resolvent.lowering.responses import impulse_responses
 
 
@@ -22,7 +23,7 @@ def layer_of(d: int = 5, n: int = 6, **more: Any) -> S4D:
     return layer
 
 
-def answer(layer: S4D, length: int) -> Tensor:
+def answer(layer: S4D | S4, length: int) -> Tensor:
     """Step by step."""
     state, rows = layer.initial_state(1), []
     for t in range(length):
@@ -31,16 +32,17 @@ def answer(layer: S4D, length: int) -> Tensor:
     return torch.stack(rows, 1)  # (d, l)
 
 
-def response(layer: S4D, length: int) -> Tensor:
+def response(layer: S4D | S4, length: int) -> Tensor:
     return impulse_responses(filters(layer), length)[0]
 
 
-def compare(layer: S4D, length: int) -> None:
+def compare(layer: S4D | S4, length: int) -> None:
     got, want = response(layer, length), answer(layer, length)
     assert_close(got, want)
     weight = torch.linspace(-1, 2, want.numel(), dtype=torch.float64).view_as(want)
     own = list(layer.parameters())
-    for a, b in zip(*(torch.autograd.grad(K, own, weight) for K in (got, want)), strict=True):
+    slopes = [torch.autograd.grad(K, own, weight, materialize_grads=True) for K in (got, want)]
+    for a, b in zip(*slopes, strict=True):
         assert_close(a, b, gradient=True)
 
 
@@ -48,6 +50,30 @@ def compare(layer: S4D, length: int) -> None:
 @pytest.mark.parametrize(("d", "n", "length"), [(1, 2, 1), (5, 6, 2), (3, 34, 61), (7, 4, 128)])
 def test_shapes(d: int, n: int, length: int, discretisation: str) -> None:
     compare(layer_of(d, n, discretisation=discretisation), length)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 101])
+@pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
+def test_dense_systems(length: int, discretisation: str) -> None:
+    torch.manual_seed(0)
+    layer = S4(3, 6, discretisation=discretisation, dt_min=0.01, dt_max=1.0).double()
+    compare(layer, length)
+
+
+@pytest.mark.parametrize("kind", [S4, S4D, DSS])
+def test_layers_that_are_alike_are_joined(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layers = [kind(3, 6).double() for _ in range(3)]
+    own = [p for layer in layers for p in layer.parameters()]
+    want = [responses.impulse(layer._bank(21), 21) for layer in layers]
+    monkeypatch.setattr(responses, "_at_once", lambda layers: True)
+    got = impulse_responses([node for layer in layers for node in filters(layer)], 21)
+    g = torch.randn(3, 3, 21, dtype=torch.float64)
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, b)
+    slopes = [torch.autograd.grad(K, own, list(g), materialize_grads=True) for K in (got, want)]
+    for a, b in zip(*slopes, strict=True):
+        assert_close(a, b, gradient=True)
 
 
 def test_without_skip() -> None:
@@ -81,8 +107,9 @@ def test_float32_parameters_give_a_float64_response() -> None:
     assert_close(K, answer(layer.double(), 40))
 
 
-def test_gradients_of_gradients() -> None:
-    layer, found = layer_of(3, 4), []
+@pytest.mark.parametrize("layer", [layer_of(3, 4), S4(2, 4).double()], ids=["diagonal", "dense"])
+def test_gradients_of_gradients(layer: S4D | S4) -> None:
+    found = []
     own = list(layer.parameters())
     for K in (response(layer, 6), answer(layer, 6)):
         slopes = torch.autograd.grad(K.square().sum(), own, create_graph=True)

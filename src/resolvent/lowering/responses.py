@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from resolvent.layers.contract import Layer
 from resolvent.lowering.program import Filter
-from resolvent.ops.blocked.tables import links
+from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, links
 from resolvent.ops.modes.operation import Source
 from resolvent.ssm import response
 from resolvent.ssm.impulse import impulse
@@ -30,9 +30,22 @@ def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> 
     if sources and all(source is not None and response.serves(source) for source in sources):
         return [response.make_response(source, length) for source in sources if source is not None]
     if _at_once(layers):
-        return [k for (k,) in together(layers, lambda layer: (impulse(layer.module._bank(length), length),))]
+        return list(impulse(_join_banks(layers, length), length).unflatten(0, (len(layers), -1)).unbind(0))
     # Nobody traces what has a lowered form: its numbers are complex ones.
     return [impulse(layer.module._bank(length, torch.complex), length) for layer in layers]
+
+
+def _join_banks(layers: list[Filter], length: int) -> DiagonalBank | DenseBank:
+    """The channels of all layers, which are alike, as one bank: its response then has one gradient written by hand."""
+    banks = list[DiagonalBank | DenseBank]()
+
+    def made(layer: Filter) -> tuple[Tensor, ...]:
+        banks.append(layer.module._bank(length))
+        return tuple(part for part in vars(banks[0]).values() if part is not None)
+
+    found = _stack(layers, made)
+    names = [name for name, part in vars(banks[0]).items() if part is not None]
+    return type(banks[0])(**{name: part.flatten(0, 1) for name, part in zip(names, found, strict=True)})
 
 
 def _source(layer: Filter) -> Source | None:
@@ -67,11 +80,15 @@ def alike(layers: list[Filter]) -> bool:
 
 def together(layers: list[Filter], make: Callable[[Filter], tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
     """What `make` makes of each of these layers, which are alike, in one pass over stacked parameters."""
+    return list(zip(*(t.unbind(0) for t in _stack(layers, make)), strict=True))
+
+
+def _stack(layers: list[Filter], make: Callable[[Filter], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     own = [dict(layer.module.named_parameters()) for layer in layers]
     stacked = {f"layer.{name}": torch.stack([p[name] for p in own]) for name in own[0]}
     one = _Made(layers[0], make)
-    found = vmap(lambda p: functional_call(one, p, ()))(stacked)
-    return list(zip(*(t.unbind(0) for t in found), strict=True))
+    found: tuple[Tensor, ...] = vmap(lambda p: functional_call(one, p, ()))(stacked)
+    return found
 
 
 class _Made(nn.Module):

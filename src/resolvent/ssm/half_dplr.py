@@ -84,7 +84,8 @@ def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
     U = _mix(FP.mul(dt[..., None]), G)  # (d, n, r)
     # Written out: what conj() only notes is lost inside of an operator that a dispatch mode watches.
-    Q = F.conj_physical()[..., None] * P  # (d, n, r)
+    conjugate = F.conj() if isinstance(F, Pair) else torch.complex(F.real, -F.imag)
+    Q = conjugate[..., None] * P  # (d, n, r)
     seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
     B_bar = (F * B - _mix(U, seen)[..., 0]).mul(dt)
     return HalfDPLR(F * 2 - 1, U, Q, B_bar)

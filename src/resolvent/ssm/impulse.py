@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank
-from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
+from resolvent.runtime.transforms import (
+    by_graph_only,
+    gradients_by_graph,
+    is_traced,
+    is_untransformed,
+    outside_autocast,
+)
 from resolvent.ssm.kernel import powers, vandermonde_kernel
 
 
@@ -77,18 +83,72 @@ class _Sums(torch.autograd.Function):
 
 def _dense(bank: DenseBank, length: int) -> Tensor:
     """Rows B'(A')^j for j < T by doubling, whose last power A^T makes the rows C A^{iT} in the same way."""
-    T = 1
-    while length > T * T:
-        T *= 2
-    into, whole = _rows(bank.B, bank.A.mT, T)  # (d, T, s), (A')^T
-    out, _ = _rows(bank.C, whole.mT, -(-length // T))  # (d, length / T, s)
+    if is_untransformed() and not is_traced(bank.A):
+        K: Tensor = _DenseSums.apply(bank.A, bank.B, bank.C, length)
+        return K
+    return _dense_sums(bank.A, bank.B, bank.C, length)
+
+
+def _dense_sums(A: Tensor, B: Tensor, C: Tensor, length: int) -> Tensor:
+    T = _cut(length)
+    into, squares = _rows(B, A.mT, T)  # (d, T, s), (A')^T
+    out, _ = _rows(C, squares[-1].mT, -(-length // T))  # (d, length / T, s)
     return (out @ into.mT).flatten(1)[:, :length]
 
 
-def _rows(v: Tensor, P: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The rows v, v P, v P^2, ... (d, count, s) of v (d, s), and the next power of two of P that was not needed."""
-    rows, power = v[:, None], P
+def _cut(length: int) -> int:
+    """The power of two next to the root of the length."""
+    return 1 << -(-(length - 1).bit_length() // 2)
+
+
+def _rows(v: Tensor, P: Tensor, count: int) -> tuple[Tensor, list[Tensor]]:
+    """The rows v, v P, v P^2, ... (d, count, s) of v (d, s); P, P^2, P^4, ... up to the first that was not needed."""
+    rows, squares = v[:, None], [P]
     while rows.shape[1] < count:
-        rows = torch.cat([rows, rows @ power], 1)
-        power = power @ power
-    return rows[:, :count], power
+        rows = torch.cat([rows, rows @ squares[-1]], 1)
+        squares.append(squares[-1] @ squares[-1])
+    return rows[:, :count], squares
+
+
+class _DenseSums(torch.autograd.Function):
+    """K_{iT+j} = (C A^{iT}) (A^j B) with a gradient of some thirty products, where autograd makes two hundred short
+    operations: rows r_{j+1} = r_j P hand back s_j = ∂r_j + s_{j+1} P', so that ∂P = sum_j r_j' s_{j+1}, ∂v = s_0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, B: Tensor, C: Tensor, length: int) -> Tensor:
+        T = _cut(length)
+        into, down = _rows(B, A.mT, T)
+        out, across = _rows(C, down[-1].mT, -(-length // T))
+        ctx.save_for_backward(A, B, C, into, out, *down, *across)
+        ctx.length, ctx.count = length, len(down)
+        return (out @ into.mT).flatten(1)[:, :length]
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        A, B, C, into, out, *squares = ctx.saved_tensors
+        g, length = gradients[0], ctx.length
+        if by_graph_only(g):
+            run = lambda A, B, C: (_dense_sums(A, B, C, length),)  # noqa: E731
+            return *gradients_by_graph(run, (A, B, C), (g,), ctx.needs_input_grad[:3]), None
+        down, across = squares[: ctx.count], squares[ctx.count :]
+        G = torch.nn.functional.pad(g, (0, out.shape[1] * into.shape[1] - length)).unflatten(1, (out.shape[1], -1))
+        gC, slope = _row_gradients(out, G @ into, across)  # that of A^T
+        for power in reversed(down[:-1]):  # down to A: those of (A')^m, whose squares follow it
+            slope = torch.baddbmm(slope @ power, power, slope)
+        gB, turned = _row_gradients(into, G.mT @ out, down)
+        return slope + turned.mT, gB, gC, None
+
+
+def _row_gradients(rows: Tensor, g: Tensor, squares: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Those of v and P from that of the rows (d, count, s)."""
+    d, count, s = rows.shape
+    reach = 1 << (len(squares) - 1)
+    sums, other = (g.new_zeros((d, count + reach, s)) for _ in range(2))  # zeros beyond the last row
+    sums[:, :count] = g
+    for k, power in enumerate(squares[:-1]):
+        m = 1 << k
+        torch.baddbmm(sums[:, :count], sums[:, m : m + count], power.mT, out=other[:, :count])
+        sums, other = other, sums
+    return sums[:, 0], rows.mT @ sums[:, 1 : count + 1]
