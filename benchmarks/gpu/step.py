@@ -135,7 +135,9 @@ class StepCase:
             work()
             torch.cuda.synchronize()
         rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
-        return [f"{e.self_device_time_total / 1e3:9.3f} ms {e.count:6d} x {e.key[:90]}" for e in rows[:25]]
+        named = [(e.self_device_time_total, e.count, e.key[:90]) for e in rows[:25]]
+        named.append((sum(e.self_device_time_total for e in rows[25:]), sum(e.count for e in rows[25:]), "all others"))
+        return [f"{took / 1e3:9.3f} ms {count:6d} x {name}" for took, count, name in named]
 
     def _step(self, contender: Trainer, model: nn.Module, objective: Objective) -> Callable[[], object]:
         batch = self._batch(self.size.b, self.size.l)

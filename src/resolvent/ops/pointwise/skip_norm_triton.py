@@ -48,7 +48,8 @@ def backward(
     with on_device(g):
         backward_kernel[(programs,)](
             g, unit, rstd, either(x, unit), either(w.scale, w.gamma), w.gamma, gx, gy, either(sums, rstd),
-            m, *steps, each, *places, d, SCALED=w.scale is not None, LEARN=learn, BD=rows, BM=columns, num_warps=8,
+            m, *steps, each, *places, d, SPREAD=each > 1, SCALED=w.scale is not None, LEARN=learn,
+            BD=rows, BM=columns, num_warps=8,
         )  # fmt: skip
     return gx, gy, None if sums is None else sums.sum(0)
 
@@ -110,14 +111,17 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
     G, UNIT, RSTD, X, SCALE, GAMMA, GX, GY, SUMS, m, s_c, s_m, each, g_c, g_m, d: tl.constexpr,
-    SCALED: tl.constexpr, LEARN: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
+    SPREAD: tl.constexpr, SCALED: tl.constexpr, LEARN: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     rows = tl.arange(0, BD)
     cols = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     inside = (rows < d)[:, None] & (cols < m)[None, :]
     at = rows.to(tl.int64)[:, None] * s_c + cols[None, :] * s_m
-    g_at = rows.to(tl.int64)[:, None] * g_c + (cols // each)[None, :] * g_m
-    g = tl.load(G + g_at, mask=inside, other=0.0).to(tl.float32)
+    if SPREAD:
+        whose = ((tl.program_id(0) * BM + tl.arange(0, BM)) // each).to(tl.int64)
+        g = tl.load(G + rows.to(tl.int64)[:, None] * g_c + whose[None, :] * g_m, mask=inside, other=0.0).to(tl.float32)
+    else:
+        g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
     unit = tl.load(UNIT + at, mask=inside, other=0.0).to(tl.float32)
     rstd = tl.load(RSTD + cols, mask=cols < m, other=0.0)
     gu = g * _along(GAMMA, rows, d)
