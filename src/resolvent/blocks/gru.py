@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.shortconv import ShortConv
+from resolvent.runtime.transforms import is_exporting
 
 
 class GRU(Layer):
@@ -37,7 +38,7 @@ class GRU(Layer):
     def _sequence(
         self, x: Tensor, state: dict[str, Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        if torch.compiler.is_exporting() and isinstance(x.shape[1], torch.SymInt):
+        if is_exporting() and isinstance(x.shape[1], torch.SymInt):
             raise ValueError(
                 "GRU: torch.export writes torch.nn.GRU out step by step, so its length cannot be left open; export it "
                 "with a fixed length, or use `resolvent export`, whose recurrence is open."

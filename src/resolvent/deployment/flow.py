@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.runtime.transforms import is_exporting
+
 
 class Flow:
     """One pass: of whole sequences (b, l, ...) with `lengths` (b,), or of one step (b, ...) with a state."""
@@ -75,7 +77,7 @@ class Temporal(nn.Module):
 
 def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: tuple[Tensor, ...]) -> Tensor:
     """What `advance` puts out at every step of `driven` (b, l, ...): (b, l, ...). A loop, or one Scan in an export."""
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         outs_at, state = [], start
         for now in zip(*(t.unbind(1) for t in driven), strict=True):
             state, out = advance(state, now)

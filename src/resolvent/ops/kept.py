@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from resolvent.runtime.memory import use_count
+from resolvent.runtime.transforms import is_exporting
 
 _kept: dict[int, tuple[torch.UntypedStorage, Any]] = {}  # by the address of a mark
 _lock = threading.Lock()
@@ -26,7 +27,7 @@ _lock = threading.Lock()
 
 def may_learn(parameters: Sequence[Tensor]) -> bool:
     """Whether gradients of these may be asked for; of an exported program they are not."""
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if not torch.is_grad_enabled() or is_exporting():
         return False
     return any(p.requires_grad for p in parameters)
 

@@ -34,6 +34,11 @@ def is_traced(*tensors: Tensor | None) -> bool:
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
+def is_exporting() -> bool:
+    """Whether torch.export is at work; torch's own question has the answer yes under any compiler before torch 2.12."""
+    return torch.compiler._is_exporting_flag
+
+
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether values are not there to be read or kept: `is_traced`, but not by `as_traced`."""
     if torch.compiler.is_compiling():
