@@ -12,3 +12,12 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == torch.float32 or not a.is_cuda:
         return product(a.float(), b.float())
     return product(a, b, out_dtype=torch.float32)
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    """The sum of x (..., d) over all axes but the last; of half numbers on a GPU by a product with ones, which sums in
+    float32 too and takes a third of the time of torch's sum of tall columns."""
+    rows = x.reshape(-1, x.shape[-1])
+    if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16):
+        return rows.sum(0)
+    return torch.mm(x.new_ones((1, len(rows))), rows)[0]

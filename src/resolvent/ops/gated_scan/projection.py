@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from resolvent.ops.product import sum_rows
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 Gates = tuple[Tensor, Tensor]
@@ -65,5 +66,5 @@ class _Project(torch.autograd.Function):
             of_x = _join_heads(torch.bmm(g[0], weights[0].mT).baddbmm_(g[1], weights[1].mT), x)
         across = _by_heads(x, heads).mT  # (heads, k, rows)
         of_weights = (torch.bmm(across, t) if need else None for t, need in zip(g, needs[1:3], strict=True))
-        of_biases = (t.flatten(0, -2).sum(0) if need else None for t, need in zip(gradients, needs[3:], strict=True))
+        of_biases = (sum_rows(t) if need else None for t, need in zip(gradients, needs[3:], strict=True))
         return of_x, *of_weights, *of_biases
