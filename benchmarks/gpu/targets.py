@@ -185,15 +185,18 @@ def _banks() -> list[tuple[str, Launch]]:
 
 
 def _mimo() -> list[tuple[str, Launch]]:
-    from resolvent.ops.mimo_scan import triton as own
+    from resolvent.ops.mimo_scan.operation import mimo_scan
 
-    def both() -> None:
-        for l in (50, 1000):
-            lam, v, h0 = torch.zeros(32, 2), torch.zeros(2, l, 64), torch.zeros(2, 64)
-            own.adjoint(lam, v, own.scan(lam, v, h0), h0)
-            own.adjoint(lam, own.scan(lam, v, None), None, None)
+    def passes(dtype: torch.dtype, D: Any) -> Launch:
+        def launch() -> None:
+            for l, h0, lengths in ((1000, torch.zeros(2, 64), None), (1000, None, torch.tensor([9, 7])), (10, None, None)):
+                given = [torch.zeros(s, requires_grad=True) for s in ((2, l, 256), (32, 2), (64, 256), (256, 64), D)]
+                mimo_scan(given[1:], given[0], h0, lengths, dtype)[0].sum().backward()
 
-    return [("scan of S5 and LRU", both)]
+        return launch
+
+    kinds = [("S5 and LRU", (256,)), ("L2RU", (256, 256))]
+    return [(f"scan of {n}, {t}", passes(t, D)) for n, D in kinds for t in (torch.bfloat16, torch.float32)]
 
 
 def _toeplitz() -> list[tuple[str, Launch]]:
