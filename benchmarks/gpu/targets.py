@@ -189,9 +189,10 @@ def _mimo() -> list[tuple[str, Launch]]:
 
     def passes(dtype: torch.dtype, D: Any) -> Launch:
         def launch() -> None:
-            for l, h0, lengths in ((1000, torch.zeros(2, 64), None), (1000, None, torch.tensor([9, 7])), (10, None, None)):
+            h0, ends = torch.zeros(2, 64), torch.tensor([9, 7])
+            for l, start, lengths in ((1000, h0, None), (1000, None, ends), (10, None, None)):
                 given = [torch.zeros(s, requires_grad=True) for s in ((2, l, 256), (32, 2), (64, 256), (256, 64), D)]
-                mimo_scan(given[1:], given[0], h0, lengths, dtype)[0].sum().backward()
+                mimo_scan(given[1:], given[0], start, lengths, dtype)[0].sum().backward()
 
         return launch
 

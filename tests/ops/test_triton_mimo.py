@@ -40,7 +40,7 @@ def _slopes(
         (2, 151, 3, True, None, 256),  # more chunks than are joined at a time
         (3, 70, 5, True, (70, 64, 1), 256),
         (2, 40, 33, False, (16, 17), 1),  # whole sequences, two blocks of recurrences
-        (1, 450, 2, True, None, 3),  # chunks of 256 steps
+        (1, 90, 2, True, None, 3),  # chunks of 32 steps
     ],
 )
 def test_values_and_gradients_are_those_of_float64(
@@ -48,7 +48,7 @@ def test_values_and_gradients_are_those_of_float64(
     dtype: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(triton, "MOST", most)
-    monkeypatch.setattr(rows_triton, "NUMBERS", 64)  # several tiles
+    monkeypatch.setattr(rows_triton, "NUMBERS", 256)  # several tiles
     torch.manual_seed(0)
     d = 5 if delayed else 4
     given = [torch.randn(b, l, d).double(), *([torch.randn(b, 2 * p).double()] if start else [])]
@@ -62,16 +62,15 @@ def test_values_and_gradients_are_those_of_float64(
 
 
 @pytest.mark.parametrize("needed", [0, 2, 4])
-def test_gradients_of_some(needed: int) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_gradients_of_some(needed: int, delayed: bool) -> None:
     torch.manual_seed(0)
-    for delayed in (False, True):
-        given = [torch.randn(2, 30, 4), *(t.float() for t in _tables(3, 4, delayed))]
-        given[needed].requires_grad_()
-        for run in (operation._MimoScan.apply, lambda dtype, ends, x, h0, *own: run_by_torch(own, x, h0, ends)):
-            y, _ = run(torch.float32, None, given[0], None, *given[1:])
-            (y.square().sum() * (1 if given[needed].grad is None else -1)).backward()
-        assert given[needed].grad is not None
-        assert given[needed].grad.norm() < 1e-3 * y.norm() ** 2
+    given = [torch.randn(2, 20, 4), *(t.float() for t in _tables(3, 4, delayed))]
+    given[needed].requires_grad_()
+    x, *tables = given
+    found, want = operation._MimoScan.apply(torch.float32, None, x, None, *tables), run_by_torch(tables, x, None, None)
+    g, w = (torch.autograd.grad(y.square().sum(), given[needed])[0] for y, _ in (found, want))
+    assert (g - w).norm() <= 1e-4 * w.norm()
 
 
 def test_gradients_of_gradients() -> None:

@@ -70,18 +70,17 @@ class _MimoScan(torch.autograd.Function):
         ctx: Any, dtype: torch.dtype, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *tables: Tensor
     ) -> tuple[Tensor, Tensor]:
         (lam, W_in, W_out, D), x = tables, x.contiguous()
-        lengths = None if lengths is None else lengths.to(x.device)
-        d, s = W_out.shape
-        both, kernels = D.dim() == 2, _load()
+        lengths, both, (d, s) = None if lengths is None else lengths.to(x.device), D.dim() == 2, W_out.shape
         held, _ = _hold(x, dtype, s if both else 0)
         own = held[:, s : s + d] if both else held  # (b l, d)
-        v = (own @ W_in.to(dtype).mT).view(*x.shape[:2], s)
-        h, end = kernels.scan(lam.contiguous(), v, h0, lengths, _steps(held, x) if both else None)
+        v = _steps(own @ W_in.to(dtype).mT, x)
+        h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else None)
+        h = h.view(len(own), -1)
         if both:
-            y = multiply(held, _beside(W_out, D, dtype, 1).mT)
+            y = multiply(held, _beside(W_out, D, 1, dtype).mT)
         else:
-            y = _rows().add_skip(_flat(h) @ W_out.to(dtype).mT, _flat(x), D)
-        ctx.save_for_backward(x, h0, lengths, own, _flat(h), *tables)
+            y = _rows().add_skip(h @ W_out.to(dtype).mT, x.view(own.shape), D)
+        ctx.save_for_backward(x, h0, lengths, own, h, *tables)
         ctx.dtype = dtype
         ctx.set_materialize_grads(False)
         return y.view(x.shape), end
@@ -94,8 +93,7 @@ class _MimoScan(torch.autograd.Function):
         if by_graph_only(*gradients):
             run = lambda x, h0, *own: run_by_torch(own, x, h0, lengths)  # noqa: E731
             return None, None, *gradients_by_graph(run, (x, h0, *tables), gradients, ctx.needs_input_grad[2:])
-        found = _delayed_gradients if tables[3].dim() == 2 else _gradients
-        return None, None, *found(ctx, (x, h0, lengths, own, h), tables, gy.contiguous(), gradients[1])
+        return None, None, *_gradients(ctx, (x, h0, lengths, own, h), tables, gy.contiguous(), gradients[1])
 
 
 def _gradients(
@@ -103,60 +101,40 @@ def _gradients(
 ) -> list[Tensor | None]:
     x, h0, lengths, own, h = saved
     lam, W_in, W_out, D = tables
-    needs, dtype, learn = ctx.needs_input_grad, ctx.dtype, any(ctx.needs_input_grad[4:7])
-    rows, g_D = _hold(gy, dtype, 0, own if needs[7] else None)
+    needs, dtype, both, (d, s) = ctx.needs_input_grad, ctx.dtype, D.dim() == 2, W_out.shape
+    learn = any(needs[4:8]) if both else any(needs[4:7])
+    held, g_D = _hold(gy, dtype, s if both else 0, own if needs[7] and not both else None)
+    rows = held[:, s : s + d] if both else held
     gh = _steps(rows @ W_out.to(dtype), x)
-    states = _steps(h, x) if learn else None
-    gamma, first, g_lam = _load().adjoint(lam.contiguous(), gh, g_end, lengths, states, h0)
-    gamma = _flat(gamma)
-    gx = _rows().add_skip(gamma @ W_in.to(dtype), _flat(gy), D).view(x.shape) if needs[2] else None
-    g_h0 = _turn_back(lam, first) if needs[3] else None
+    states, out = (_steps(h, x) if learn else None, h0), _steps(held, x) if both else None
+    gamma, first, g_lam = _load().adjoint(lam, gh, (g_end, lengths), states, out)
+    gamma = gamma.view(len(own), -1)
+    gx = g_h0 = None
+    if needs[2] and both:
+        gx = multiply(held, _beside(W_in, D, 0, dtype)).view(x.shape)
+    elif needs[2]:
+        gx = _rows().add_skip(gamma @ W_in.to(dtype), gy.view(own.shape), D).view(x.shape)
+    if needs[3]:
+        g_h0 = _turn_back(lam, first) + (gy[:, 0] @ W_out if both else 0)
     if not learn:
         return [gx, g_h0, None, None, None, g_D]
-    return [gx, g_h0, g_lam, multiply(gamma.mT, own), multiply(rows.mT, h), g_D]
-
-
-def _delayed_gradients(
-    ctx: Any, saved: tuple[Any, ...], tables: list[Tensor], gy: Tensor, g_end: Tensor | None
-) -> list[Tensor | None]:
-    x, h0, lengths, own, h = saved
-    lam, W_in, W_out, D = tables
-    needs, dtype, (d, s), learn = ctx.needs_input_grad, ctx.dtype, W_out.shape, any(ctx.needs_input_grad[4:])
-    held, _ = _hold(gy, dtype, s)  # rows (γ_t, ∂y_t)
-    rows = held[:, s : s + d]
-    gh = _steps(rows @ W_out.to(dtype), x)
-    states = _steps(h, x) if learn else None
-    _, first, g_lam = _load().adjoint(lam.contiguous(), gh, g_end, lengths, states, h0, _steps(held, x))
-    gx = multiply(held, _beside(W_in, D, dtype, 0)).view(x.shape) if needs[2] else None
-    g_h0 = _turn_back(lam, first) + gy[:, 0] @ W_out if needs[3] else None
-    if not learn:
-        return [gx, g_h0, None, None, None, None]
-    g_out = multiply(rows.mT, h)  # of W_out and D
-    return [gx, g_h0, g_lam, multiply(held[:, :s].mT, own), g_out[:, :s], g_out[:, s : s + d]]
+    g_out = multiply(rows.mT, h)  # and of a matrix D beside it
+    return [gx, g_h0, g_lam, multiply(gamma[:, :s].mT, own), g_out[:, :s], g_out[:, s : s + d] if both else g_D]
 
 
 def _hold(x: Tensor, dtype: torch.dtype, first: int, other: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Rows (b l, w) in dtype with x in the columns from `first` on, and the sum over rows of x and `other`, if given."""
-    rows = _flat(x)
+    """Rows (b l, w) in dtype with x in the columns from `first` on; the sum over rows of x times `other`, if any."""
+    rows, d = x.view(-1, x.shape[-1]), x.shape[-1]
     if not first and x.dtype == dtype:
         return rows, None if other is None else _rows().copy_rows(rows, None, 0, other)
-    held = torch.empty((len(rows), first + (_even(x.shape[-1]) if first else x.shape[-1])), dtype=dtype, device=x.device)
+    wide = first + d + (d % 2 if first else 0)  # what holds states is in whole words
+    held = torch.empty((len(rows), wide), dtype=dtype, device=x.device)
     return held, _rows().copy_rows(rows, held, first, other)
 
 
-def _beside(W: Tensor, D: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
-    """(W, D) one after the other, with zeros for a column of `_hold` that is none."""
-    zeros = D.new_zeros((0, D.shape[1]) if D.shape[0] % 2 == 0 else (1, D.shape[1]))
-    return torch.cat([W, D, zeros if axis == 0 else zeros.mT], axis).to(dtype)
-
-
-def _even(d: int) -> int:
-    """Columns for d numbers, so that a row is whole words."""
-    return d + d % 2
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x.view(-1, x.shape[-1])
+def _beside(W: Tensor, D: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    """W and D one after the other, with zeros for a column of `_hold` that is none."""
+    return torch.cat([W, D, torch.zeros_like(D).narrow(axis, 0, len(D) % 2)], axis).to(dtype)
 
 
 def _steps(rows: Tensor, x: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ Imported by the dispatcher only, because Triton is not required.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -34,59 +36,42 @@ def scan(
 
     With `out` (b, l, w) its first 2p columns take the state before each step.
     """
-    h, end, _ = _run(lam, v, h0, lengths, None, None, out, back=False, delayed=out is not None)
-    return h, end
+    return _run(lam, v, (h0, lengths), (None, None), out, back=False)[:2]
 
 
 def adjoint(
-    lam: Tensor,
-    g: Tensor,
-    g_end: Tensor | None,
-    lengths: Tensor | None,
-    h: Tensor | None,
-    h0: Tensor | None,
-    out: Tensor | None = None,
+    lam: Tensor, g: Tensor, end: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """γ_t = ‾lam γ_{t+1} + g_t (with g_end at the last step), γ_0 in float32, and where the states h are given ∂lam.
+    """γ_t = ‾lam γ_{t+1} + g_t, γ_0 in float32, and ∂lam where `states`, the forward pass's h and h0, are given.
 
-    With `out`, which takes γ in its first columns, all is that of states before each step: g_t is the slope of h_{t-1}.
+    `end` are the slope of the state at each sequence's end, or None, and lengths. With `out`, which takes γ in its
+    first columns, all is that of states before each step: g_t is the slope of h_{t-1}.
     """
-    return _run(lam, g, g_end, lengths, h, h0, out, back=True, delayed=out is not None)
+    return _run(lam, g, end, states, out, back=True)
 
 
 def _run(
-    lam: Tensor,
-    v: Tensor,
-    start: Tensor | None,
-    lengths: Tensor | None,
-    h: Tensor | None,
-    h0: Tensor | None,
-    out: Tensor | None,
-    back: bool,
-    delayed: bool,
+    lam: Tensor, v: Tensor, start: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None, back: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    b, l, s = v.shape
-    p, out = s // 2, torch.empty_like(v) if out is None else out
-    bn = min(32, triton.next_power_of_2(p))
+    (b, l, s), delayed = v.shape, out is not None
+    made = torch.empty_like(v) if out is None else out
+    p, bn = s // 2, min(32, triton.next_power_of_2(s // 2))
     warps = b * triton.cdiv(p, bn)
     chunk, chunks = _cut(l, warps)
-    fresh = {"dtype": torch.float32, "device": v.device}
-    ends = torch.empty((b, chunks, s), **fresh) if chunks > 1 else None
-    end = torch.empty((b, s), **fresh)
-    parts = None if h is None else torch.empty((b * chunks, s), **fresh)
-    sizes = {"BACK": back, "DELAYED": delayed, "BT": TILE, "BN": bn, "STAGES": STAGES, "num_warps": 1}
-    words = [None if t is None else _words(t) for t in (v, ends, start, out, end, h, h0, parts)]
-    own, joined, first, made, last, states, before, sums = words
-    width = 0 if states is None else states.shape[-1]
+    shapes = (b, chunks if chunks > 1 else 0, s), (b, s), (b * chunks if states[0] is not None else 0, s)
+    left, last, parts = (torch.empty(shape, dtype=torch.float32, device=v.device) for shape in shapes)
+    ends, sums = (_words(t) if t.numel() else None for t in (left, parts))
+    given = _words(lam), _words(v), ends, _words(start[0]), start[1]
+    found = _words(made), _words(last), _words(states[0]), _words(states[1]) if sums is not None else None, sums
+    widths = made.shape[-1] // 2, 0 if states[0] is None else states[0].shape[-1] // 2
     with on_device(v):
         for find in (True, False) if chunks > 1 else (False,):
             scan_kernel[(warps * chunks,)](
-                lam, own, joined, first, lengths, None if find else made, None if find else last,
-                *((None, None, None) if find else (states, before, sums)),
-                l, p, made.shape[-1], width, chunk, chunks, 1,
-                FIND=find, LOG=chunk.bit_length() - 1 if chunks > 1 else 0, JOINED=JOINED, **sizes,
+                *given, *((None,) * 5 if find else found), l, p, *widths, chunk, chunks, 1,
+                BACK=back, DELAYED=delayed, FIND=find, LOG=chunk.bit_length() - 1 if chunks > 1 else 0, JOINED=JOINED,
+                BT=TILE, BN=bn, STAGES=STAGES, num_warps=1,
             )  # fmt: skip
-    return out, end, None if parts is None else sum_rows(parts).view(p, 2)
+    return made, last, None if sums is None else sum_rows(parts).view(p, 2)
 
 
 def _cut(l: int, warps: int) -> tuple[int, int]:
@@ -96,8 +81,10 @@ def _cut(l: int, warps: int) -> tuple[int, int]:
     return (l, 1) if warps >= ENOUGH or chunk >= l else (chunk, triton.cdiv(l, chunk))
 
 
-def _words(x: Tensor) -> Tensor:
+def _words(x: Tensor | None) -> Any:
     """Memory as the kernel takes it: two neighbouring numbers are one word."""
+    if x is None:
+        return None
     x = x.contiguous()
     x = x if x.data_ptr() % 8 == 0 else x.clone()
     return x.view(torch.int32 if x.dtype == torch.bfloat16 else torch.int64)
@@ -127,8 +114,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     c, row = (pid // blocks) % chunks, (pid // (blocks * chunks)).to(tl.int64)
     live = j < p
     inside = live[:, None]
-    lr = tl.load(LAM + 2 * j, mask=live, other=0.0)
-    li = tl.load(LAM + 2 * j + 1, mask=live, other=0.0)
+    lr, li = load_words(LAM + j, live)
     if BACK:
         li = -li
     last = l - 1
@@ -145,7 +131,6 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     LATE: tl.constexpr = 1 if DELAYED and BACK else 0  # from a step to where V has its slope
     NEXT: tl.constexpr = 1 if DELAYED and not BACK else 0  # and to where OUT has the state after it
     i = tl.arange(0, BT)
-    begin, end = (i == 0)[None, :], (i == BT - 1)[None, :]
     across = (lane * unit)[:, None]
     read = across + i[None, :] * (WAY * p)  # (BN, BT)
     V += row * l * p + j0
@@ -171,8 +156,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
             vi += tl.where(t == last, xi[:, None], 0.0)
         ar = tl.where(there & inside, lr[:, None], 1.0)  # after the last step the state stays
         ai = tl.where(there & inside, li[:, None], 0.0)
-        pr, pi, yr, yi = scan_tile(ar, ai, vr, vi, hr, hi, begin, True, False, False)
-        hr, hi = at_end(yr, end), at_end(yi, end)
+        yr, yi, hr, hi = _walk(ar, ai, vr, vi, hr, hi, BT)
         if not FIND:
             store_words(OUT + (base + NEXT) * wide + write, yr, yi, there & (t + NEXT < l) & inside)
             if LENGTHS is not None and not BACK:
@@ -197,19 +181,25 @@ def scan_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _walk(ar, ai, vr, vi, hr, hi, BT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The states after each step of a tile (BN, BT) that h (BN,) enters, and the last of them."""
+    i = tl.arange(0, BT)[None, :]
+    _, _, yr, yi = scan_tile(ar, ai, vr, vi, hr, hi, i == 0, True, False, False)
+    return yr, yi, at_end(yr, i == BT - 1), at_end(yi, i == BT - 1)
+
+
+@triton.jit
 def _enter(  # type: ignore[no-untyped-def]
     ENDS, hr, hi, lr, li, c, p, unit, inside, LOG: tl.constexpr, JOINED: tl.constexpr, BN: tl.constexpr
 ):
     """The state that enters chunk c, from what entered the first and what those before c left."""
-    for _ in tl.static_range(LOG):
+    for _squared in tl.static_range(LOG):
         lr, li = lr * lr - li * li, 2.0 * lr * li
     m = tl.arange(0, JOINED)
-    begin, end = (m == 0)[None, :], (m == JOINED - 1)[None, :]
     at = (tl.arange(0, BN) * unit)[:, None] + m[None, :] * p
     for k in tl.range(0, tl.cdiv(c, JOINED), num_stages=3):
         held = (k * JOINED + m < c)[None, :] & inside
         er, ei = load_words(ENDS + k * JOINED * p + at, held)
         ar, ai = tl.where(held, lr[:, None], 1.0), tl.where(held, li[:, None], 0.0)
-        pr, pi, yr, yi = scan_tile(ar, ai, er, ei, hr, hi, begin, True, False, False)
-        hr, hi = at_end(yr, end), at_end(yi, end)
+        _, _, hr, hi = _walk(ar, ai, er, ei, hr, hi, JOINED)
     return hr, hi
