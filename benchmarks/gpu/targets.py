@@ -197,7 +197,17 @@ def _mimo() -> list[tuple[str, Launch]]:
         return launch
 
     kinds = [("S5 and LRU", (256,)), ("L2RU", (256, 256))]
-    return [(f"scan of {n}, {t}", passes(t, D)) for n, D in kinds for t in (torch.bfloat16, torch.float32)]
+    made = [(f"scan of {n}, {t}", passes(t, D)) for n, D in kinds for t in (torch.bfloat16, torch.float32)]
+    return [*made, ("tables of S5 and LRU", _mimo_tables)]
+
+
+def _mimo_tables() -> None:
+    from resolvent.ops.modes import mimo_triton as own
+
+    pair, one = torch.zeros(32, 2), torch.zeros(32)
+    for first, option in (([pair, one], "zoh clip 2.0"), ([pair, one], "bilinear 1.0"), ([one, one, one], " 1.0")):
+        given = [*first, torch.zeros(32, 256, 2), torch.zeros(256, 32, 2)]
+        own.slopes(given, own.tables(given, option), option)
 
 
 def _toeplitz() -> list[tuple[str, Launch]]:

@@ -36,8 +36,8 @@ def _slopes(
     ("b", "l", "p", "start", "lengths", "most"),
     [
         (1, 1, 1, True, None, 256),
-        (2, 64, 17, False, None, 256),
-        (2, 151, 3, True, None, 256),  # more chunks than are joined at a time
+        (2, 40, 17, False, None, 256),
+        (1, 151, 3, True, None, 256),  # more chunks than are joined at a time
         (3, 70, 5, True, (70, 64, 1), 256),
         (2, 40, 33, False, (16, 17), 1),  # whole sequences, two blocks of recurrences
         (1, 90, 2, True, None, 3),  # chunks of 32 steps

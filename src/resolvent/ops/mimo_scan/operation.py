@@ -164,7 +164,7 @@ def _rows() -> Any:
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Values and all gradients of a pass over more than one stretch."""
-    p, l, d = 3, 200, 2
+    p, l, d = 3, 140, 2
     angle = torch.arange(1, p + 1, device=device, dtype=torch.float64)
     shapes = (2, l, d), (2, 2 * p), (2 * p, d), (d, 2 * p), (d,)
     x, h0, *rest = (torch.sin(torch.arange(prod(s), device=device).double() ** 1.5).view(s) for s in shapes)

@@ -3,7 +3,8 @@
 The function consists of torch's operations, some hundred for S4. Traced, it is one opaque node each way, so that
 graphs stay small; on a CPU its own graph is kept for the way back (`ops.kept`). On a GPU its calls take the host longer
 than the device needs for them, so that what comes in the same shapes for the second time is recorded as a CUDA graph
-(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more.
+(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more. Where there are
+kernels for both ways (`kernels`), those run in its place.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from resolvent.ops import kept
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.step import recorded
+from resolvent.runtime.dispatch import choose, nothing, triton_or
 from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
 
 Parameters = Sequence[Tensor]
@@ -25,11 +27,38 @@ Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
 
 
 class Opaque:
-    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined."""
+    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined.
 
-    def __init__(self, name: str, make: Make, shapes: Shapes) -> None:
-        self.make, self.shapes, self.known = make, shapes, dict[Any, Any]()
+    `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; `examples` gives
+    parameters and options to probe them with.
+    """
+
+    def __init__(
+        self, name: str, make: Make, shapes: Shapes, load: Any = None, examples: Callable[[], Any] = tuple
+    ) -> None:
+        self.make, self.shapes, self.known, self.name, self.examples = make, shapes, dict[Any, Any](), name, examples
         self._operator = _operator(name, self)
+        self._candidates = () if load is None else triton_or(nothing, load, self.agrees)
+
+    def kernels(self, like: Tensor) -> Any:
+        """Those of a GPU, or None."""
+        if not self._candidates or not like.is_cuda:
+            return None
+        found: Any = choose(self.name, self._candidates, like.device, like.dtype)
+        return None if found is nothing else found
+
+    def agrees(self, kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether they give the tables of `make` and their gradients."""
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for parameters, option in self.examples():
+            own = [p.to(device, dtype).requires_grad_() for p in parameters]
+            with as_run(), recording():
+                made = self.make(own, option, 0, False)
+            g = [torch.cos(torch.arange(t.numel(), device=device, dtype=dtype)).view(t.shape) for t in made]
+            pairs += zip(kernels.tables(own, option), made, strict=True)
+            slopes = kernels.slopes(own, g, option)
+            pairs += zip(slopes, _differentiate(own, made, g, list(range(len(g))), False), strict=True)
+        return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.detach().abs().max() + 1)) for x, y in pairs)
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The tables as one node of a graph."""
@@ -42,13 +71,17 @@ class Opaque:
         Where a pass around this is recorded, by its calls themselves: its graph keeps what the gradients need, and none
         of them takes the host's time any more.
         """
-        if recorded._recording:
+        if recorded._recording and self.kernels(parameters[0]) is None:
             with as_run():
                 return [t.contiguous() for t in self.make(parameters, option, T, delay)]
         return list(_Opaque.apply(self, option, T, delay, *parameters))
 
     def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """Without a graph."""
+        kernels = self.kernels(parameters[0])
+        if kernels is not None:
+            quick: list[Tensor] = kernels.tables(parameters, option)
+            return quick
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
@@ -67,6 +100,10 @@ class Opaque:
         self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
     ) -> list[Tensor]:
         """The parameters' gradients from those of the tables, without a graph of their own."""
+        kernels = self.kernels(parameters[0])
+        if kernels is not None:
+            quick: list[Tensor] = kernels.slopes(parameters, g, option)
+            return quick
         asked = [i for i, t in enumerate(g) if t is not None]
         count = len(parameters)
 
