@@ -48,7 +48,7 @@ def sum_rows(parts: Tensor) -> Tensor:
 
 
 def _tiles(m: int, d: int) -> tuple[tuple[int, int], dict[str, int]]:
-    columns = min(256, triton.next_power_of_2(d))
+    columns = min(256, max(4, triton.next_power_of_2(d)))
     rows = NUMBERS // columns
     return (triton.cdiv(m, rows), triton.cdiv(d, columns)), {"BM": rows, "BD": columns, "num_warps": 8}
 
@@ -57,7 +57,7 @@ def _tiles(m: int, d: int) -> tuple[tuple[int, int], dict[str, int]]:
 def _place(m, d, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows and columns of a tile, and which of them there are."""
     row = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)[:, None]
-    column = (tl.program_id(1) * BD + tl.arange(0, BD))[None, :]
+    column = tl.max_contiguous(tl.program_id(1) * BD + tl.arange(0, BD), 4)[None, :]  # one layout for all dtypes
     return row, column, (row < m) & (column < d)
 
 
