@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -62,10 +61,8 @@ class TableMaker:
         options: Sequence[str],
     ) -> None:
         self.discrete = discrete
-        shapes = *given, (3, 2, 2), (2, 3, 2)
-        example = lambda: [torch.sin(torch.arange(prod(s)) ** 1.5).view(s) - 1 for s in shapes]  # noqa: E731
-        examples = lambda: [(example(), f"{option} 2.0") for option in options]  # noqa: E731
-        self.opaque = Opaque(name, self._flatten, _shapes, _load, examples)
+        whole = [f"{option} 2.0" for option in options]
+        self.opaque = Opaque(name, self._flatten, _shapes, _load, (*given, (3, 2, 2), (2, 3, 2)), whole)
 
     def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float = 1.0) -> Tables:
         """From parameters, of which the last are B (p, d, 2) and C."""

@@ -69,9 +69,9 @@ class _MimoScan(torch.autograd.Function):
     def forward(
         ctx: Any, dtype: torch.dtype, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *tables: Tensor
     ) -> tuple[Tensor, Tensor]:
-        (lam, W_in, W_out, D), x = tables, x.contiguous()
+        (lam, W_in, W_out, D), u = tables, x.contiguous()
         lengths, both, (d, s) = None if lengths is None else lengths.to(x.device), D.dim() == 2, W_out.shape
-        held, _ = _hold(x, dtype, s if both else 0)
+        held, _ = _hold(u, dtype, s if both else 0)
         own = held[:, s : s + d] if both else held  # (b l, d)
         v = _steps(own @ W_in.to(dtype).mT, x)
         h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else None)
@@ -79,7 +79,7 @@ class _MimoScan(torch.autograd.Function):
         if both:
             y = multiply(held, _beside(W_out, D, 1, dtype).mT)
         else:
-            y = _rows().add_skip(h @ W_out.to(dtype).mT, x.view(own.shape), D)
+            y = _rows().add_skip(h @ W_out.to(dtype).mT, u.view(own.shape), D)
         ctx.save_for_backward(x, h0, lengths, own, h, *tables)
         ctx.dtype = dtype
         ctx.set_materialize_grads(False)

@@ -30,10 +30,9 @@ LARGEST = tl.constexpr(1.0 - 8 * torch.finfo(torch.float32).eps)  # `layers.mimo
 def tables(parameters: Sequence[Tensor], option: str) -> list[Tensor]:
     """lam_bar (p, 2), W_in (2p, d) and W_out (d, 2p) of float32 parameters, the last of them B (p, d, 2) and C."""
     own, B, C, how = _unpack(parameters, option)
-    p, d = B.shape[:2]
-    made = [B.new_empty(shape) for shape in ((p, 2), (2 * p, d), (d, 2 * p))]
+    made = [B.new_empty(shape) for shape in _shapes(B)]
     with on_device(B):
-        tables_kernel[(p,)](*own, B, C, *made, p, d, **how)
+        tables_kernel[(len(B),)](*own, B, C, *made, *B.shape[:2], **how)
     return made
 
 
@@ -41,12 +40,15 @@ def slopes(parameters: Sequence[Tensor], g: Sequence[Tensor | None], option: str
     """The parameters' gradients from those of the tables."""
     own, B, _, how = _unpack(parameters, option)
     found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in parameters]
-    given = [None if t is None else t.contiguous() for t in g]
+    given = [B.new_zeros(s) if t is None else t.contiguous() for t, s in zip(g, _shapes(B), strict=True)]
     with on_device(B):
-        slopes_kernel[(len(B),)](
-            *own, B, *given, *[*found[:-2], None][:3], *found[-2:], len(B), B.shape[1], **how
-        )  # fmt: skip
+        slopes_kernel[(len(B),)](*own, B, *given, *[*found[:-2], None][:3], *found[-2:], *B.shape[:2], **how)
     return found
+
+
+def _shapes(B: Tensor) -> list[tuple[int, int]]:
+    p, d = B.shape[:2]
+    return [(p, 2), (2 * p, d), (d, 2 * p)]
 
 
 def _unpack(parameters: Sequence[Tensor], option: str) -> tuple[list[Any], Tensor, Tensor, dict[str, Any]]:
@@ -120,15 +122,6 @@ def tables_kernel(  # type: ignore[no-untyped-def]
         tl.store(W_OUT + out + 1, -SCALE * tl.load(C + out + 1, mask=live), mask=live)
 
 
-@triton.jit
-def _collect(G, at, live):  # type: ignore[no-untyped-def]
-    """Zeros where there is no gradient."""
-    if G is None:
-        return tl.zeros(at.shape, tl.float32)
-    else:
-        return tl.load(G + at, mask=live, other=0.0)
-
-
 @Quick
 @triton.jit
 def slopes_kernel(  # type: ignore[no-untyped-def]
@@ -144,24 +137,24 @@ def slopes_kernel(  # type: ignore[no-untyped-def]
         live = c < d
         at, out = (j * d + c) * 2, c * (2 * p) + 2 * j
         br, bi = tl.load(B + at, mask=live, other=0.0), tl.load(B + at + 1, mask=live, other=0.0)
-        xr, xi = _collect(G_IN, 2 * j * d + c, live), _collect(G_IN, (2 * j + 1) * d + c, live)
+        xr = tl.load(G_IN + 2 * j * d + c, mask=live, other=0.0)
+        xi = tl.load(G_IN + (2 * j + 1) * d + c, mask=live, other=0.0)
         tr += br * xr + bi * xi
         ti += br * xi - bi * xr
         tl.store(OB + at, gr * xr + gi * xi, mask=live)
         tl.store(OB + at + 1, gr * xi - gi * xr, mask=live)
-        tl.store(OC + out, SCALE * _collect(G_OUT, out, live), mask=live)
-        tl.store(OC + out + 1, -SCALE * _collect(G_OUT, out + 1, live), mask=live)
+        tl.store(OC + out, SCALE * tl.load(G_OUT + out, mask=live), mask=live)
+        tl.store(OC + out + 1, -SCALE * tl.load(G_OUT + out + 1, mask=live), mask=live)
     tr, ti = tl.sum(tr, 0).to(tl.float64), tl.sum(ti, 0).to(tl.float64)
     g_dt = fr * tr + fi * ti
     zr, zi = dt * (sr * tr + si * ti), dt * (sr * ti - si * tr)
-    if G_LAM is not None:
-        xr, xi = _load(G_LAM, 2 * j), _load(G_LAM, 2 * j + 1)
-        if HELD:  # a modulus that is held has no slope
-            size = tl.maximum(tl.sqrt(er * er + ei * ei), LARGEST)
-            along = tl.where(size > LARGEST, (er * xr + ei * xi) / (size * size), 0.0)
-            xr, xi = LARGEST / size * (xr - along * er), LARGEST / size * (xi - along * ei)
-        zr += ur * xr + ui * xi
-        zi += ur * xi - ui * xr
+    xr, xi = _load(G_LAM, 2 * j), _load(G_LAM, 2 * j + 1)
+    if HELD:  # a modulus that is held has no slope
+        size = tl.maximum(tl.sqrt(er * er + ei * ei), LARGEST)
+        along = tl.where(size > LARGEST, (er * xr + ei * xi) / (size * size), 0.0)
+        xr, xi = LARGEST / size * (xr - along * er), LARGEST / size * (xi - along * ei)
+    zr += ur * xr + ui * xi
+    zi += ur * xi - ui * xr
     if KIND == LRU:
         _store(O0, j, -zr * ar, _load(P0, j) <= LARGEST_LOG)
         _store(O1, j, zi * ai, _load(P1, j) <= LARGEST_LOG)

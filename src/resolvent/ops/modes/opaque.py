@@ -10,6 +10,7 @@ kernels for both ways (`kernels`), those run in its place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -29,15 +30,16 @@ Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
 class Opaque:
     """`make` as an operation `resolvent::<name>`; made once, where its layer is defined.
 
-    `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; `examples` gives
-    parameters and options to probe them with.
+    `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
+    with parameters of the shapes `given` and with `options`.
     """
 
     def __init__(
-        self, name: str, make: Make, shapes: Shapes, load: Any = None, examples: Callable[[], Any] = tuple
+        self, name: str, make: Make, shapes: Shapes, load: Any = None, given: Any = (), options: Sequence[str] = ()
     ) -> None:
-        self.make, self.shapes, self.known, self.name, self.examples = make, shapes, dict[Any, Any](), name, examples
+        self.make, self.shapes, self.known, self.name = make, shapes, dict[Any, Any](), name
         self._operator = _operator(name, self)
+        self._given, self._options = given, options
         self._candidates = () if load is None else triton_or(nothing, load, self.agrees)
 
     def kernels(self, like: Tensor) -> Any:
@@ -50,14 +52,14 @@ class Opaque:
     def agrees(self, kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether they give the tables of `make` and their gradients."""
         pairs: list[tuple[Tensor, Tensor]] = []
-        for parameters, option in self.examples():
-            own = [p.to(device, dtype).requires_grad_() for p in parameters]
+        for option in self._options:
+            own = [_wave(s, device, dtype).sub(1).requires_grad_() for s in self._given]
             with as_run(), recording():
                 made = self.make(own, option, 0, False)
-            g = [torch.cos(torch.arange(t.numel(), device=device, dtype=dtype)).view(t.shape) for t in made]
+            g = [_wave(t.shape, device, dtype) for t in made]
             pairs += zip(kernels.tables(own, option), made, strict=True)
-            slopes = kernels.slopes(own, g, option)
-            pairs += zip(slopes, _differentiate(own, made, g, list(range(len(g))), False), strict=True)
+            slopes = _differentiate(own, made, g, list(range(len(g))), False)
+            pairs += zip(kernels.slopes(own, g, option), slopes, strict=True)
         return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.detach().abs().max() + 1)) for x, y in pairs)
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
@@ -80,8 +82,7 @@ class Opaque:
         """Without a graph."""
         kernels = self.kernels(parameters[0])
         if kernels is not None:
-            quick: list[Tensor] = kernels.tables(parameters, option)
-            return quick
+            return list(kernels.tables(parameters, option))
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
@@ -102,8 +103,7 @@ class Opaque:
         """The parameters' gradients from those of the tables, without a graph of their own."""
         kernels = self.kernels(parameters[0])
         if kernels is not None:
-            quick: list[Tensor] = kernels.slopes(parameters, g, option)
-            return quick
+            return list(kernels.slopes(parameters, g, option))
         asked = [i for i, t in enumerate(g) if t is not None]
         count = len(parameters)
 
@@ -120,6 +120,10 @@ class Opaque:
         own = [t.detach() for t in given]
         found = recorded.rerun(self.known, name, run, own)
         return run(own, None) if found is None else found
+
+
+def _wave(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.sin(torch.arange(prod(shape), device=device, dtype=dtype) ** 1.5).view(*shape)
 
 
 def _separate(tensors: list[Tensor]) -> list[Tensor]:
