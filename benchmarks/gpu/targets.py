@@ -186,15 +186,29 @@ def _banks() -> list[tuple[str, Launch]]:
 
 
 def _mimo() -> list[tuple[str, Launch]]:
-    from resolvent.ops.mimo_scan import triton as own
+    from resolvent.ops.mimo_scan.operation import mimo_scan
 
-    def both() -> None:
-        for l in (50, 1000):
-            lam, v, h0 = torch.zeros(32, 2), torch.zeros(2, l, 64), torch.zeros(2, 64)
-            own.adjoint(lam, v, own.scan(lam, v, h0), h0)
-            own.adjoint(lam, own.scan(lam, v, None), None, None)
+    def passes(dtype: torch.dtype, D: Any) -> Launch:
+        def launch() -> None:
+            h0, ends = torch.zeros(2, 64), torch.tensor([9, 7])
+            for l, start, lengths in ((1000, h0, None), (1000, None, ends), (10, None, None)):
+                given = [torch.zeros(s, requires_grad=True) for s in ((2, l, 256), (32, 2), (64, 256), (256, 64), D)]
+                mimo_scan(given[1:], given[0], start, lengths, dtype)[0].sum().backward()
 
-    return [("scan of S5 and LRU", both)]
+        return launch
+
+    kinds = [("S5 and LRU", (256,)), ("L2RU", (256, 256))]
+    made = [(f"scan of {n}, {t}", passes(t, D)) for n, D in kinds for t in (torch.bfloat16, torch.float32)]
+    return [*made, ("tables of S5 and LRU", _mimo_tables)]
+
+
+def _mimo_tables() -> None:
+    from resolvent.ops.modes import mimo_triton as own
+
+    pair, one = torch.zeros(32, 2), torch.zeros(32)
+    for first, option in (([pair, one], "zoh clip 2.0"), ([pair, one], "bilinear 1.0"), ([one, one, one], " 1.0")):
+        given = [*first, torch.zeros(32, 256, 2), torch.zeros(256, 32, 2)]
+        own.slopes(given, own.tables(given, option), option)
 
 
 def _toeplitz() -> list[tuple[str, Launch]]:

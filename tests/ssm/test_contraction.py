@@ -12,6 +12,7 @@ from resolvent.ssm.contraction import (
     cayley_rows,
     hold_norm,
     inverse_defects,
+    invert_lower,
     norm_bound,
     rounding_margin,
     spectral_norm,
@@ -64,6 +65,17 @@ def test_contraction_and_its_defect(shape: tuple[int, int], scale: float) -> Non
     assert largest(K) <= 1 + 1e-12
     want = torch.linalg.svdvals(X)
     assert (torch.linalg.svdvals(K) - want / (1 + want**2).sqrt()).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 12, 24, 64])
+def test_a_triangle_is_inverted_by_halves(n: int) -> None:
+    torch.manual_seed(0)
+    free = torch.randn(3, n, n, dtype=torch.float64)
+    L = torch.linalg.cholesky(free @ free.mT + torch.eye(n))
+    S = invert_lower(L, 3)
+    assert torch.equal(S, S.tril())
+    torch.testing.assert_close(S, torch.linalg.inv(L), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(torch.vmap(lambda t: invert_lower(t, 3))(L), S)
 
 
 def test_inverse_defects_have_the_slopes_of_a_factorisation_and_a_solution() -> None:

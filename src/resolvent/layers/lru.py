@@ -101,4 +101,4 @@ def _discrete(parameters: Parameters, option: str = "") -> tuple[Number, Number]
     return mimo.inside_disc(join_parts(-nu, theta).exp()), complex_of(B).mul(gamma[:, None])
 
 
-TABLES = mimo.TableMaker("lru_tables", _discrete)
+TABLES = mimo.TableMaker("lru_tables", _discrete, ((3,), (3,), (3,)), ("",))

@@ -46,14 +46,23 @@ class Tables(NamedTuple):
 
 class TableMaker:
     """How one kind of layer makes its tables: `discrete(parameters, option)` gives lam_bar (p,) and B_bar (p, d) from
-    all parameters but the last, C (d, p, 2). Where the pass is traced that is one opaque node each way.
+    all parameters but the last, C (d, p, 2). Where the pass is traced that is one opaque node each way; on a GPU one
+    kernel, and one more for the gradients.
 
-    Made once for each kind, where its layer is defined: that registers the operator.
+    Made once for each kind, where its layer is defined: that registers the operator. `given` are the shapes of the
+    parameters before B for p = 3, and `options` those that kernels are probed with.
     """
 
-    def __init__(self, name: str, discrete: Callable[[Parameters, str], tuple[Number, Number]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        discrete: Callable[[Parameters, str], tuple[Number, Number]],
+        given: Sequence[tuple[int, ...]],
+        options: Sequence[str],
+    ) -> None:
         self.discrete = discrete
-        self.opaque = Opaque(name, self._flatten, _shapes)
+        whole = [f"{option} 2.0" for option in options]
+        self.opaque = Opaque(name, self._flatten, _shapes, _load, (*given, (3, 2, 2), (2, 3, 2)), whole)
 
     def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float = 1.0) -> Tables:
         """From parameters, of which the last are B (p, d, 2) and C."""
@@ -71,6 +80,12 @@ class TableMaker:
         own, scale = option.rsplit(" ", 1)
         lam_bar, B_bar = self.discrete(parameters[:-1], own)
         return [stack_parts(lam_bar), input_table(B_bar), output_table(parameters[-1], float(scale))]
+
+
+def _load() -> Any:
+    from resolvent.ops.modes import mimo_triton
+
+    return mimo_triton
 
 
 def _shapes(parameters: Parameters, option: str, T: int, delay: bool) -> list[tuple[int, ...]]:

@@ -163,7 +163,7 @@ def _hold(pairs: Tensor, step: Tensor, option: str) -> tuple[Number, Number]:
     return mimo.inside_disc(lam_bar) if clip else lam_bar, gain
 
 
-TABLES = mimo.TableMaker("s5_tables", _discrete)
+TABLES = mimo.TableMaker("s5_tables", _discrete, ((3, 2), (3,)), ("zoh clip", "bilinear"))
 
 
 def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init.ring import ring
-from resolvent.ops.pairs import Number, Pair, join_parts
+from resolvent.ops.pairs import Number, Pair, complex_of, join_parts, stack_parts
 from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import below, cayley, hold_norm, inverse_defects, norm_bound, rounding_margin
 
@@ -212,12 +212,12 @@ class ComplexDiagonal(FreeForm):
         lam, defect = Turning.make(*given[:2])
         X, Y, Z = (hold_norm(wide(p)) for p in given[2:])
         G, F, S = inverse_defects(X, Y.mT, Z)  # G^T and F of the two defects
-        n, Z = X.shape[0], Z @ S.mT
-        Y, FZ = (F @ torch.cat([Y, Z], 1)).tensor_split([n], 1)
-        X, FZG = (torch.cat([X, FZ]) @ G.mT).tensor_split([n])
+        sizes, Z = X.shape, Z @ S.mT
+        Y, FZ = (F @ torch.cat([Y, Z], 1)).split(sizes, 1)
+        X, FZG = (torch.cat([X, FZ]) @ G.mT).split(sizes)
         R = defect.repeat_interleave(2)[:, None]  # (n, 1)
-        back = lam.conj() if isinstance(lam, Pair) else lam.conj().resolve_conj()  # vmap has no rule for its view
-        return Matrices(lam, gamma * R * X, Y * R.mT, gamma * (FZG - Y @ turn(back, X)))
+        YK = stack_parts(complex_of(Y.unflatten(1, (-1, 2))).mul(lam)).flatten(1)  # Y K11^T turns pairs of columns
+        return Matrices(lam, gamma * R * X, Y * R.mT, gamma * (FZG - YK @ X))
 
 
 def round_contraction(K: Matrices, dtype: torch.dtype) -> Matrices:

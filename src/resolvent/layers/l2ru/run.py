@@ -6,7 +6,6 @@ Pairs of states that turn together go through the complex linear scan; a full ma
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
@@ -38,15 +37,10 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
 
 
 def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same by the kernels of a GPU, with products in half where autocast asks for them: the states after each step
-    are read by C, and what is read then belongs to the next step."""
+    """The same by the kernels of a GPU, with products in half where autocast asks for them."""
     dtype = torch.bfloat16 if half_products(u) else torch.float32
     lam, start = torch.view_as_real(tensor_of(K.A)), None if x0 is None else as_reals(x0.resolve_conj())
-    ahead, end = mimo_scan((lam, K.B, K.C, u.new_zeros(u.shape[-1])), u, start, lengths, dtype)
-    before = F.pad(ahead[:, :-1], (0, 0, 1, 0))  # (b, l, d)
-    y = linear(u.to(dtype), K.D.to(dtype)).to(u.dtype) + before
-    if start is not None:
-        y = torch.cat([y[:, :1] + linear(start, K.C)[:, None], y[:, 1:]], 1)
+    y, end = mimo_scan((lam, K.B, K.C, K.D), u, start, lengths, dtype)
     return y, _pairs(end)
 
 

@@ -28,7 +28,7 @@ def join_complex(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def _load(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
+def load_words(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
     """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; without words the same one twice."""
     x = tl.load(at, mask=mask, other=0)
     if x.dtype == tl.int64:
@@ -44,7 +44,7 @@ def _load(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _store(at: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.tensor) -> None:
+def store_words(at: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.tensor) -> None:
     if at.dtype.element_ty == tl.int64:
         low = first.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
         high = second.to(tl.int32, bitcast=True).to(tl.int64) << 32
@@ -69,7 +69,7 @@ def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: 
 
 
 @triton.jit
-def _scan_tile(
+def scan_tile(
     ar: tl.tensor,
     ai: tl.tensor,
     br: tl.tensor,
@@ -96,7 +96,7 @@ def _scan_tile(
 
 
 @triton.jit
-def _at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
+def at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
     """The column of a tile that `end` marks: (BN,)."""
     return tl.sum(tl.where(end, x, 0.0), 1)
 
@@ -112,7 +112,7 @@ def _load_shifted(
 ) -> tl.tensor:
     """The tile BY steps later; zero where there is no such step."""
     there = ((t + BY >= 0) & (t + BY < l))[None, :] & inside
-    return _load(at + BY * time, there)
+    return load_words(at + BY * time, there)
 
 
 @Quick
@@ -196,7 +196,7 @@ def scan_kernel(
     b += corner
     out += corner
     if CONSTANT:
-        cr, ci = _load(a + source * n + j, j < n)
+        cr, ci = load_words(a + source * n + j, j < n)
     else:
         a += corner + (source - row) * l * n
     if GRADIENT:
@@ -209,9 +209,9 @@ def scan_kernel(
     hr = tl.zeros((BN,), tl.float32)
     hi = tl.zeros((BN,), tl.float32)
     if STARTED and JOINED == 0:
-        hr, hi = _load(start + here - n, (j < n) & (c > 0))
+        hr, hi = load_words(start + here - n, (j < n) & (c > 0))
     if GIVEN:
-        xr, xi = _load(before + row * n + j, j < n)
+        xr, xi = load_words(before + row * n + j, j < n)
         if not ADJOINT:
             hr = tl.where((c == 0) | (JOINED > 0), xr, hr)
             hi = tl.where((c == 0) | (JOINED > 0), xi, hi)
@@ -220,14 +220,14 @@ def scan_kernel(
         earlier = row * chunks * n + j0 + (tl.arange(0, BN) * unit)[:, None] + m[None, :] * n  # (BN, JOINED)
         for k in tl.range(0, tl.cdiv(c, JOINED), num_stages=3):
             held = (k * JOINED + m < c)[None, :] & inside
-            er, ei = _load(start + k * JOINED * n + earlier, held)
-            fr, fi = _load(product + k * JOINED * n + earlier, held)
+            er, ei = load_words(start + k * JOINED * n + earlier, held)
+            fr, fi = load_words(product + k * JOINED * n + earlier, held)
             fr = tl.where(held, fr, 1.0)
             fi = tl.where(held, fi, ONE)
-            fr, fi, er, ei = _scan_tile(fr, fi, er, ei, hr, hi, (m == 0)[None, :], COMPLEX, PAIRS, False)
-            hr = _at_end(er, (m == JOINED - 1)[None, :])
+            fr, fi, er, ei = scan_tile(fr, fi, er, ei, hr, hi, (m == 0)[None, :], COMPLEX, PAIRS, False)
+            hr = at_end(er, (m == JOINED - 1)[None, :])
             if COMPLEX or PAIRS:
-                hi = _at_end(ei, (m == JOINED - 1)[None, :])
+                hi = at_end(ei, (m == JOINED - 1)[None, :])
     if ENDS:
         pr = tl.full((BN,), 1.0, tl.float32)
         pi = tl.full((BN,), ONE, tl.float32)
@@ -241,14 +241,14 @@ def scan_kernel(
         t = t0 + WAY * i
         valid = ((t >= 0) & (t < l))[None, :] & inside
         base = t0.to(tl.int64) * time
-        br, bi = _load(b + base + tile, valid)
+        br, bi = load_words(b + base + tile, valid)
         if CONSTANT:
             ar = tl.where(valid, cr[:, None], 1.0)
             ai = tl.where(valid, ci[:, None], ONE)
         elif ADJOINT:
             ar, ai = _load_shifted(a + base + tile, t, l, time, inside, NEXT)
         else:
-            ar, ai = _load(a + base + tile, valid)
+            ar, ai = load_words(a + base + tile, valid)
             ar = tl.where(valid, ar, 1.0)
             ai = tl.where(valid, ai, ONE)
         if GRADIENT:
@@ -264,14 +264,14 @@ def scan_kernel(
             forget = (mark & (2 if ADJOINT else 1)) != 0
             ar = tl.where(forget, 0.0, ar)
             ai = tl.where(forget, 0.0, ai)
-        qr, qi, yr, yi = _scan_tile(ar, ai, br, bi, hr, hi, begin, COMPLEX, PAIRS, FLIP)
-        hr = _at_end(yr, end)
+        qr, qi, yr, yi = scan_tile(ar, ai, br, bi, hr, hi, begin, COMPLEX, PAIRS, FLIP)
+        hr = at_end(yr, end)
         if COMPLEX or PAIRS:
-            hi = _at_end(yi, end)
+            hi = at_end(yi, end)
         if ENDS:
-            pr, pi = _times(_at_end(qr, end), _at_end(qi, end), pr, pi, COMPLEX)
+            pr, pi = _times(at_end(qr, end), at_end(qi, end), pr, pi, COMPLEX)
         else:
-            _store(out + base + tile, yr, yi, valid)
+            store_words(out + base + tile, yr, yi, valid)
         if GRADIENT:
             gr, gi = _times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
             if PACKED:
@@ -281,9 +281,9 @@ def scan_kernel(
                 total_r += tl.sum(tl.where(valid, gr, 0.0), 1)
                 total_i += tl.sum(tl.where(valid, gi, 0.0), 1)
             else:
-                _store(ga + base + tile, gr, gi, valid)
+                store_words(ga + base + tile, gr, gi, valid)
     if ENDS:
-        _store(start + here, hr, hi, j < n)
-        _store(product + here, pr, pi, j < n)
+        store_words(start + here, hr, hi, j < n)
+        store_words(product + here, pr, pi, j < n)
     if GRADIENT and CONSTANT:
-        _store(ga + here, total_r, total_i, j < n)
+        store_words(ga + here, total_r, total_i, j < n)

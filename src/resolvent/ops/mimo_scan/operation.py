@@ -1,21 +1,26 @@
 """y = W_out h + D u with h_t = lam h_{t-1} + W_in u_t over u (b, l, d), as one operation on a GPU.
 
-lam (p, 2) are p complex numbers in real pairs; W_in (2p, d) and W_out (d, 2p) real (`layers.mimo`). Its gradient is the
-same scan run backwards between the transposed products:
+lam (p, 2) are p complex numbers in real pairs; W_in (2p, d) and W_out (d, 2p) real (`layers.mimo`), D (d,). Its
+gradient is the same scan run backwards between the transposed products:
 
     γ_t = ‾lam γ_{t+1} + W_out' ∂y_t,    ∂u = W_in' γ + D ∂y,    ∂lam = sum γ_t ‾h_{t-1}
 
-Products run in bfloat16 where autocast to it is on around the layer; states are float32 always. `run_by_torch` is the
-truth.
+With a matrix D (d, d) the read-out is delayed, y_t = W_out h_{t-1} + D u_t (`layers.l2ru`). States and inputs then lie
+side by side in rows, (h_{t-1}, u_t), so that one product with (W_out, D) reads both; gradients likewise.
+
+Where autocast to bfloat16 is on around the layer, products and what lies between them are in bfloat16; the recurrence
+sums in float32 always. `run_by_torch` is the truth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.product import multiply
@@ -28,7 +33,7 @@ from resolvent.runtime.transforms import (
     outside_autocast,
 )
 
-CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+CLOSE = 1e-4
 
 
 def serves(x: Tensor, h0: Tensor | None) -> bool:
@@ -42,7 +47,7 @@ def mimo_scan(
     tables: Sequence[Tensor], x: Tensor, h0: Tensor | None, lengths: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """y (b, l, d) and the state (b, 2p) at each sequence's end; `tables` are lam, W_in, W_out and D, h0 (b, 2p)."""
-    y, end = _MimoScan.apply(dtype, lengths, x, None if h0 is None else h0.contiguous(), *tables)
+    y, end = _MimoScan.apply(dtype, lengths, x, h0, *tables)
     return y, end
 
 
@@ -51,15 +56,12 @@ def run_by_torch(
 ) -> tuple[Tensor, Tensor]:
     """The same in torch's operations, differentiable to every order."""
     lam, W_in, W_out, D = tables
-    h = pair_scan(lam, torch.nn.functional.linear(x, W_in), h0)  # (b, l, 2p)
-    return torch.addcmul(torch.nn.functional.linear(h, W_out), x, D), _pick(h, lengths)
-
-
-def _pick(h: Tensor, lengths: Tensor | None) -> Tensor:
-    """The states (b, 2p) after each sequence's last step, of h (b, l, 2p)."""
-    if lengths is None:
-        return h[:, -1].clone()
-    return h[torch.arange(h.shape[0], device=h.device), lengths.to(h.device) - 1]
+    h = pair_scan(lam, linear(x, W_in), h0)  # (b, l, 2p)
+    end = h[:, -1].clone() if lengths is None else h[torch.arange(len(h), device=h.device), lengths.to(h.device) - 1]
+    if D.dim() == 1:
+        return torch.addcmul(linear(h, W_out), x, D), end
+    before = torch.cat([(torch.zeros_like(h[:, 0]) if h0 is None else h0)[:, None], h[:, :-1]], 1)
+    return linear(before, W_out) + linear(x, D), end
 
 
 class _MimoScan(torch.autograd.Function):
@@ -67,47 +69,76 @@ class _MimoScan(torch.autograd.Function):
     def forward(
         ctx: Any, dtype: torch.dtype, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *tables: Tensor
     ) -> tuple[Tensor, Tensor]:
-        lam, W_in, W_out, D = tables
-        own, into, out = (t.to(dtype) for t in (x.reshape(-1, x.shape[-1]), W_in, W_out))
-        h = _load().scan(lam, multiply(own, into.mT).view(*x.shape[:2], -1), h0)
-        y = torch.addcmul(multiply(h.view(-1, h.shape[-1]).to(dtype), out.mT).view(x.shape), x, D)
-        ctx.save_for_backward(x, h0, lengths, h, *tables)
+        (lam, W_in, W_out, D), u = tables, x.contiguous()
+        lengths, both, (d, s) = None if lengths is None else lengths.to(x.device), D.dim() == 2, W_out.shape
+        held, _ = _hold(u, dtype, s if both else 0)
+        own = held[:, s : s + d] if both else held  # (b l, d)
+        v = _steps(own @ W_in.to(dtype).mT, x)
+        h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else None)
+        h = h.view(len(own), -1)
+        if both:
+            y = multiply(held, _beside(W_out, D, 1, dtype).mT)
+        else:
+            y = _rows().add_skip(h @ W_out.to(dtype).mT, u.view(own.shape), D)
+        ctx.save_for_backward(x, h0, lengths, own, h, *tables)
         ctx.dtype = dtype
         ctx.set_materialize_grads(False)
-        return y, _pick(h, lengths)
+        return y.view(x.shape), end
 
     @staticmethod
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        x, h0, lengths, h, *tables = ctx.saved_tensors
+        x, h0, lengths, own, h, *tables = ctx.saved_tensors
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         if by_graph_only(*gradients):
             run = lambda x, h0, *own: run_by_torch(own, x, h0, lengths)  # noqa: E731
             return None, None, *gradients_by_graph(run, (x, h0, *tables), gradients, ctx.needs_input_grad[2:])
-        return None, None, *_gradients(ctx, (x, h0, lengths, h), tables, gy.contiguous(), gradients[1])
+        return None, None, *_gradients(ctx, (x, h0, lengths, own, h), tables, gy.contiguous(), gradients[1])
 
 
 def _gradients(
     ctx: Any, saved: tuple[Any, ...], tables: list[Tensor], gy: Tensor, g_end: Tensor | None
 ) -> list[Tensor | None]:
-    x, h0, lengths, h = saved
+    x, h0, lengths, own, h = saved
     lam, W_in, W_out, D = tables
-    needs, dtype, d = ctx.needs_input_grad, ctx.dtype, x.shape[-1]
-    learn = any(needs[4:7])
-    rows, into, out = (t.to(dtype) for t in (gy.view(-1, d), W_in, W_out))
-    gh = multiply(rows, out).view(h.shape)
-    if g_end is not None:
-        last = torch.full((x.shape[0],), x.shape[1], device=x.device) if lengths is None else lengths.to(x.device)
-        gh[torch.arange(x.shape[0], device=x.device), last - 1] += g_end
-    gamma, g_lam = _load().adjoint(lam, gh, h if learn else None, h0)
-    half = gamma.view(-1, gamma.shape[-1]).to(dtype)
-    gx = torch.addcmul(multiply(half, into).view(x.shape), gy, D) if needs[2] else None
-    g_h0 = _turn_back(lam, gamma[:, 0]) if needs[3] else None
+    needs, dtype, both, (d, s) = ctx.needs_input_grad, ctx.dtype, D.dim() == 2, W_out.shape
+    learn = any(needs[4:8]) if both else any(needs[4:7])
+    held, g_D = _hold(gy, dtype, s if both else 0, own if needs[7] and not both else None)
+    rows = held[:, s : s + d] if both else held
+    gh = _steps(rows @ W_out.to(dtype), x)
+    states, out = (_steps(h, x) if learn else None, h0), _steps(held, x) if both else None
+    gamma, first, g_lam = _load().adjoint(lam, gh, (g_end, lengths), states, out)
+    gamma = gamma.view(len(own), -1)
+    gx = g_h0 = None
+    if needs[2] and both:
+        gx = multiply(held, _beside(W_in, D, 0, dtype)).view(x.shape)
+    elif needs[2]:
+        gx = _rows().add_skip(gamma @ W_in.to(dtype), gy.view(own.shape), D).view(x.shape)
+    if needs[3]:
+        g_h0 = _turn_back(lam, first) + (gy[:, 0] @ W_out if both else 0)
     if not learn:
-        return [gx, g_h0, None, None, None, (gy * x).sum((0, 1)) if needs[7] else None]
-    g_in = multiply(half.mT, x.reshape(-1, d).to(dtype))
-    g_out = multiply(rows.mT, h.view(-1, h.shape[-1]).to(dtype))
-    return [gx, g_h0, g_lam, g_in, g_out, (gy * x).sum((0, 1)) if needs[7] else None]
+        return [gx, g_h0, None, None, None, g_D]
+    g_out = multiply(rows.mT, h)  # and of a matrix D beside it
+    return [gx, g_h0, g_lam, multiply(gamma[:, :s].mT, own), g_out[:, :s], g_out[:, s : s + d] if both else g_D]
+
+
+def _hold(x: Tensor, dtype: torch.dtype, first: int, other: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Rows (b l, w) in dtype with x in the columns from `first` on; the sum over rows of x times `other`, if any."""
+    rows, d = x.view(-1, x.shape[-1]), x.shape[-1]
+    if not first and x.dtype == dtype:
+        return rows, None if other is None else _rows().copy_rows(rows, None, 0, other)
+    wide = first + d + (d % 2 if first else 0)  # what holds states is in whole words
+    held = torch.empty((len(rows), wide), dtype=dtype, device=x.device)
+    return held, _rows().copy_rows(rows, held, first, other)
+
+
+def _beside(W: Tensor, D: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    """W and D one after the other, with zeros for a column of `_hold` that is none."""
+    return torch.cat([W, D, torch.zeros_like(D).narrow(axis, 0, len(D) % 2)], axis).to(dtype)
+
+
+def _steps(rows: Tensor, x: Tensor) -> Tensor:
+    return rows.view(*x.shape[:2], -1)
 
 
 def _turn_back(lam: Tensor, gamma: Tensor) -> Tensor:
@@ -125,21 +156,30 @@ def _load() -> Any:
     return mimo_triton
 
 
+def _rows() -> Any:
+    from resolvent.ops.mimo_scan import rows_triton
+
+    return rows_triton
+
+
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Values, gradients and the multipliers' slopes of a scan over more than one stretch."""
-    p, l = 3, 200
+    """Values and all gradients of a pass over more than one stretch."""
+    p, l, d = 3, 140, 2
     angle = torch.arange(1, p + 1, device=device, dtype=torch.float64)
-    lam = torch.view_as_real(torch.polar(1 - 0.1 * angle, angle))
-    v = torch.sin(torch.arange(2 * l * 2 * p, device=device, dtype=torch.float64) ** 1.5).view(2, l, 2 * p)
-    with torch.enable_grad():
-        own = [t.requires_grad_() for t in (lam, v, v[:, 1].clone().detach())]
-        h = pair_scan(own[0], own[1], own[2])
-        want = torch.autograd.grad(h, own, v.detach())
-    narrow = [t.detach().float() for t in (lam, v, own[2])]
-    found = kernels.scan(*narrow)
-    gamma, slope = kernels.adjoint(narrow[0], narrow[1], found, narrow[2])
-    pairs = (found, h), (gamma, want[1]), (slope, want[0])
-    return all(bool((g.double() - w).norm() <= CLOSE[torch.float32] * w.norm()) for g, w in pairs)
+    shapes = (2, l, d), (2, 2 * p), (2 * p, d), (d, 2 * p), (d,)
+    x, h0, *rest = (torch.sin(torch.arange(prod(s), device=device).double() ** 1.5).view(s) for s in shapes)
+    given = [x, h0, torch.view_as_real(torch.polar(1 - 0.1 * angle, angle)), *rest]
+
+    def all_of(run: Any, dtype: torch.dtype) -> list[Tensor]:
+        with torch.enable_grad():
+            own = [t.detach().to(dtype).requires_grad_() for t in given]
+            made = run(*own)
+            return [*made, *torch.autograd.grad(made, own, [t.detach().cos() for t in made])]
+
+    found = all_of(lambda *own: _MimoScan.apply(dtype, None, *own), dtype)
+    want = all_of(lambda x, h0, *own: run_by_torch(own, x, h0, None), torch.float64)
+    pairs = zip(found, want, strict=True)
+    return all(bool((g.double() - w).norm() <= CLOSE * w.norm()) for g, w in pairs)
 
 
 CANDIDATES: tuple[Candidate, ...] = triton_or(nothing, _load, _probe)

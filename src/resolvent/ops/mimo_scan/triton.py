@@ -1,177 +1,205 @@
 """The recurrence of `mimo_scan` on a GPU: h_t = lam h_{t-1} + v_t for v (b, l, 2p), real and imaginary part in turn.
 
-A program owns a stretch of one sequence. `ends_kernel` finds what each stretch leaves when it starts from rest;
-`states_kernel` joins those before its own, which gives the state that enters, and walks the stretch once more. Two
-launches whatever the length, and the walk of a program stays short.
+A complex number is one word, of two float32 or two bfloat16 numbers; states are float32 in registers, whatever is
+read and written. A warp owns 32 recurrences of one sequence, a thread each, and walks a chunk of their steps. Few
+sequences are cut into chunks that fill the device: a first pass leaves what each chunk ends with when it starts from
+rest, and a second one joins those before its own, which gives the state that enters, and walks the chunk once more.
 
 Imported by the dispatcher only, because Triton is not required.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.ops.linear_scan.triton_kernels import join_complex
+from resolvent.ops.linear_scan.triton_kernels import at_end, load_words, scan_tile, store_words
+from resolvent.ops.mimo_scan.rows_triton import sum_rows
 from resolvent.runtime.launch import Quick, on_device
 
-TILE = 64  # steps at a time
-MOST = 64  # stretches of a sequence
-NUMBERS = 16  # recurrences of a program
+ENOUGH = 512  # warps that walk whole sequences
+WANTED = 2112  # to aim for where there are fewer: sixteen on each of 132 multiprocessors
+SHORTEST = 16  # steps of a chunk
+MOST = 256  # chunks of a sequence, which each of them joins by itself
+TILE, STAGES = 4, 8  # steps of a tile, and tiles under way: `linear_scan.triton`
+JOINED = 8  # chunks at a time
 
 
-def scan(lam: Tensor, v: Tensor, h0: Tensor | None) -> Tensor:
-    """h (b, l, 2p) in float32 of lam (p, 2), v (b, l, 2p) and h0 (b, 2p) or None."""
-    return _run(lam, v, h0, None, None, back=False)[0]
+def scan(
+    lam: Tensor, v: Tensor, h0: Tensor | None, lengths: Tensor | None = None, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """h (b, l, 2p) like v and in float32 the state (b, 2p) after each sequence's last step; lam (p, 2), h0 (b, 2p).
+
+    With `out` (b, l, w) its first 2p columns take the state before each step.
+    """
+    return _run(lam, v, (h0, lengths), (None, None), out, back=False)[:2]
 
 
-def adjoint(lam: Tensor, g: Tensor, h: Tensor | None, h0: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """γ_t = ‾lam γ_{t+1} + g_t, and where the states h are given ∂lam (p, 2) = sum of γ_t ‾h_{t-1}."""
-    return _run(lam, g, None, h, h0, back=True)
+def adjoint(
+    lam: Tensor, g: Tensor, end: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """γ_t = ‾lam γ_{t+1} + g_t, γ_0 in float32, and ∂lam where `states`, the forward pass's h and h0, are given.
+
+    `end` are the slope of the state at each sequence's end, or None, and lengths. With `out`, which takes γ in its
+    first columns, all is that of states before each step: g_t is the slope of h_{t-1}.
+    """
+    return _run(lam, g, end, states, out, back=True)
 
 
 def _run(
-    lam: Tensor, v: Tensor, start: Tensor | None, h: Tensor | None, h0: Tensor | None, back: bool
-) -> tuple[Tensor, Tensor | None]:
-    b, l, s = v.shape
-    p = s // 2
-    tiles = triton.cdiv(triton.cdiv(l, TILE), MOST)  # of a stretch
-    stretches, groups = triton.cdiv(l, TILE * tiles), triton.cdiv(p, NUMBERS)
-    out = torch.empty_like(v)
-    ends = torch.empty((b, stretches, s), dtype=torch.float32, device=v.device) if stretches > 1 else None
-    parts = None if h is None else torch.empty((b * stretches, s), dtype=torch.float32, device=v.device)
-    grid, sizes = (b * stretches, groups), {"TILE": TILE, "BN": NUMBERS, "num_warps": 4}
+    lam: Tensor, v: Tensor, start: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None, back: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    (b, l, s), delayed = v.shape, out is not None
+    made = torch.empty_like(v) if out is None else out
+    p, bn = s // 2, min(32, triton.next_power_of_2(s // 2))
+    warps = b * triton.cdiv(p, bn)
+    chunk, chunks = _cut(l, warps)
+    shapes = (b, chunks if chunks > 1 else 0, s), (b, s), (b * chunks if states[0] is not None else 0, s)
+    left, last, parts = (torch.empty(shape, dtype=torch.float32, device=v.device) for shape in shapes)
+    ends, sums = (_words(t) if t.numel() else None for t in (left, parts))
+    given = _words(lam), _words(v), ends, _words(start[0]), start[1]
+    found = _words(made), _words(last), _words(states[0]), _words(states[1]) if sums is not None else None, sums
+    widths = made.shape[-1] // 2, 0 if states[0] is None else states[0].shape[-1] // 2
     with on_device(v):
-        if ends is not None:
-            ends_kernel[grid](lam, v, ends, l, p, stretches, tiles, BACK=back, **sizes)
-        states_kernel[grid](
-            lam, v, ends, start, out, h, h0, parts, l, p, stretches, tiles, BACK=back,
-            BE=max(16, triton.next_power_of_2(stretches)), LOG=TILE.bit_length() - 1, **sizes,
-        )  # fmt: skip
-    return out, None if parts is None else parts.sum(0).view(p, 2)
+        for find in (True, False) if chunks > 1 else (False,):
+            scan_kernel[(warps * chunks,)](
+                *given, *((None,) * 5 if find else found), l, p, *widths, chunk, chunks, 1,
+                BACK=back, DELAYED=delayed, FIND=find, LOG=chunk.bit_length() - 1 if chunks > 1 else 0, JOINED=JOINED,
+                BT=TILE, BN=bn, STAGES=STAGES, num_warps=1,
+            )  # fmt: skip
+    return made, last, None if sums is None else sum_rows(parts).view(p, 2)
 
 
-@triton.jit
-def _steps(first, l, TILE: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Steps of a tile in the order in which the scan meets them, and which of them there are."""
-    place = first + tl.arange(0, TILE)
-    if BACK:
-        return l - 1 - place, place < l
-    else:
-        return place, place < l
+def _cut(l: int, warps: int) -> tuple[int, int]:
+    """Steps of a chunk, a power of two, and how many there are; (l, 1) where sequences stay whole."""
+    wanted = max(SHORTEST, triton.cdiv(l * warps, WANTED), triton.cdiv(l, MOST))
+    chunk = triton.next_power_of_2(wanted)
+    return (l, 1) if warps >= ENOUGH or chunk >= l else (chunk, triton.cdiv(l, chunk))
 
 
-@triton.jit
-def _walk(V, lr, li, hr, hi, t, there, row, l, p, j, live, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The states after each step of a tile that is entered with h, and the last of them."""
-    mask = there[:, None] & live[None, :]
-    at = (row * l + t)[:, None] * (2 * p) + 2 * j[None, :]
-    xr = tl.load(V + at, mask=mask, other=0.0).to(tl.float32)
-    xi = tl.load(V + at + 1, mask=mask, other=0.0).to(tl.float32)
-    ar, ai = tl.where(there[:, None], lr[None, :], 1.0), tl.where(there[:, None], li[None, :], 0.0)
-    first = (tl.arange(0, TILE) == 0)[:, None]
-    xr = tl.where(first, xr + ar * hr[None, :] - ai * hi[None, :], xr)
-    xi = tl.where(first, xi + ar * hi[None, :] + ai * hr[None, :], xi)
-    _, _, yr, yi = tl.associative_scan((ar, ai, xr, xi), 0, join_complex)
-    last = (tl.arange(0, TILE) == TILE - 1)[:, None]
-    return yr, yi, tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0), at, mask
-
-
-@triton.jit
-def _multiplier(LAM, j, live, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
-    lr = tl.load(LAM + 2 * j, mask=live, other=0.0)
-    li = tl.load(LAM + 2 * j + 1, mask=live, other=0.0)
-    if BACK:
-        li = -li
-    return lr, li
+def _words(x: Tensor | None) -> Any:
+    """Memory as the kernel takes it: two neighbouring numbers are one word."""
+    if x is None:
+        return None
+    x = x.contiguous()
+    x = x if x.data_ptr() % 8 == 0 else x.clone()
+    return x.view(torch.int32 if x.dtype == torch.bfloat16 else torch.int64)
 
 
 @Quick
-@triton.jit
-def ends_kernel(  # type: ignore[no-untyped-def]
-    LAM, V, ENDS, l, p, stretches, tiles, BACK: tl.constexpr, TILE: tl.constexpr, BN: tl.constexpr
-):
-    """ENDS (b, stretches, 2p): the state after each stretch from rest; V (b, l, 2p)."""
-    row, k = (tl.program_id(0) // stretches).to(tl.int64), tl.program_id(0) % stretches
-    j = tl.program_id(1) * BN + tl.arange(0, BN)
+@triton.jit(do_not_specialize=["unit"])
+def scan_kernel(  # type: ignore[no-untyped-def]
+    LAM, V, ENDS, START, LENGTHS, OUT, END, H, H0, PARTS, l, p, wide, width, chunk, chunks, unit,
+    BACK: tl.constexpr, DELAYED: tl.constexpr, FIND: tl.constexpr, LOG: tl.constexpr, JOINED: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """OUT (b, l, wide) the states in words; FIND: only ENDS (b, chunks, p), what a chunk leaves from rest.
+
+    START (b, p) is h0, and with BACK the slope of the state at each sequence's end. END (b, p): the last state, with
+    BACK that of step 0. PARTS (b chunks, p) of ∂lam, where H (b, l, width) are the forward pass's states. DELAYED: OUT
+    and H have the state before each step, and with BACK V the slopes of those. chunk is 2^LOG where there are several.
+
+    `unit` is 1, which the compiler must not know: each thread then has all the steps of its own recurrence, and none
+    needs an exchange between threads (`linear_scan.triton_kernels`).
+    """
+    blocks = tl.cdiv(p, BN)
+    pid = tl.program_id(0)
+    j0 = (pid % blocks) * BN
+    lane = tl.arange(0, BN)
+    j = j0 + lane
+    c, row = (pid // blocks) % chunks, (pid // (blocks * chunks)).to(tl.int64)
     live = j < p
-    lr, li = _multiplier(LAM, j, live, BACK)
+    inside = live[:, None]
+    lr, li = load_words(LAM + j, live)
+    if BACK:
+        li = -li
+    last = l - 1
+    if LENGTHS is not None:
+        last = tl.load(LENGTHS + row).to(tl.int32) - 1
     hr, hi = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    for tile in range(tiles):
-        t, there = _steps((k * tiles + tile) * TILE, l, TILE, BACK)
-        _, _, hr, hi, _, _ = _walk(V, lr, li, hr, hi, t, there, row, l, p, j, live, TILE)
-    at = (row * stretches + k) * (2 * p) + 2 * j
-    tl.store(ENDS + at, hr, mask=live)
-    tl.store(ENDS + at + 1, hi, mask=live)
+    if START is not None:
+        xr, xi = load_words(START + row * p + j, live)
+        if not BACK and not FIND:
+            hr, hi = xr, xi
+    if ENDS is not None and not FIND:
+        hr, hi = _enter(ENDS + row * chunks * p + j0, hr, hi, lr, li, c, p, unit, inside, LOG, JOINED, BN)
+    WAY: tl.constexpr = -1 if BACK else 1
+    LATE: tl.constexpr = 1 if DELAYED and BACK else 0  # from a step to where V has its slope
+    NEXT: tl.constexpr = 1 if DELAYED and not BACK else 0  # and to where OUT has the state after it
+    i = tl.arange(0, BT)
+    across = (lane * unit)[:, None]
+    read = across + i[None, :] * (WAY * p)  # (BN, BT)
+    V += row * l * p + j0
+    if not FIND:
+        write = across + i[None, :] * (WAY * wide)
+        OUT += row * l * wide + j0
+        if NEXT == 1:
+            store_words(OUT + lane, hr, hi, live & (c == 0))
+    if PARTS is not None:
+        beside = across + i[None, :] * (WAY * width)
+        H += row * l * width + j0
+        sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+        if H0 is not None:
+            br, bi = load_words(H0 + row * p + j, live)
+    for k in tl.range(0, tl.cdiv(tl.minimum(chunk, l - c * chunk), BT), num_stages=STAGES):
+        t0 = l - 1 - c * chunk - k * BT if BACK else c * chunk + k * BT
+        t = (t0 + WAY * i)[None, :]
+        there = (t >= 0) & (t < l)
+        base = t0.to(tl.int64)
+        vr, vi = load_words(V + (base + LATE) * p + read, there & (t + LATE < l) & inside)
+        if START is not None and BACK:
+            vr += tl.where(t == last, xr[:, None], 0.0)
+            vi += tl.where(t == last, xi[:, None], 0.0)
+        ar = tl.where(there & inside, lr[:, None], 1.0)  # after the last step the state stays
+        ai = tl.where(there & inside, li[:, None], 0.0)
+        yr, yi, hr, hi = _walk(ar, ai, vr, vi, hr, hi, BT)
+        if not FIND:
+            store_words(OUT + (base + NEXT) * wide + write, yr, yi, there & (t + NEXT < l) & inside)
+            if LENGTHS is not None and not BACK:
+                store_words(END + (row * p + j)[:, None] + t * 0, yr, yi, (t == last) & inside)
+        if PARTS is not None:
+            if DELAYED:
+                gr, gi = load_words(H + base * width + beside, there & inside)
+            else:
+                gr, gi = load_words(H + (base - 1) * width + beside, there & (t > 0) & inside)
+                if H0 is not None:
+                    gr = tl.where(t == 0, br[:, None], gr)
+                    gi = tl.where(t == 0, bi[:, None], gi)
+            sr += tl.sum(yr * gr + yi * gi, 1)
+            si += tl.sum(yi * gr - yr * gi, 1)
+    here = (row * chunks + c) * p + j
+    if FIND:
+        store_words(ENDS + here, hr, hi, live)
+    elif LENGTHS is None or BACK:
+        store_words(END + row * p + j, hr, hi, live & (c == chunks - 1))
+    if PARTS is not None:
+        store_words(PARTS + here, sr, si, live)
 
 
 @triton.jit
-def _power(lr, li, tiles, LOG: tl.constexpr):  # type: ignore[no-untyped-def]
-    """lam^(tiles 2^LOG)."""
-    for _ in tl.static_range(LOG):
-        lr, li = lr * lr - li * li, 2.0 * lr * li
-    pr, pi = lr * 0.0 + 1.0, lr * 0.0
-    for _ in range(tiles):
-        pr, pi = pr * lr - pi * li, pr * li + pi * lr
-    return pr, pi
+def _walk(ar, ai, vr, vi, hr, hi, BT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The states after each step of a tile (BN, BT) that h (BN,) enters, and the last of them."""
+    i = tl.arange(0, BT)[None, :]
+    _, _, yr, yi = scan_tile(ar, ai, vr, vi, hr, hi, i == 0, True, False, False)
+    return yr, yi, at_end(yr, i == BT - 1), at_end(yi, i == BT - 1)
 
 
 @triton.jit
 def _enter(  # type: ignore[no-untyped-def]
-    ENDS, hr, hi, lr, li, row, k, p, stretches, tiles, j, live, BE: tl.constexpr, LOG: tl.constexpr
+    ENDS, hr, hi, lr, li, c, p, unit, inside, LOG: tl.constexpr, JOINED: tl.constexpr, BN: tl.constexpr
 ):
-    """The state that enters stretch k, from what entered the first."""
-    q = tl.arange(0, BE)
-    before = (q < k)[:, None]
-    at = ((row * stretches + q)[:, None]) * (2 * p) + 2 * j[None, :]
-    er = tl.load(ENDS + at, mask=before & live[None, :], other=0.0)
-    ei = tl.load(ENDS + at + 1, mask=before & live[None, :], other=0.0)
-    wr, wi = _power(lr, li, tiles, LOG)
-    ar, ai = tl.where(before, wr[None, :], 1.0), tl.where(before, wi[None, :], 0.0)
-    first, last = (q == 0)[:, None], (q == BE - 1)[:, None]
-    er = tl.where(first, er + ar * hr[None, :] - ai * hi[None, :], er)
-    ei = tl.where(first, ei + ar * hi[None, :] + ai * hr[None, :], ei)
-    _, _, yr, yi = tl.associative_scan((ar, ai, er, ei), 0, join_complex)
-    return tl.sum(tl.where(last, yr, 0.0), 0), tl.sum(tl.where(last, yi, 0.0), 0)
-
-
-@Quick
-@triton.jit
-def states_kernel(  # type: ignore[no-untyped-def]
-    LAM, V, ENDS, START, OUT, H, H0, PARTS, l, p, stretches, tiles,
-    BACK: tl.constexpr, BE: tl.constexpr, LOG: tl.constexpr, TILE: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """OUT (b, l, 2p), the states; with BACK and H, the states of the forward pass, PARTS (b stretches, 2p) of ∂lam."""
-    row, k = (tl.program_id(0) // stretches).to(tl.int64), tl.program_id(0) % stretches
-    j = tl.program_id(1) * BN + tl.arange(0, BN)
-    live = j < p
-    lr, li = _multiplier(LAM, j, live, BACK)
-    hr, hi = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    if START is not None:
-        hr = tl.load(START + row * (2 * p) + 2 * j, mask=live, other=0.0)
-        hi = tl.load(START + row * (2 * p) + 2 * j + 1, mask=live, other=0.0)
-    if ENDS is not None:  # a scan with lam^(steps of a stretch)
-        hr, hi = _enter(ENDS, hr, hi, lr, li, row, k, p, stretches, tiles, j, live, BE, LOG)
-    sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    for tile in range(tiles):
-        t, there = _steps((k * tiles + tile) * TILE, l, TILE, BACK)
-        yr, yi, hr, hi, at, mask = _walk(V, lr, li, hr, hi, t, there, row, l, p, j, live, TILE)
-        tl.store(OUT + at, yr.to(OUT.dtype.element_ty), mask=mask)
-        tl.store(OUT + at + 1, yi.to(OUT.dtype.element_ty), mask=mask)
-        if H is not None:
-            earlier = mask & (t > 0)[:, None]
-            gr = tl.load(H + at - 2 * p, mask=earlier, other=0.0)
-            gi = tl.load(H + at - 2 * p + 1, mask=earlier, other=0.0)
-            if H0 is not None:
-                start = (row * (2 * p) + 2 * j)[None, :]
-                none = mask & (t == 0)[:, None]
-                gr += tl.load(H0 + start + (t * 0)[:, None], mask=none, other=0.0)
-                gi += tl.load(H0 + start + 1 + (t * 0)[:, None], mask=none, other=0.0)
-            sr += tl.sum(tl.where(mask, yr * gr + yi * gi, 0.0), 0)
-            si += tl.sum(tl.where(mask, yi * gr - yr * gi, 0.0), 0)
-    if PARTS is not None:
-        at = tl.program_id(0).to(tl.int64) * (2 * p) + 2 * j
-        tl.store(PARTS + at, sr, mask=live)
-        tl.store(PARTS + at + 1, si, mask=live)
+    """The state that enters chunk c, from what entered the first and what those before c left."""
+    for _squared in tl.static_range(LOG):
+        lr, li = lr * lr - li * li, 2.0 * lr * li
+    m = tl.arange(0, JOINED)
+    at = (tl.arange(0, BN) * unit)[:, None] + m[None, :] * p
+    for k in tl.range(0, tl.cdiv(c, JOINED), num_stages=3):
+        held = (k * JOINED + m < c)[None, :] & inside
+        er, ei = load_words(ENDS + k * JOINED * p + at, held)
+        ar, ai = tl.where(held, lr[:, None], 1.0), tl.where(held, li[:, None], 0.0)
+        _, _, hr, hi = _walk(ar, ai, er, ei, hr, hi, JOINED)
+    return hr, hi

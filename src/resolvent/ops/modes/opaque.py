@@ -3,12 +3,14 @@
 The function consists of torch's operations, some hundred for S4. Traced, it is one opaque node each way, so that
 graphs stay small; on a CPU its own graph is kept for the way back (`ops.kept`). On a GPU its calls take the host longer
 than the device needs for them, so that what comes in the same shapes for the second time is recorded as a CUDA graph
-(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more.
+(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more. Where there are
+kernels for both ways (`kernels`), those run in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from resolvent.ops import kept
 from resolvent.ops.library import one_by_one, recording
 from resolvent.ops.step import recorded
+from resolvent.runtime.dispatch import choose, nothing, triton_or
 from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
 
 Parameters = Sequence[Tensor]
@@ -25,11 +28,39 @@ Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
 
 
 class Opaque:
-    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined."""
+    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined.
 
-    def __init__(self, name: str, make: Make, shapes: Shapes) -> None:
-        self.make, self.shapes, self.known = make, shapes, dict[Any, Any]()
+    `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
+    with parameters of the shapes `given` and with `options`.
+    """
+
+    def __init__(
+        self, name: str, make: Make, shapes: Shapes, load: Any = None, given: Any = (), options: Sequence[str] = ()
+    ) -> None:
+        self.make, self.shapes, self.known, self.name = make, shapes, dict[Any, Any](), name
         self._operator = _operator(name, self)
+        self._given, self._options = given, options
+        self._candidates = () if load is None else triton_or(nothing, load, self.agrees)
+
+    def kernels(self, like: Tensor) -> Any:
+        """Those of a GPU, or None."""
+        if not self._candidates or not like.is_cuda:
+            return None
+        found: Any = choose(self.name, self._candidates, like.device, like.dtype)
+        return None if found is nothing else found
+
+    def agrees(self, kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether they give the tables of `make` and their gradients."""
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for option in self._options:
+            own = [_wave(s, device, dtype).sub(1).requires_grad_() for s in self._given]
+            with as_run(), recording():
+                made = self.make(own, option, 0, False)
+            g = [_wave(t.shape, device, dtype) for t in made]
+            pairs += zip(kernels.tables(own, option), made, strict=True)
+            slopes = _differentiate(own, made, g, list(range(len(g))), False)
+            pairs += zip(kernels.slopes(own, g, option), slopes, strict=True)
+        return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.detach().abs().max() + 1)) for x, y in pairs)
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The tables as one node of a graph."""
@@ -42,13 +73,16 @@ class Opaque:
         Where a pass around this is recorded, by its calls themselves: its graph keeps what the gradients need, and none
         of them takes the host's time any more.
         """
-        if recorded._recording:
+        if recorded._recording and self.kernels(parameters[0]) is None:
             with as_run():
                 return [t.contiguous() for t in self.make(parameters, option, T, delay)]
         return list(_Opaque.apply(self, option, T, delay, *parameters))
 
     def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """Without a graph."""
+        kernels = self.kernels(parameters[0])
+        if kernels is not None:
+            return list(kernels.tables(parameters, option))
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
@@ -67,6 +101,9 @@ class Opaque:
         self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
     ) -> list[Tensor]:
         """The parameters' gradients from those of the tables, without a graph of their own."""
+        kernels = self.kernels(parameters[0])
+        if kernels is not None:
+            return list(kernels.slopes(parameters, g, option))
         asked = [i for i, t in enumerate(g) if t is not None]
         count = len(parameters)
 
@@ -83,6 +120,10 @@ class Opaque:
         own = [t.detach() for t in given]
         found = recorded.rerun(self.known, name, run, own)
         return run(own, None) if found is None else found
+
+
+def _wave(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.sin(torch.arange(prod(shape), device=device, dtype=dtype) ** 1.5).view(*shape)
 
 
 def _separate(tensors: list[Tensor]) -> list[Tensor]:

@@ -24,7 +24,7 @@ S4D, DSS, EMA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def _times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
+def times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
     return ar * br - ai * bi, ar * bi + ai * br
 
 
@@ -40,18 +40,18 @@ def _moves(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _growth(zr, zi):  # type: ignore[no-untyped-def]
+def growth(zr, zi):  # type: ignore[no-untyped-def]
     """f(z) = (e^z - 1)/z and f'(z) = (1 + (z - 1) f)/z."""
     size = zr * zr + zi * zi
     near = size < SMALL * SMALL
     er, ei = tl.exp(zr) * tl.cos(zi), tl.exp(zr) * tl.sin(zi)
     safe = tl.where(near, 1.0, size)
-    fr, fi = _times(er - 1.0, ei, zr / safe, -zi / safe)
-    tr, ti = _times(zr - 1.0, zi, fr, fi)
-    sr, si = _times(tr + 1.0, ti, zr / safe, -zi / safe)
-    z2r, z2i = _times(zr, zi, zr, zi)
-    z3r, z3i = _times(z2r, z2i, zr, zi)
-    z4r, z4i = _times(z2r, z2i, z2r, z2i)
+    fr, fi = times(er - 1.0, ei, zr / safe, -zi / safe)
+    tr, ti = times(zr - 1.0, zi, fr, fi)
+    sr, si = times(tr + 1.0, ti, zr / safe, -zi / safe)
+    z2r, z2i = times(zr, zi, zr, zi)
+    z3r, z3i = times(z2r, z2i, zr, zi)
+    z4r, z4i = times(z2r, z2i, z2r, z2i)
     fr = tl.where(near, 1.0 + zr / 2 + z2r / 6 + z3r / 24 + z4r / 120, fr)
     fi = tl.where(near, zi / 2 + z2i / 6 + z3i / 24 + z4i / 120, fi)
     sr = tl.where(near, 0.5 + zr / 3 + z2r / 8 + z3r / 30 + z4r / 144, sr)
@@ -86,15 +86,15 @@ def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.const
             _clamp_exp(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
         )
         zr, zi = first * re, last * im
-        fr, fi, _, _ = _growth(zr, zi)
+        fr, fi, _, _ = growth(zr, zi)
         ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)
         if KIND == DSS:  # w = W f(z) z / lam
             size = re * re + im * im
-            br, bi = _times(zr, zi, re / size, -im / size)
+            br, bi = times(zr, zi, re / size, -im / size)
         else:  # w = 2 C B f(z) dt
             br, bi = 2 * first * _load(P4, 2 * at, live), 2 * first * _load(P4, 2 * at + 1, live)
-        wr, wi = _times(ar, ai, br, bi)
-        wr, wi = _times(wr, wi, fr, fi)
+        wr, wi = times(ar, ai, br, bi)
+        wr, wi = times(wr, wi, fr, fi)
         return zr, zi, wr, wi
 
 
@@ -112,7 +112,7 @@ def _power(zr, zi, k):  # type: ignore[no-untyped-def]
 def _powers(zr, zi, first, fr, fi):  # type: ignore[no-untyped-def]
     """exp(k z), (rows, BN), for rows from `first` on: one exponential for all, times the first rows' f."""
     br, bi = _power(zr, zi, tl.zeros((1,), tl.int32) + first)
-    return _times(br, bi, fr, fi)
+    return times(br, bi, fr, fi)
 
 
 @Quick
@@ -140,7 +140,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
         number = j[None, :] * S
         at = (c * T + k)[:, None] * out + number
         qr, qi = _powers(zr, zi, first, fr, fi)
-        pr, pi = _times(qr, qi, ur, ui)
+        pr, pi = times(qr, qi, ur, ui)
         if POWERS is not None:
             own = (c * T + k)[:, None] * n * S + number
             tl.store(POWERS + own, pr, mask=there)
@@ -148,14 +148,14 @@ def tables_kernel(  # type: ignore[no-untyped-def]
                 tl.store(POWERS + own + 1, pi, mask=there)
         back = (c * T + T - 1 - k)[:, None] * into + number
         tl.store(M_IN + back, qr.to(M_IN.dtype.element_ty), mask=there)
-        vr, vi = _times(wr[None, :], wi[None, :], qr, qi)  # w lam^k
+        vr, vi = times(wr[None, :], wi[None, :], qr, qi)  # w lam^k
         if DELAY:
             tl.store(M_OUT + at, vr.to(M_OUT.dtype.element_ty), mask=there)
             lr, li = _power(zr, zi, k - 1)
-            kr, _ = _times(wr[None, :], wi[None, :], lr, li)
+            kr, _ = times(wr[None, :], wi[None, :], lr, li)
             kernel = tl.where(k > 0, tl.sum(tl.where(live[None, :], kr, 0.0), 1), 0.0)
         else:
-            nr, ni = _times(wr[None, :], wi[None, :], pr, pi)
+            nr, ni = times(wr[None, :], wi[None, :], pr, pi)
             tl.store(M_OUT + at, nr.to(M_OUT.dtype.element_ty), mask=there)
             kernel = tl.sum(tl.where(live[None, :], vr, 0.0), 1)
             if D is not None:
@@ -232,7 +232,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
         number = j[None, :] * S
         lower = k.to(tl.float32)[:, None]  # the exponent k
         qr, qi = _powers(hr, zi, first, fr, fi)
-        pr, pi = _times(qr, qi, ur, ui)
+        pr, pi = times(qr, qi, ur, ui)
         if G_TOEPLITZ is not None:
             i, lag = column[None, :], k[:, None]
             along = tl.load(G_TOEPLITZ + c * each + i * row + i + lag, mask=i + lag < T, other=0.0)
@@ -309,7 +309,7 @@ def response_kernel(  # type: ignore[no-untyped-def]
     zr = tl.minimum(zr, LARGEST)
     fr, fi = _power(zr, zi, tl.arange(0, ROWS))
     qr, qi = _powers(zr, zi, first, fr, fi)
-    vr, _ = _times(wr.to(tl.float32)[None, :], wi.to(tl.float32)[None, :], qr, qi)
+    vr, _ = times(wr.to(tl.float32)[None, :], wi.to(tl.float32)[None, :], qr, qi)
     kernel = tl.sum(tl.where((j < n)[None, :], vr, 0.0), 1)
     if D is not None:
         kernel += tl.where(k == 0, tl.load(D + c), 0.0)
@@ -371,17 +371,17 @@ def _hand_on(  # type: ignore[no-untyped-def]
         re = -_clamp_exp(decay)
         log_first, log_last = tl.load(P2 + c * STEPS).to(tl.float64), tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)
         first, last = _clamp_exp(log_first), _clamp_exp(log_last)
-        fr, fi, dr, di = _growth(zr, zi)
+        fr, fi, dr, di = growth(zr, zi)
         ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)  # W or B
         if KIND == DSS:
             size = re * re + im * im
-            br, bi = _times(zr, zi, re / size, -im / size)
+            br, bi = times(zr, zi, re / size, -im / size)
         else:
             br, bi = 2 * first * _load(P4, 2 * at, live), 2 * first * _load(P4, 2 * at + 1, live)
         # w = a b f(z)
-        abr, abi = _times(ar, ai, br, bi)
-        afr, afi = _times(ar, ai, fr, fi)
-        bfr, bfi = _times(br, bi, fr, fi)
+        abr, abi = times(ar, ai, br, bi)
+        afr, afi = times(ar, ai, fr, fi)
+        bfr, bfi = times(br, bi, fr, fi)
         gar, gai = _against(bfr, bfi, gwr, gwi)
         gbr, gbi = _against(afr, afi, gwr, gwi)
         gfr, gfi = _against(abr, abi, gwr, gwi)
