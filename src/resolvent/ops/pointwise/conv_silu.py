@@ -19,7 +19,6 @@ from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
-
 MANY = 8  # taps that a thread has registers for
 
 

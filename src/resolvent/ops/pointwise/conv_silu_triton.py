@@ -6,6 +6,7 @@ gradients) leave one row per program, so that adding them up gives the same bits
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 

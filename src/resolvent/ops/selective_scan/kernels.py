@@ -5,7 +5,8 @@ any mixture of float32 and half types:
     forward(x, reverse, save, reset) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
     backward(x, saved, gy, gh, reverse, reset) -> one gradient per input
 One that says `as_given` also takes a bias, the dtype of y and a place for the gate's gradient, as `forward` and
-`backward` below. `saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
+`backward` below. `saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty
+unless `save`.
 `reset` (b, l), or None, says before which steps the state is forgotten.
 """
 

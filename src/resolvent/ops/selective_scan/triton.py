@@ -307,8 +307,8 @@ def _gradients(
             *x[:5], either(x.D, x.u), z, either(bias, x.u), gy, after, saved, scratch,
             gu, gdt, gA, gB, gC, *sums, either(gz, gu), gh0, _words(marks, T.value), *strides,
             l, d, n, b, chunks(l), cut.segments, cut.length,
-            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, RAW=bias is not None, PACKED=marks is not None,
-            NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, RAW=bias is not None,
+            PACKED=marks is not None, NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
         )  # fmt: skip
     gD, gbias = sums.sum((1, 2)) if bias is not None or x.D is not None else sums[:, 0, 0]
     found = (

@@ -207,8 +207,8 @@ def backward_kernel(
     SLOTS: tl.constexpr,
 ) -> None:
     """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
-    each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b. PACKED: `marks`
-    are those of the forward pass. RAW: the step is softplus(dt + bias), and gdt the gradient of that dt.
+    each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
+    PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias), gdt the gradient of that dt.
 
     scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
     last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.

@@ -26,7 +26,8 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 def softplus(x: tl.tensor) -> tl.tensor:
     """log(1 + exp(x)), to single precision at any size: log(1 + e) = 2 artanh(e / (2 + e)), by its series."""
     e = tl.exp2(-tl.abs(x) * LOG2E)
-    s = e / (2.0 + e)  # at most 1/3
+    root = tl.rsqrt(2.0 + e)
+    s = e * root * root  # e / (2 + e), at most 1/3
     q = s * s
     series = 1.0 + q * (0.33333333 + q * (0.2 + q * (0.14285714 + q * (0.11111111 + q * 0.090909091))))
     return tl.maximum(x, 0.0) + 2.0 * s * series
