@@ -20,7 +20,7 @@ from resolvent.runtime.launch import Quick, on_device
 
 STEPS, CHANNELS = 32, 128  # of a walk, and of a warp's channels side by side
 WALKS = 4  # of a program, one after the other in time, a warp each
-ROWS = 4  # loaded at a time
+ROWS = 4  # loaded at a time, or all that the taps look back on
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -59,7 +59,15 @@ def _grid(x: Tensor) -> tuple[int, int, int]:
 
 
 def _tile(weight: Tensor) -> dict[str, int]:
-    return {"W": weight.shape[1], "N": STEPS, "R": ROWS, "G": WALKS, "BE": CHANNELS, "num_warps": WALKS}
+    w = weight.shape[1]
+    return {
+        "W": w,
+        "N": STEPS,
+        "R": ROWS if w <= ROWS + 1 else 2 * ROWS,
+        "G": WALKS,
+        "BE": CHANNELS,
+        "num_warps": WALKS,
+    }
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -75,9 +83,9 @@ def _load(X, step, t, c, l, e):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _save(Y, step, y, t, first, c, l, e):  # type: ignore[no-untyped-def]
-    inside = ((t >= first) & (t < l))[:, None] & (c < e)[None, :]
-    tl.store(Y + (t[:, None] * step + c[None, :]), y.to(Y.dtype.element_ty), mask=inside)
+def _save(Y, step, y, t, inside, c, e):  # type: ignore[no-untyped-def]
+    at = Y + (t[:, None] * step + c[None, :])
+    tl.store(at, y.to(Y.dtype.element_ty), mask=inside[:, None] & (c < e)[None, :])
 
 
 @triton.jit
@@ -117,7 +125,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         for q in tl.static_range(R):
             seen = seen + (fresh[q],)
             a = _blend(seen, taps, tl.zeros((G, BE), tl.float32) + bias, W, False)
-            _save(Y, e, a * sigmoid(a), t + i + q, 0, c, l, e)
+            _save(Y, e, a * sigmoid(a), t + i + q, t + i + q < l, c, e)
             seen = seen[1:]
 
 
@@ -129,7 +137,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """D is ∂y; SUMS (b programs, W + 1, e): the taps' gradients and the bias's.
 
-    ∂x at a step is known W - 1 steps later: a walk goes so far beyond its end, and leaves out what lies before it.
+    ∂x at a step is known W - 1 steps later: a walk goes on for R steps, and leaves out what is another's.
     """
     t = (tl.program_id(0) * G + tl.arange(0, G)) * N
     c = tl.program_id(1) * BE + tl.arange(0, BE)
@@ -139,35 +147,27 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     seen, taps, bias = _start(X, WEIGHT, BIAS, step, t, c, l, e, W)
     zero = tl.zeros((G, BE), tl.float32)
     slopes, sums = (zero,) * (W - 1), (zero,) * (W + 1)
-    for i in range(0, N, R):
+    for i in range(0, N + R, R):
         fresh, given = (), ()
         for q in tl.static_range(R):
             fresh = fresh + (_load(X, step, t + i + q, c, l, e),)
             given = given + (_load(D, e, t + i + q, c, l, e),)
         for q in tl.static_range(R):
             seen = seen + (fresh[q],)
-            slope = given[q] * _silu_slope(_blend(seen, taps, zero + bias, W, False))
+            a = _blend(seen, taps, zero + bias, W, False)
+            share = sigmoid(a)
+            slope = given[q] * (share * (1.0 + a * (1.0 - share)))
+            slopes = slopes + (slope,)
             if LEARN:
+                slope = tl.where(i < N, slope, 0.0)
                 more = ()
                 for j in tl.static_range(W):
                     more = more + (sums[j] + slope * seen[j],)
                 sums = more + (sums[W] + slope,)
-            slopes = slopes + (slope,)
-            _save(GX, into, _blend(slopes, taps, zero, W, True), t + i + q - (W - 1), t, c, l, e)
+            s = t + i + q - (W - 1)
+            _save(GX, into, _blend(slopes, taps, zero, W, True), s, (s >= t) & (s < t + N) & (s < l), c, e)
             seen, slopes = seen[1:], slopes[1:]
-    for q in tl.static_range(W - 1):
-        seen = seen + (_load(X, step, t + N + q, c, l, e),)
-        slope = _load(D, e, t + N + q, c, l, e) * _silu_slope(_blend(seen, taps, zero + bias, W, False))
-        slopes = slopes + (slope,)
-        _save(GX, into, _blend(slopes, taps, zero, W, True), t + N + q - (W - 1), t, c, l, e)
-        seen, slopes = seen[1:], slopes[1:]
     if LEARN:
         place = SUMS + (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * (W + 1) * e + c
         for j in tl.static_range(W + 1):
             tl.store(place + j * e, tl.sum(sums[j], 0), mask=c < e)
-
-
-@triton.jit
-def _silu_slope(a):  # type: ignore[no-untyped-def]
-    share = sigmoid(a)
-    return share * (1.0 + a * (1.0 - share))

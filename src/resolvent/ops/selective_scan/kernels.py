@@ -26,13 +26,9 @@ FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
 
 
 def forward(
-    x: Inputs,
-    reverse: bool,
-    save: bool,
-    reset: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None, bias: Tensor | None = None,
     into: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y in the dtype `into`, else that of u; the last state and the saved states in the accumulator's.
 
     With a bias (d,) the steps are softplus(dt + bias), found inside of kernels that can.
@@ -55,15 +51,9 @@ def _as_given(kernel: Callable[..., Any]) -> bool:
 
 
 def backward(
-    x: Inputs,
-    saved: Tensor,
-    gy: Tensor | None,
-    gh: Tensor | None,
-    reverse: bool,
-    reset: Tensor | None = None,
-    bias: Tensor | None = None,
-    gz: Tensor | None = None,
-) -> list[Tensor | None]:
+    x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None,
+    bias: Tensor | None = None, gz: Tensor | None = None,
+) -> list[Tensor | None]:  # fmt: skip
     """Gradients of every input and, where there is one, of the bias, each in its dtype, that of z in `gz` if given.
 
     None stands for an upstream gradient of zeros.

@@ -20,13 +20,8 @@ from resolvent.ops.pointwise.conv_silu import conv_silu, conv_silu_gradients, pl
 from resolvent.ops.selective_scan import kernels as run
 from resolvent.ops.selective_scan.inputs import Inputs
 from resolvent.ops.selective_scan.operation import selective_scan
-from resolvent.runtime.transforms import (
-    by_graph_only,
-    gradients_by_graph,
-    is_traced,
-    is_untransformed,
-    outside_autocast,
-)
+from resolvent.runtime import transforms
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 
 class Given(NamedTuple):
@@ -49,7 +44,7 @@ class Given(NamedTuple):
 
 def selected_scan(given: Given, into: torch.dtype, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """y (b, l, d) in the dtype `into` and the last state (b, d, n); where `padding` (b, l, 1) the state is held."""
-    if not is_untransformed() or is_traced(given.x):
+    if not transforms.is_untransformed() or transforms.is_traced(given.x):
         return _plain(given, into, padding)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
         found: tuple[Tensor, Tensor] = _Selected.apply(into, padding, *given)
@@ -129,21 +124,16 @@ def _gradients(
     both = None if given.taps is None else torch.empty_like(given.x, memory_format=torch.contiguous_format)
     of_h, of_z = (None, None) if both is None else both.chunk(2, -1)
     x = _inputs(given, u, z, mixed, padding)
-    gu, raw, gA, gB, gC, gD, gz, gh0, gbias = run.backward(x, saved, *g, False, None, given.dt_bias, of_z)
-    assert gu is not None
-    assert raw is not None
-    assert gB is not None
-    assert gC is not None
+    found: list[Any] = run.backward(x, saved, *g, False, None, given.dt_bias, of_z)
+    gu, raw, gA, gB, gC, gD, gz, gh0, gbias = found
     steps, wide = raw.flatten(0, 1), u.flatten(0, 1)  # (b l, d)
     of_mixed = torch.cat([steps @ given.dt_proj, gB.flatten(0, 1), gC.flatten(0, 1)], -1)  # (b l, r + 2n)
-    gx: Tensor | None = gu.flatten(0, 1).addmm_(of_mixed, given.x_proj).view_as(u)
-    learnt = (
-        of_mixed.mT @ wide if needs[4] else None,
-        steps.mT @ mixed.flatten(0, 1)[:, : given.dt_proj.shape[1]] if needs[5] else None,
-    )
+    gx = gu.flatten(0, 1).addmm_(of_mixed, given.x_proj).view_as(u)
+    of_x_proj = of_mixed.mT @ wide if needs[4] else None
+    of_dt_proj = steps.mT @ _split(given, mixed)[0].flatten(0, 1) if needs[5] else None
     of_taps: list[Tensor | None] = [None, None]
-    if given.taps is not None and given.tap_bias is not None and gx is not None:
+    if given.taps is not None and given.tap_bias is not None:
         h = given.x.chunk(2, -1)[0]
         _, *of_taps = conv_silu_gradients(gx, (h, given.taps, given.tap_bias), (True, *needs[2:4]), of_h)
         gx, gz = both, None
-    return gx, gz, *of_taps, *learnt, gbias, gA, gD, gh0
+    return gx, gz, *of_taps, of_x_proj, of_dt_proj, gbias, gA, gD, gh0

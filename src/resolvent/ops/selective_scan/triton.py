@@ -44,13 +44,9 @@ class Cut(NamedTuple):
 
 
 def forward(
-    x: Inputs,
-    reverse: bool,
-    save: bool,
-    reset: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None, bias: Tensor | None = None,
     into: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y (b, l, d) in the dtype `into`, else that of u, the last state (b, d, n) and the states before each chunk
     (b, chunks, n, d). With a bias (d,) the steps are softplus(dt + bias).
 
@@ -86,15 +82,9 @@ def _forward(
 
 
 def backward(
-    x: Inputs,
-    saved: Tensor,
-    gy: Tensor,
-    gh: Tensor,
-    reverse: bool,
-    reset: Tensor | None = None,
-    bias: Tensor | None = None,
-    gz: Tensor | None = None,
-) -> tuple[Tensor | None, ...]:
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None,
+    bias: Tensor | None = None, gz: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of every input, each in its dtype, from those of y and of the last state; with a bias also its own.
 
     That of z is written into `gz` where it is given, steps at one distance and channels side by side.
@@ -109,15 +99,9 @@ def backward(
 
 
 def _backward(
-    x: Inputs,
-    saved: Tensor,
-    gy: Tensor,
-    gh: Tensor,
-    reverse: bool,
-    reset: Tensor | None,
-    bias: Tensor | None,
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None, bias: Tensor | None,
     gz: Tensor | None,
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     b, l, d = x.u.shape
     x = each(_dense, x)
     gy, gh = _dense(gy), gh.detach().contiguous()
@@ -221,17 +205,9 @@ def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
 
 
 def _walk(
-    x: Inputs,
-    bias: Tensor | None,
-    cut: Cut,
-    reverse: bool,
-    marks: Tensor | None,
-    *,
-    y: Tensor,
-    last: Tensor,
-    before: Tensor | None = None,
-    **out: Tensor,
-) -> None:
+    x: Inputs, bias: Tensor | None, cut: Cut, reverse: bool, marks: Tensor | None, *, y: Tensor, last: Tensor,
+    before: Tensor | None = None, **out: Tensor,
+) -> None:  # fmt: skip
     """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
     b, l, d = x.u.shape
     ends, saved = "product" in out, out.get("saved")
@@ -251,18 +227,9 @@ def _walk(
     shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
     with on_device(x.u):
         forward_kernel[grid](
-            *x[:5],
-            *optional,
-            y,
-            last,
-            out.get("product", last),
-            either(saved, last),
-            _words(marks, cut.t),
-            *strides,
-            *sizes,
-            **flags,
-            **shape,
-        )
+            *x[:5], *optional, y, last, out.get("product", last), either(saved, last), _words(marks, cut.t),
+            *strides, *sizes, **flags, **shape,
+        )  # fmt: skip
 
 
 def _returning(
