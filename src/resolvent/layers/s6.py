@@ -126,7 +126,7 @@ class S6(Layer):
 
     def _input_dtype(self, x: Tensor) -> torch.dtype:
         """x is rounded by `_scan`, which gives y in the dtype of x."""
-        return torch.float32 if x.dtype == torch.float32 else super()._input_dtype(x)
+        return self.dtype if x.dtype == torch.float32 else super()._input_dtype(x)
 
     def _weights(self, x: Tensor) -> tuple[torch.dtype, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
         """What a selection on x is made of, and the dtype of its products."""

@@ -60,14 +60,8 @@ def _grid(x: Tensor) -> tuple[int, int, int]:
 
 def _tile(weight: Tensor) -> dict[str, int]:
     w = weight.shape[1]
-    return {
-        "W": w,
-        "N": STEPS,
-        "R": ROWS if w <= ROWS + 1 else 2 * ROWS,
-        "G": WALKS,
-        "BE": CHANNELS,
-        "num_warps": WALKS,
-    }
+    rows = ROWS if w <= ROWS + 1 else 2 * ROWS
+    return {"W": w, "N": STEPS, "R": rows, "G": WALKS, "BE": CHANNELS, "num_warps": WALKS}
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -62,8 +62,7 @@ def tile(
 @triton.jit
 def step_sizes(
     dt: tl.tensor, stride: tl.tensor, bias: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor,
-    T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, RAW: tl.constexpr,
-    SHARED: tl.constexpr,
+    T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, RAW: tl.constexpr, SHARED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """A tile of dt and of its slope: as it is, or RAW, softplus(dt + bias) with bias (columns, 1).
 
