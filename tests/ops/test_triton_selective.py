@@ -15,7 +15,7 @@ from resolvent.ops.pointwise import conv_silu, conv_silu_triton
 from resolvent.ops.selective_scan import kernels
 from resolvent.ops.selective_scan import torch as selective_chunked
 from resolvent.ops.selective_scan import triton as selective_triton
-from resolvent.ops.selective_scan.inputs import Inputs, each, stepped
+from resolvent.ops.selective_scan.inputs import Inputs, each, make_steps
 
 
 def check(x: Inputs, reverse: bool = False) -> None:
@@ -40,7 +40,7 @@ def check_raw(x: Inputs, reverse: bool = False, into: torch.dtype = torch.float3
     bias = torch.linspace(-9.0, 2.0, x.u.shape[2]).requires_grad_()
     x = x._replace(dt=(4 * x.dt - 2).detach().requires_grad_())
     wide, wide_bias = double(x), bias.detach().double().requires_grad_()
-    y, h = slow(stepped(wide, wide_bias), reverse)
+    y, h = slow(make_steps(wide, wide_bias), reverse)
     gy, gh = torch.cos(y.detach() * 9), torch.sin(h.detach() * 9)
     want = torch.autograd.grad((y, h), [*(t for t in wide if t is not None), wide_bias], (gy, gh))
     x, bias = each(torch.Tensor.detach, x), bias.detach()

@@ -43,13 +43,13 @@ def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
     return each(lambda tensor: tensor.to(dtype), x)
 
 
-def stepped(x: Inputs, bias: Tensor | None) -> Inputs:
+def make_steps(x: Inputs, bias: Tensor | None) -> Inputs:
     """With a bias (d,), the inputs whose dt is softplus(dt + bias), in the wider of their dtypes."""
     return x if bias is None else x._replace(dt=F.softplus(x.dt + bias))
 
 
-def unstepped(x: Inputs, bias: Tensor | None, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """From the gradients of `stepped` those of x, and with a bias its own after them."""
+def undo_steps(x: Inputs, bias: Tensor | None, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    """From the gradients of `make_steps` those of x, and with a bias its own after them."""
     if bias is None:
         return gradients
     raw = gradients[1] * torch.sigmoid(x.dt + bias)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast, stepped, unstepped
+from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast, make_steps, undo_steps
 from resolvent.ops.selective_scan.reference import selective_reference
 from resolvent.runtime.dispatch import Candidate, available, choose
 
@@ -41,7 +41,7 @@ def forward(
     if _as_given(kernel):
         y, h, saved = kernel(x, reverse, save, reset, bias, into)
     else:
-        y, h, saved = kernel(cast(stepped(x, bias), dtype), reverse, save, reset)
+        y, h, saved = kernel(cast(make_steps(x, bias), dtype), reverse, save, reset)
     return y.to(into), h, saved
 
 
@@ -67,8 +67,8 @@ def backward(
     if _as_given(kernel):
         gradients = kernel(x, saved, gy, gh, reverse, reset, bias, gz)
     else:
-        found = kernel(cast(stepped(x, bias), dtype), saved, gy.to(dtype), gh, reverse, reset)
-        gradients = unstepped(x, bias, found)
+        found = kernel(cast(make_steps(x, bias), dtype), saved, gy.to(dtype), gh, reverse, reset)
+        gradients = undo_steps(x, bias, found)
     given = x if bias is None else (*x, bias)
     made = [None if p is None or g is None else g.to(p.dtype) for p, g in zip(given, gradients, strict=True)]
     if gz is not None and made[6] is not None and made[6].data_ptr() != gz.data_ptr():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.triton import triton_scan
 from resolvent.ops.selective_scan import torch as selective_chunked
-from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each, stepped, unstepped
+from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each, make_steps, undo_steps
 from resolvent.ops.selective_scan.triton_backward import T, adjoint_ends_kernel, backward_kernel
 from resolvent.ops.selective_scan.triton_forward import forward_kernel
 from resolvent.runtime.dispatch import log
@@ -54,7 +54,7 @@ def forward(
     """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
-        return selective_chunked.forward(cast(stepped(x, bias), torch.float32), reverse, save, reset)
+        return selective_chunked.forward(cast(make_steps(x, bias), torch.float32), reverse, save, reset)
 
     key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None, bias is None)
     return attempt(key, lambda: _forward(x, reverse, save, reset, bias, into), other) if fits(x) else other()
@@ -91,8 +91,8 @@ def backward(
     """
 
     def other() -> tuple[Tensor | None, ...]:
-        wide = cast(stepped(x, bias), torch.float32)
-        return unstepped(x, bias, selective_chunked.backward(wide, saved, gy.float(), gh, reverse, reset))
+        wide = cast(make_steps(x, bias), torch.float32)
+        return undo_steps(x, bias, selective_chunked.backward(wide, saved, gy.float(), gh, reverse, reset))
 
     key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None, bias is None)
     return attempt(key, lambda: _backward(x, saved, gy, gh, reverse, reset, bias, gz), other) if fits(x) else other()
@@ -262,7 +262,7 @@ def _gradients(
     if gz is None and x.z is not None:
         gz = torch.empty_like(gu, dtype=z.dtype)
     gA, gh0 = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
-    gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
+    parts = x.B.new_empty((2, blocks, b, l, n), dtype=torch.promote_types(x.B.dtype, x.C.dtype))  # of B and of C
     sums = _new(x, 2, b, cut.segments, d)  # of D and of the bias
     programs = b * cut.segments * blocks
     lead = CHUNK + (cut.stages - 1) * T.value
@@ -272,18 +272,18 @@ def _gradients(
     with on_device(x.u):
         backward_kernel[(programs,)](
             *x[:5], either(x.D, x.u), z, either(bias, x.u), gy, after, saved, scratch,
-            gu, gdt, gA, gB, gC, *sums, either(gz, gu), gh0, _words(marks, T.value), *strides,
+            gu, gdt, gA, *parts, *sums, either(gz, gu), gh0, _words(marks, T.value), *strides,
             l, d, n, b, chunks(l), cut.segments, cut.length,
             REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, RAW=bias is not None,
             PACKED=marks is not None, NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
         )  # fmt: skip
-    gD, gbias = sums.sum((1, 2)) if bias is not None or x.D is not None else sums[:, 0, 0]
+    (gB, gC), (gD, gbias) = parts.sum(1), sums.sum((1, 2))
     found = (
         gu,
         gdt,
         gA.sum((0, 1)).to(x.A.dtype),
-        gB.sum(0),
-        gC.sum(0),
+        gB.to(x.B.dtype),
+        gC.to(x.C.dtype),
         None if x.D is None else gD.to(x.D.dtype),
         None if x.z is None else gz,
         None if x.h0 is None else gh0[:, 0].contiguous().to(x.h0.dtype),

@@ -24,6 +24,7 @@ from resolvent.ops.selective_scan.triton_tiles import (
     LN2,
     LOG2E,
     STREAMED,
+    each_channel,
     fold,
     forgets,
     halves,
@@ -43,38 +44,13 @@ T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as regist
 @Quick
 @triton.jit(do_not_specialize=["unit"])
 def adjoint_ends_kernel(
-    dt: tl.tensor,
-    A: tl.tensor,
-    C: tl.tensor,
-    z: tl.tensor,
-    bias: tl.tensor,
-    gy: tl.tensor,
-    ends: tl.tensor,
-    product: tl.tensor,
-    marks: tl.tensor,
-    sdt: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    sgy: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    skipped: tl.tensor,
-    length: tl.tensor,
-    unit: tl.tensor,
-    REVERSE: tl.constexpr,
-    GATED: tl.constexpr,
-    RAW: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BD: tl.constexpr,
-    NP: tl.constexpr,
+    dt: tl.tensor, A: tl.tensor, C: tl.tensor, z: tl.tensor, bias: tl.tensor, gy: tl.tensor, ends: tl.tensor,
+    product: tl.tensor, marks: tl.tensor, sdt: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, l: tl.tensor,
+    d: tl.tensor, n: tl.tensor, chunks: tl.tensor, segments: tl.tensor, skipped: tl.tensor, length: tl.tensor,
+    unit: tl.tensor, REVERSE: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr,
+    EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, NP: tl.constexpr,
     STAGES: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
 
     Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
@@ -92,9 +68,7 @@ def adjoint_ends_kernel(
     rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
     carry = tl.zeros((BD, NP), tl.float32)
     total = tl.zeros((BD, T), tl.float32)
-    shift = 0.0
-    if RAW:
-        shift = tl.load(bias + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    shift = each_channel(bias, j, channel, RAW)
     dt += row * l * sdt
     z += row * l * sz
     gy += row * l * sgy
@@ -156,56 +130,15 @@ def advance(
 @Quick
 @triton.jit
 def backward_kernel(
-    u: tl.tensor,
-    dt: tl.tensor,
-    A: tl.tensor,
-    B: tl.tensor,
-    C: tl.tensor,
-    D: tl.tensor,
-    z: tl.tensor,
-    bias: tl.tensor,
-    gy: tl.tensor,
-    gh: tl.tensor,
-    saved: tl.tensor,
-    scratch: tl.tensor,
-    gu: tl.tensor,
-    gdt: tl.tensor,
-    gA: tl.tensor,
-    gB: tl.tensor,
-    gC: tl.tensor,
-    gD: tl.tensor,
-    gbias: tl.tensor,
-    gz: tl.tensor,
-    gh0: tl.tensor,
-    marks: tl.tensor,
-    su: tl.tensor,
-    sdt: tl.tensor,
-    sB: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    sgy: tl.tensor,
-    sgz: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    count: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    length: tl.tensor,
-    REVERSE: tl.constexpr,
-    SKIP: tl.constexpr,
-    GATED: tl.constexpr,
-    RAW: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BD: tl.constexpr,
-    NP: tl.constexpr,
-    STAGES: tl.constexpr,
-    LEAD: tl.constexpr,
-    SLOTS: tl.constexpr,
-) -> None:
+    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
+    gy: tl.tensor, gh: tl.tensor, saved: tl.tensor, scratch: tl.tensor, gu: tl.tensor, gdt: tl.tensor, gA: tl.tensor,
+    gB: tl.tensor, gC: tl.tensor, gD: tl.tensor, gbias: tl.tensor, gz: tl.tensor, gh0: tl.tensor, marks: tl.tensor,
+    su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, sgz: tl.tensor,
+    l: tl.tensor, d: tl.tensor, n: tl.tensor, count: tl.tensor, chunks: tl.tensor, segments: tl.tensor,
+    length: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr,
+    NP: tl.constexpr, STAGES: tl.constexpr, LEAD: tl.constexpr, SLOTS: tl.constexpr,
+) -> None:  # fmt: skip
     """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
     each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
     PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias), gdt the gradient of that dt.
@@ -229,11 +162,7 @@ def backward_kernel(
     of_A = tl.zeros((BD, NP), tl.float32)
     of_D = tl.zeros((BD, T), tl.float32)
     of_bias = tl.zeros((BD, T), tl.float32)
-    shift = 0.0
-    if RAW:
-        shift = tl.load(bias + j, mask=channel, other=0.0).to(tl.float32)[:, None]
-    if SKIP:
-        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    skip, shift = each_channel(D, j, channel, SKIP), each_channel(bias, j, channel, RAW)
     scratch += pid.to(tl.int64) * (SLOTS * BD * NP)
     saved += row * chunks * d * n
     u += row * l * su

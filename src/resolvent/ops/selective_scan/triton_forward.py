@@ -17,6 +17,7 @@ import triton.language as tl
 from resolvent.ops.selective_scan.triton_tiles import (
     KEPT,
     LOG2E,
+    each_channel,
     fold,
     forgets,
     put,
@@ -32,48 +33,14 @@ from resolvent.runtime.launch import Quick
 @Quick
 @triton.jit(do_not_specialize=["unit"])
 def forward_kernel(
-    u: tl.tensor,
-    dt: tl.tensor,
-    A: tl.tensor,
-    B: tl.tensor,
-    C: tl.tensor,
-    D: tl.tensor,
-    z: tl.tensor,
-    bias: tl.tensor,
-    h0: tl.tensor,
-    y: tl.tensor,
-    last: tl.tensor,
-    product: tl.tensor,
-    saved: tl.tensor,
-    marks: tl.tensor,
-    su: tl.tensor,
-    sdt: tl.tensor,
-    sB: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    unit: tl.tensor,
-    REVERSE: tl.constexpr,
-    SKIP: tl.constexpr,
-    GATED: tl.constexpr,
-    RAW: tl.constexpr,
-    STARTED: tl.constexpr,
-    SAVE: tl.constexpr,
-    ENDS: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    T: tl.constexpr,
-    BD: tl.constexpr,
-    G: tl.constexpr,
-    M: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
+    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
+    h0: tl.tensor, y: tl.tensor, last: tl.tensor, product: tl.tensor, saved: tl.tensor, marks: tl.tensor, su: tl.tensor,
+    sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, l: tl.tensor, d: tl.tensor, n: tl.tensor,
+    chunks: tl.tensor, segments: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr,
+    GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr, SAVE: tl.constexpr, ENDS: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, T: tl.constexpr,
+    BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
     """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, d, n).
 
     RAW: the step is softplus(dt + bias), bias (d,).
@@ -100,11 +67,7 @@ def forward_kernel(
     total = tl.zeros((BD, T), tl.float32)
     if STARTED:
         h = tl.load(h0 + part * d * n + states, mask=both, other=0.0).to(tl.float32)
-    if SKIP:
-        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
-    shift = 0.0
-    if RAW:
-        shift = tl.load(bias + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    skip, shift = each_channel(D, j, channel, SKIP), each_channel(bias, j, channel, RAW)
     u += row * l * su
     dt += row * l * sdt
     z += row * l * sz

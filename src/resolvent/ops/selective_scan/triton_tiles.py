@@ -43,6 +43,12 @@ def once(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def each_channel(x: tl.tensor, k: tl.tensor, inside: tl.tensor, THERE: tl.constexpr) -> tl.tensor:
+    """x (d,) at columns k: (columns, 1), and zeros where it is not THERE."""
+    return tl.load(x + k, mask=inside & THERE, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
 def tile(
     x: tl.tensor, stride: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor, T: tl.constexpr,
     REVERSE: tl.constexpr, EVEN: tl.constexpr, BEYOND: tl.constexpr = 0.0,
