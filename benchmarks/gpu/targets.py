@@ -123,7 +123,7 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 
 
 def cases() -> list[tuple[str, Launch]]:
-    return [*_tables(), *_banks(), *_mimo(), *_toeplitz(), *_fused()]
+    return [*_tables(), *_banks(), *_mimo(), *_toeplitz(), *_selective(), *_fused()]
 
 
 def _tables() -> list[tuple[str, Launch]]:
@@ -227,6 +227,34 @@ def _toeplitz() -> list[tuple[str, Launch]]:
         return launch
 
     return [(f"Toeplitz products, {dtype}", products(dtype)) for dtype in (torch.bfloat16, torch.float32)]
+
+
+def _selective() -> list[tuple[str, Launch]]:
+    """Mamba's inner pass, and S6's, whose outputs are wider than its inputs."""
+    from resolvent.ops.pointwise import conv_silu_triton
+    from resolvent.ops.selective_scan import triton as own
+    from resolvent.ops.selective_scan.inputs import Inputs
+
+    def both(d: int, gated: bool) -> Launch:
+        def launch() -> None:
+            b, l, n, low = 32, 1024, 16, torch.bfloat16
+            u, dt, z = torch.empty(3, b, l, d, dtype=low).unbind()
+            B, C = torch.empty(b, l, 16 + 2 * n, dtype=low)[..., 16:].split(n, -1)
+            x = Inputs(u, dt, torch.empty(d, n), B, C, torch.empty(d), z if gated else None)
+            bias, into = torch.empty(d), low if gated else torch.float32
+            y, end, saved = own.forward(x, False, True, None, bias, into)
+            own.backward(x, saved, y, end, False, None, bias)
+
+        return launch
+
+    def convolve() -> None:
+        x, w, bias = torch.empty(2, 256, 1024, dtype=torch.bfloat16), torch.empty(512, 4), torch.empty(512)
+        g = conv_silu_triton.forward(x[..., :512], w, bias)
+        for learn in (False, True):
+            conv_silu_triton.backward(g, x[..., :512], w, bias, learn, torch.empty_like(x)[..., :512])
+
+    made = [("selective scan of S6", both(256, False)), ("selective scan of Mamba", both(512, True))]
+    return [*made, ("convolution of Mamba", convolve)]
 
 
 def _fused() -> list[tuple[str, Launch]]:

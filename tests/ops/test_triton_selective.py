@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 
 import pytest
+import selection_cases
 import torch
 import triton_interpreter  # first: it switches the interpreter on
 from selective_cases import ALL, double, draw, slow, with_gradients
 
 from helpers import assert_close
+from resolvent.ops.pointwise import conv_silu, conv_silu_triton
+from resolvent.ops.selective_scan import kernels
 from resolvent.ops.selective_scan import torch as selective_chunked
 from resolvent.ops.selective_scan import triton as selective_triton
-from resolvent.ops.selective_scan.inputs import Inputs, each
+from resolvent.ops.selective_scan.inputs import Inputs, each, make_steps
 
 
 def check(x: Inputs, reverse: bool = False) -> None:
@@ -30,6 +33,66 @@ def check(x: Inputs, reverse: bool = False) -> None:
     assert_close(h_found.double(), h, dtype=x.u.dtype)
     for got, true in zip(found, want, strict=True):
         assert_close(got.double(), true, dtype=x.u.dtype, gradient=True)
+
+
+def check_raw(x: Inputs, reverse: bool = False, into: torch.dtype = torch.float32) -> None:
+    """The same where the step is softplus(dt + bias), y is float32 and the gate's gradient goes into a wider row."""
+    bias = torch.linspace(-9.0, 2.0, x.u.shape[2]).requires_grad_()
+    x = x._replace(dt=(4 * x.dt - 2).detach().requires_grad_())
+    wide, wide_bias = double(x), bias.detach().double().requires_grad_()
+    y, h = slow(make_steps(wide, wide_bias), reverse)
+    gy, gh = torch.cos(y.detach() * 9), torch.sin(h.detach() * 9)
+    want = torch.autograd.grad((y, h), [*(t for t in wide if t is not None), wide_bias], (gy, gh))
+    x, bias = each(torch.Tensor.detach, x), bias.detach()
+    gz = None if x.z is None else torch.zeros(*x.u.shape[:2], 2 * x.u.shape[2], dtype=x.z.dtype).chunk(2, -1)[1]
+    y_found, h_found, saved = selective_triton.forward(x, reverse, True, None, bias, into)
+    gradients = selective_triton.backward(x, saved, gy.to(into), gh.float(), reverse, None, bias, gz)
+    assert y_found.dtype == into
+    assert gz is None or gradients[6] is gz
+    assert_close(y_found.double(), y, dtype=x.u.dtype)
+    assert_close(h_found.double(), h, dtype=x.u.dtype)
+    for got, true in zip((g for g in gradients if g is not None), want, strict=True):
+        assert_close(got.double(), true, dtype=x.u.dtype, gradient=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_steps_from_a_projection(reverse: bool) -> None:
+    check_raw(draw(1, 5, 3, 3, dtype=torch.float32), reverse)
+    check_raw(draw(2, 33, 2, 1, extras=(), dtype=torch.float32), reverse)
+
+
+def test_steps_from_a_projection_in_half_precision() -> None:
+    for into in (torch.float32, torch.bfloat16):
+        check_raw(draw(1, 32, 16, 16, extras=("D", "z"), dtype=torch.bfloat16), into=into)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", [False, True])
+def test_steps_from_a_projection_in_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton_interpreter.cut_in_three(monkeypatch)
+    check_raw(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
+
+
+def test_steps_from_a_projection_without_kernels() -> None:
+    check_raw(draw(1, 3, 2, selective_triton.MOST_STATES + 1, extras=("D",), dtype=torch.float32))
+
+
+def _on_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {kernels.FORWARD: selective_triton.forward, kernels.BACKWARD: selective_triton.backward}
+    other = kernels.choose
+    monkeypatch.setattr(kernels, "choose", lambda *a: own[a[0]] if a[3] == torch.float32 else other(*a))
+    monkeypatch.setattr(conv_silu, "_triton", lambda *_: conv_silu_triton)
+    monkeypatch.setattr(conv_silu_triton, "STEPS", 4)
+    monkeypatch.setattr(conv_silu_triton, "CHANNELS", 16)
+
+
+@pytest.mark.parametrize("name", selection_cases.CASES)
+def test_whole_selection(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of Mamba's inner pass, and with padding."""
+    _on_triton(monkeypatch)
+    given = selection_cases.CASES[name]
+    selection_cases.compare(given, torch.float32, torch.float32)
+    selection_cases.compare(given, torch.float32, torch.float32, selection_cases.padded(given))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

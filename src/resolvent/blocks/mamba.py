@@ -62,24 +62,38 @@ class Mamba(Block):
 
     def _sequence(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         state = {} if state is None else state
-        h, z = self.in_proj(x).chunk(2, -1)  # (b, l, e)
-        h, conv = self._convolve(h, state.get("conv"), lengths)
-        if self.ads is None and isinstance(self.ssm, S6) and is_untouched(self.ssm, S6):
-            y, ssm = self.ssm.gated(h, z, state.get("ssm"), lengths)
+        pair = self.in_proj(x)  # (b, l, 2e)
+        h, z = pair.chunk(2, -1)  # (b, l, e)
+        own = self.ssm if self.ads is None and isinstance(self.ssm, S6) and is_untouched(self.ssm, S6) else None
+        if own is not None and self._is_quick(h, state, lengths) and not (own.bidirectional or own.check_finite):
+            assert self.conv.bias is not None
+            y, ssm = own.convolved(pair, self.conv.weight, self.conv.bias)
+            return self.out_proj(y), {"conv": self._tail(h), "ssm": ssm}
+        h, conv = self._convolve(h, state, lengths)
+        if own is not None:
+            y, ssm = own.gated(h, z, state.get("ssm"), lengths)
         else:
             y, ssm = self.ssm(h, state.get("ssm"), lengths)
             y = self._gate(y, z)
         return self.out_proj(y), {"conv": conv, "ssm": ssm}
 
-    def _convolve(self, h: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _convolve(self, h: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """silu(conv(h)): from rest on a GPU one operation that reads h as it is; else the layer, called."""
-        conv, l = self.conv, h.shape[1]
-        at_rest = state is None and lengths is None and l >= conv.width
+        if self._is_quick(h, state, lengths):
+            assert self.conv.bias is not None
+            return conv_silu(h, self.conv.weight, self.conv.bias), self._tail(h)
+        y, end = self.conv(h, state.get("conv"), lengths)
+        return F.silu(y), end
+
+    def _is_quick(self, h: Tensor, state: State, lengths: Tensor | None) -> bool:
+        """Whether operations of a GPU stand for the convolution: from rest, and with nobody watching."""
+        conv = self.conv
+        at_rest = not state and lengths is None and h.shape[1] >= conv.width
         plain = is_untransformed() and not is_traced(h) and is_untouched(conv, ShortConv)
-        if conv.bias is None or not (h.device.type in MATRIX_DEVICES and at_rest and plain):
-            y, end = conv(h, state, lengths)
-            return F.silu(y), end
-        return conv_silu(h, conv.weight, conv.bias), h[:, l - conv.width + 1 :].to(conv.dtype, copy=True)
+        return conv.bias is not None and h.device.type in MATRIX_DEVICES and at_rest and plain
+
+    def _tail(self, h: Tensor) -> Tensor:
+        return h[:, h.shape[1] - self.conv.width + 1 :].to(self.conv.dtype, copy=True)
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         h, z = self.in_proj(x_t).chunk(2, -1)  # (b, e)

@@ -14,10 +14,10 @@ from resolvent.layers.contract import Layer, Spec, State
 from resolvent.layers.groups import group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
 from resolvent.ops.selective_scan import selective_scan
-from resolvent.ops.selective_scan.selection import select_in_one
+from resolvent.ops.selective_scan.selection import Given, selected_scan
 from resolvent.ops.step import operation as step
 from resolvent.ops.step.operation import Step, is_unwatched
-from resolvent.runtime.transforms import without_autocast
+from resolvent.runtime.transforms import half_products, without_autocast
 from resolvent.ssm.system import System
 
 
@@ -98,6 +98,13 @@ class S6(Layer):
             y, end = self._scan(u, gate, state, lengths)  # a gate of 0 also silences the padding: silu(0) = 0
         return y.to(x.dtype), end
 
+    def convolved(self, pair: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """gated(silu(taps * h), z) from rest for h and z side by side, pair (b, l, 2d), taps (d, w) and bias (d,)."""
+        with without_autocast(pair.device.type):
+            dtype, weights = self._weights(pair)
+            given = Given(pair.to(dtype), None, taps, bias, *weights)
+            return selected_scan(given, pair.dtype)
+
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._scan(x, None, state, lengths)
 
@@ -110,8 +117,24 @@ class S6(Layer):
         return selective_scan(x, hold_padding(own * dt[..., None], lengths), self._A(), B, C, self.D, None, state)
 
     def _scan(self, x: Tensor, z: Tensor | None, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.dtype == torch.float32 and half_products(x):
+            dtype, weights = self._weights(x)
+            given = Given(x.to(dtype), z, None, None, *weights)._replace(h0=state)
+            return selected_scan(given, x.dtype, checks.padding_mask(x, lengths))
         dt, B, C = self._select(x)
         return selective_scan(x, hold_padding(dt, lengths), self._A(), B, C, self.D, z, state)
+
+    def _input_dtype(self, x: Tensor) -> torch.dtype:
+        """x is rounded by `_scan`, which gives y in the dtype of x."""
+        return self.dtype if x.dtype == torch.float32 else super()._input_dtype(x)
+
+    def _weights(self, x: Tensor) -> tuple[torch.dtype, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        """What a selection on x is made of, and the dtype of its products."""
+        x_proj, dt_proj, dtype = self.x_proj, self.dt_proj, self.dtype
+        if dtype == torch.float32 and half_products(x):
+            dtype = torch.bfloat16
+            x_proj, dt_proj = self.cached("half selection", lambda: [w.to(dtype) for w in (x_proj, dt_proj)])
+        return dtype, (x_proj, dt_proj, self.dt_bias, self._A(), self.D)
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if is_unwatched(x_t, state, *self.parameters()):
@@ -125,9 +148,6 @@ class S6(Layer):
 
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the input selects: dt (..., d), B and C (..., n)."""
-        if x.dtype != self.dtype:
-            half = self.cached("half selection", lambda: [w.to(x.dtype) for w in (self.x_proj, self.dt_proj)])
-            return select_in_one(x, *half, self.dt_bias)
         n = self.d_state
         s, B, C = F.linear(x, self.x_proj).split([self.dt_rank, n, n], -1)
         return F.softplus(F.linear(s, self.dt_proj, self.dt_bias)), B, C

@@ -1,9 +1,7 @@
 """A residual block around Mamba with channels last, (b, l, d), as the selective scan wants it, in one low dtype.
 
-    h = W_h x,    z = W_z x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
-    out = W_out scan(u, dt, A, B, C, D, z)
-
-The map in is kept in two halves: the gradient of one product of both would be a copy of theirs side by side.
+h, z = W_in x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
+out = W_out scan(u, dt, A, B, C, D, z)
 """
 
 from __future__ import annotations
@@ -15,16 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.lowering.program import Activation, Filter, Linear, Node, Norm, Recurrence, Scale, Skip
-from resolvent.ops.pointwise.conv_silu import conv_silu
 from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
-from resolvent.ops.selective_scan import selective_scan
+from resolvent.ops.selective_scan.selection import Given, selected_scan
 
 AXIS = -1  # of the channels
 
 
 class Weights(NamedTuple):
-    W_h: Tensor  # (e, d)
-    W_z: Tensor  # (e, d)
+    W_in: Tensor  # (2e, d)
     taps: Tensor  # (e, w)
     bias: Tensor  # (e,)
     W_x: Tensor  # (r + 2n, e)
@@ -67,10 +63,9 @@ def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
     assert isinstance(out, Linear)
     assert half.whole is not None
     ssm, taps, bias = scan.module, conv.module.weight, conv.module.bias
-    low = [t.to(dtype) for t in (half.whole.weight, ssm.x_proj, ssm.dt_proj, ssm.dt_bias, out.weight)]
-    W_in, W_x, W_dt, b_dt, W_out = low
-    W_h, W_z = W_in.chunk(2)
-    return Weights(W_h, W_z, taps, bias, W_x, W_dt, b_dt, ssm._A(), ssm.D, W_out, ending(block.norm[0].module))
+    low = [t.to(dtype) for t in (half.whole.weight, ssm.x_proj, ssm.dt_proj, out.weight)]
+    W_in, W_x, W_dt, W_out = low
+    return Weights(W_in, taps, bias, W_x, W_dt, ssm.dt_bias, ssm._A(), ssm.D, W_out, ending(block.norm[0].module))
 
 
 def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
@@ -82,10 +77,5 @@ def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
 
 
 def _mamba(x: Tensor, w: Weights) -> Tensor:
-    h, z = F.linear(x, w.W_h), F.linear(x, w.W_z)  # (b, l, e)
-    u = conv_silu(h, w.taps, w.bias)
-    n, r = w.A.shape[1], w.W_dt.shape[1]
-    s, B, C = F.linear(u, w.W_x).split([r, n, n], -1)
-    dt = torch.addmm(w.b_dt, s.reshape(-1, r), w.W_dt.t()).view_as(u)
-    y, _ = selective_scan(u, F.softplus(dt), w.A, B, C, w.D, z)
-    return F.linear(y, w.W_out)
+    given = Given(F.linear(x, w.W_in), None, w.taps, w.bias, w.W_x, w.W_dt, w.b_dt, w.A, w.D)
+    return F.linear(selected_scan(given, x.dtype)[0], w.W_out)

@@ -3,7 +3,7 @@
     a_t = bias + sum_j weight[:, j] x_{t - (w - 1) + j},    y = silu(a)                     x, y (b, l, e), from rest
     ∂x_s = sum_j weight[:, j] (∂y silu'(a))_{s + (w - 1) - j}
 
-a is kept for the backward pass; x only where the taps learn.
+For the backward pass x is kept, from which a is found again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,31 @@ from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
+MANY = 8  # taps that a thread has registers for
+
 
 def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """y (b, l, e) in the dtype of x, for taps weight (e, w) and bias (e,)."""
-    if _triton(x) is None:
+    if _triton(x, weight.shape[1]) is None:
         return plain_conv_silu(x, weight, bias)
     return attempt("conv_silu", lambda: _ConvSilu.apply(x, weight, bias), lambda: plain_conv_silu(x, weight, bias))
+
+
+def conv_silu_gradients(
+    g: Tensor, given: tuple[Tensor, Tensor, Tensor], needs: tuple[bool, ...], into: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, weight and bias from g, that of y, as numbers; that of x in `into` where it is given."""
+    own = _triton(given[0], given[1].shape[1])
+
+    def plain() -> tuple[Tensor | None, ...]:
+        found = gradients_by_graph(lambda *t: (plain_conv_silu(*t),), given, (g,), needs)
+        return found if into is None or found[0] is None else (into.copy_(found[0]), *found[1:])
+
+    def kernel() -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = own.backward(g, *given, any(needs[1:]), into)
+        return found
+
+    return plain() if own is None else attempt("conv_silu_backward", kernel, plain)
 
 
 def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -34,30 +53,22 @@ def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.silu(causal_taps(seen, weight, bias)).to(x.dtype)
 
 
-def _triton(x: Tensor) -> Any:
+def _triton(x: Tensor, width: int = 1) -> Any:
     """The GPU's kernels, or None where they do not serve."""
-    return kernels("pointwise", "conv_silu", x, None if x.stride(2) == 1 else "channels that do not lie side by side")
+    unfit = None if x.stride(2) == 1 else "channels that do not lie side by side"
+    return kernels("pointwise", "conv_silu", x, f"more than {MANY} taps" if width > MANY else unfit)
 
 
 class _ConvSilu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y, a = _triton(x).forward(x, weight, bias)
-        ctx.learn = any(ctx.needs_input_grad[1:])
-        ctx.save_for_backward(x, weight, bias, a)
-        found: Tensor = y
+        ctx.save_for_backward(x, weight, bias)
+        found: Tensor = _triton(x).forward(x, weight, bias)
         return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, a = ctx.saved_tensors
-        g, needs = gradients[0], ctx.needs_input_grad
-
-        def again() -> tuple[Tensor | None, ...]:
-            return gradients_by_graph(lambda *t: (plain_conv_silu(*t),), (x, weight, bias), (g,), needs)
-
-        def kernel() -> tuple[Tensor | None, ...]:
-            found: tuple[Tensor | None, ...] = _triton(x).backward(g, a, x, weight, ctx.learn)
-            return found
-
-        return again() if by_graph_only(g) else attempt("conv_silu_backward", kernel, again)
+        given, needs = ctx.saved_tensors, ctx.needs_input_grad
+        if by_graph_only(*gradients):
+            return gradients_by_graph(lambda *t: (plain_conv_silu(*t),), given, gradients, needs)
+        return conv_silu_gradients(gradients[0], given, needs)

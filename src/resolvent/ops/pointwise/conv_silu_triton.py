@@ -1,8 +1,12 @@
-"""`conv_silu` as one Triton kernel in each direction: some steps and channels of one sequence to a program.
+"""`conv_silu` as one Triton kernel in each direction: a thread walks some steps of a few channels.
 
-The taps read rows that a neighbouring step has just read, from cache. Sums over steps and sequences (of the taps' and
-the bias's gradients) leave one row per program, so that adding them up gives the same bits every time.
+The rows that the taps still want, and on the way back the slopes, stay in its registers, so that each is loaded and
+computed once, apart from those at the ends of a walk. Sums over steps and sequences (of the taps' and the bias's
+gradients) leave one row per program, so that adding them up gives the same bits every time.
 """
+# Triton's language has no unpacking into tuples.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -11,37 +15,37 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from resolvent.ops.selective_scan.triton_tiles import sigmoid
 from resolvent.runtime.launch import Quick, on_device
 
-STEPS, CHANNELS = 32, 64  # to a tile
+STEPS, CHANNELS = 32, 128  # of a walk, and of a warp's channels side by side
+WALKS = 4  # of a program, one after the other in time, a warp each
+ROWS = 4  # loaded at a time, or all that the taps look back on
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """y and a, both (b, l, e)."""
+def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """y (b, l, e)."""
     x = _rows(x)
-    y, a = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    b, l, e = x.shape
-    grid = (triton.cdiv(l, STEPS), triton.cdiv(e, CHANNELS), b)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _, l, e = x.shape
     with on_device(x):
-        forward_kernel[grid](
-            x, weight.contiguous(), bias, y, a, x.stride(1), l, e, W=weight.shape[1], BT=STEPS, BE=CHANNELS, num_warps=4
-        )
-    return y, a
+        forward_kernel[_grid(x)](x, weight.contiguous(), bias, y, x.stride(1), l, e, **_tile(weight))
+    return y
 
 
 def backward(
-    g: Tensor, a: Tensor, x: Tensor, weight: Tensor, learn: bool
+    g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, learn: bool, into: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """∂x, and with `learn` the gradients of the taps (e, w) and of the bias."""
-    b, l, e = a.shape
+    """∂x, in `into` where that is given, and with `learn` the gradients of the taps (e, w) and of the bias."""
+    _, l, e = x.shape
     g, x, w = g.contiguous(), _rows(x), weight.shape[1]
-    gx = torch.empty_like(a)
-    grid = (triton.cdiv(l, STEPS), triton.cdiv(e, CHANNELS), b)
-    sums = torch.empty((b * grid[0], w + 1, e), dtype=torch.float32, device=g.device) if learn else None
+    gx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if into is None else into
+    grid = _grid(x)
+    sums = torch.empty((grid[0] * grid[2], w + 1, e), dtype=torch.float32, device=g.device) if learn else None
     with on_device(g):
         backward_kernel[grid](
-            g, a, x, weight.contiguous(), gx, gx if sums is None else sums, x.stride(1), l, e,
-            W=w, LEARN=learn, BT=STEPS, BE=CHANNELS, num_warps=4,
+            g, x, weight.contiguous(), bias, gx, gx if sums is None else sums, x.stride(1), gx.stride(1), l, e,
+            LEARN=learn, **_tile(weight),
         )  # fmt: skip
     if sums is None:
         return gx, None, None
@@ -49,57 +53,115 @@ def backward(
     return gx, total[:w].t().to(weight.dtype), total[w].to(weight.dtype)
 
 
+def _grid(x: Tensor) -> tuple[int, int, int]:
+    b, l, e = x.shape
+    return triton.cdiv(l, WALKS * STEPS), triton.cdiv(e, CHANNELS), b
+
+
+def _tile(weight: Tensor) -> dict[str, int]:
+    w = weight.shape[1]
+    rows = ROWS if w <= ROWS + 1 else 2 * ROWS
+    return {"W": w, "N": STEPS, "R": rows, "G": WALKS, "BE": CHANNELS, "num_warps": WALKS}
+
+
 def _rows(x: Tensor) -> Tensor:
     """x with its steps at one distance, also from sequence to sequence, and its channels side by side."""
     return x if x.stride(2) == 1 and x.stride(0) == x.shape[1] * x.stride(1) else x.contiguous()
 
 
+@triton.jit
+def _load(X, step, t, c, l, e):  # type: ignore[no-untyped-def]
+    """Step t (G,) of each walk at channels c (BE,), zeros outside of the sequence."""
+    inside = ((t >= 0) & (t < l))[:, None] & (c < e)[None, :]
+    return tl.load(X + (t[:, None] * step + c[None, :]), mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _save(Y, step, y, t, inside, c, e):  # type: ignore[no-untyped-def]
+    at = Y + (t[:, None] * step + c[None, :])
+    tl.store(at, y.to(Y.dtype.element_ty), mask=inside[:, None] & (c < e)[None, :])
+
+
+@triton.jit
+def _start(X, WEIGHT, BIAS, step, t, c, l, e, W: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The W - 1 rows before a walk, the taps and the bias (1, BE)."""
+    seen, taps = (), ()
+    for j in tl.static_range(W - 1):
+        seen = seen + (_load(X, step, t - (W - 1) + j, c, l, e),)
+    for j in tl.static_range(W):
+        taps = taps + (tl.load(WEIGHT + c * W + j, mask=c < e, other=0.0).to(tl.float32)[None, :],)
+    return seen, taps, tl.load(BIAS + c, mask=c < e, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _blend(rows, taps, total, W: tl.constexpr, BACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """total + sum_j taps[j] rows[j], the rows counted from the end if BACK."""
+    for j in tl.static_range(W):
+        total += rows[W - 1 - j if BACK else j] * taps[j]
+    return total
+
+
 @Quick
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    X, WEIGHT, BIAS, Y, A, step, l, e, W: tl.constexpr, BT: tl.constexpr, BE: tl.constexpr
-):
-    t = tl.program_id(0) * BT + tl.arange(0, BT)
+    X, WEIGHT, BIAS, Y, step, l, e,
+    W: tl.constexpr, N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    t = (tl.program_id(0) * G + tl.arange(0, G)) * N
     c = tl.program_id(1) * BE + tl.arange(0, BE)
-    row = tl.program_id(2).to(tl.int64) * l
-    channel, time = (c < e)[None, :], (t < l)[:, None]
-    a = tl.zeros((BT, BE), tl.float32) + tl.load(BIAS + c, mask=c < e, other=0.0).to(tl.float32)[None, :]
-    for j in tl.static_range(W):
-        s = t - (W - 1) + j
-        x = tl.load(X + row * step + s[:, None] * step + c[None, :], mask=(s >= 0)[:, None] & time & channel, other=0.0)
-        a += x.to(tl.float32) * tl.load(WEIGHT + c * W + j, mask=c < e, other=0.0).to(tl.float32)[None, :]
-    at = row * e + t[:, None] * e + c[None, :]
-    tl.store(A + at, a.to(A.dtype.element_ty), mask=time & channel)
-    tl.store(Y + at, (a * tl.sigmoid(a)).to(Y.dtype.element_ty), mask=time & channel)
+    X += tl.program_id(2).to(tl.int64) * l * step
+    Y += tl.program_id(2).to(tl.int64) * l * e
+    seen, taps, bias = _start(X, WEIGHT, BIAS, step, t, c, l, e, W)
+    for i in range(0, N, R):
+        fresh = ()
+        for q in tl.static_range(R):
+            fresh = fresh + (_load(X, step, t + i + q, c, l, e),)
+        for q in tl.static_range(R):
+            seen = seen + (fresh[q],)
+            a = _blend(seen, taps, tl.zeros((G, BE), tl.float32) + bias, W, False)
+            _save(Y, e, a * sigmoid(a), t + i + q, t + i + q < l, c, e)
+            seen = seen[1:]
 
 
 @Quick
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
-    G, A, X, WEIGHT, GX, SUMS, step, l, e,
-    W: tl.constexpr, LEARN: tl.constexpr, BT: tl.constexpr, BE: tl.constexpr,
+    D, X, WEIGHT, BIAS, GX, SUMS, step, into, l, e,
+    LEARN: tl.constexpr, W: tl.constexpr, N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """SUMS (b tiles, W + 1, e): the taps' gradients and the bias's."""
-    t = tl.program_id(0) * BT + tl.arange(0, BT)
+    """D is ∂y; SUMS (b programs, W + 1, e): the taps' gradients and the bias's.
+
+    ∂x at a step is known W - 1 steps later: a walk goes on for R steps, and leaves out what is another's.
+    """
+    t = (tl.program_id(0) * G + tl.arange(0, G)) * N
     c = tl.program_id(1) * BE + tl.arange(0, BE)
-    row = tl.program_id(2).to(tl.int64) * l
-    channel, time = (c < e)[None, :], (t < l)[:, None]
-    gx = tl.zeros((BT, BE), tl.float32)
-    for j in tl.static_range(W):
-        s = t + (W - 1) - j
-        there = (s < l)[:, None] & channel
-        at = row * e + s[:, None] * e + c[None, :]
-        a = tl.load(A + at, mask=there, other=0.0).to(tl.float32)
-        g = tl.load(G + at, mask=there, other=0.0).to(tl.float32)
-        share = tl.sigmoid(a)
-        ga = g * share * (1 + a * (1 - share))
-        gx += ga * tl.load(WEIGHT + c * W + j, mask=c < e, other=0.0).to(tl.float32)[None, :]
-    tl.store(GX + row * e + t[:, None] * e + c[None, :], gx.to(GX.dtype.element_ty), mask=time & channel)
-    if LEARN:  # the last tap stands at the present, so ga is that of step t
+    D += tl.program_id(2).to(tl.int64) * l * e
+    X += tl.program_id(2).to(tl.int64) * l * step
+    GX += tl.program_id(2).to(tl.int64) * l * into
+    seen, taps, bias = _start(X, WEIGHT, BIAS, step, t, c, l, e, W)
+    zero = tl.zeros((G, BE), tl.float32)
+    slopes, sums = (zero,) * (W - 1), (zero,) * (W + 1)
+    for i in range(0, N + R, R):
+        fresh, given = (), ()
+        for q in tl.static_range(R):
+            fresh = fresh + (_load(X, step, t + i + q, c, l, e),)
+            given = given + (_load(D, e, t + i + q, c, l, e),)
+        for q in tl.static_range(R):
+            seen = seen + (fresh[q],)
+            a = _blend(seen, taps, zero + bias, W, False)
+            share = sigmoid(a)
+            slope = given[q] * (share * (1.0 + a * (1.0 - share)))
+            slopes = slopes + (slope,)
+            if LEARN:
+                slope = tl.where(i < N, slope, 0.0)
+                more = ()
+                for j in tl.static_range(W):
+                    more = more + (sums[j] + slope * seen[j],)
+                sums = more + (sums[W] + slope,)
+            s = t + i + q - (W - 1)
+            _save(GX, into, _blend(slopes, taps, zero, W, True), s, (s >= t) & (s < t + N) & (s < l), c, e)
+            seen, slopes = seen[1:], slopes[1:]
+    if LEARN:
         place = SUMS + (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * (W + 1) * e + c
-        tl.store(place + W * e, tl.sum(ga, 0), mask=c < e)
-        for j in tl.static_range(W):
-            s = t - (W - 1) + j
-            there = (s >= 0)[:, None] & time & channel
-            x = tl.load(X + row * step + s[:, None] * step + c[None, :], mask=there, other=0.0).to(tl.float32)
-            tl.store(place + j * e, tl.sum(ga * x, 0), mask=c < e)
+        for j in tl.static_range(W + 1):
+            tl.store(place + j * e, tl.sum(sums[j], 0), mask=c < e)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from resolvent.ops.checks import check_real
 
@@ -40,6 +41,19 @@ def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
     if all(tensor is None or tensor.dtype == dtype for tensor in x):
         return x
     return each(lambda tensor: tensor.to(dtype), x)
+
+
+def make_steps(x: Inputs, bias: Tensor | None) -> Inputs:
+    """With a bias (d,), the inputs whose dt is softplus(dt + bias), in the wider of their dtypes."""
+    return x if bias is None else x._replace(dt=F.softplus(x.dt + bias))
+
+
+def undo_steps(x: Inputs, bias: Tensor | None, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    """From the gradients of `make_steps` those of x, and with a bias its own after them."""
+    if bias is None:
+        return gradients
+    raw = gradients[1] * torch.sigmoid(x.dt + bias)
+    return gradients[0], raw, *gradients[2:], raw.sum((0, 1))
 
 
 def chunks(length: int) -> int:

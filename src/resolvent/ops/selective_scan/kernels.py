@@ -4,7 +4,9 @@ A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or flo
 any mixture of float32 and half types:
     forward(x, reverse, save, reset) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
     backward(x, saved, gy, gh, reverse, reset) -> one gradient per input
-`saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty unless `save`.
+One that says `as_given` also takes a bias, the dtype of y and a place for the gate's gradient, as `forward` and
+`backward` below. `saved` holds the state before each chunk of `CHUNK` steps in the order of the scan, and is empty
+unless `save`.
 `reset` (b, l), or None, says before which steps the state is forgotten.
 """
 
@@ -16,41 +18,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast
+from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast, make_steps, undo_steps
 from resolvent.ops.selective_scan.reference import selective_reference
 from resolvent.runtime.dispatch import Candidate, available, choose
 
 FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
 
 
-def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """y in the dtype of u, the last state and the saved states in the accumulator's."""
+def forward(
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None, bias: Tensor | None = None,
+    into: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y in the dtype `into`, else that of u; the last state and the saved states in the accumulator's.
+
+    With a bias (d,) the steps are softplus(dt + bias), found inside of kernels that can.
+    """
     dtype = accumulator(x)
     kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
     if save:  # asked for in autograd's own thread, the trial of a candidate would wait for that thread, and for ever
         choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
-    y, h, saved = kernel(_as_taken(x, kernel, dtype), reverse, save, reset)
-    return y.to(x.u.dtype), h, saved
+    into = x.u.dtype if into is None else into
+    if _as_given(kernel):
+        y, h, saved = kernel(x, reverse, save, reset, bias, into)
+    else:
+        y, h, saved = kernel(cast(make_steps(x, bias), dtype), reverse, save, reset)
+    return y.to(into), h, saved
 
 
-def _as_taken(x: Inputs, kernel: Callable[..., Any], dtype: torch.dtype) -> Inputs:
-    """In one dtype, unless the kernel says that it reads every input as it is given."""
-    return x if getattr(kernel, "as_given", False) else cast(x, dtype)
+def _as_given(kernel: Callable[..., Any]) -> bool:
+    """Whether the kernel says that it reads every input as it is given; else they go in one dtype."""
+    return getattr(kernel, "as_given", False)
 
 
 def backward(
-    x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None
-) -> list[Tensor | None]:
-    """Gradients of every input, each in its dtype; None stands for an upstream gradient of zeros."""
+    x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None,
+    bias: Tensor | None = None, gz: Tensor | None = None,
+) -> list[Tensor | None]:  # fmt: skip
+    """Gradients of every input and, where there is one, of the bias, each in its dtype, that of z in `gz` if given.
+
+    None stands for an upstream gradient of zeros.
+    """
     dtype = accumulator(x)
     kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
-    wide = _as_taken(x, kernel, dtype)
     if saved.shape[1] == 0:
-        saved = forward(x, reverse, True, reset)[2]
-    gy = torch.zeros_like(wide.u) if gy is None else gy.to(wide.u.dtype)
-    gh = wide.u.new_zeros(x.u.shape[0], *x.A.shape, dtype=dtype) if gh is None else gh.to(dtype)
-    gradients = kernel(wide, saved, gy, gh, reverse, reset)
-    return [None if p is None or g is None else g.to(p.dtype) for p, g in zip(x, gradients, strict=True)]
+        saved = forward(x, reverse, True, reset, bias)[2]
+    gy = torch.zeros_like(x.u) if gy is None else gy
+    gh = x.u.new_zeros(x.u.shape[0], *x.A.shape, dtype=dtype) if gh is None else gh.to(dtype)
+    if _as_given(kernel):
+        gradients = kernel(x, saved, gy, gh, reverse, reset, bias, gz)
+    else:
+        found = kernel(cast(make_steps(x, bias), dtype), saved, gy.to(dtype), gh, reverse, reset)
+        gradients = undo_steps(x, bias, found)
+    given = x if bias is None else (*x, bias)
+    made = [None if p is None or g is None else g.to(p.dtype) for p, g in zip(given, gradients, strict=True)]
+    if gz is not None and made[6] is not None and made[6].data_ptr() != gz.data_ptr():
+        made[6] = gz.copy_(made[6])
+    return made
 
 
 # -- the candidates ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.triton import triton_scan
 from resolvent.ops.selective_scan import torch as selective_chunked
-from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each
+from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each, make_steps, undo_steps
 from resolvent.ops.selective_scan.triton_backward import T, adjoint_ends_kernel, backward_kernel
 from resolvent.ops.selective_scan.triton_forward import forward_kernel
 from resolvent.runtime.dispatch import log
@@ -43,60 +43,72 @@ class Cut(NamedTuple):
     parts: int = 1
 
 
-def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """y (b, l, d) in the dtype of u, the last state (b, d, n) and the states before each chunk (b, chunks, n, d).
+def forward(
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None, bias: Tensor | None = None,
+    into: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y (b, l, d) in the dtype `into`, else that of u, the last state (b, d, n) and the states before each chunk
+    (b, chunks, n, d). With a bias (d,) the steps are softplus(dt + bias).
 
     In memory the n states of a channel lie side by side.
     """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
-        return selective_chunked.forward(cast(x, torch.float32), reverse, save, reset)
+        return selective_chunked.forward(cast(make_steps(x, bias), torch.float32), reverse, save, reset)
 
-    key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None)
-    return attempt(key, lambda: _forward(x, reverse, save, reset), other) if fits(x) else other()
+    key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None, bias is None)
+    return attempt(key, lambda: _forward(x, reverse, save, reset, bias, into), other) if fits(x) else other()
 
 
-def _forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None, bias: Tensor | None, into: torch.dtype | None
+) -> tuple[Tensor, Tensor, Tensor]:
     b, l, d = x.u.shape
     n = x.A.shape[1]
     x = each(_dense, x)
     cut = forward_cut(b, l, d, n, save)
-    y = torch.empty((b, l, d), dtype=x.u.dtype, device=x.u.device)
+    y = torch.empty((b, l, d), dtype=into or x.u.dtype, device=x.u.device)
     saved = _new(x, b, chunks(l) if save else 0, d, n)
     before = None if x.h0 is None else x.h0.contiguous()[:, None]  # (b, 1, d, n)
     marks = _marks(reset, reverse)
     if cut.segments > 1:
         ends, product = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
         wide = Cut(_wide(cut.np), cut.np, cut.segments, stages=4)
-        _walk(x, wide, reverse, marks, y=y, last=ends, product=product)
+        _walk(x, bias, wide, reverse, marks, y=y, last=ends, product=product)
         before = _entering(product, ends, x.h0)
     last = _new(x, b, cut.segments, d, n)
-    _walk(x, cut, reverse, marks, before=before, y=y, last=last, saved=saved)
+    _walk(x, bias, cut, reverse, marks, before=before, y=y, last=last, saved=saved)
     return y, last[:, -1].contiguous(), saved.mT
 
 
 def backward(
-    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
-) -> tuple[Tensor | None, ...]:
-    """Gradients of every input, each in its dtype, from those of y and of the last state."""
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None,
+    bias: Tensor | None = None, gz: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Gradients of every input, each in its dtype, from those of y and of the last state; with a bias also its own.
+
+    That of z is written into `gz` where it is given, steps at one distance and channels side by side.
+    """
 
     def other() -> tuple[Tensor | None, ...]:
-        return selective_chunked.backward(cast(x, torch.float32), saved, gy.float(), gh, reverse, reset)
+        wide = cast(make_steps(x, bias), torch.float32)
+        return undo_steps(x, bias, selective_chunked.backward(wide, saved, gy.float(), gh, reverse, reset))
 
-    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None)
-    return attempt(key, lambda: _backward(x, saved, gy, gh, reverse, reset), other) if fits(x) else other()
+    key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None, bias is None)
+    return attempt(key, lambda: _backward(x, saved, gy, gh, reverse, reset, bias, gz), other) if fits(x) else other()
 
 
 def _backward(
-    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None = None
-) -> tuple[Tensor | None, ...]:
+    x: Inputs, saved: Tensor, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | None, bias: Tensor | None,
+    gz: Tensor | None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     b, l, d = x.u.shape
     x = each(_dense, x)
     gy, gh = _dense(gy), gh.detach().contiguous()
     cut = backward_cut(b, l, d, x.A.shape[1])
     marks = _marks(reset, reverse)
-    after = gh[:, None] if cut.segments == 1 else _returning(x, gy, gh, cut, reverse, marks)
-    return _gradients(x, saved.detach().mT.contiguous(), gy, after, cut, reverse, marks)
+    after = gh[:, None] if cut.segments == 1 else _returning(x, bias, gy, gh, cut, reverse, marks)
+    return _gradients(x, bias, saved.detach().mT.contiguous(), gy, after, cut, reverse, marks, gz)
 
 
 forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
@@ -193,20 +205,13 @@ def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
 
 
 def _walk(
-    x: Inputs,
-    cut: Cut,
-    reverse: bool,
-    marks: Tensor | None,
-    *,
-    y: Tensor,
-    last: Tensor,
-    before: Tensor | None = None,
-    **out: Tensor,
-) -> None:
+    x: Inputs, bias: Tensor | None, cut: Cut, reverse: bool, marks: Tensor | None, *, y: Tensor, last: Tensor,
+    before: Tensor | None = None, **out: Tensor,
+) -> None:  # fmt: skip
     """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
     b, l, d = x.u.shape
     ends, saved = "product" in out, out.get("saved")
-    given = (x.u, x.dt, x.A, x.B, x.C, either(x.D, x.u), either(x.z, x.u), either(before, x.u), y, last)
+    optional = (either(t, x.u) for t in (x.D, x.z, bias, before))
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, either(x.z, x.u)))
     sizes = (l, d, x.A.shape[1], chunks(l), cut.segments, 1)
     grid = (b * (cut.segments - ends) * triton.cdiv(d, cut.bd),)
@@ -214,6 +219,7 @@ def _walk(
         "REVERSE": reverse,
         "SKIP": x.D is not None and not ends,
         "GATED": x.z is not None and not ends,
+        "RAW": bias is not None,
         "STARTED": before is not None,
         "SAVE": saved is not None and saved.shape[1] > 0,
         "PACKED": marks is not None,
@@ -221,18 +227,14 @@ def _walk(
     shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
     with on_device(x.u):
         forward_kernel[grid](
-            *given,
-            out.get("product", last),
-            either(saved, last),
-            _words(marks, cut.t),
-            *strides,
-            *sizes,
-            **flags,
-            **shape,
-        )
+            *x[:5], *optional, y, last, out.get("product", last), either(saved, last), _words(marks, cut.t),
+            *strides, *sizes, **flags, **shape,
+        )  # fmt: skip
 
 
-def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks: Tensor | None) -> Tensor:
+def _returning(
+    x: Inputs, bias: Tensor | None, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
+) -> Tensor:
     """The gradient of the state after each segment, (b, segments, d, n): what all but the first hand back."""
     b, l, d = x.u.shape
     n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
@@ -242,45 +244,51 @@ def _returning(x: Inputs, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks
     strides = (t.stride(1) for t in (x.dt, x.C, z, gy))
     with on_device(x.u):
         adjoint_ends_kernel[(b * wide.segments * triton.cdiv(d, wide.bd),)](
-            x.dt, x.A, x.C, z, gy, ends, product, _words(marks, T.value), *strides,
+            x.dt, x.A, x.C, z, either(bias, z), gy, ends, product, _words(marks, T.value), *strides,
             l, d, n, count, wide.segments, cut.parts, short, 1,
-            REVERSE=reverse, GATED=x.z is not None, PACKED=marks is not None, NP=cut.np, **_shape(x, wide, CHUNK),
+            REVERSE=reverse, GATED=x.z is not None, RAW=bias is not None, PACKED=marks is not None, NP=cut.np,
+            **_shape(x, wide, CHUNK),
         )  # fmt: skip
     return _entering(product, ends, gh, cut.parts)
 
 
 def _gradients(
-    x: Inputs, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
-) -> tuple[Tensor | None, ...]:
+    x: Inputs, bias: Tensor | None, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool,
+    marks: Tensor | None, gz: Tensor | None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     b, l, d = x.u.shape
     n, blocks, z = x.A.shape[1], triton.cdiv(d, cut.bd), either(x.z, x.u)
-    gu, gdt, gz = (torch.empty((b, l, d), dtype=t.dtype, device=t.device) for t in (x.u, x.dt, z))
+    gu, gdt = (torch.empty((b, l, d), dtype=t.dtype, device=t.device) for t in (x.u, x.dt))
+    if gz is None and x.z is not None:
+        gz = torch.empty_like(gu, dtype=z.dtype)
     gA, gh0 = _new(x, b, cut.segments, d, n), _new(x, b, cut.segments, d, n)
-    gB, gC = (torch.empty((blocks, b, l, n), dtype=t.dtype, device=t.device) for t in (x.B, x.C))
-    gD = _new(x, b, cut.segments, d)
+    parts = x.B.new_empty((2, blocks, b, l, n), dtype=torch.promote_types(x.B.dtype, x.C.dtype))  # of B and of C
+    sums = _new(x, 2, b, cut.segments, d)  # of D and of the bias
     programs = b * cut.segments * blocks
     lead = CHUNK + (cut.stages - 1) * T.value
     slots = (CHUNK + lead) // T.value
     scratch = _new(x, programs, slots, cut.bd, cut.np)
-    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy))
+    strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy, either(gz, gu)))
     with on_device(x.u):
         backward_kernel[(programs,)](
-            x.u, x.dt, x.A, x.B, x.C, either(x.D, x.u), z, gy, after, saved, scratch,
-            gu, gdt, gA, gB, gC, gD, gz, gh0, _words(marks, T.value), *strides,
+            *x[:5], either(x.D, x.u), z, either(bias, x.u), gy, after, saved, scratch,
+            gu, gdt, gA, *parts, *sums, either(gz, gu), gh0, _words(marks, T.value), *strides,
             l, d, n, b, chunks(l), cut.segments, cut.length,
-            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, PACKED=marks is not None,
-            NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
+            REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, RAW=bias is not None,
+            PACKED=marks is not None, NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
         )  # fmt: skip
-    return (
+    (gB, gC), (gD, gbias) = parts.sum(1), sums.sum((1, 2))
+    found = (
         gu,
         gdt,
         gA.sum((0, 1)).to(x.A.dtype),
-        gB.sum(0),
-        gC.sum(0),
-        None if x.D is None else gD.sum((0, 1)).to(x.D.dtype),
+        gB.to(x.B.dtype),
+        gC.to(x.C.dtype),
+        None if x.D is None else gD.to(x.D.dtype),
         None if x.z is None else gz,
         None if x.h0 is None else gh0[:, 0].contiguous().to(x.h0.dtype),
     )
+    return found if bias is None else (*found, gbias.to(bias.dtype))
 
 
 def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, parts: int = 0) -> Tensor:

@@ -24,6 +24,7 @@ from resolvent.ops.selective_scan.triton_tiles import (
     LN2,
     LOG2E,
     STREAMED,
+    each_channel,
     fold,
     forgets,
     halves,
@@ -31,6 +32,7 @@ from resolvent.ops.selective_scan.triton_tiles import (
     put,
     rows,
     sigmoid,
+    step_sizes,
     tile,
     widen,
 )
@@ -42,40 +44,17 @@ T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as regist
 @Quick
 @triton.jit(do_not_specialize=["unit"])
 def adjoint_ends_kernel(
-    dt: tl.tensor,
-    A: tl.tensor,
-    C: tl.tensor,
-    z: tl.tensor,
-    gy: tl.tensor,
-    ends: tl.tensor,
-    product: tl.tensor,
-    marks: tl.tensor,
-    sdt: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    sgy: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    skipped: tl.tensor,
-    length: tl.tensor,
-    unit: tl.tensor,
-    REVERSE: tl.constexpr,
-    GATED: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BD: tl.constexpr,
-    NP: tl.constexpr,
+    dt: tl.tensor, A: tl.tensor, C: tl.tensor, z: tl.tensor, bias: tl.tensor, gy: tl.tensor, ends: tl.tensor,
+    product: tl.tensor, marks: tl.tensor, sdt: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, l: tl.tensor,
+    d: tl.tensor, n: tl.tensor, chunks: tl.tensor, segments: tl.tensor, skipped: tl.tensor, length: tl.tensor,
+    unit: tl.tensor, REVERSE: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr,
+    EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, NP: tl.constexpr,
     STAGES: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
 
     Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
-    `marks` are those of the forward pass.
+    `marks` are those of the forward pass, RAW and `bias` likewise.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
@@ -89,6 +68,7 @@ def adjoint_ends_kernel(
     rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
     carry = tl.zeros((BD, NP), tl.float32)
     total = tl.zeros((BD, T), tl.float32)
+    shift = each_channel(bias, j, channel, RAW)
     dt += row * l * sdt
     z += row * l * sz
     gy += row * l * sgy
@@ -104,7 +84,7 @@ def adjoint_ends_kernel(
     high = tl.minimum(low + length * CHUNK, chunks * CHUNK)
     for back in tl.range(low, high, T, num_stages=STAGES):
         i = high - T - (back - low)
-        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        size, _ = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, False)
         Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
         g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         if GATED:
@@ -130,12 +110,12 @@ def adjoint_ends_kernel(
 @triton.jit
 def advance(
     h: tl.tensor, u: tl.tensor, dt: tl.tensor, B: tl.tensor, su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, i: tl.tensor,
-    l: tl.tensor, n: tl.tensor, rate: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor, marks: tl.tensor,
-    REVERSE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    l: tl.tensor, n: tl.tensor, rate: tl.tensor, shift: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor,
+    marks: tl.tensor, REVERSE: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The states (BD, NP) one tile later, from those before step i."""
     x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-    size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+    size, _ = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, True)
     Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
     if PACKED:
         mark = tl.load(marks + i // T)
@@ -150,55 +130,18 @@ def advance(
 @Quick
 @triton.jit
 def backward_kernel(
-    u: tl.tensor,
-    dt: tl.tensor,
-    A: tl.tensor,
-    B: tl.tensor,
-    C: tl.tensor,
-    D: tl.tensor,
-    z: tl.tensor,
-    gy: tl.tensor,
-    gh: tl.tensor,
-    saved: tl.tensor,
-    scratch: tl.tensor,
-    gu: tl.tensor,
-    gdt: tl.tensor,
-    gA: tl.tensor,
-    gB: tl.tensor,
-    gC: tl.tensor,
-    gD: tl.tensor,
-    gz: tl.tensor,
-    gh0: tl.tensor,
-    marks: tl.tensor,
-    su: tl.tensor,
-    sdt: tl.tensor,
-    sB: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    sgy: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    count: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    length: tl.tensor,
-    REVERSE: tl.constexpr,
-    SKIP: tl.constexpr,
-    GATED: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BD: tl.constexpr,
-    NP: tl.constexpr,
-    STAGES: tl.constexpr,
-    LEAD: tl.constexpr,
-    SLOTS: tl.constexpr,
-) -> None:
+    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
+    gy: tl.tensor, gh: tl.tensor, saved: tl.tensor, scratch: tl.tensor, gu: tl.tensor, gdt: tl.tensor, gA: tl.tensor,
+    gB: tl.tensor, gC: tl.tensor, gD: tl.tensor, gbias: tl.tensor, gz: tl.tensor, gh0: tl.tensor, marks: tl.tensor,
+    su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, sgz: tl.tensor,
+    l: tl.tensor, d: tl.tensor, n: tl.tensor, count: tl.tensor, chunks: tl.tensor, segments: tl.tensor,
+    length: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr,
+    NP: tl.constexpr, STAGES: tl.constexpr, LEAD: tl.constexpr, SLOTS: tl.constexpr,
+) -> None:  # fmt: skip
     """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
-    each segment of `length` chunks; gD likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b. PACKED: `marks`
-    are those of the forward pass.
+    each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
+    PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias), gdt the gradient of that dt.
 
     scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
     last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.
@@ -218,8 +161,8 @@ def backward_kernel(
     carry = tl.load(gh + part * d * n + states, mask=both, other=0.0)
     of_A = tl.zeros((BD, NP), tl.float32)
     of_D = tl.zeros((BD, T), tl.float32)
-    if SKIP:
-        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    of_bias = tl.zeros((BD, T), tl.float32)
+    skip, shift = each_channel(D, j, channel, SKIP), each_channel(bias, j, channel, RAW)
     scratch += pid.to(tl.int64) * (SLOTS * BD * NP)
     saved += row * chunks * d * n
     u += row * l * su
@@ -230,7 +173,7 @@ def backward_kernel(
     C += row * l * sC
     gu += row * l * d
     gdt += row * l * d
-    gz += row * l * d
+    gz += row * l * sgz
     gB += (block.to(tl.int64) * count + row) * l * n
     gC += (block.to(tl.int64) * count + row) * l * n
     k = s
@@ -248,7 +191,9 @@ def backward_kernel(
             front = tl.load(saved + c * d * n + states, mask=both, other=0.0)
         tl.store(scratch + ahead // T * (BD * NP) + own, front)
         i = c * CHUNK + ahead % CHUNK
-        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
+        front = advance(
+            front, u, dt, B, su, sdt, sB, i, l, n, rate, shift, j, channel, k, marks, REVERSE, RAW, PACKED, EVEN
+        )
     tl.debug_barrier()
     for back in tl.range(0, (high - low) * CHUNK, T, num_stages=STAGES):
         slot = (back // CHUNK * CHUNK + CHUNK - T - back % CHUNK) // T % SLOTS
@@ -260,10 +205,12 @@ def backward_kernel(
         front = tl.where(m == 0, fresh, front)
         tl.store(scratch + ahead // T % SLOTS * (BD * NP) + own, front)
         i = c * CHUNK + m
-        front = advance(front, u, dt, B, su, sdt, sB, i, l, n, rate, j, channel, k, marks, REVERSE, PACKED, EVEN)
+        front = advance(
+            front, u, dt, B, su, sdt, sB, i, l, n, rate, shift, j, channel, k, marks, REVERSE, RAW, PACKED, EVEN
+        )
         i = high * CHUNK - T - back
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        size, soft = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, True)
         g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         if GATED:
             gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -287,12 +234,12 @@ def backward_kernel(
             if GATED:
                 reads = reads + (tl.sum(tl.reshape(h * Cs[q][None, :], (BD, 4, NP // 4)), 2),)
             of_Cs = of_Cs + (tl.trans(tl.sum(tl.reshape(h * gs[q][:, None], (BD // 8, 8, NP)), 0)),)
-        put(gC, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        put(gC, n, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
         if GATED:
             v = fold(reads)
             if SKIP:
                 v += skip * x
-            put(gz, slope * v, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+            put(gz, sgz, slope * v, i, l, d, j, T, REVERSE, EVEN, STREAMED)
         drawn, slopes, of_Bs = (), (), ()
         for q in tl.static_range(T - 1, -1, -1):
             lam = carry + gs[q][:, None] * Cs[q][None, :]
@@ -304,15 +251,21 @@ def backward_kernel(
             drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
             slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
             of_Bs = (tl.trans(tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)),) + of_Bs
-        put(gB, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        put(gB, n, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
         of_drive, of_size = halves(fold(drawn + slopes))
         of_u = of_drive * size
         if SKIP:
             of_u += g * skip
             of_D += g * x
-        put(gu, of_u, i, l, d, j, T, REVERSE, EVEN, STREAMED)
-        put(gdt, of_size * LN2 + of_drive * x, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        put(gu, d, of_u, i, l, d, j, T, REVERSE, EVEN, STREAMED)
+        of_dt = of_size * LN2 + of_drive * x
+        if RAW:
+            of_dt *= soft
+            of_bias += of_dt
+        put(gdt, d, of_dt, i, l, d, j, T, REVERSE, EVEN, STREAMED)
     tl.store(gh0 + part * d * n + states, carry, mask=both)
     tl.store(gA + part * d * n + states, of_A, mask=both)
     if SKIP:
         tl.store(gD + part * d + j, tl.sum(of_D, 1), mask=channel)
+    if RAW:
+        tl.store(gbias + part * d + j, tl.sum(of_bias, 1), mask=channel)

@@ -14,55 +14,36 @@ The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once,
 import triton
 import triton.language as tl
 
-from resolvent.ops.selective_scan.triton_tiles import KEPT, LOG2E, fold, forgets, put, rows, sigmoid, tile, widen
+from resolvent.ops.selective_scan.triton_tiles import (
+    KEPT,
+    LOG2E,
+    each_channel,
+    fold,
+    forgets,
+    put,
+    rows,
+    sigmoid,
+    step_sizes,
+    tile,
+    widen,
+)
 from resolvent.runtime.launch import Quick
 
 
 @Quick
 @triton.jit(do_not_specialize=["unit"])
 def forward_kernel(
-    u: tl.tensor,
-    dt: tl.tensor,
-    A: tl.tensor,
-    B: tl.tensor,
-    C: tl.tensor,
-    D: tl.tensor,
-    z: tl.tensor,
-    h0: tl.tensor,
-    y: tl.tensor,
-    last: tl.tensor,
-    product: tl.tensor,
-    saved: tl.tensor,
-    marks: tl.tensor,
-    su: tl.tensor,
-    sdt: tl.tensor,
-    sB: tl.tensor,
-    sC: tl.tensor,
-    sz: tl.tensor,
-    l: tl.tensor,
-    d: tl.tensor,
-    n: tl.tensor,
-    chunks: tl.tensor,
-    segments: tl.tensor,
-    unit: tl.tensor,
-    REVERSE: tl.constexpr,
-    SKIP: tl.constexpr,
-    GATED: tl.constexpr,
-    STARTED: tl.constexpr,
-    SAVE: tl.constexpr,
-    ENDS: tl.constexpr,
-    PACKED: tl.constexpr,
-    EVEN: tl.constexpr,
-    WORDS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    T: tl.constexpr,
-    BD: tl.constexpr,
-    G: tl.constexpr,
-    M: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
+    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
+    h0: tl.tensor, y: tl.tensor, last: tl.tensor, product: tl.tensor, saved: tl.tensor, marks: tl.tensor, su: tl.tensor,
+    sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, l: tl.tensor, d: tl.tensor, n: tl.tensor,
+    chunks: tl.tensor, segments: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr,
+    GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr, SAVE: tl.constexpr, ENDS: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, T: tl.constexpr,
+    BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
     """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, d, n).
 
+    RAW: the step is softplus(dt + bias), bias (d,).
     h0 and last are the states before and after each segment. ENDS: only the last state and the `product` of the
     multipliers of each segment but the last, which nothing follows. PACKED: `marks` (b, chunks CHUNK / T) is a byte for
     each step, as the scan counts them, that says whether the state is forgotten before it. su, ...: the distance in
@@ -86,8 +67,7 @@ def forward_kernel(
     total = tl.zeros((BD, T), tl.float32)
     if STARTED:
         h = tl.load(h0 + part * d * n + states, mask=both, other=0.0).to(tl.float32)
-    if SKIP:
-        skip = tl.load(D + j, mask=channel, other=0.0).to(tl.float32)[:, None]
+    skip, shift = each_channel(D, j, channel, SKIP), each_channel(bias, j, channel, RAW)
     u += row * l * su
     dt += row * l * sdt
     z += row * l * sz
@@ -108,7 +88,7 @@ def forward_kernel(
             if i % CHUNK == 0:
                 tl.store(saved + (row * chunks + i // CHUNK) * n * d + inner, h, mask=both)
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-        size = tile(dt, sdt, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
+        size, _ = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, G > 1)
         Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
         if not ENDS:
             Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
@@ -133,7 +113,7 @@ def forward_kernel(
                 v += skip * x
             if GATED:
                 v *= gate * sigmoid(gate)
-            put(y, v, i, l, d, j, T, REVERSE, EVEN, KEPT)
+            put(y, d, v, i, l, d, j, T, REVERSE, EVEN, KEPT)
     tl.store(last + part * d * n + states, h, mask=both)
     if ENDS:
         whole = tl.sum(total, 1)[:, None, None]

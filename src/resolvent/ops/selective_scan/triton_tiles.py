@@ -11,12 +11,26 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+NEVER = tl.constexpr(float("-inf"))  # whose softplus is a step of no time
 KEPT, STREAMED = tl.constexpr(""), tl.constexpr(".cs")  # in cache, or the first to go from there
 
 
 @triton.jit
 def sigmoid(x: tl.tensor) -> tl.tensor:
-    return 1.0 / (1.0 + tl.exp2(-x * LOG2E))
+    """The square of a reciprocal root: one instruction of the special unit where a division is ten."""
+    root = tl.rsqrt(1.0 + tl.exp2(-x * LOG2E))
+    return root * root
+
+
+@triton.jit
+def softplus(x: tl.tensor) -> tl.tensor:
+    """log(1 + exp(x)), to single precision at any size: log(1 + e) = 2 artanh(e / (2 + e)), by its series."""
+    e = tl.exp2(-tl.abs(x) * LOG2E)
+    root = tl.rsqrt(2.0 + e)
+    s = e * root * root  # e / (2 + e), at most 1/3
+    q = s * s
+    series = 1.0 + q * (0.33333333 + q * (0.2 + q * (0.14285714 + q * (0.11111111 + q * 0.090909091))))
+    return tl.maximum(x, 0.0) + 2.0 * s * series
 
 
 @triton.jit
@@ -29,9 +43,15 @@ def once(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def each_channel(x: tl.tensor, k: tl.tensor, inside: tl.tensor, THERE: tl.constexpr) -> tl.tensor:
+    """x (d,) at columns k: (columns, 1), and zeros where it is not THERE."""
+    return tl.load(x + k, mask=inside & THERE, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
 def tile(
     x: tl.tensor, stride: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor, T: tl.constexpr,
-    REVERSE: tl.constexpr, EVEN: tl.constexpr,
+    REVERSE: tl.constexpr, EVEN: tl.constexpr, BEYOND: tl.constexpr = 0.0,
 ) -> tl.tensor:  # fmt: skip
     """Steps i, ..., i + T - 1 of x (l, ·) at columns k, as the scan counts them: (columns, T).
 
@@ -42,18 +62,36 @@ def tile(
     at = x + (t[None, :] * stride + k[:, None])
     if EVEN:
         return tl.load(at)
-    return tl.load(at, mask=inside[:, None] & (i + q < l)[None, :], other=0.0)
+    return tl.load(at, mask=inside[:, None] & (i + q < l)[None, :], other=BEYOND)
+
+
+@triton.jit
+def step_sizes(
+    dt: tl.tensor, stride: tl.tensor, bias: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor,
+    T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, RAW: tl.constexpr, SHARED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """A tile of dt and of its slope: as it is, or RAW, softplus(dt + bias) with bias (columns, 1).
+
+    SHARED: several threads will want each number, which then is computed by one of them.
+    """
+    if RAW:
+        x = tile(dt, stride, i, l, k, inside, T, REVERSE, EVEN, NEVER).to(tl.float32) + bias
+        size = softplus(x)
+        found = (once(size) if SHARED else size), sigmoid(x)
+    else:
+        found = tile(dt, stride, i, l, k, inside, T, REVERSE, EVEN).to(tl.float32), bias
+    return found
 
 
 @triton.jit
 def put(
-    x: tl.tensor, values: tl.tensor, i: tl.tensor, l: tl.tensor, width: tl.tensor, k: tl.tensor, T: tl.constexpr,
-    REVERSE: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
+    x: tl.tensor, stride: tl.tensor, values: tl.tensor, i: tl.tensor, l: tl.tensor, width: tl.tensor, k: tl.tensor,
+    T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write (columns, T) to steps i, ..., i + T - 1 of x (l, width). CACHE: KEPT or STREAMED."""
+    """Write (columns, T) to steps i, ..., i + T - 1, `stride` apart, of x (l, width). CACHE: KEPT or STREAMED."""
     q = tl.arange(0, T)
     t = l - 1 - i - q if REVERSE else i + q
-    at = x + (t[None, :] * width + k[:, None])
+    at = x + (t[None, :] * stride + k[:, None])
     if EVEN:
         tl.store(at, values.to(x.dtype.element_ty), cache_modifier=CACHE)
     else:
