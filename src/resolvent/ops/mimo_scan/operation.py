@@ -73,8 +73,8 @@ class _MimoScan(torch.autograd.Function):
         lengths, both, (d, s) = None if lengths is None else lengths.to(x.device), D.dim() == 2, W_out.shape
         held, _ = _hold(u, dtype, s if both else 0)
         own = held[:, s : s + d] if both else held  # (b l, d)
-        v = _steps(own @ W_in.to(dtype).mT, x)
-        h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else None)
+        v = _steps(multiply(own, W_in.to(dtype).mT), x)  # rounded, it would turn ∂lam by some per cent
+        h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else dtype)
         h = h.view(len(own), -1)
         if both:
             y = multiply(held, _beside(W_out, D, 1, dtype).mT)
@@ -105,8 +105,8 @@ def _gradients(
     learn = any(needs[4:8]) if both else any(needs[4:7])
     held, g_D = _hold(gy, dtype, s if both else 0, own if needs[7] and not both else None)
     rows = held[:, s : s + d] if both else held
-    gh = _steps(rows @ W_out.to(dtype), x)
-    states, out = (_steps(h, x) if learn else None, h0), _steps(held, x) if both else None
+    gh = _steps(multiply(rows, W_out.to(dtype)), x)
+    states, out = (_steps(h, x) if learn else None, h0), _steps(held, x) if both else dtype
     gamma, first, g_lam = _load().adjoint(lam, gh, (g_end, lengths), states, out)
     gamma = gamma.view(len(own), -1)
     gx = g_h0 = None

@@ -30,31 +30,31 @@ JOINED = 8  # chunks at a time
 
 
 def scan(
-    lam: Tensor, v: Tensor, h0: Tensor | None, lengths: Tensor | None = None, out: Tensor | None = None
+    lam: Tensor, v: Tensor, h0: Tensor | None, lengths: Tensor | None, out: Tensor | torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """h (b, l, 2p) like v and in float32 the state (b, 2p) after each sequence's last step; lam (p, 2), h0 (b, 2p).
+    """h (b, l, 2p) in the dtype `out` and in float32 the state (b, 2p) after each sequence's last step; lam (p, 2).
 
-    With `out` (b, l, w) its first 2p columns take the state before each step.
+    Where `out` is a tensor (b, l, w) its first 2p columns take the state before each step.
     """
     return _run(lam, v, (h0, lengths), (None, None), out, back=False)[:2]
 
 
 def adjoint(
-    lam: Tensor, g: Tensor, end: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None = None
+    lam: Tensor, g: Tensor, end: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """γ_t = ‾lam γ_{t+1} + g_t, γ_0 in float32, and ∂lam where `states`, the forward pass's h and h0, are given.
 
-    `end` are the slope of the state at each sequence's end, or None, and lengths. With `out`, which takes γ in its
-    first columns, all is that of states before each step: g_t is the slope of h_{t-1}.
+    `end` are the slope of the state at each sequence's end, or None, and lengths. Where `out` is a tensor, it takes γ
+    in its first columns, and all is that of states before each step: g_t is the slope of h_{t-1}.
     """
     return _run(lam, g, end, states, out, back=True)
 
 
 def _run(
-    lam: Tensor, v: Tensor, start: tuple[Any, Any], states: tuple[Any, Any], out: Tensor | None, back: bool
+    lam: Tensor, v: Tensor, start: tuple[Any, Any], states: tuple[Any, Any], out: Any, back: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    (b, l, s), delayed = v.shape, out is not None
-    made = torch.empty_like(v) if out is None else out
+    (b, l, s), delayed = v.shape, isinstance(out, Tensor)
+    made = out if delayed else torch.empty(v.shape, dtype=out, device=v.device)
     p, bn = s // 2, min(32, triton.next_power_of_2(s // 2))
     warps = b * triton.cdiv(p, bn)
     chunk, chunks = _cut(l, warps)
