@@ -63,7 +63,7 @@ def run(layer: Any, x: Tensor, lengths: Tensor | None, spec: Sequence[Any]) -> t
     sizes = [len(spec), *(n for own in spec for n in (len(own.shape), *own.shape))]  # autograd wants no empty list
     kinds = " ".join([str(own.dtype) for own in spec])
     precision = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-    y, *ends = _forward(layer._ticket, parameters, x, lengths, needs, sizes, kinds, *precision)
+    y, *ends = _forward(x, parameters, lengths, layer._ticket, needs, sizes, kinds, *precision)
     own = zip(ends[:-1], spec, strict=True)  # complex numbers come as pairs: compilers generate no code for them
     return y, [torch.view_as_complex(t) if part.dtype.is_complex else t for t, part in own]
 
@@ -91,6 +91,8 @@ class _Waiting:
 
     def _turn(self, g: list[Tensor | None]) -> list[Tensor | None]:
         """Gradients of a node's outputs as those of the recording's, whose states are in an order of their own."""
+        if all(t is None for t in g[1:]):
+            return g
         numbers: Any = range(len(self.own.outputs))
         order = _list(self.own.join(numbers))
         turned: list[Tensor | None] = [None] * len(order)
@@ -140,10 +142,9 @@ def _run_with(layer: Any, x: Tensor, lengths: Tensor | None, parameters: Sequenc
     return [torch.view_as_real(t) if t.is_complex() else t for t in _list(_call(own, x, lengths))]
 
 
-def _holds(layer: Any, parameters: list[Tensor], needs: list[bool]) -> bool:
+def _holds(layer: Any, parameters: list[Tensor]) -> bool:
     """Whether these are the layer's own parameters: the memory that its recordings read."""
-    own = [(p.data_ptr(), p.shape, p.requires_grad) for p in layer.parameters()]
-    return own == [(p.data_ptr(), p.shape, need) for p, need in zip(parameters, needs[1:], strict=True)]
+    return [p.data_ptr() for p in layer.parameters()] == [p.data_ptr() for p in parameters]
 
 
 def _learn(
@@ -154,8 +155,10 @@ def _learn(
 
     def recorded() -> Any:
         x_own = x.detach().requires_grad_(needs[0])
-        found = operation.find(layer, _call, x_own, lengths) if _holds(layer, parameters, needs) else None
-        return None if found is None else (_list(found[1].join(found[1].run(x, lengths))), _Waiting(found))
+        found = operation.find(layer, _call, x_own, lengths) if _holds(layer, parameters) else None
+        if found is None or found[1].wanted != needs[1:]:
+            return None
+        return _list(found[1].join(found[1].run(x, lengths))), _Waiting(found)
 
     def plain() -> Any:
         """With copies of what the compiler lends: it gives the memory to others when its own code is done with it."""
@@ -168,22 +171,26 @@ def _learn(
     return outputs, waiting
 
 
-def _give(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Real, contiguous, and no two in one memory, as an operator's outputs have to be."""
-    seen, given = {t.untyped_storage().data_ptr() for t in inputs}, []
+def _give(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """As a node's outputs are laid out."""
+    return [(torch.view_as_real(t) if t.is_complex() else t).contiguous() for t in outputs]
+
+
+def _separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
+    """No two in one memory, nor in that of an input: an operator may not give what overlaps."""
+    seen, given = {t.untyped_storage().data_ptr() for t in inputs}, list[Tensor]()
     for t in outputs:
-        own = (torch.view_as_real(t) if t.is_complex() else t).contiguous()
-        given.append(own.clone() if own.untyped_storage().data_ptr() in seen else own)
+        given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
         seen.add(given[-1].untyped_storage().data_ptr())
     return given
 
 
 @torch.library.custom_op("resolvent::layer_pass", mutates_args=(), tags=_UNSAFE)
 def _forward(
-    ticket: Tensor,
+    x: Tensor,  # first: a node counts to the device of its first tensor
     parameters: list[Tensor],
-    x: Tensor,
     lengths: Tensor | None,
+    ticket: Tensor,
     needs: list[bool],
     sizes: list[int],
     kinds: str,
@@ -196,16 +203,16 @@ def _forward(
             outputs, waiting = _learn(layer, parameters, x, lengths, needs)
         else:
             with torch.no_grad():
-                if _holds(layer, parameters, [p.requires_grad for p in (x, *layer.parameters())]):
-                    outputs = _list(operation.run(layer, _call, x.detach(), lengths))
+                if _holds(layer, parameters):
+                    made = _list(operation.run(layer, _call, x.detach(), lengths))
                 else:
-                    outputs = _run_with(layer, x, lengths, parameters)
-        outputs = _give([t.detach() for t in outputs], x, *parameters)
-    return [*outputs, kept.mark(ticket, waiting)]
+                    made = _run_with(layer, x, lengths, parameters)
+                outputs = _separate([t.detach() for t in made], x, *parameters)
+        return [*_give(outputs), kept.mark(ticket, waiting)]
 
 
 @_forward.register_fake
-def _(ticket: Tensor, parameters: Any, x: Tensor, lengths: Any, needs: Any, sizes: Any, kinds: str, *_: Any) -> Any:
+def _(x: Tensor, parameters: Any, lengths: Any, ticket: Tensor, needs: Any, sizes: Any, kinds: str, *_: Any) -> Any:
     rest, ends = list(sizes[1:]), []
     for kind in kinds.split():
         dtype: torch.dtype = getattr(torch, kind.removeprefix("torch."))
@@ -236,10 +243,12 @@ def _backward(
     with as_run(), recording(), torch.no_grad():
         found, again = kept.take(mark) or (None, False)
         slopes = None if found is None else found.slopes(given, parameters, needs, again)
+        fresh = slopes is not None and isinstance(found, _Waiting)
         if slopes is None:
             slopes = _run_again(_find(ticket), [x, *parameters], lengths, given, needs, (half, autocast))
-    wanted = [(t, own) for t, own, need in zip(slopes, (x, *parameters), needs, strict=True) if need]
-    return _give([torch.zeros_like(own) if t is None else t for t, own in wanted], x, *parameters, *g)
+        wanted = [(t, own) for t, own, need in zip(slopes, (x, *parameters), needs, strict=True) if need]
+        full = [torch.zeros_like(own) if t is None else t for t, own in wanted]
+        return _give(full if fresh else _separate(full, x, *parameters, *g))
 
 
 @_backward.register_fake
@@ -265,7 +274,7 @@ def _run_again(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ticket, parameters, x, lengths, ctx.needs, _, _, *ctx.how = inputs
+    x, parameters, lengths, ticket, ctx.needs, _, _, *ctx.how = inputs
     ctx.save_for_backward(output[-1], ticket, lengths, x, *parameters)
     ctx.set_materialize_grads(False)
 
@@ -281,7 +290,7 @@ def _gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
         rest = mark, ticket, parameters, x, lengths, ctx.needs, len(own), *ctx.how
         slopes = iter(_backward(given, asked, *rest))
         gx, *found = (next(slopes) if need else None for need in ctx.needs)
-    return None, found, gx, *(None,) * 6
+    return gx, found, *(None,) * 7
 
 
 _forward.register_autograd(_gradients, setup_context=_save)
