@@ -33,7 +33,7 @@ from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.plain import is_chosen
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import half_products, is_traced, is_untransformed, without_autocast
+from resolvent.runtime.transforms import half_products, is_exporting, is_traced, is_untransformed, without_autocast
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
@@ -166,7 +166,7 @@ class Layer(Freezable, ABC):
         if x.device.type in GRAPHS and self.is_recordable and state is None:
             if not torch.compiler.is_compiling():
                 return run_recorded(self, Layer._pass, x, lengths)
-            if not torch.compiler.is_exporting() and not is_chosen() and self._may_be_node(self.training):
+            if not (is_exporting() or is_chosen()) and self._may_be_node(self.training):
                 return self._as_node(x, lengths)
         return self._pass(x, lengths, state)
 

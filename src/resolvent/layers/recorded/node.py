@@ -38,7 +38,7 @@ def issue(layer: nn.Module) -> Tensor:
         return torch.tensor(number, device="cpu")
 
 
-def may_be_node(layer: nn.Module) -> bool:
+def may_be_node(layer: Any) -> bool:
     """Whether passes of this layer may be nodes; asked once for a graph, when it is traced.
 
     Somebody's own code, dropout and transforms are to be seen by the compiler, which in turn does not look into torch's
@@ -46,7 +46,9 @@ def may_be_node(layer: nn.Module) -> bool:
     """
     if is_transformed() or forward_mode() or not is_signed(layer) or next(layer.buffers(), None) is not None:
         return False
-    return not any(isinstance(own, nn.RNNBase) for own in layer.modules())
+    if any(isinstance(own, nn.RNNBase) for own in layer.modules()):
+        return False
+    return _layers.get(int(layer._ticket)) is layer  # not that of a twin made by hand
 
 
 def arrange(state: Any) -> Any:
