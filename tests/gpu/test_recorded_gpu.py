@@ -61,6 +61,55 @@ def test_a_recorded_pass_has_the_numbers_of_the_pass(name: str, half: bool, leng
     assert max(map(_far, found, want)) < (2e-2 if half else CLOSE)
 
 
+class Around(nn.Module):
+    """As people put a layer into modules of their own."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.layer, self.out = nn.LayerNorm(32), layer, nn.Linear(32, 32)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor]:
+        y = self.layer(self.norm(x), lengths=lengths)[0]
+        return (x + self.out(nn.functional.gelu(y)),)
+
+
+@pytest.mark.parametrize("way", ["alone", "around", "reduce-overhead"])
+@pytest.mark.parametrize("half", [True, False], ids=["bf16", "float32"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_compiled_pass_is_the_recorded_one(name: str, half: bool, way: str) -> None:
+    """`alone`, the state is returned: its gradients, which are zero, are recorded too."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layer = LAYERS[name](32).cuda()
+    model = layer if way == "alone" else Around(layer).cuda()
+    steps = 2 * PATIENCE + 4
+    with without_recording():
+        want = _train(model, half, None, steps)
+    fast: Any = torch.compile(model, fullgraph=True, mode=way if way == "reduce-overhead" else None)
+    found = _train(fast, half, None, steps)
+    assert _count(layer) == 1
+    assert max(map(_far, found, want)) < (2e-2 if half else CLOSE)
+
+
+@pytest.mark.parametrize("name", ["S4D", "S5", "S6", "Mamba"])
+def test_one_compiled_graph_serves_all_lengths_and_equal_layers(name: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    blocks = [Around(LAYERS[name](32)).cuda() for _ in range(10)]
+    for block in blocks:
+        block.compile(fullgraph=True)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):  # of eight graphs
+        for length in (300, 77, 64, 129):
+            found = []
+            for own in (nn.Module.__call__, lambda block, x: block.forward(x)):
+                x = torch.linspace(-1, 1, 2 * length * 32, device="cuda").view(2, length, 32).sin().requires_grad_()
+                y = x
+                for block in blocks:
+                    (y,) = own(block, y)
+                found.append(torch.autograd.grad(y.square().mean(), x)[0])
+            assert _far(*found) < CLOSE
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_a_recording_cannot_give_is_run(name: str) -> None:
     """A second way back, two passes at once, the gradient of a state, second derivatives; and nothing is kept alive."""

@@ -150,15 +150,15 @@ def check_lasting(layer: Layer) -> None:
     """That the layer carries a state of one size through time."""
     if layer.bidirectional:
         raise ValueError(no_streaming(layer, "states"))
-    if _grows(layer.known_spec(1)):
+    if grows(layer.known_spec(1)):
         raise TypeError(
             f"{type(layer).__name__}.states: the state grows with time; layer(x[:, : t + 1]) returns that after step t."
         )
 
 
-def _grows(spec: Any) -> bool:
+def grows(spec: Any) -> bool:
     if isinstance(spec, dict | tuple):
-        return any(map(_grows, spec.values() if isinstance(spec, dict) else spec))
+        return any(map(grows, spec.values() if isinstance(spec, dict) else spec))
     return None in spec.shape
 
 

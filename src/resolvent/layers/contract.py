@@ -26,12 +26,14 @@ from resolvent.layers import checks
 from resolvent.layers import fast_step as lane
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
-from resolvent.layers.recorded import GRAPHS, forget_own
+from resolvent.layers.recorded import GRAPHS, forget_own, node
 from resolvent.layers.recorded import run as run_recorded
+from resolvent.layers.recorded.signature import TICKET
 from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.plain import is_chosen
 from resolvent.ops.step import recorded
 from resolvent.ops.step.operation import Step
-from resolvent.runtime.transforms import half_products, is_traced, is_untransformed, without_autocast
+from resolvent.runtime.transforms import half_products, is_exporting, is_traced, is_untransformed, without_autocast
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
@@ -70,6 +72,7 @@ class Layer(Freezable, ABC):
         self.bidirectional = bidirectional
         self.check_finite = check_finite
         self._specs: dict[tuple[int, torch.dtype], Any] = {}
+        self._ticket = node.issue(self)
 
     # -- what a concrete layer writes ------------------------------------------------------------------------------
 
@@ -160,9 +163,25 @@ class Layer(Freezable, ABC):
             return self._packed(x, start, state, lengths, dt, rate)
         if dt is not None or rate is not None:
             return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
-        if x.device.type in GRAPHS and self.is_recordable and state is None and not torch.compiler.is_compiling():
-            return run_recorded(self, Layer._pass, x, lengths)
+        if x.device.type in GRAPHS and self.is_recordable and state is None:
+            if not torch.compiler.is_compiling():
+                return run_recorded(self, Layer._pass, x, lengths)
+            if not (is_exporting() or is_chosen()) and self._may_be_node(self.training):
+                return self._as_node(x, lengths)
         return self._pass(x, lengths, state)
+
+    def _may_be_node(self, training: bool) -> bool:
+        """Whether compilers are to see a pass as one node; the state of one that grows is not known to them."""
+        return node.may_be_node(self) and (self.bidirectional or not checks.grows(self.state_spec(1)))
+
+    _may_be_node._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `assume_constant_result`, not imported
+
+    def _as_node(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """`_pass` as one node of a compiled graph."""
+        leaves: list[Spec] = []
+        form = None if self.bidirectional else recorded.flatten(node.arrange(self.state_spec(x.shape[0])), leaves)
+        y, ends = node.run(self, x, lengths, leaves)
+        return y, None if self.bidirectional else recorded.unflatten(form, ends)
 
     def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:
         """What `forward` does with checked inputs, in operations one by one."""
@@ -337,6 +356,13 @@ class Layer(Freezable, ABC):
                 self._specs.clear()
             self._specs[key] = self.state_spec(batch)
         return self._specs[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != TICKET}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._ticket = node.issue(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
         """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""

@@ -40,11 +40,18 @@ def mark(like: Tensor, graph: Any = None) -> Tensor:
     """The mark of what is to be kept; None is nothing."""
     made = torch.zeros(1, dtype=torch.uint8, device=like.device)
     if graph is not None and use_count is not None:
+        let_go()
         with _lock:
-            for place in [place for place, (held, _) in _kept.items() if use_count(held._cdata) == 1]:
-                del _kept[place]  # nobody else has the mark: no way back will come
             _kept[made.data_ptr()] = made.untyped_storage(), graph
     return made
+
+
+def let_go() -> None:
+    """Give up what was kept for marks that nobody else has: no way back will come."""
+    if use_count is not None:
+        with _lock:
+            for place in [place for place, (held, _) in _kept.items() if use_count(held._cdata) == 1]:
+                del _kept[place]
 
 
 def take(mark: Tensor) -> tuple[Any, bool] | None:

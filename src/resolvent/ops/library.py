@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 _EXCLUDED = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
+_LAZY = ("Conjugate", "Negative", "ZeroTensor")  # of views that say what they are; a mode around excludes them
 
 
 @contextmanager
 def recording() -> Iterator[None]:
     """Let autograd record inside of an operator, which the dispatcher otherwise calls below it."""
     with torch._C._PreserveDispatchKeyGuard(), torch.enable_grad():
-        for key in _EXCLUDED:
+        for key in (*_EXCLUDED, *_LAZY):
             torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(torch._C.DispatchKey, key), False)
         yield
 

@@ -49,12 +49,14 @@ class Pass(torch.autograd.Function):
         for p, version in zip(ctx.parameters, ctx.versions, strict=True):
             if p._version != version:
                 raise RuntimeError(MODIFIED.format(type(own.module).__name__, tuple(p.shape)))
-        moved = not own.reads(ctx.parameters)
-        if g[0] is None or any(t is not None for t in g[1:]) or by_graph_only(g[0]) or moved:
+        if by_graph_only(*g) or not own.reads(ctx.parameters):
             slopes = _run_again(ctx, own, g)
             ctx.kind.give_up()  # it would run twice at every step
+        elif not own.answers(g):
+            slopes = _run_again(ctx, own, g)
+            ctx.kind.widen()
         else:
-            slope, found = own.run_back(g[0])
+            slope, found = own.run_back(g)
             slopes = slope, *found
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             own.release()

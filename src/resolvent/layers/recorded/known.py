@@ -27,9 +27,14 @@ class Kind:
 
     def __init__(self) -> None:
         self.calls, self.used, self.refused, self.recordings = 0, 0, False, list[Recording]()
+        self.ends = False  # whether gradients of the last state come back, too
 
     def give_up(self) -> None:
         self.refused, self.recordings = True, []
+
+    def widen(self) -> None:
+        """Gradients of the last state have come: from now on they are recorded."""
+        self.ends, self.recordings = True, []
 
     def take(self) -> tuple[Recording, Lease] | None:
         """A recording that nobody waits for, and the right to use it; None where there is none."""

@@ -6,8 +6,8 @@ with the pass as it was, and replayed from then on, with the numbers of the same
 lie, so that an optimiser's steps are seen; what was replaced or moved is recorded anew.
 
 What watches, transforms, traces, captures or forces a call, tangents, saved-tensor hooks, anomaly mode, own code inside
-of a layer and layers inside of `frozen()` run as ever; so do second derivatives, gradients of the last state and passes
-whose recording is still waiting for its way back.
+of a layer and layers inside of `frozen()` run as ever; so do second derivatives and passes whose recording is still
+waiting for its way back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils._device import DeviceContext
 
 from resolvent.layers.recorded.gradients import Pass
 from resolvent.layers.recorded.known import Kind, are_kept, find_kind, give_up, keeping, log
-from resolvent.layers.recorded.recording import Recording
+from resolvent.layers.recorded.recording import Lease, Recording
 from resolvent.layers.recorded.replica import find_leaves, replicate
 from resolvent.layers.recorded.signature import sign
 from resolvent.ops.step import recorded
@@ -31,6 +31,7 @@ from resolvent.runtime.memory import lacks_memory, let_go
 from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
 
 Run = Callable[[Any, Tensor, Tensor | None], Any]  # (module, x, lengths) -> (y, state)
+Found = tuple[Kind, Recording, Lease, list[nn.Parameter]]
 _off: list[bool] = []
 
 
@@ -53,19 +54,35 @@ def without_recording() -> AbstractContextManager[None]:
 
 def run(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
     """call(module, x, lengths), by its recording where there is one; without any where memory runs out beside them."""
+    return run_either(lambda: replay(module, call, x, lengths), lambda: call(module, x, lengths))
+
+
+def run_either(recorded: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """The first, or the second where that is None or finds no memory beside recordings."""
     try:
-        found = replay(module, call, x, lengths)
-        return call(module, x, lengths) if found is None else found
+        found = recorded()
+        return plain() if found is None else found
     except RuntimeError as error:
         if not lacks_memory(error) or not are_kept():
             raise
     give_up()
     let_go()  # the error is gone, and with it the frames that held what had been made
-    return call(module, x, lengths)
+    return plain()
 
 
 def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
-    """call(module, x, lengths) by its recording, made where it is due; None where there is none.
+    """call(module, x, lengths) by its recording; None where there is none."""
+    found = find(module, call, x, lengths)
+    if found is None:
+        return None
+    kind, own, lease, parameters = found
+    if not own.trains:
+        return own.join(own.run(x, lengths))
+    return own.join(Pass.apply(kind, own, lease, lengths, x, *parameters))
+
+
+def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Found | None:
+    """A recording of call(module, x, lengths), made where it is due, and the right to use it; None where there is none.
 
     On a device that has GRAPHS.
     """
@@ -85,10 +102,7 @@ def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> A
                 return None
         if not _record(kind, module, call, x, lengths, parameters) or (taken := kind.take()) is None:
             return None
-    own, lease = taken
-    if not own.trains:
-        return own.join(own.run(x, lengths))
-    return own.join(Pass.apply(kind, own, lease, lengths, x, *parameters))
+    return kind, *taken, parameters
 
 
 def _is_watched(x: Tensor, lengths: Tensor | None) -> bool:
@@ -120,7 +134,7 @@ def _record(
         recorded._recording.append(True)
         try:
             with torch.inference_mode(False), torch.set_grad_enabled(records):
-                made = _make(module, call, x, lengths, parameters)
+                made = _make(module, call, x, lengths, parameters, kind.ends)
             right = made.agrees(recorded._close)
         except _Unclear:
             kind.calls = 0  # another time
@@ -143,7 +157,9 @@ def _record(
     return False
 
 
-def _make(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter]) -> Recording:
+def _make(
+    module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter], ends: bool
+) -> Recording:
     trains = torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in parameters))
     device = x.device.type
     on, half = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -155,7 +171,7 @@ def _make(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, param
             return call(own, x, lengths)
 
     with torch.autocast(device, enabled=False):
-        made = Recording(own, within, x, lengths, [leaves[p] for p in parameters], trains)
+        made = Recording(own, within, x, lengths, [leaves[p] for p in parameters], trains, ends)
     if not all(map(_is_finite, made.want)):
         raise _Unclear
     found = find_leaves(made.outputs[0])

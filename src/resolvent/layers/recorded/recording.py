@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -82,7 +82,8 @@ class Lease:
 
 
 class Recording:
-    """`call`, the pass of a replica, on inputs like x and lengths; `trains`: with its way back to x and parameters."""
+    """`call`, the pass of a replica, on inputs like x and lengths; `trains`: with its way back to x and parameters,
+    from y or, where `ends`, from the last state too."""
 
     def __init__(
         self,
@@ -92,7 +93,9 @@ class Recording:
         lengths: Tensor | None,
         parameters: list[nn.Parameter],
         trains: bool,
+        ends: bool = False,
     ) -> None:
+        self.ends = ends
         self.module, self.call, self.trains, device = module, call, trains, x.device
         self.places = [p.data_ptr() for p in parameters]
         self.x = x.detach().clone(memory_format=torch.contiguous_format)
@@ -107,9 +110,11 @@ class Recording:
         self.slopes: list[Tensor] = []  # of the parameters that have one
         graph = GRAPHS[device.type]
         graph.aside(self._forward, device)
-        self.g = _place("g", self.outputs[0])
+        self.heads = [i for i, t in enumerate(self.outputs) if i == 0 or (ends and t.requires_grad)]
+        self.g = [_place(f"g {i}", self.outputs[i]) for i in self.heads]
         if trains:
-            self.g.copy_(self.outputs[0].detach())  # any numbers, but none drawn: the user's random numbers stay
+            for i, g in zip(self.heads, self.g, strict=True):
+                g.copy_(self.outputs[i].detach())  # any numbers, but none drawn: the user's random numbers stay
             graph.aside(self._backward, device)
         self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
         self.outputs, self.slope, self.slopes = [], None, []
@@ -139,8 +144,9 @@ class Recording:
 
     def _backward(self) -> None:
         inputs = [*([self.leaf] if self.leaf.requires_grad else []), *self.asked]
+        heads = [self.outputs[i] for i in self.heads]
         with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
-            found = list(torch.autograd.grad(self.outputs[0], inputs, self.g, retain_graph=True, allow_unused=True))
+            found = list(torch.autograd.grad(heads, inputs, self.g, retain_graph=True, allow_unused=True))
         self.slope = found.pop(0) if self.leaf.requires_grad else None
         self.known = [g is not None for g in found]
         self.slopes = [g for g in found if g is not None]
@@ -171,11 +177,17 @@ class Recording:
             self.forward.replay()
             return [t.detach().clone() for t in self.outputs]
 
-    def run_back(self, g: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
-        """The gradients of x and of all parameters, from that of y; None for those that have or want none."""
+    def answers(self, g: Sequence[Tensor | None]) -> bool:
+        """Whether the graph takes all of these gradients of the outputs."""
+        return all(t is None or i in self.heads for i, t in enumerate(g))
+
+    def run_back(self, g: Sequence[Tensor | None]) -> tuple[Tensor | None, list[Tensor | None]]:
+        """The gradients of x and of all parameters from those of the outputs; None for those that have or want none."""
         assert self.backward is not None
         with enqueueing:
-            self.g.copy_(g)
+            for i, place in zip(self.heads, self.g, strict=True):
+                own = g[i]
+                place.zero_() if own is None else place.copy_(own)
             self.backward.replay()
             slope = None if self.slope is None else self.slope.clone()
             known = iter(torch._foreach_mul(self.slopes, 1.0) if self.slopes else ())  # copies, in one call

@@ -6,6 +6,7 @@ itself stays as it is for whoever uses it meanwhile. A replica holds its paramet
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,22 +17,23 @@ Leaves = dict[nn.Parameter, nn.Parameter]
 def replicate(module: nn.Module) -> tuple[nn.Module, Leaves]:
     """The replica, and each parameter of the module with the one in its place."""
     leaves = {p: nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
-    return _replicate(module, leaves, {}), leaves
+    return replicate_with(module, leaves, {}), leaves
 
 
-def _replicate(module: nn.Module, leaves: Leaves, made: dict[nn.Module, nn.Module]) -> nn.Module:
+def replicate_with(module: nn.Module, leaves: Mapping[Any, Any], made: dict[nn.Module, nn.Module]) -> nn.Module:
     if module in made:  # one that has several names
         return made[module]
     own = made[module] = module.__new__(type(module))
     own.__dict__ = {name: _replace(value, leaves) for name, value in module.__dict__.items()}
+    own.__dict__.pop("_compiled_call_impl", None)  # which would call the module itself
     held = module._modules.items()
     own._parameters = {name: None if p is None else leaves[p] for name, p in module._parameters.items()}
     own._buffers = dict(module._buffers)
-    own._modules = {name: None if child is None else _replicate(child, leaves, made) for name, child in held}
+    own._modules = {name: None if child is None else replicate_with(child, leaves, made) for name, child in held}
     return own
 
 
-def _replace(value: Any, leaves: Leaves) -> Any:
+def _replace(value: Any, leaves: Mapping[Any, Any]) -> Any:
     """Lists of parameters, which torch's recurrent units hold besides."""
     if type(value) is not list:
         return value

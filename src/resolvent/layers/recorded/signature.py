@@ -12,6 +12,7 @@ from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
 SCALARS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
 UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training: another result at each call
+TICKET = "_ticket"  # what compiled graphs name a layer by (`recorded.node`): no part of what it computes
 _INTERNAL = frozenset(nn.Module().__dict__)  # what every module holds; of it the parts that matter are read by name
 _known: dict[type[nn.Module], bool] = {}
 
@@ -22,14 +23,10 @@ class Foreign(Exception):
 
 def sign(module: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[tuple[Any, ...], list[nn.Parameter]] | None:
     """The signature of module(x, lengths) and all parameters of the module; None where it cannot be recorded."""
-    if any(GLOBAL_HOOKS):
+    found = _sign_module(module)
+    if found is None:
         return None
-    marks: list[Any] = []
-    parameters: dict[int, nn.Parameter] = {}  # each once, however many names it has
-    try:
-        _read(module, marks, parameters)
-    except Foreign:
-        return None
+    marks, parameters = found
     records = torch.is_grad_enabled()
     kind = x.device.type
     marks += (x.shape, x.dtype, x.device, records and x.requires_grad, records)
@@ -37,6 +34,21 @@ def sign(module: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[tuple[An
     marks += (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.get_float32_matmul_precision())
     marks.append(torch.are_deterministic_algorithms_enabled())
     return tuple(marks), list(parameters.values())
+
+
+def is_signed(module: nn.Module) -> bool:
+    """Whether the module's passes have signatures: no code of somebody's own has to run in them."""
+    return _sign_module(module) is not None
+
+
+def _sign_module(module: nn.Module) -> tuple[list[Any], dict[int, nn.Parameter]] | None:
+    marks: list[Any] = []
+    parameters: dict[int, nn.Parameter] = {}  # each once, however many names it has
+    try:
+        _read(module, marks, parameters)
+    except Foreign:
+        return None
+    return None if any(GLOBAL_HOOKS) else (marks, parameters)
 
 
 def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Parameter]) -> None:
@@ -54,6 +66,8 @@ def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Paramete
     for name, value in own.items():
         if type(value) in SCALARS:
             marks.append(value)
+        elif name == TICKET:
+            continue
         elif isinstance(value, Tensor) or (callable(value) and not _is_steady(kind, name, value)):
             raise Foreign
         elif type(value) is tuple:

@@ -1,0 +1,298 @@
+"""A layer's pass in a compiled graph: one opaque node each way, which run the recordings of an uncompiled pass.
+
+An operator takes tensors, and no module. A layer has a ticket instead, a number in a tensor, which a graph takes from
+the layer as it takes parameters: layers of one kind share compiled code, and the node finds the layer that it is run
+for. On the way forth a mark (`ops.kept`) stands for the recording that waits for its way back, or for the graph of a
+pass that ran without one. A mark that was lost (copied, used, recomputed) makes the pass run once more.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.layers.recorded import operation
+from resolvent.layers.recorded.replica import replicate_with
+from resolvent.layers.recorded.signature import is_signed
+from resolvent.ops import kept
+from resolvent.ops.library import recording
+from resolvent.ops.step.recorded import flatten
+from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
+
+Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
+_numbers = count()
+_layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_UNSAFE = (torch.Tag.cudagraph_unsafe,)  # its replays are graphs already, and none is kept while another is captured
+
+
+def issue(layer: nn.Module) -> Tensor:
+    """A ticket by which nodes find this layer, as long as there is one."""
+    number = next(_numbers)
+    _layers[number] = layer
+    with torch.inference_mode(False):
+        return torch.tensor(number, device="cpu")
+
+
+def may_be_node(layer: Any) -> bool:
+    """Whether passes of this layer may be nodes; asked once for a graph, when it is traced.
+
+    Somebody's own code, dropout and transforms are to be seen by the compiler, which in turn does not look into torch's
+    recurrent units; and buffers are no arguments of a node.
+    """
+    if is_transformed() or forward_mode() or not is_signed(layer) or next(layer.buffers(), None) is not None:
+        return False
+    if any(isinstance(own, nn.RNNBase) for own in layer.modules()):
+        return False
+    return _layers.get(int(layer._ticket)) is layer  # not that of a twin made by hand
+
+
+def arrange(state: Any) -> Any:
+    """The state, or its description, with its entries in one order, whoever wrote it."""
+    if isinstance(state, dict):
+        return {name: arrange(state[name]) for name in sorted(state)}
+    return tuple(map(arrange, state)) if type(state) is tuple else state
+
+
+def run(layer: Any, x: Tensor, lengths: Tensor | None, spec: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
+    """y and the tensors of the last state, which `spec` describes; traced."""
+    parameters, records, device = list(layer.parameters()), torch.is_grad_enabled(), x.device.type
+    needs = [records and t.requires_grad for t in (x, *parameters)]
+    sizes = [len(spec), *(n for own in spec for n in (len(own.shape), *own.shape))]  # autograd wants no empty list
+    kinds = " ".join([str(own.dtype) for own in spec])
+    precision = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    y, *ends = _forward(x, parameters, lengths, layer._ticket, needs, sizes, kinds, *precision)
+    own = zip(ends[:-1], spec, strict=True)  # complex numbers come as pairs: compilers generate no code for them
+    return y, [torch.view_as_complex(t) if part.dtype.is_complex else t for t, part in own]
+
+
+# -- what runs in a node -----------------------------------------------------------------------------------------------
+
+
+class _Waiting:
+    """A recording between its ways, and the right to use it."""
+
+    def __init__(self, found: operation.Found) -> None:
+        self.kind, self.own, self.lease, _ = found
+
+    def slopes(self, g: list[Tensor | None], parameters: list[Tensor], *_: Any) -> list[Tensor | None] | None:
+        """The gradients of x and parameters; None where the recording has no answer."""
+        turned = self._turn(g)
+        if not self.own.reads(parameters):
+            self.kind.give_up()
+            return None
+        if not self.own.answers(turned):
+            self.kind.widen()
+            return None
+        slope, found = self.own.run_back(turned)
+        return [slope, *found]
+
+    def _turn(self, g: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of a node's outputs as those of the recording's, whose states are in an order of their own."""
+        if all(t is None for t in g[1:]):
+            return g
+        numbers: Any = range(len(self.own.outputs))
+        order = _list(self.own.join(numbers))
+        turned: list[Tensor | None] = [None] * len(order)
+        for t, i in zip(g, order, strict=True):
+            turned[i] = t if t is None or not self.own.outputs[i].is_complex() else torch.view_as_complex(t)
+        return turned
+
+
+class _Graph:
+    """A pass that ran as it is, from inputs (x and parameters) to outputs."""
+
+    def __init__(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def slopes(
+        self, g: list[Tensor | None], parameters: list[Tensor], needs: list[bool], again: bool
+    ) -> list[Tensor | None]:
+        """The gradients of x and parameters; `again`: the graph is to be kept further."""
+        pairs = [(y, t) for y, t in zip(self.outputs, g, strict=True) if t is not None and y.requires_grad]
+        wanted = [t for t, need in zip(self.inputs, needs, strict=True) if need]
+        ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
+        found = iter(torch.autograd.grad(ends, wanted, slopes, retain_graph=again, allow_unused=True))
+        return [next(found) if need else None for need in needs]
+
+
+def _list(result: Any) -> list[Any]:
+    """y and what the last state holds, in the order of a node."""
+    leaves: list[Any] = []
+    flatten(arrange(result), leaves)
+    return [leaf for leaf in leaves if leaf is not None]
+
+
+def _find(number: Tensor) -> Any:
+    layer = _layers.get(int(number))
+    if layer is None:
+        raise RuntimeError("the layer of this compiled pass is gone; keep it until the pass has been used.")
+    return layer
+
+
+def _call(layer: Any, x: Tensor, lengths: Tensor | None) -> Any:
+    return layer._pass(x, lengths)
+
+
+def _run_with(layer: Any, x: Tensor, lengths: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The pass in operations one by one, with these tensors for its parameters; real, as a node gives them."""
+    own: Any = replicate_with(layer, dict(zip(layer.parameters(), parameters, strict=True)), {})
+    return [torch.view_as_real(t) if t.is_complex() else t for t in _list(_call(own, x, lengths))]
+
+
+def _holds(layer: Any, parameters: list[Tensor]) -> bool:
+    """Whether these are the layer's own parameters: the memory that its recordings read."""
+    return [p.data_ptr() for p in layer.parameters()] == [p.data_ptr() for p in parameters]
+
+
+def _learn(
+    layer: Any, parameters: list[Tensor], x: Tensor, lengths: Tensor | None, needs: list[bool]
+) -> tuple[list[Tensor], Any]:
+    """The outputs, and what is kept for the way back."""
+    kept.let_go()  # so that recordings are free whose marks are gone
+
+    def recorded() -> Any:
+        x_own = x.detach().requires_grad_(needs[0])
+        found = operation.find(layer, _call, x_own, lengths) if _holds(layer, parameters) else None
+        if found is None or found[1].wanted != needs[1:]:
+            return None
+        return _list(found[1].join(found[1].run(x, lengths))), _Waiting(found)
+
+    def plain() -> Any:
+        """With copies of what the compiler lends: it gives the memory to others when its own code is done with it."""
+        own = [t.detach().requires_grad_(need) for t, need in zip((x.clone(), *parameters), needs, strict=True)]
+        made = _run_with(layer, own[0], None if lengths is None else lengths.clone(), own[1:])
+        captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        return [t.detach().clone() for t in made], None if captured else _Graph(own, made)
+
+    outputs, waiting = operation.run_either(recorded, plain)
+    return outputs, waiting
+
+
+def _give(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """As a node's outputs are laid out."""
+    return [(torch.view_as_real(t) if t.is_complex() else t).contiguous() for t in outputs]
+
+
+def _separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
+    """No two in one memory, nor in that of an input: an operator may not give what overlaps."""
+    seen, given = {t.untyped_storage().data_ptr() for t in inputs}, list[Tensor]()
+    for t in outputs:
+        given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
+        seen.add(given[-1].untyped_storage().data_ptr())
+    return given
+
+
+@torch.library.custom_op("resolvent::layer_pass", mutates_args=(), tags=_UNSAFE)
+def _forward(
+    x: Tensor,  # first: a node counts to the device of its first tensor
+    parameters: list[Tensor],
+    lengths: Tensor | None,
+    ticket: Tensor,
+    needs: list[bool],
+    sizes: list[int],
+    kinds: str,
+    half: torch.dtype,
+    autocast: bool,
+) -> list[Tensor]:
+    layer, waiting = _find(ticket), None
+    with as_run(), recording(), torch.autocast(x.device.type, half, enabled=autocast):
+        if any(needs):
+            outputs, waiting = _learn(layer, parameters, x, lengths, needs)
+        else:
+            with torch.no_grad():
+                if _holds(layer, parameters):
+                    made = _list(operation.run(layer, _call, x.detach(), lengths))
+                else:
+                    made = _run_with(layer, x, lengths, parameters)
+                outputs = _separate([t.detach() for t in made], x, *parameters)
+        return [*_give(outputs), kept.mark(ticket, waiting)]
+
+
+@_forward.register_fake
+def _(x: Tensor, parameters: Any, lengths: Any, ticket: Tensor, needs: Any, sizes: Any, kinds: str, *_: Any) -> Any:
+    rest, ends = list(sizes[1:]), []
+    for kind in kinds.split():
+        dtype: torch.dtype = getattr(torch, kind.removeprefix("torch."))
+        rank, *rest = rest
+        shape, rest = rest[:rank], rest[rank:]
+        own = ([*shape, 2], dtype.to_real()) if dtype.is_complex else (shape, dtype)
+        ends.append(x.new_empty(own[0], dtype=own[1]))
+    return [x.new_empty(x.shape), *ends, kept.fake_mark(ticket)]
+
+
+@torch.library.custom_op("resolvent::layer_pass_backward", mutates_args=(), tags=_UNSAFE)
+def _backward(
+    g: list[Tensor],
+    asked: list[int],
+    mark: Tensor,
+    ticket: Tensor,
+    parameters: list[Tensor],
+    x: Tensor,
+    lengths: Tensor | None,
+    needs: list[bool],
+    count: int,
+    half: torch.dtype,
+    autocast: bool,
+) -> list[Tensor]:
+    given: list[Tensor | None] = [None] * count
+    for i, t in zip(asked, g, strict=True):
+        given[i] = t
+    with as_run(), recording(), torch.no_grad():
+        found, again = kept.take(mark) or (None, False)
+        slopes = None if found is None else found.slopes(given, parameters, needs, again)
+        fresh = slopes is not None and isinstance(found, _Waiting)
+        if slopes is None:
+            slopes = _run_again(_find(ticket), [x, *parameters], lengths, given, needs, (half, autocast))
+        wanted = [(t, own) for t, own, need in zip(slopes, (x, *parameters), needs, strict=True) if need]
+        full = [torch.zeros_like(own) if t is None else t for t, own in wanted]
+        return _give(full if fresh else _separate(full, x, *parameters, *g))
+
+
+@_backward.register_fake
+def _(g: Any, asked: Any, mark: Any, ticket: Any, parameters: Any, x: Tensor, lengths: Any, needs: Any, *_: Any) -> Any:
+    return [t.new_empty(t.shape) for t, need in zip((x, *parameters), needs, strict=True) if need]
+
+
+def _run_again(
+    layer: Any,
+    inputs: list[Tensor],
+    lengths: Tensor | None,
+    g: Sequence[Tensor | None],
+    needs: list[bool],
+    how: Precision,
+) -> list[Tensor | None]:
+    """The same by the pass run once more; of any order where gradients are recorded."""
+
+    def again(x: Tensor, *parameters: Tensor) -> list[Tensor]:
+        with torch.autocast(x.device.type, how[0], enabled=how[1]):
+            return _run_with(layer, x, lengths, parameters)
+
+    return list(gradients_by_graph(again, inputs, g, needs))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, parameters, lengths, ticket, ctx.needs, _, _, *ctx.how = inputs
+    ctx.save_for_backward(output[-1], ticket, lengths, x, *parameters)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
+    (mark, ticket, lengths, x, *parameters), own = ctx.saved_tensors, g[:-1]
+    if torch.is_grad_enabled():
+        with as_run():
+            gx, *found = _run_again(_find(ticket), [x, *parameters], lengths, own, ctx.needs, ctx.how)
+    else:
+        asked = [i for i, t in enumerate(own) if t is not None]
+        given = [t.contiguous() for t in own if t is not None]
+        rest = mark, ticket, parameters, x, lengths, ctx.needs, len(own), *ctx.how
+        slopes = iter(_backward(given, asked, *rest))
+        gx, *found = (next(slopes) if need else None for need in ctx.needs)
+    return gx, found, *(None,) * 7
+
+
+_forward.register_autograd(_gradients, setup_context=_save)
