@@ -37,13 +37,14 @@ def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
     tables = layer._tables
     if (
         tables is None
+        or not (type(u) is Tensor and u.is_cpu)
         or torch.compiler.is_compiling()
         or layer.check_finite
         or is_forced()
         or "_step" in layer.__dict__
     ):
         return None
-    if type(u) is not Tensor or type(h) is not Tensor or not (u.is_cpu and h.is_cpu) or _is_watched(u, h):
+    if type(h) is not Tensor or not h.is_cpu or _is_watched(u, h):
         return None
     if _KEY not in tables:
         tables[_KEY] = _open(layer)

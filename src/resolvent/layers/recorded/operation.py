@@ -33,6 +33,7 @@ from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
 Run = Callable[[Any, Tensor, Tensor | None], Any]  # (module, x, lengths) -> (y, state)
 Found = tuple[Kind, Recording, Lease, list[nn.Parameter]]
 _off: list[bool] = []
+_apply = super(torch.autograd.Function, Pass).apply  # Function's own asks for transforms again, tensor by tensor
 
 
 class _Unclear(RuntimeError):
@@ -78,7 +79,7 @@ def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> A
     kind, own, lease, parameters = found
     if not own.trains:
         return own.join(own.run(x, lengths))
-    return own.join(Pass.apply(kind, own, lease, lengths, x, *parameters))
+    return own.join(_apply(kind, own, lease, lengths, torch._C._functorch.unwrap_if_dead(x), *parameters))
 
 
 def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Found | None:

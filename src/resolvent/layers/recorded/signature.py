@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
 
-SCALARS = (bool, int, float, str, type(None), torch.dtype, torch.device)
+SCALARS = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
 UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training: another result at each call
 TICKET = "_ticket"  # what compiled graphs name a layer by (`recorded.node`): no part of what it computes
@@ -54,25 +54,28 @@ def _sign_module(module: nn.Module) -> tuple[list[Any], dict[int, nn.Parameter]]
 def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Parameter]) -> None:
     """Class, options and places of tensors of the module and all that it holds."""
     own, kind = module.__dict__, type(module)
-    if not _is_known(kind) or any(own[name] for name in HOOKS):
+    if not _is_known(kind):
         raise Foreign
+    for name in HOOKS:
+        if own[name]:
+            raise Foreign
     if module.training and issubclass(kind, UNSTEADY) and own.get("p") != 0:  # a dropout of nothing is steady
         raise Foreign
     if own.get("_tables") is not None:  # inside of `frozen()`, whose tables end with it
         raise Foreign
     if "parametrizations" in own["_modules"]:  # which may be kept from call to call, or change at each
         raise Foreign
-    marks.append(kind)
+    marks += (kind, own["training"])
     for name, value in own.items():
+        if name in _INTERNAL or name == TICKET:
+            continue
         if type(value) in SCALARS:
             marks.append(value)
-        elif name == TICKET:
-            continue
         elif isinstance(value, Tensor) or (callable(value) and not _is_steady(kind, name, value)):
             raise Foreign
         elif type(value) is tuple:
             marks.append(repr(value))
-        elif name not in _INTERNAL:
+        else:
             marks.append(id(value))
     for p in own["_parameters"].values():
         if p is None:

@@ -50,7 +50,7 @@ class CudaGraph:
                 work()
 
     def replay(self) -> None:
-        if self.device.index is None or self.device.index == torch.cuda.current_device():
+        if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
             return self.graph.replay()
         with torch.cuda.device(self.device):
             self.graph.replay()
