@@ -29,6 +29,7 @@ from resolvent.layers.groups import group_parameters
 from resolvent.layers.recorded import GRAPHS, forget_own, node
 from resolvent.layers.recorded import run as run_recorded
 from resolvent.layers.recorded.signature import TICKET
+from resolvent.layers.states import map_spec, map_state, stack_states
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.plain import is_chosen
 from resolvent.ops.step import recorded
@@ -389,34 +390,6 @@ def at_lengths(h: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return h[:, -1]
     return h[torch.arange(h.shape[0], device=h.device), lengths - 1]
-
-
-def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
-    """Apply `make` to every Spec of a state description, keeping its tuple or dict."""
-    if isinstance(spec, Spec):
-        return make(spec)
-    if isinstance(spec, dict):
-        return {name: map_spec(part, make) for name, part in spec.items()}
-    return tuple(map_spec(part, make) for part in spec)
-
-
-def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply `change` to every tensor of a state; None stays."""
-    if state is None or isinstance(state, Tensor):
-        return None if state is None else change(state)
-    if isinstance(state, dict):
-        return {name: map_state(part, change) for name, part in state.items()}
-    return tuple(map_state(part, change) for part in state)
-
-
-def stack_states(states: Sequence[State]) -> State:
-    """States (b, ...) side by side: (b, steps, ...)."""
-    first = states[0]
-    if isinstance(first, Tensor):
-        return torch.stack(list(states), 1)
-    if isinstance(first, dict):
-        return {name: stack_states([state[name] for state in states]) for name in first}
-    return tuple(stack_states(parts) for parts in zip(*states, strict=True))
 
 
 def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:

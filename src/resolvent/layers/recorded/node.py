@@ -27,7 +27,7 @@ from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_grap
 Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
 _numbers = count()
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_UNSAFE = (torch.Tag.cudagraph_unsafe,)  # its replays are graphs already, and none is kept while another is captured
+_UNSAFE = (torch.Tag.cudagraph_unsafe,)  # its replays are graphs already, and none is kept while another is recorded
 
 
 def issue(layer: nn.Module) -> Tensor:
@@ -166,8 +166,8 @@ def _learn(
         """With copies of what the compiler lends: it gives the memory to others when its own code is done with it."""
         own = [t.detach().requires_grad_(need) for t, need in zip((x.clone(), *parameters), needs, strict=True)]
         made = _run_with(layer, own[0], None if lengths is None else lengths.clone(), own[1:])
-        captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        return [t.detach().clone() for t in made], None if captured else _Graph(own, made)
+        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        return [t.detach().clone() for t in made], None if capturing else _Graph(own, made)
 
     outputs, waiting = operation.run_either(recorded, plain)
     return outputs, waiting

@@ -16,6 +16,7 @@ from torch import Tensor
 from resolvent.ops.blocked.tables import largest
 from resolvent.ops.modes import triton_kernels as kernels
 from resolvent.ops.modes.operation import Kind, Made, Maker
+from resolvent.ops.modes.response_kernels import response_gradient_kernel, response_kernel
 from resolvent.runtime.launch import on_device
 
 KINDS = {Kind.S4D: 0, Kind.DSS: 1, Kind.EMA: 2}
@@ -62,7 +63,7 @@ def response(kind: Kind, parameters: Sequence[Tensor], length: int) -> Tensor:
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     K = torch.empty((d, length), dtype=torch.float32, device=like.device)
     with on_device(like):
-        kernels.response_kernel[(d, triton.cdiv(length, STRETCH))](
+        response_kernel[(d, triton.cdiv(length, STRETCH))](
             *own, D, K, n, length, largest_logarithm(like), **_response_sizes(kind, own, n), num_warps=4
         )
     return K
@@ -73,7 +74,7 @@ def response_gradients(kind: Kind, parameters: Sequence[Tensor], g: Tensor) -> l
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     found, out, last = empty_gradients(kind, parameters, d, like, D)
     with on_device(like):
-        kernels.response_gradient_kernel[(d,)](
+        response_gradient_kernel[(d,)](
             *own, g.contiguous(), *out, last, n, g.shape[1], largest_logarithm(like),
             **_response_sizes(kind, own, n), num_warps=8,
         )  # fmt: skip

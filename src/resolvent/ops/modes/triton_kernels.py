@@ -99,7 +99,7 @@ def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.const
 
 
 @triton.jit
-def _power(zr, zi, k):  # type: ignore[no-untyped-def]
+def power(zr, zi, k):  # type: ignore[no-untyped-def]
     """exp(k z), (rows, BN) in float32, for whole numbers k (rows,)."""
     k = k.to(tl.float64)[:, None]
     turns = k * (zi / TURN)[None, :]
@@ -109,9 +109,9 @@ def _power(zr, zi, k):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _powers(zr, zi, first, fr, fi):  # type: ignore[no-untyped-def]
+def powers(zr, zi, first, fr, fi):  # type: ignore[no-untyped-def]
     """exp(k z), (rows, BN), for rows from `first` on: one exponential for all, times the first rows' f."""
-    br, bi = _power(zr, zi, tl.zeros((1,), tl.int32) + first)
+    br, bi = power(zr, zi, tl.zeros((1,), tl.int32) + first)
     return times(br, bi, fr, fi)
 
 
@@ -132,14 +132,14 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     zr = tl.minimum(zr, LARGEST)
     wr, wi = tl.where(live, wr, 0.0).to(tl.float32), tl.where(live, wi, 0.0).to(tl.float32)
     S: tl.constexpr = 2 if PAIR else 1  # reals of a number
-    fr, fi = _power(zr, zi, tl.arange(0, ROWS))
-    ur, ui = _power(zr, zi, tl.full((1,), 1, tl.int32))
+    fr, fi = power(zr, zi, tl.arange(0, ROWS))
+    ur, ui = power(zr, zi, tl.full((1,), 1, tl.int32))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         at = (c * T + k)[:, None] * out + number
-        qr, qi = _powers(zr, zi, first, fr, fi)
+        qr, qi = powers(zr, zi, first, fr, fi)
         pr, pi = times(qr, qi, ur, ui)
         if POWERS is not None:
             own = (c * T + k)[:, None] * n * S + number
@@ -151,7 +151,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
         vr, vi = times(wr[None, :], wi[None, :], qr, qi)  # w lam^k
         if DELAY:
             tl.store(M_OUT + at, vr.to(M_OUT.dtype.element_ty), mask=there)
-            lr, li = _power(zr, zi, k - 1)
+            lr, li = power(zr, zi, k - 1)
             kr, _ = times(wr[None, :], wi[None, :], lr, li)
             kernel = tl.where(k > 0, tl.sum(tl.where(live[None, :], kr, 0.0), 1), 0.0)
         else:
@@ -171,7 +171,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
         if TURNED is not None:
             _store_diagonals(TURNED + c * T * out, kernel, i, k[:, None], T, 1, out)
     end = tl.zeros((1,), tl.int32) + T
-    hr, hi = _power(zr, zi, end)
+    hr, hi = power(zr, zi, end)
     at = (c * n + j)[None, :] * S
     tl.store(WHOLE + at, hr, mask=live[None, :])
     if PAIR:
@@ -195,7 +195,7 @@ def _collect(G, at, there, across, PAIR: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
-def _against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
+def against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
     """‾p g."""
     return pr * gr + pi * gi, pr * gi - pi * gr
 
@@ -224,28 +224,28 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     er, ei = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     sr, si = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
     now = 0.0
-    fr, fi = _power(hr, zi, tl.arange(0, ROWS))
-    ur, ui = _power(hr, zi, tl.full((1,), 1, tl.int32))
+    fr, fi = power(hr, zi, tl.arange(0, ROWS))
+    ur, ui = power(hr, zi, tl.full((1,), 1, tl.int32))
     for first in range(0, T, ROWS):
         k = first + tl.arange(0, ROWS)
         there = (k < T)[:, None] & live[None, :]
         number = j[None, :] * S
         lower = k.to(tl.float32)[:, None]  # the exponent k
-        qr, qi = _powers(hr, zi, first, fr, fi)
+        qr, qi = powers(hr, zi, first, fr, fi)
         pr, pi = times(qr, qi, ur, ui)
         if G_TOEPLITZ is not None:
             i, lag = column[None, :], k[:, None]
             along = tl.load(G_TOEPLITZ + c * each + i * row + i + lag, mask=i + lag < T, other=0.0)
             g = tl.sum(along, 1)  # of the kernel, (rows,)
             if DELAY:
-                lr, li = _power(hr, zi, k - 1)
-                xr, xi = _against(lr, li, tl.where(k > 0, g, 0.0)[:, None], 0.0)
+                lr, li = power(hr, zi, k - 1)
+                xr, xi = against(lr, li, tl.where(k > 0, g, 0.0)[:, None], 0.0)
                 xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
                 er += tl.sum(xr * (lower - 1.0), 0)
                 ei += tl.sum(xi * (lower - 1.0), 0)
             else:
                 now += tl.sum(tl.where(k == 0, g, 0.0), 0)
-                xr, xi = _against(qr, qi, g[:, None], 0.0)
+                xr, xi = against(qr, qi, g[:, None], 0.0)
                 xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
                 er += tl.sum(xr * lower, 0)
                 ei += tl.sum(xi * lower, 0)
@@ -254,10 +254,10 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
         if G_OUT is not None:  # it holds the conjugate of w lam^e
             gr, gi = _collect(G_OUT, c * each_out + k[:, None] * out + number * across, there, across, PAIR)
             if DELAY:
-                xr, xi = _against(qr, qi, gr, -gi)
+                xr, xi = against(qr, qi, gr, -gi)
                 steps = lower
             else:
-                xr, xi = _against(pr, pi, gr, -gi)
+                xr, xi = against(pr, pi, gr, -gi)
                 steps = lower + 1.0
             xr, xi = tl.where(there, xr, 0.0), tl.where(there, xi, 0.0)
             ar += tl.sum(xr, 0)
@@ -266,91 +266,38 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
             ei += tl.sum(xi * steps, 0)
         if G_IN is not None:
             gr, gi = _collect(G_IN, c * each_in + (T - 1 - k)[:, None] * into + number, there, 1, PAIR)
-            xr, xi = _against(qr, qi, gr, gi)
+            xr, xi = against(qr, qi, gr, gi)
             sr += tl.sum(tl.where(there, xr * lower, 0.0), 0)
             si += tl.sum(tl.where(there, xi * lower, 0.0), 0)
         if G_POWERS is not None:
             gr, gi = _collect(G_POWERS, (c * T + k)[:, None] * n * S + number, there, 1, PAIR)
-            xr, xi = _against(pr, pi, gr, gi)
+            xr, xi = against(pr, pi, gr, gi)
             sr += tl.sum(tl.where(there, xr * (lower + 1.0), 0.0), 0)
             si += tl.sum(tl.where(there, xi * (lower + 1.0), 0.0), 0)
     if G_WHOLE is not None:
         end = tl.zeros((1,), tl.int32) + T
-        pr, pi = _power(hr, zi, end)
+        pr, pi = power(hr, zi, end)
         at = (c * parts * n + j)[None, :] * S
         gr, gi = _collect(G_WHOLE, at, live[None, :], 1, PAIR)
         for part in range(1, parts):
             tr, ti = _collect(G_WHOLE, at + part * n * S, live[None, :], 1, PAIR)
             gr += tr
             gi += ti
-        xr, xi = _against(pr, pi, gr, gi)
+        xr, xi = against(pr, pi, gr, gi)
         sr += tl.sum(tl.where(live[None, :], xr, 0.0), 0) * T
         si += tl.sum(tl.where(live[None, :], xi, 0.0), 0) * T
     gwr, gwi = ar.to(tl.float64), ai.to(tl.float64)
-    gzr, gzi = _against(wr, wi, er.to(tl.float64), ei.to(tl.float64))
+    gzr, gzi = against(wr, wi, er.to(tl.float64), ei.to(tl.float64))
     gzr, gzi = tl.where(free, gzr + sr.to(tl.float64), 0.0), gzi + si.to(tl.float64)
-    _hand_on(
+    hand_on(
         P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, gzr, gzi, gwr, gwi, KIND, STEPS,
     )  # fmt: skip
     if OD is not None:
         tl.store(OD + c, now)
 
 
-@Quick
 @triton.jit
-def response_kernel(  # type: ignore[no-untyped-def]
-    P0, P1, P2, P3, P4, D, K, n, l, LARGEST,
-    KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """K (d, l) = Re sum_n w lam^k, D at its place zero; a program has ROWS steps of one channel."""
-    c, j, first = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.program_id(1) * ROWS
-    k = first + tl.arange(0, ROWS)
-    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, j < n, KIND, STEPS)
-    zr = tl.minimum(zr, LARGEST)
-    fr, fi = _power(zr, zi, tl.arange(0, ROWS))
-    qr, qi = _powers(zr, zi, first, fr, fi)
-    vr, _ = times(wr.to(tl.float32)[None, :], wi.to(tl.float32)[None, :], qr, qi)
-    kernel = tl.sum(tl.where((j < n)[None, :], vr, 0.0), 1)
-    if D is not None:
-        kernel += tl.where(k == 0, tl.load(D + c), 0.0)
-    tl.store(K + c * l + k, kernel, mask=k < l)
-
-
-@Quick
-@triton.jit
-def response_gradient_kernel(  # type: ignore[no-untyped-def]
-    P0, P1, P2, P3, P4, G, O0, O1, O2, O3, O4, OD, n, l, LARGEST,
-    KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """The parameters' gradients from those of K, G (d, l)."""
-    c, j, i = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, ROWS)
-    live = j < n
-    zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
-    hr = tl.minimum(zr, LARGEST)
-    fr, fi = _power(hr, zi, i)
-    # of w, sum ‾lam^k G; of z, sum k ‾lam^k G
-    ar, ai = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    er, ei = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
-    for first in range(0, l, ROWS):
-        k = first + i
-        g = tl.load(G + c * l + k, mask=k < l, other=0.0)[:, None]
-        qr, qi = _powers(hr, zi, first, fr, fi)
-        steps = k.to(tl.float32)[:, None]
-        ar += tl.sum(qr * g, 0)
-        ai -= tl.sum(qi * g, 0)
-        er += tl.sum(qr * g * steps, 0)
-        ei -= tl.sum(qi * g * steps, 0)
-    gzr, gzi = _against(wr, wi, er.to(tl.float64), ei.to(tl.float64))
-    _hand_on(
-        P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, tl.where(zr <= LARGEST, gzr, 0.0), gzi,
-        ar.to(tl.float64), ai.to(tl.float64), KIND, STEPS,
-    )  # fmt: skip
-    if OD is not None:
-        tl.store(OD + c, tl.load(G + c * l))
-
-
-@triton.jit
-def _hand_on(  # type: ignore[no-untyped-def]
+def hand_on(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, gzr, gzi, gwr, gwi,
     KIND: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
@@ -382,18 +329,18 @@ def _hand_on(  # type: ignore[no-untyped-def]
         abr, abi = times(ar, ai, br, bi)
         afr, afi = times(ar, ai, fr, fi)
         bfr, bfi = times(br, bi, fr, fi)
-        gar, gai = _against(bfr, bfi, gwr, gwi)
-        gbr, gbi = _against(afr, afi, gwr, gwi)
-        gfr, gfi = _against(abr, abi, gwr, gwi)
-        tr, ti = _against(dr, di, gfr, gfi)
+        gar, gai = against(bfr, bfi, gwr, gwi)
+        gbr, gbi = against(afr, afi, gwr, gwi)
+        gfr, gfi = against(abr, abi, gwr, gwi)
+        tr, ti = against(dr, di, gfr, gfi)
         gzr, gzi = gzr + tr, gzi + ti
         gre, gim, g_first, g_last = re * 0.0, re * 0.0, 0.0, 0.0
         tl.store(O3 + 2 * at, gar.to(tl.float32), mask=live)
         tl.store(O3 + 2 * at + 1, gai.to(tl.float32), mask=live)
         if KIND == DSS:  # b = z / lam
-            ur, ui = _against(re / size, -im / size, gbr, gbi)
+            ur, ui = against(re / size, -im / size, gbr, gbi)
             gzr, gzi = gzr + ur, gzi + ui
-            vr, vi = _against(br, bi, ur, ui)
+            vr, vi = against(br, bi, ur, ui)
             gre, gim = -vr, -vi
         else:  # b = 2 dt C
             cr, ci = _load(P4, 2 * at, live), _load(P4, 2 * at + 1, live)

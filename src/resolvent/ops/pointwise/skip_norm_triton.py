@@ -38,7 +38,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """∂x, ∂y and with `learn` those of gamma, beta, scale and shift as rows (4, d); `kept` is unit, rstd and x."""
     unit, rstd, x = kept
-    g, each, places = _gather(g, axis)
+    g, each, places = _gather(g, axis, _tile(unit.shape[axis])[1])
     gy = torch.empty_like(unit)
     gx = gy if w.scale is None else torch.empty_like(unit)
     d, m, steps = _sizes(unit, axis)
@@ -54,11 +54,11 @@ def backward(
     return gx, gy, None if sums is None else sums.sum(0)
 
 
-def _gather(g: Tensor, axis: int) -> tuple[Tensor, int, tuple[int, int]]:
+def _gather(g: Tensor, axis: int, columns: int) -> tuple[Tensor, int, tuple[int, int]]:
     """g as the kernel reads it, how many columns share a gradient, and its strides: that of a mean over time is one for
-    each sequence, and is not spread out in memory."""
+    each sequence, and is not spread out in memory where tiles have no columns of two of them."""
     time = 2 if axis == 0 else 1
-    if g.dim() == 3 and g.stride(time) == 0 and g.shape[time] > 1:
+    if g.dim() == 3 and g.stride(time) == 0 and g.shape[time] > 1 and g.shape[time] % columns == 0:
         narrow = g.select(time, 0).contiguous()
         return narrow, g.shape[time], _sizes(narrow, axis)[2]
     return g.contiguous(), 1, _sizes(g, axis)[2]
@@ -118,8 +118,9 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     inside = (rows < d)[:, None] & (cols < m)[None, :]
     at = rows.to(tl.int64)[:, None] * s_c + cols[None, :] * s_m
     if SPREAD:
-        whose = ((tl.program_id(0) * BM + tl.arange(0, BM)) // each).to(tl.int64)
-        g = tl.load(G + rows.to(tl.int64)[:, None] * g_c + whose[None, :] * g_m, mask=inside, other=0.0).to(tl.float32)
+        whose = (tl.program_id(0) * BM // each).to(tl.int64)
+        g = tl.load(G + rows.to(tl.int64) * g_c + whose * g_m, mask=rows < d, other=0.0).to(tl.float32)
+        g = tl.where(inside, g[:, None], 0.0)
     else:
         g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
     unit = tl.load(UNIT + at, mask=inside, other=0.0).to(tl.float32)

@@ -144,6 +144,8 @@ def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
         for bd in (64, 32):
             if b * triton.cdiv(d, bd) >= FULL:
                 return Cut(bd, np, 1, 1, 4 if save else 8, 4)
+        if np == 16 and b * triton.cdiv(d, 16) >= FULL // 2:  # measured on an H200: a tenth quicker than four threads
+            return Cut(16, np, 1, 2, 8, 4)
     g = min(np, max(4, np // 8))  # up to eight states for a thread
     bd = 32 // g
     return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), g, 8, 4)
