@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from resolvent.ops.library import recording
 from resolvent.ops.step import recorded
+from resolvent.runtime.transforms import as_run
 
 
 class StandIn:
@@ -22,7 +24,8 @@ class StandIn:
     def replay(self) -> None:
         recorded._recording.append(True)  # a graph's replay calls no layer
         try:
-            self.work()
+            with as_run(), recording():  # nor does it depend on what is on or off around it
+                self.work()
         finally:
             recorded._recording.pop()
 

@@ -33,7 +33,8 @@ def _train(layer: nn.Module, half: bool, lengths: Tensor | None, steps: int = PA
             y = layer(x, lengths=lengths)[0]
             loss = (y.float() * y.float().cos()).sum()
         loss.backward()
-        found += [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
+        slopes = x.grad, *(p.grad for p in layer.parameters())
+        found += [t.detach().clone() for t in (y, *slopes) if t is not None]  # compiled, they may be overwritten
         layer.zero_grad(set_to_none=True)
     return found
 

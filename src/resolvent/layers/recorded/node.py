@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.recorded import operation
+from resolvent.layers.recorded.recording import Recording
 from resolvent.layers.recorded.replica import replicate_with
-from resolvent.layers.recorded.signature import is_signed
+from resolvent.layers.recorded.signature import How, is_signed
 from resolvent.ops import kept
 from resolvent.ops.library import recording
 from resolvent.ops.step.recorded import flatten
+from resolvent.runtime.memory import lacks_memory
 from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
 
 Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
@@ -79,7 +81,7 @@ class _Waiting:
     def __init__(self, found: operation.Found) -> None:
         self.kind, self.own, self.lease, _ = found
 
-    def slopes(self, g: list[Tensor | None], parameters: list[Tensor], *_: Any) -> list[Tensor | None] | None:
+    def slopes(self, g: list[Tensor | None], parameters: list[Tensor]) -> list[Tensor | None] | None:
         """The gradients of x and parameters; None where the recording has no answer."""
         turned = self._turn(g)
         if not self.own.reads(parameters):
@@ -109,9 +111,7 @@ class _Graph:
     def __init__(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         self.inputs, self.outputs = inputs, outputs
 
-    def slopes(
-        self, g: list[Tensor | None], parameters: list[Tensor], needs: list[bool], again: bool
-    ) -> list[Tensor | None]:
+    def slopes(self, g: list[Tensor | None], needs: list[bool], again: bool) -> list[Tensor | None]:
         """The gradients of x and parameters; `again`: the graph is to be kept further."""
         pairs = [(y, t) for y, t in zip(self.outputs, g, strict=True) if t is not None and y.requires_grad]
         wanted = [t for t, need in zip(self.inputs, needs, strict=True) if need]
@@ -125,6 +125,37 @@ def _list(result: Any) -> list[Any]:
     leaves: list[Any] = []
     flatten(arrange(result), leaves)
     return [leaf for leaf in leaves if leaf is not None]
+
+
+def _order(own: Recording) -> list[int]:
+    """Where the recording has what a node gives."""
+    if not own.order:
+        numbers: Any = range(len(own.outputs))
+        own.order = _list(own.join(numbers))
+    return own.order
+
+
+def _replay(
+    ticket: Tensor, parameters: list[Tensor], x: Tensor, lengths: Tensor | None, needs: list[bool], how: How
+) -> list[Tensor] | None:
+    """The node's outputs by a recording that nobody waits for, in few steps; None where there is none."""
+    if how.records:
+        kept.let_go()  # so that recordings are free whose marks are gone
+    found = operation.look_up(_find(ticket), x, lengths, how)
+    taken = None if found is None else found[2].take()
+    if found is None or taken is None:
+        return None
+    (owned, _, kind), (own, lease) = found, taken
+    if not own.reads(parameters) or own.wanted != needs[1:]:
+        return None
+    try:
+        outputs = own.run(x, lengths)
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        return None
+    given = _give([outputs[i] for i in _order(own)])
+    return [*given, kept.mark(ticket, _Waiting((kind, own, lease, owned)) if how.records else None)]
 
 
 def _find(number: Tensor) -> Any:
@@ -199,6 +230,9 @@ def _forward(
     half: torch.dtype,
     autocast: bool,
 ) -> list[Tensor]:
+    quick = _replay(ticket, parameters, x, lengths, needs, How(needs[0], any(needs), autocast, half))
+    if quick is not None:
+        return quick
     layer, waiting = _find(ticket), None
     with as_run(), recording(), torch.autocast(x.device.type, half, enabled=autocast):
         if any(needs):
@@ -242,20 +276,27 @@ def _backward(
     given: list[Tensor | None] = [None] * count
     for i, t in zip(asked, g, strict=True):
         given[i] = t
+    inputs, (found, again) = [x, *parameters], kept.take(mark) or (None, False)
+    slopes = found.slopes(given, parameters) if isinstance(found, _Waiting) else None
+    if slopes is not None:
+        return _give(_fill(slopes, inputs, needs))
     with as_run(), recording(), torch.no_grad():
-        found, again = kept.take(mark) or (None, False)
-        slopes = None if found is None else found.slopes(given, parameters, needs, again)
-        fresh = slopes is not None and isinstance(found, _Waiting)
-        if slopes is None:
-            slopes = _run_again(_find(ticket), [x, *parameters], lengths, given, needs, (half, autocast))
-        wanted = [(t, own) for t, own, need in zip(slopes, (x, *parameters), needs, strict=True) if need]
-        full = [torch.zeros_like(own) if t is None else t for t, own in wanted]
-        return _give(full if fresh else _separate(full, x, *parameters, *g))
+        if isinstance(found, _Graph):
+            slopes = found.slopes(given, needs, again)
+        else:
+            slopes = _run_again(_find(ticket), inputs, lengths, given, needs, (half, autocast))
+        return _give(_separate(_fill(slopes, inputs, needs), *inputs, *g))
 
 
 @_backward.register_fake
 def _(g: Any, asked: Any, mark: Any, ticket: Any, parameters: Any, x: Tensor, lengths: Any, needs: Any, *_: Any) -> Any:
     return [t.new_empty(t.shape) for t, need in zip((x, *parameters), needs, strict=True) if need]
+
+
+def _fill(slopes: Sequence[Tensor | None], inputs: Sequence[Tensor], needs: list[bool]) -> list[Tensor]:
+    """Those that are asked for; of what has none zeros."""
+    wanted = [(t, own) for t, own, need in zip(slopes, inputs, needs, strict=True) if need]
+    return [torch.zeros_like(own) if t is None else t for t, own in wanted]
 
 
 def _run_again(

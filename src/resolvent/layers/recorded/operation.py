@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 
 from resolvent.layers.recorded.gradients import Pass
-from resolvent.layers.recorded.known import Kind, are_kept, find_kind, give_up, keeping, log
+from resolvent.layers.recorded.known import Kind, Known, are_kept, find_kind, give_up, keeping, log
 from resolvent.layers.recorded.recording import Lease, Recording
 from resolvent.layers.recorded.replica import find_leaves, replicate
-from resolvent.layers.recorded.signature import sign
+from resolvent.layers.recorded.signature import How, ask, sign
 from resolvent.ops.step import recorded
 from resolvent.runtime.dispatch import is_forced, push
 from resolvent.runtime.memory import lacks_memory, let_go
@@ -87,13 +87,10 @@ def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Fou
 
     On a device that has GRAPHS.
     """
-    if _is_watched(x, lengths):
+    found = look_up(module, x, lengths, ask(x))
+    if found is None:
         return None
-    signed = sign(module, x, lengths)
-    found = None if signed is None else find_kind(module, signed[0])
-    if signed is None or found is None:
-        return None
-    parameters, (known, kind) = signed[1], found
+    parameters, known, kind = found
     taken = kind.take()
     if taken is None:
         if torch._C._current_graph_task_id() != -1:  # inside of a way back, whose thread and order are autograd's
@@ -104,6 +101,15 @@ def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Fou
         if not _record(kind, module, call, x, lengths, parameters) or (taken := kind.take()) is None:
             return None
     return kind, *taken, parameters
+
+
+def look_up(module: nn.Module, x: Tensor, lengths: Tensor | None, how: How) -> tuple[list[Any], Known, Kind] | None:
+    """The module's parameters and what is known of such calls; None where they are not recorded."""
+    if _is_watched(x, lengths):
+        return None
+    signed = sign(module, x, lengths, how)
+    found = None if signed is None else find_kind(module, signed[0])
+    return None if signed is None or found is None else (signed[1], *found)
 
 
 def _is_watched(x: Tensor, lengths: Tensor | None) -> bool:

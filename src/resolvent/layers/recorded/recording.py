@@ -106,6 +106,7 @@ class Recording:
         self.lease: Callable[[], Lease | None] = _nobody
         self.outputs: list[Tensor] = []
         self.form: Any = None
+        self.order: list[int] = []  # of outputs in a compiled graph (`node`)
         self.slope: Tensor | None = None  # of x
         self.slopes: list[Tensor] = []  # of the parameters that have one
         graph = GRAPHS[device.type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +21,32 @@ class Foreign(Exception):
     """Somebody's own code is inside, which has to run."""
 
 
-def sign(module: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[tuple[Any, ...], list[nn.Parameter]] | None:
+class How(NamedTuple):
+    """What a call asks of the state of torch around it."""
+
+    needs: bool  # a gradient of x
+    records: bool
+    autocast: bool
+    half: torch.dtype
+
+
+def ask(x: Tensor) -> How:
+    """How a call is made here and now."""
+    records, kind = torch.is_grad_enabled(), x.device.type
+    autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return How(records and x.requires_grad, records, *autocast)
+
+
+def sign(
+    module: nn.Module, x: Tensor, lengths: Tensor | None, how: How
+) -> tuple[tuple[Any, ...], list[nn.Parameter]] | None:
     """The signature of module(x, lengths) and all parameters of the module; None where it cannot be recorded."""
     found = _sign_module(module)
     if found is None:
         return None
     marks, parameters = found
-    records = torch.is_grad_enabled()
-    kind = x.device.type
-    marks += (x.shape, x.dtype, x.device, records and x.requires_grad, records)
+    marks += (x.shape, x.dtype, x.device, *how, torch.get_float32_matmul_precision())
     marks += (None,) if lengths is None else (lengths.dtype, lengths.device)
-    marks += (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.get_float32_matmul_precision())
     marks.append(torch.are_deterministic_algorithms_enabled())
     return tuple(marks), list(parameters.values())
 
