@@ -29,7 +29,8 @@ from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_grap
 Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
 _numbers = count()
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_UNSAFE = (torch.Tag.cudagraph_unsafe,)  # its replays are graphs already, and none is kept while another is recorded
+# Its replays are graphs already, and none is kept while another is recorded.
+_TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe
 
 
 def issue(layer: nn.Module) -> Tensor:
@@ -218,8 +219,7 @@ def _separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
     return given
 
 
-@torch.library.custom_op("resolvent::layer_pass", mutates_args=(), tags=_UNSAFE)
-def _forward(
+def _run_forward(
     x: Tensor,  # first: a node counts to the device of its first tensor
     parameters: list[Tensor],
     lengths: Tensor | None,
@@ -247,8 +247,9 @@ def _forward(
         return [*_give(outputs), kept.mark(ticket, waiting)]
 
 
-@_forward.register_fake
-def _(x: Tensor, parameters: Any, lengths: Any, ticket: Tensor, needs: Any, sizes: Any, kinds: str, *_: Any) -> Any:
+def _fake_forward(
+    x: Tensor, parameters: Any, lengths: Any, ticket: Tensor, needs: Any, sizes: Any, kinds: str, *_: Any
+) -> Any:
     rest, ends = list(sizes[1:]), []
     for kind in kinds.split():
         dtype: torch.dtype = getattr(torch, kind.removeprefix("torch."))
@@ -259,8 +260,7 @@ def _(x: Tensor, parameters: Any, lengths: Any, ticket: Tensor, needs: Any, size
     return [x.new_empty(x.shape), *ends, kept.fake_mark(ticket)]
 
 
-@torch.library.custom_op("resolvent::layer_pass_backward", mutates_args=(), tags=_UNSAFE)
-def _backward(
+def _run_backward(
     g: list[Tensor],
     asked: list[int],
     mark: Tensor,
@@ -288,8 +288,9 @@ def _backward(
         return _give(_separate(_fill(slopes, inputs, needs), *inputs, *g))
 
 
-@_backward.register_fake
-def _(g: Any, asked: Any, mark: Any, ticket: Any, parameters: Any, x: Tensor, lengths: Any, needs: Any, *_: Any) -> Any:
+def _fake_backward(
+    g: Any, asked: Any, mark: Any, ticket: Any, parameters: Any, x: Tensor, lengths: Any, needs: Any, *_: Any
+) -> Any:
     return [t.new_empty(t.shape) for t, need in zip((x, *parameters), needs, strict=True) if need]
 
 
@@ -336,4 +337,15 @@ def _gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
     return gx, found, *(None,) * 7
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+def _register(name: str, run: Any, fake: Any) -> Any:
+    """As `torch.library.custom_op` does, without the checks at every call: each would take as long as a replay."""
+    _library.define(name + torch.library.infer_schema(run, mutates_args=()), tags=_TAGS)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"resolvent::{name}", fake, lib=_library)
+    return getattr(torch.ops.resolvent, name).default
+
+
+_library = torch.library.Library("resolvent", "FRAGMENT")
+_forward = _register("layer_pass", _run_forward, _fake_forward)
+_backward = _register("layer_pass_backward", _run_backward, _fake_backward)
+torch.library.register_autograd("resolvent::layer_pass", _gradients, setup_context=_save, lib=_library)
