@@ -33,8 +33,11 @@ def test_recorded_tables_and_gradients(kind: dict[str, object], monkeypatch: pyt
     assert sum(isinstance(r, recorded.Recording) for r in TABLES.known.values()) == 2  # there and back
 
 
-def test_inside_of_a_recorded_pass_the_function_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There its gradients come by its own graph: the same numbers, of every order, without a second run."""
+@pytest.mark.parametrize("is_large", [False, True])
+def test_inside_of_a_recorded_pass_the_function_runs_once(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There its gradients come by its own graph: the same numbers, of every order, without a second run; unless that
+    graph would be large."""
+    monkeypatch.setattr(TABLES, "is_large", is_large)
     layer = S4(4, 6).double()
     source = layer._source(layer.C, layer.D)
     own = [p.detach().requires_grad_() for p in source.parameters]
@@ -51,7 +54,7 @@ def test_inside_of_a_recorded_pass_the_function_runs_once(monkeypatch: pytest.Mo
     found = TABLES.tables(own, source.option, 12, False)
     assert all(t.is_contiguous() for t in found)
     got = torch.autograd.grad(sum((t * t.detach().cos()).sum() for t in found[:4]), own)
-    assert runs == [1]
+    assert runs == [1 + is_large]
     assert_close([*found, *got], [*want, *slopes], dtype=torch.float64)
 
 

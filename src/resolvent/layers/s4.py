@@ -175,7 +175,7 @@ def _shapes(parameters: Parameters, discretisation: str, T: int, delay: bool) ->
     return [(d, T, T), (d, T, s), (d, T, s), *[(d, s, s)] * (T.bit_length() + 1)]
 
 
-TABLES = Opaque("s4_tables", _tables, _shapes)
+TABLES = Opaque("s4_tables", _tables, _shapes, is_large=True)
 
 
 def _close_conjugates(half: Tensor) -> Tensor:

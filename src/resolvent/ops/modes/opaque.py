@@ -31,12 +31,20 @@ class Opaque:
     """`make` as an operation `resolvent::<name>`; made once, where its layer is defined.
 
     `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
-    with parameters of the shapes `given` and with `options`.
+    with parameters of the shapes `given` and with `options`. `is_large`: what gradients need of `make` is not kept.
     """
 
     def __init__(
-        self, name: str, make: Make, shapes: Shapes, load: Any = None, given: Any = (), options: Sequence[str] = ()
+        self,
+        name: str,
+        make: Make,
+        shapes: Shapes,
+        load: Any = None,
+        given: Any = (),
+        options: Sequence[str] = (),
+        is_large: bool = False,
     ) -> None:
+        self.is_large = is_large
         self.make, self.shapes, self.known, self.name = make, shapes, dict[Any, Any](), name
         self._operator = _operator(name, self)
         self._given, self._options = given, options
@@ -71,9 +79,9 @@ class Opaque:
         """The tables, under autograd; for tensors on a GPU that nobody traces.
 
         Where a pass around this is recorded, by its calls themselves: its graph keeps what the gradients need, and none
-        of them takes the host's time any more.
+        of them takes the host's time any more. What would keep much runs once more for its gradients.
         """
-        if recorded._recording and self.kernels(parameters[0]) is None:
+        if recorded._recording and not self.is_large and self.kernels(parameters[0]) is None:
             with as_run():
                 return [t.contiguous() for t in self.make(parameters, option, T, delay)]
         return list(_Opaque.apply(self, option, T, delay, *parameters))
