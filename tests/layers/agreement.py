@@ -10,7 +10,8 @@ from torch.func import functional_call, jvp, vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from helpers import assert_close, random_cuts
-from resolvent.layers.contract import Layer, reverse
+from resolvent.layers.contract import Layer
+from resolvent.layers.states import reverse
 
 F64 = torch.float64
 

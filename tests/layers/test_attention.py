@@ -22,7 +22,7 @@ from resolvent.layers.attention.attend import (
     laplace,
     rotate,
 )
-from resolvent.layers.states import map_spec
+from resolvent.layers.contract import map_spec
 
 F64 = torch.float64
 KINDS = [

@@ -23,8 +23,8 @@ from resolvent.blocks.norm import NormKind, make_norm
 from resolvent.blocks.projection import Projection
 from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec
 from resolvent.layers.checks import check_choice, check_positive
+from resolvent.layers.contract import map_spec
 from resolvent.layers.ema import EMA
-from resolvent.layers.states import map_spec
 from resolvent.runtime.transforms import without_autocast
 
 

@@ -28,8 +28,9 @@ from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
 from resolvent.layers.recorded import GRAPHS, forget_own, node
 from resolvent.layers.recorded import run as run_recorded
+from resolvent.layers.recorded.known import issue
 from resolvent.layers.recorded.signature import TICKET
-from resolvent.layers.states import map_spec, map_state, stack_states
+from resolvent.layers.states import map_state, reverse, stack_states
 from resolvent.ops.linear_scan.packed import documents_of
 from resolvent.ops.plain import is_chosen
 from resolvent.ops.step import recorded
@@ -73,7 +74,7 @@ class Layer(Freezable, ABC):
         self.bidirectional = bidirectional
         self.check_finite = check_finite
         self._specs: dict[tuple[int, torch.dtype], Any] = {}
-        self._ticket = node.issue(self)
+        self._ticket = issue(self)
 
     # -- what a concrete layer writes ------------------------------------------------------------------------------
 
@@ -363,7 +364,7 @@ class Layer(Freezable, ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._ticket = node.issue(self)
+        self._ticket = issue(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
         """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""
@@ -376,20 +377,20 @@ def _tells(name: str, layer: nn.Module, default: Any) -> bool:
     return isinstance(value, int | float | str) and (name in ("d_model", "d_state") or value != default)
 
 
-def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Turn each sequence of x (b, l, ...) around within its own length; padding stays where it is."""
-    if lengths is None:
-        return x.flip(1)
-    t = torch.arange(x.shape[1], device=x.device)
-    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)  # (b, l)
-    return x.gather(1, index.reshape(index.shape + (1,) * (x.dim() - 2)).expand_as(x))
-
-
 def at_lengths(h: Tensor, lengths: Tensor | None) -> Tensor:
     """The last valid entry of h (b, l, ...) along time: (b, ...)."""
     if lengths is None:
         return h[:, -1]
     return h[torch.arange(h.shape[0], device=h.device), lengths - 1]
+
+
+def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
+    """Apply `make` to every Spec of a state description, keeping its tuple or dict."""
+    if isinstance(spec, Spec):
+        return make(spec)
+    if isinstance(spec, dict):
+        return {name: map_spec(part, make) for name, part in spec.items()}
+    return tuple(map_spec(part, make) for part in spec)
 
 
 def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""States that are tensors, tuples or dicts of tensors, and what describes them: one function for all their parts."""
+"""Sequences turned around, and states that are tensors, tuples or dicts of tensors: one function for all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 
-def map_spec(spec: Any, make: Callable[[Any], Any]) -> Any:
-    """Apply `make` to every Spec of a state description, keeping its tuple or dict."""
-    if isinstance(spec, dict):
-        return {name: map_spec(part, make) for name, part in spec.items()}
-    return tuple(map_spec(part, make) for part in spec) if isinstance(spec, tuple) else make(spec)
+def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Turn each sequence of x (b, l, ...) around within its own length; padding stays where it is."""
+    if lengths is None:
+        return x.flip(1)
+    t = torch.arange(x.shape[1], device=x.device)
+    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)  # (b, l)
+    return x.gather(1, index.reshape(index.shape + (1,) * (x.dim() - 2)).expand_as(x))
 
 
 def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank
-from resolvent.runtime.transforms import (
-    by_graph_only,
-    gradients_by_graph,
-    is_traced,
-    is_untransformed,
-    outside_autocast,
-)
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.kernel import powers, vandermonde_kernel
 
 
@@ -83,7 +77,7 @@ class _Sums(torch.autograd.Function):
 
 def _dense(bank: DenseBank, length: int) -> Tensor:
     """Rows B'(A')^j for j < T by doubling, whose last power A^T makes the rows C A^{iT} in the same way."""
-    if is_untransformed() and not is_traced(bank.A):
+    if bank.A.is_cuda and is_untransformed():  # elsewhere calls are cheap
         K: Tensor = _DenseSums.apply(bank.A, bank.B, bank.C, length)
         return K
     return _dense_sums(bank.A, bank.B, bank.C, length)

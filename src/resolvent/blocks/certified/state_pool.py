@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.layers.checks import check_even, check_positive, padding_mask
-from resolvent.layers.contract import reverse
 from resolvent.layers.freezing import Freezable
+from resolvent.layers.states import reverse
 from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.krylov import krylov
 from resolvent.runtime.transforms import is_traced, wide

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from itertools import count
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from resolvent.layers.recorded.recording import Lease, Recording
 from resolvent.runtime.memory import keeper
@@ -20,6 +22,16 @@ STALE = 64  # calls of a module after which a recording that none of them used m
 log = logging.getLogger("resolvent")
 keeping = threading.RLock()  # loops may run in several threads
 _known: weakref.WeakKeyDictionary[nn.Module, Known] = weakref.WeakKeyDictionary()
+tickets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # layers, as compiled graphs name them
+_numbers = count()
+
+
+def issue(layer: nn.Module) -> Tensor:
+    """A ticket by which nodes find this layer, as long as there is one."""
+    number = next(_numbers)
+    tickets[number] = layer
+    with torch.inference_mode(False):
+        return torch.tensor(number, device="cpu")
 
 
 class Kind:

@@ -8,15 +8,14 @@ pass that ran without one. A mark that was lost (copied, used, recomputed) makes
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.layers.recorded import operation
+from resolvent.layers.recorded.known import tickets
 from resolvent.layers.recorded.recording import Recording
 from resolvent.layers.recorded.replica import replicate_with
 from resolvent.layers.recorded.signature import How, is_signed
@@ -27,18 +26,8 @@ from resolvent.runtime.memory import lacks_memory
 from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
 
 Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
-_numbers = count()
-_layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # Its replays are graphs already, and none is kept while another is recorded.
 _TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe
-
-
-def issue(layer: nn.Module) -> Tensor:
-    """A ticket by which nodes find this layer, as long as there is one."""
-    number = next(_numbers)
-    _layers[number] = layer
-    with torch.inference_mode(False):
-        return torch.tensor(number, device="cpu")
 
 
 def may_be_node(layer: Any) -> bool:
@@ -51,7 +40,7 @@ def may_be_node(layer: Any) -> bool:
         return False
     if any(isinstance(own, nn.RNNBase) for own in layer.modules()):
         return False
-    return _layers.get(int(layer._ticket)) is layer  # not that of a twin made by hand
+    return tickets.get(int(layer._ticket)) is layer  # not that of a twin made by hand
 
 
 def arrange(state: Any) -> Any:
@@ -160,7 +149,7 @@ def _replay(
 
 
 def _find(number: Tensor) -> Any:
-    layer = _layers.get(int(number))
+    layer = tickets.get(int(number))
     if layer is None:
         raise RuntimeError("the layer of this compiled pass is gone; keep it until the pass has been used.")
     return layer
