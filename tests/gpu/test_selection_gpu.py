@@ -13,9 +13,7 @@ from resolvent.ops.selective_scan import selection
 from resolvent.ops.selective_scan.selection import Given, selected_scan
 from resolvent.scan import use
 
-if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA device", allow_module_level=True)
-pytest.importorskip("triton", reason="needs triton, which comes with a CUDA build of torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LOW = ("x", "z", "x_proj", "dt_proj")  # in the dtype of the products
 
 

@@ -1,6 +1,6 @@
 """Passes over the rows (m, d) around the products of `mimo_scan`, each at the rate of memory.
 
-Sums over rows leave one row per program, which `sum_rows` adds up in an order that the shapes alone decide.
+Sums over rows leave one row per program, which `add_parts` adds up in an order that the shapes alone decide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def copy_rows(x: Tensor, out: Tensor | None, first: int, other: Tensor | None) -
     parts = None if other is None else torch.empty((grid[0], d), dtype=torch.float32, device=x.device)
     with on_device(x):
         copy_kernel[grid](x, out, other, parts, m, d, wide, first, **sizes)
-    return None if parts is None else sum_rows(parts)
+    return None if parts is None else add_parts(parts)
 
 
 def add_skip(y: Tensor, x: Tensor, D: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def add_skip(y: Tensor, x: Tensor, D: Tensor) -> Tensor:
     return out
 
 
-def sum_rows(parts: Tensor) -> Tensor:
+def add_parts(parts: Tensor) -> Tensor:
     """The sum (s,) of rows (m, s) of float32 numbers."""
     m, s = parts.shape
     out = torch.empty((s,), dtype=torch.float32, device=parts.device)

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from resolvent.ops.linear_scan.triton_kernels import at_end, load_words, scan_tile, store_words
-from resolvent.ops.mimo_scan.rows_triton import sum_rows
+from resolvent.ops.mimo_scan.rows_triton import add_parts
 from resolvent.runtime.launch import Quick, on_device
 
 ENOUGH = 512  # warps that walk whole sequences
@@ -71,7 +71,7 @@ def _run(
                 BACK=back, DELAYED=delayed, FIND=find, LOG=chunk.bit_length() - 1 if chunks > 1 else 0, JOINED=JOINED,
                 BT=TILE, BN=bn, STAGES=STAGES, num_warps=1,
             )  # fmt: skip
-    return made, last, None if sums is None else sum_rows(parts).view(p, 2)
+    return made, last, None if sums is None else add_parts(parts).view(p, 2)
 
 
 def _cut(l: int, warps: int) -> tuple[int, int]:
