@@ -152,6 +152,8 @@ def _tables() -> list[tuple[str, Launch]]:
         ("tables of S4D", both(s4d, s4d._source(s4d.C, s4d.D))),
         ("tables of DSS", both(None, DSS(8)._source())),
         ("tables of EMA", both(None, EMA(8)._source())),
+        ("tables of EMA, one state", both(None, EMA(1, 1)._source())),
+        ("tables of DSS, one state", both(None, DSS(1, 1)._source())),
         ("states between blocks", carries),
     ]
 
@@ -181,6 +183,7 @@ def _banks() -> list[tuple[str, Launch]]:
     for dtype in (torch.bfloat16, torch.float32):
         made.append((f"bank of S4D, {dtype}", diagonal(s4d._source(s4d.C, s4d.D), dtype)))
         made.append((f"bank of EMA, {dtype}", diagonal(EMA(8)._source(), dtype)))
+        made.append((f"bank of one state, {dtype}", diagonal(EMA(8, 1)._source(), dtype)))
         made.append((f"dense bank, {dtype}", dense(dtype)))
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,15 @@ def recording() -> Iterator[None]:
         for key in (*_EXCLUDED, *_LAZY):
             torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(torch._C.DispatchKey, key), False)
         yield
+
+
+def separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
+    """Contiguous, no two in one memory, nor in that of an input: an operator may not give what overlaps."""
+    seen, given = {t.untyped_storage().data_ptr() for t in inputs}, list[Tensor]()
+    for t in (t.contiguous() for t in outputs):
+        given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
+        seen.add(given[-1].untyped_storage().data_ptr())
+    return given
 
 
 def one_by_one(operator: Any) -> None:

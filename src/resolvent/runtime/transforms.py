@@ -21,6 +21,7 @@ _as_traced: list[bool] = []
 _suspensions: list[str] = []
 _narrow: list[bool] = []
 MATRIX_DEVICES = {"cuda"}  # where products of half types have units of their own
+WIDE = 8  # channels from which on such products gain time
 
 
 def is_traced(*tensors: Tensor | None) -> bool:
@@ -130,17 +131,17 @@ def autocast_is_suspended() -> bool:
 
 def half_products(x: Tensor) -> bool:
     """Whether autocast to bfloat16 is on around the layer at work on x, on a device that gains by it: the layer's
-    products then are to be half, while its recurrence accumulates in float32."""
-    kind = x.device.type
-    if kind not in MATRIX_DEVICES or not _suspensions or torch.get_autocast_dtype(kind) is not torch.bfloat16:
-        return False
-    return is_untransformed() and not is_traced(x)
+    products then are to be half, while its recurrence accumulates in float32. Layers of a few channels gain no time by
+    half products and lose digits: no other channel's gradient hides what cancels in one."""
+    return half_products_traced(x) and is_untransformed() and not is_traced(x)
 
 
 def half_products_traced(x: Tensor) -> bool:
     """The same where the pass is traced, for operations that are told."""
     kind = x.device.type
-    return kind in MATRIX_DEVICES and bool(_suspensions) and torch.get_autocast_dtype(kind) is torch.bfloat16
+    if kind not in MATRIX_DEVICES or not _suspensions or x.shape[-1] < WIDE:
+        return False
+    return torch.get_autocast_dtype(kind) is torch.bfloat16
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

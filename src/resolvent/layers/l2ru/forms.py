@@ -110,6 +110,8 @@ def _largest_eigenvalue(Z: Tensor) -> Tensor:
 
     Where the largest ones tie, as at the start (Z is then a multiple of I), it has slopes but no second derivative.
     """
+    if Z.is_cuda and torch.cuda.is_current_stream_capturing():  # cuSOLVER would be left broken
+        raise RuntimeError("eigenvalues cannot be recorded")
     finite = Z.isfinite().all()
     return torch.linalg.eigvalsh(torch.where(finite, Z, torch.zeros_like(Z)))[-1].where(finite, torch.nan)
 

@@ -20,7 +20,7 @@ from resolvent.layers.recorded.recording import Recording
 from resolvent.layers.recorded.replica import replicate_with
 from resolvent.layers.recorded.signature import How, is_signed
 from resolvent.ops import kept
-from resolvent.ops.library import recording
+from resolvent.ops.library import recording, separate
 from resolvent.ops.step.recorded import flatten
 from resolvent.runtime.memory import lacks_memory
 from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
@@ -199,15 +199,6 @@ def _give(outputs: Sequence[Tensor]) -> list[Tensor]:
     return [(torch.view_as_real(t) if t.is_complex() else t).contiguous() for t in outputs]
 
 
-def _separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
-    """No two in one memory, nor in that of an input: an operator may not give what overlaps."""
-    seen, given = {t.untyped_storage().data_ptr() for t in inputs}, list[Tensor]()
-    for t in outputs:
-        given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
-        seen.add(given[-1].untyped_storage().data_ptr())
-    return given
-
-
 def _run_forward(
     x: Tensor,  # first: a node counts to the device of its first tensor
     parameters: list[Tensor],
@@ -232,7 +223,7 @@ def _run_forward(
                     made = _list(operation.run(layer, _call, x.detach(), lengths))
                 else:
                     made = _run_with(layer, x, lengths, parameters)
-                outputs = _separate([t.detach() for t in made], x, *parameters)
+                outputs = separate([t.detach() for t in made], x, *parameters)
         return [*_give(outputs), kept.mark(ticket, waiting)]
 
 
@@ -274,7 +265,7 @@ def _run_backward(
             slopes = found.slopes(given, needs, again)
         else:
             slopes = _run_again(_find(ticket), inputs, lengths, given, needs, (half, autocast))
-        return _give(_separate(_fill(slopes, inputs, needs), *inputs, *g))
+        return _give(separate(_fill(slopes, inputs, needs), *inputs, *g))
 
 
 def _fake_backward(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import kept
-from resolvent.ops.library import one_by_one, recording
+from resolvent.ops.library import one_by_one, recording, separate
 from resolvent.ops.step import recorded
 from resolvent.runtime.dispatch import choose, nothing, triton_or
 from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
@@ -94,7 +94,7 @@ class Opaque:
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
-                return _separate(self.make(own, option, T, delay))
+                return separate(self.make(own, option, T, delay))
 
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
@@ -103,7 +103,7 @@ class Opaque:
         with as_run(), recording():
             own = [p.detach().clone().requires_grad_() for p in parameters]
             made = self.make(own, option, T, delay)
-        return [*_separate([t.detach() for t in made]), kept.mark(parameters[0], (own, made))]
+        return [*separate([t.detach() for t in made]), kept.mark(parameters[0], (own, made))]
 
     def slopes(
         self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
@@ -132,15 +132,6 @@ class Opaque:
 
 def _wave(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.sin(torch.arange(prod(shape), device=device, dtype=dtype) ** 1.5).view(*shape)
-
-
-def _separate(tensors: list[Tensor]) -> list[Tensor]:
-    """Contiguous, and no two in one memory: an operator may not give what overlaps."""
-    seen, own = set[int](), []
-    for t in (t.contiguous() for t in tensors):
-        own.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
-        seen.add(t.untyped_storage().data_ptr())
-    return own
 
 
 class _Opaque(torch.autograd.Function):
@@ -232,4 +223,4 @@ def _differentiate(
     ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
     with recording():
         found = torch.autograd.grad(ends, own, slopes, retain_graph=again, allow_unused=True)
-    return _separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+    return separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])

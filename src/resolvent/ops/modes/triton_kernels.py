@@ -70,13 +70,19 @@ def _load(P, at, live):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _root(n):  # type: ignore[no-untyped-def]
+    """sqrt(n), which is no tensor where it is 1: a launch takes that for a constant."""
+    return tl.sqrt(tl.full((1,), n, tl.float64))
+
+
+@triton.jit
 def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
     """z and w (BN,) of channel c, in float64; z as it comes, not held below zero yet."""
     at = c * n + j
     if KIND == EMA:
         p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))
         zr = tl.log(tl.maximum(1.0 - p * delta, FAINT))
-        wr = p * _load(P2, at, live) * _load(P3, at, live) / tl.sqrt(n.to(tl.float64))
+        wr = p * _load(P2, at, live) * _load(P3, at, live) / _root(n)
         return zr, zr * 0.0, wr, wr * 0.0
     else:
         own = j if KIND == DSS else at
@@ -305,7 +311,7 @@ def hand_on(  # type: ignore[no-untyped-def]
     at = c * n + j
     if KIND == EMA:
         p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))
-        beta, eta, root = _load(P2, at, live), _load(P3, at, live), tl.sqrt(n.to(tl.float64))
+        beta, eta, root = _load(P2, at, live), _load(P3, at, live), _root(n)
         gq = gzr / tl.maximum(1.0 - p * delta, FAINT)
         gp = beta * eta / root * gwr - delta * gq
         tl.store(O0 + at, (gp * p * (1.0 - p)).to(tl.float32), mask=live)

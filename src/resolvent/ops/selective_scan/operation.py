@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from resolvent.ops import plain
-from resolvent.ops.library import one_by_one
+from resolvent.ops.library import one_by_one, separate
 from resolvent.ops.linear_scan.packed import forgetting
 from resolvent.ops.selective_scan import compose
 from resolvent.ops.selective_scan import kernels as run
@@ -247,7 +247,7 @@ def _operator_backward(
 ) -> list[Tensor]:
     x = _unpack(inputs, present)
     gradients = run.backward(x, _unpack_states(saved, x), gy, gh, reverse, reset)
-    return [g.contiguous() for g in gradients if g is not None]
+    return separate([g for g in gradients if g is not None], *inputs, gy, gh)
 
 
 @_operator_backward.register_fake
