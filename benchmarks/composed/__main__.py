@@ -2,7 +2,7 @@
 
     python -m benchmarks.composed                               # on a GPU, to benchmarks/results/composed_gpu.json
     python -m benchmarks.composed --device cpu                  # two threads, float32, to composed_cpu.json
-    python -m benchmarks.composed --only S4D EMA --no-compile   # these beside the naive S4D and attention
+    python -m benchmarks.composed --only S4D EMA --no-compile   # these beside naive S4D, attention, no layer
     python -m benchmarks.composed --device cpu --tiny           # tries the program out; its times mean nothing
 
 Four blocks of LayerNorm, layer, GELU, Linear and skip (`modules.py`), AdamW, on a GPU under bf16 autocast. Each
@@ -26,14 +26,14 @@ import torch
 from benchmarks.about import RESULTS, about, accelerator, processor
 from benchmarks.composed import measure, table
 from benchmarks.composed.measure import Setting, Work
-from benchmarks.composed.modules import ATTENTION, NAIVE, Contender, build, contenders
+from benchmarks.composed.modules import ATTENTION, EMPTY, NAIVE, Contender, build, contenders
 
 SHAPES = {
     "cuda": [(32, 1024, 256), (8, 4096, 512)],
     "cpu": [(4, 1024, 64), (1, 4096, 128)],
     "tiny": [(2, 70, 8)],
 }
-BESIDE = (NAIVE, ATTENTION)  # always there
+BESIDE = (NAIVE, ATTENTION, EMPTY)  # always there
 Row = dict[str, Any]
 
 
@@ -43,7 +43,12 @@ def main() -> int:
     if device.type == "cpu":
         torch.set_num_threads(settings.threads)
     name = processor(settings.threads) if device.type == "cpu" else accelerator(settings.device)
-    record = about(name, settings.commit) | {"tiny": settings.tiny, "complete": False, "shapes": []}
+    record = about(name, settings.commit) | {
+        "tiny": settings.tiny,
+        "mode": settings.mode,
+        "complete": False,
+        "shapes": [],
+    }
     autocast = torch.bfloat16 if device.type == "cuda" else None
     end, works = time.monotonic() + settings.limit, list[dict[str, list[Work]]]()
     for i, shape in enumerate(SHAPES["tiny" if settings.tiny else device.type]):
@@ -66,9 +71,10 @@ def main() -> int:
 
 def _settings() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", help="layers of ours by name; the naive S4D and attention stay")
+    parser.add_argument("--only", nargs="*", help="layers of ours by name; naive S4D, attention and no layer stay")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--compile-all", action="store_true", help="compile at every shape, not at the first alone")
+    parser.add_argument("--mode", default="default", choices=("default", "reduce-overhead"), help="of torch.compile")
     parser.add_argument("--turns", type=int, default=5, help="medians of each contender, one after the others'")
     parser.add_argument(
         "--limit", type=float, default=1e9, help="compile and time nothing further after so many seconds"
@@ -114,7 +120,7 @@ def _measure(
         if contender.ours and hasattr(contender.make(8), "step"):
             row["stream_ms"] = _streaming(contender, setting, settings.tiny)
         if compiles and contender.compiles and time.monotonic() < end:
-            _compile(row, works[contender.name], contender, setting, batch)
+            _compile(row, works[contender.name], contender, setting, batch, settings.mode)
         gc.collect()
     turns = settings.turns if time.monotonic() < end else 1
     measure.in_turns([work for some in works.values() for work in some], turns)
@@ -138,11 +144,11 @@ def _streaming(contender: Contender, setting: Setting, tiny: bool) -> float | No
     return measure.streaming_ms(layer, setting.device, setting.shape[2], *((3, 1) if tiny else (200, 5)))
 
 
-def _compile(row: Row, works: list[Work], contender: Contender, setting: Setting, batch: Any) -> None:
+def _compile(row: Row, works: list[Work], contender: Contender, setting: Setting, batch: Any, mode: str) -> None:
     """What fails to compile says why, and has no time."""
     try:
         model = build(contender, setting.shape[2], setting.device)
-        work, first = measure.compile_stack(model, setting, batch)
+        work, first = measure.compile_stack(model, setting, batch, mode)
     except Exception as error:  # whatever a compiler throws is a line of the table
         row["compile_failed"] = str(error).strip().splitlines()[0][:200]
         return

@@ -163,8 +163,13 @@ class FirstCall:
     nodes: list[int] = field(default_factory=list)
 
 
-def compile_stack(model: Stack, setting: Setting, batch: tuple[Tensor, Tensor]) -> tuple[Work, FirstCall]:
-    """The compiled stack after its first training step, and what that took; no cache of earlier runs is used."""
+def compile_stack(
+    model: Stack, setting: Setting, batch: tuple[Tensor, Tensor], mode: str = "default"
+) -> tuple[Work, FirstCall]:
+    """The compiled stack after its first training step, and what that took; no cache of earlier runs is used.
+
+    Nodes are counted in the default mode alone.
+    """
     import torch._inductor.config as inductor
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
@@ -175,7 +180,8 @@ def compile_stack(model: Stack, setting: Setting, batch: tuple[Tensor, Tensor]) 
         return compile_fx_inner(graph, *args, **kwargs)
 
     inductor.force_disable_caches = True
-    compiled = torch.compile(_own_code(model), backend=partial(compile_fx, inner_compile=count), fullgraph=True)
+    how: Any = {"mode": mode} if mode != "default" else {"backend": partial(compile_fx, inner_compile=count)}
+    compiled = torch.compile(_own_code(model), fullgraph=True, **how)
     work = Work(model, setting, batch, compiled=compiled)
     wall, cpu = time.perf_counter(), _cpu_seconds()
     work.step()

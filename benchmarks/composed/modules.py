@@ -2,6 +2,8 @@
 
 The rivals are written here from torch's own operations: S4D as a reader of its paper writes it first (a kernel of full
 length, convolution by float32 FFT), causal attention by `scaled_dot_product_attention`, and `nn.GRU`, cuDNN's on a GPU.
+The same blocks with no layer in them tell what the user's own modules, loop and optimiser take, and what a compiler
+makes of those alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 import resolvent as rv
 
 BLOCKS = 4
-NAIVE, ATTENTION, GRU = "naive S4D", "SDPA", "GRU"
+NAIVE, ATTENTION, GRU, EMPTY = "naive S4D", "SDPA", "GRU", "no layer"
 
 
 class Block(nn.Module):
@@ -107,6 +109,7 @@ def contenders() -> list[Contender]:
         Contender(NAIVE, NaiveS4D, None, compiles=False),  # the compiler has no complex numbers
         Contender(ATTENTION, CausalAttention, None),
         Contender(GRU, lambda d: nn.GRU(d, d, batch_first=True), None, compiles=False),
+        Contender(EMPTY, lambda d: nn.Identity(), None),
         Contender("S4D", own.S4D, step_ms=0.03),
         Contender("DSS", own.DSS, step_ms=0.03),
         Contender("EMA", own.EMA, step_ms=0.03),
