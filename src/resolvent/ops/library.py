@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from resolvent.runtime.transforms import is_transformed
 
 _EXCLUDED = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 _LAZY = ("Conjugate", "Negative", "ZeroTensor")  # of views that say what they are; a mode around excludes them
@@ -29,6 +31,28 @@ def separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
         given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
         seen.add(given[-1].untyped_storage().data_ptr())
     return given
+
+
+def shorten(operator: Any, run: Callable[..., Any]) -> None:
+    """Calls of the operator go past torch's dispatcher where that would end in `run`: it can take as long as the work.
+
+    So compiled graphs call their operators: on plain tensors, below autograd, watched by nobody.
+    """
+    dispatch = operator._op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first = args[0][0] if args and type(args[0]) is list and args[0] else args[0] if args else None
+        if type(first) is not Tensor or kwargs or torch.is_grad_enabled() or _is_watched():
+            return dispatch(*args, **kwargs)
+        return run(*args)
+
+    operator._op = call
+
+
+def _is_watched() -> bool:
+    """Whether a transform, a mode or a profiler is to see torch's calls."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return bool(modes) or is_transformed() or torch._C._autograd._profiler_enabled()
 
 
 def one_by_one(operator: Any) -> None:

@@ -20,7 +20,7 @@ from resolvent.layers.recorded.recording import Recording
 from resolvent.layers.recorded.replica import replicate_with
 from resolvent.layers.recorded.signature import How, is_signed
 from resolvent.ops import kept
-from resolvent.ops.library import recording, separate
+from resolvent.ops.library import recording, separate, shorten
 from resolvent.ops.step.recorded import flatten
 from resolvent.runtime.memory import lacks_memory
 from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
@@ -322,7 +322,9 @@ def _register(name: str, run: Any, fake: Any) -> Any:
     _library.define(name + torch.library.infer_schema(run, mutates_args=()), tags=_TAGS)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"resolvent::{name}", fake, lib=_library)
-    return getattr(torch.ops.resolvent, name).default
+    operator = getattr(torch.ops.resolvent, name).default
+    shorten(operator, run)
+    return operator
 
 
 _library = torch.library.Library("resolvent", "FRAGMENT")
