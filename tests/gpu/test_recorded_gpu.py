@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import resolvent as rv
 from resolvent.layers.recorded import known, operation, without_recording
 from resolvent.layers.recorded.known import PATIENCE
+from resolvent.ops.step import recorded as step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
@@ -188,3 +189,24 @@ def test_random_numbers_stay_the_users() -> None:
     with without_recording():
         want = draw()
     assert torch.equal(draw(), want)
+
+
+def test_what_cannot_be_captured_leaves_no_trace() -> None:
+    """Neither a layer's pass nor a step: the stream, random numbers and other layers' recordings are as before."""
+    torch.manual_seed(0)
+    form = rv.L2RU(8, form="dense").cuda()
+    for _ in range(PATIENCE + 2):
+        form(torch.randn(2, 100, 8, device="cuda", requires_grad=True))[0].sum().backward()
+    assert _count(form) == 0
+
+    def reads(x: Tensor, _: object) -> tuple[Tensor, Tensor]:
+        return x * float(x.sum()), x
+
+    x, tables = torch.randn(2, 8, device="cuda"), dict[str, object]()
+    with torch.no_grad():
+        assert [step.replay(tables, reads, x, x) for _ in range(3)] == [None] * 3
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.randn(3, device="cuda").isfinite().all()
+    layer = rv.S4D(32).cuda()
+    _train(layer, False, None)
+    assert _count(layer) == 1

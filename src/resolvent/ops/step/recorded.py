@@ -45,9 +45,17 @@ class CudaGraph:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 work()  # handles, workspaces and compiled kernels come into being outside of the graph
-            torch.cuda.current_stream().wait_stream(side)
-            with torch.cuda.graph(self.graph, stream=side):
-                work()
+            before = torch.cuda.current_stream()
+            before.wait_stream(side)
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            numbers = generator.clone_state()
+            try:
+                with torch.cuda.graph(self.graph, stream=side):
+                    work()
+            except BaseException:  # a capture that fails leaves neither its stream nor its generator
+                torch.cuda.set_stream(before)
+                generator.graphsafe_set_state(numbers)
+                raise
 
     def replay(self) -> None:
         if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
