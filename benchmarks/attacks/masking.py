@@ -38,8 +38,8 @@ from resolvent.experiments.training_run import finite
 from resolvent.models import build_model, count_parameters, load_model, save_model
 from resolvent.models.presets import robustness
 from resolvent.training import FitSettings, Probe, fit, pgd_at, standard, trades
-from resolvent.training.step.criterion import criterion
-from resolvent.training.step.inner import Inner
+from resolvent.training.step.adversarial import Inner
+from resolvent.training.step.batch import criterion
 
 EPS, STEP, BETA = 0.3, 0.04, 1.0
 

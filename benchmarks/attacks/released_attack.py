@@ -21,10 +21,9 @@ from resolvent.attacks.objective.objective import cross_entropy
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.strongest import Strongest
-from resolvent.training.objective import PGDAT, Loss
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion, wide
-from resolvent.training.step.inner import Passes, lowered_step
+from resolvent.training.objective import Loss
+from resolvent.training.step.adversarial import PGDAT, Passes, lowered_step
+from resolvent.training.step.batch import Batch, criterion, wide
 
 Forward = Callable[[Tensor], Tensor]
 

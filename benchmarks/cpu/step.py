@@ -31,8 +31,7 @@ from resolvent.models.config import ResidualConfig
 from resolvent.models.layer_config import S4DConfig
 from resolvent.models.presets import robustness
 from resolvent.training import pgd_at
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import Batch, criterion
 
 b = l = d = 64
 

@@ -30,7 +30,7 @@ from resolvent.ops.linear_scan import constant
 from resolvent.ops.pointwise import conv_silu, gating, skip_norm
 from resolvent.ops.projected_scan import operation as projected
 from resolvent.scan import linear_scan, selective_scan, use
-from resolvent.training.step.inner import plain_step, step_signs
+from resolvent.training.step.adversarial import plain_step, step_signs
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 MODULES = (

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from benchmarks.eager import Eager
 from resolvent.training.objective import Objective
 from resolvent.training.step import cuda_graph
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import Batch, criterion
 
 LIMIT = 2e-2  # of bf16 against float64, and of a recorded step: a last bit turns the sign of a slope, and so a step
 CHUNK = 32  # rows at a time in float64

@@ -10,7 +10,7 @@ from page import INK, MUTED, SERIES, legend_above, panels, save
 import resolvent as rv
 from resolvent.analysis import eigenvector_condition, frequency_response, hidden_attention, hinf_norm, pseudospectrum
 from resolvent.experiments.studies.starts import start
-from resolvent.report.figures.pseudospectrum import levels
+from resolvent.report.figures.figure import levels
 from resolvent.ssm.response_grid import refined_grid
 
 f64 = torch.float64

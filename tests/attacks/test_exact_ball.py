@@ -15,8 +15,8 @@ from resolvent.attacks.threat.region import below, further, inward
 from resolvent.models import build_model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
+from resolvent.training.step.adversarial import Inner
 from resolvent.training.step.batch import Batch
-from resolvent.training.step.inner import Inner
 
 ATTACKS = (PGD(steps=4), FGSM(), APGD(steps=6), FAB(steps=4), Square(n_queries=30))
 

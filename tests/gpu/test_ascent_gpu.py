@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from resolvent.attacks import Threat
-from resolvent.training.step.inner import plain_step
+from resolvent.training.step.adversarial import plain_step
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

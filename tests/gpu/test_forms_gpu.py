@@ -21,8 +21,7 @@ from resolvent.ops.linear_scan import constant
 from resolvent.ops.pointwise import conv_silu, gating, skip_norm
 from resolvent.training import pgd_at
 from resolvent.training.step import cuda_graph
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import Batch, criterion
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BF16 = 2e-2

@@ -25,9 +25,8 @@ from resolvent.ops.filter import toeplitz
 from resolvent.ops.filter.convolution import fft_conv
 from resolvent.training import pgd_at, trades
 from resolvent.training.step import cuda_graph
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
-from resolvent.training.step.inner import Inner, Passes, lowered_step
+from resolvent.training.step.adversarial import Inner, Passes, lowered_step
+from resolvent.training.step.batch import Batch, criterion
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers import assert_close
-from resolvent.ops.linear_scan.kernels import BACKWARD, FORWARD, HALF_FORWARD
+from resolvent.ops.linear_scan.kernels import BACKWARD, FORWARD
 from resolvent.ops.selective_scan.kernels import BACKWARD_CANDIDATES, FORWARD_CANDIDATES
 from resolvent.runtime import dispatch
 from resolvent.scan import linear_scan, selective_scan, use
@@ -29,7 +29,7 @@ def test_triton_comes_first() -> None:
     for dtype in (torch.float32, torch.complex64):
         assert names("linear_scan", FORWARD, dtype) == "triton"
         assert names("linear_scan_backward", BACKWARD, dtype) == "triton"
-    assert names("linear_scan", HALF_FORWARD, torch.bfloat16) == "triton"
+    assert names("linear_scan", FORWARD, torch.bfloat16) == "triton"
     assert names("selective_scan", FORWARD_CANDIDATES, torch.float32) == "triton"
     assert names("selective_scan_backward", BACKWARD_CANDIDATES, torch.float32) == "triton"
 

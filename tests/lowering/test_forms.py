@@ -25,8 +25,8 @@ from resolvent.ops.filter.two_sided import TwoSided, plain_two_sided
 from resolvent.runtime import dispatch
 from resolvent.scan import selective_scan
 from resolvent.training import pgd_at, trades
+from resolvent.training.step.adversarial import Passes
 from resolvent.training.step.batch import Batch
-from resolvent.training.step.inner import Passes
 
 MEGA = MegaConfig(z=4, hidden=5, ffn=7, d_state=3, max_length=8, bidirectional=True)
 PRE: dict[str, Any] = {"prenorm": True, "final_norm": True}

@@ -24,7 +24,7 @@ from resolvent.models.presets import robustness
 from resolvent.ops.filter import toeplitz
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import cuda_graph, inner
+from resolvent.training.step import adversarial, cuda_graph
 from resolvent.training.step.batch import Batch
 
 LAYERS: dict[str, LayerConfig] = {
@@ -224,7 +224,7 @@ def test_a_recorded_step_is_the_step(make: Any) -> None:
     form = lowered.Lowered(model)
     tables = form.tables(12, torch.float64)
     still = tables.detached()
-    passes = inner.Passes(lambda x: form(x, still), lambda x: form(x, tables))
+    passes = adversarial.Passes(lambda x: form(x, still), lambda x: form(x, tables))
     value, output = objective.recorded(passes, batch, batch.fitted(objective.inner.threat))
     assert_close(value, want.value)
     assert_close(output, want.output)
@@ -244,7 +244,7 @@ def test_a_sample_without_gradient_stays_put() -> None:
     batch = Batch(x, torch.tensor([1, 1]), None, Draws(0, torch.arange(2)))
     threat = batch.fitted(objective.inner.threat)
     reach = (nn.functional.mse_loss, torch.zeros(2, 2))
-    moved = inner.rise(f, objective.inner.ascent(threat, x), x, (lambda o, y: (o - y).square().sum(1), reach[1]))
+    moved = adversarial.rise(f, objective.inner.ascent(threat, x), x, (lambda o, y: (o - y).square().sum(1), reach[1]))
     assert (moved[0] != x[0]).all()
     assert (moved[1] == x[1]).all()
 
@@ -252,11 +252,11 @@ def test_a_sample_without_gradient_stays_put() -> None:
 def test_a_cpu_runs_the_sequence_at_once_and_keeps_no_recording() -> None:
     model, objective = model_of(config()), pgd_at(Threat("linf", 0.03), steps=2)
     batch = Batch(torch.rand(2, 5, 3, dtype=torch.float64), torch.tensor([0, 1]), None, Draws(0, torch.arange(2)))
-    quick = inner.lowered_step(model, batch, objective.inner, objective.recorded)
+    quick = adversarial.lowered_step(model, batch, objective.inner, objective.recorded)
     assert quick is not None
     assert model not in cuda_graph._recorded
     hook = model.tower.body.blocks[0].layer.register_forward_hook(lambda *_: None)
-    assert inner.lowered_step(model, batch, objective.inner, objective.recorded) is None
+    assert adversarial.lowered_step(model, batch, objective.inner, objective.recorded) is None
     want = objective(model, batch)
     hook.remove()
     assert_close(quick[0], want.value)

@@ -20,9 +20,8 @@ from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import inner
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step import adversarial
+from resolvent.training.step.batch import Batch, criterion
 
 pytest.importorskip("numba")
 EPS = 0.2
@@ -62,7 +61,7 @@ def one_by_one(model: Model, batch: Batch, reach: tuple[Any, ...], steps: int) -
     def f(x: Tensor) -> Tensor:
         return model.from_embedding(model.embed(x))
 
-    return inner.rise(f, objective.inner.ascent(threat, batch.x), batch.x, reach)
+    return adversarial.rise(f, objective.inner.ascent(threat, batch.x), batch.x, reach)
 
 
 def box_of(x: Tensor) -> tuple[Tensor, Tensor]:

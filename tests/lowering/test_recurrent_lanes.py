@@ -27,9 +27,8 @@ from resolvent.models.model import Model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
-from resolvent.training.step import inner
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step import adversarial
+from resolvent.training.step.batch import Batch, criterion
 
 pytest.importorskip("numba")
 LAYERS: dict[str, Any] = {
@@ -243,7 +242,7 @@ def test_all_steps_of_an_attack_at_once(name: str) -> None:
     box = (batch.x - 0.2).clamp(min=0.0), (batch.x + 0.2).clamp(max=1.0)
     got = form.run_loop(batch.x, Path(batch.y, *box, size, 3), tables)
     ascent = objective.inner.ascent(batch.fitted(objective.inner.threat), batch.x)
-    want = inner.rise(modules(model), ascent, batch.x, (criterion, batch.y))
+    want = adversarial.rise(modules(model), ascent, batch.x, (criterion, batch.y))
     assert got is not None
     assert (got != batch.x).any()
     assert_close(got, want)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks import Threat
-from resolvent.training.step.inner import plain_step, step_signs
+from resolvent.training.step.adversarial import plain_step, step_signs
 
 BAD = (math.nan, math.inf, -math.inf)
 

@@ -16,7 +16,7 @@ from helpers import assert_close
 from resolvent.attacks import Threat
 from resolvent.training import FitSettings, fit, pgd_at, standard
 from resolvent.training.history import has_stalled
-from resolvent.training.step.batch import Batches
+from resolvent.training.step.batches import Batches
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
 QUICK = FitSettings(epochs=3, batch_size=16, lr=0.02, schedule="constant", weight_decay=0.0)

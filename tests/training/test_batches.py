@@ -14,7 +14,7 @@ from resolvent.models.layer_config import S4DConfig
 from resolvent.training import FitSettings, fit, pgd_at
 from resolvent.training.measure import measure
 from resolvent.training.settings import Probe
-from resolvent.training.step.batch import Batches
+from resolvent.training.step.batches import Batches
 
 
 def test_a_batch_made_ahead_is_the_batch_of_its_step() -> None:

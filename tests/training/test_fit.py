@@ -18,7 +18,7 @@ from resolvent.data import Split, from_arrays
 from resolvent.models import S4DConfig, build_model, load_model, save_model
 from resolvent.training import FitSettings, Loss, Probe, fit, measure, pgd_at, standard, trades
 from resolvent.training.history import best_rows
-from resolvent.training.step.batch import Batches
+from resolvent.training.step.batches import Batches
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
 QUICK = FitSettings(epochs=3, batch_size=16, lr=0.02)

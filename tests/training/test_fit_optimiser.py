@@ -13,7 +13,7 @@ import resolvent as rv
 from resolvent.models import ModelConfig, ResidualConfig, S4Config, build_model, optim_groups
 from resolvent.training import FitSettings, parameter_groups
 from resolvent.training.optimiser import make_optimiser, rate, set_rate
-from resolvent.training.step.batch import Batches
+from resolvent.training.step.batches import Batches
 
 
 def sequence_model() -> nn.Module:

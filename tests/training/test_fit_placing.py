@@ -12,7 +12,7 @@ import resolvent.data.loader as loader
 from resolvent.attacks import Threat
 from resolvent.training import FitSettings, fit, pgd_at
 from resolvent.training import run as home
-from resolvent.training.step import batch as batches
+from resolvent.training.step import batches
 
 BATCH = 16
 

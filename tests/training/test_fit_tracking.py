@@ -8,7 +8,7 @@ from small_models import Small, small_task
 
 from resolvent.attacks import Threat
 from resolvent.training import FitSettings, Probe, fit, measure
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import criterion
 
 
 def test_the_loss_under_attack_is_that_of_the_attacked_samples() -> None:

@@ -14,8 +14,9 @@ from helpers import assert_close
 from resolvent.data import from_arrays
 from resolvent.training import FitSettings, fit, noisy, spread, standard
 from resolvent.training.collapse import collapse
+from resolvent.training.measure import score
 from resolvent.training.optimiser import FACTOR, PATIENCE, THRESHOLD, make_optimiser, plateau
-from resolvent.training.step.criterion import criterion, score
+from resolvent.training.step.batch import criterion
 
 F64 = torch.float64
 

@@ -13,7 +13,7 @@ import torch
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.tasks import glimpse
 from resolvent.models import build_model, count_parameters
-from resolvent.training.step.batch import Batches
+from resolvent.training.step.batches import Batches
 
 # Gradients a sample that survives everything costs: AutoAttack's own budgets, with forward passes counted as a third.
 GRADIENTS = {"standard": 3700, "qi2024": 2100, "plus": 7000, "rand": 4200, "fast": 120}

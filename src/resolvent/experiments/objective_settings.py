@@ -12,7 +12,7 @@ from resolvent.experiments.stages.sites import sites_of
 from resolvent.models.settings import Settings
 from resolvent.training import PGDAT, TRADES, Probe, awp, noisy, pgd_at, spread, standard, toned, trades
 from resolvent.training.objective import Objective
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import criterion
 from resolvent.training.weighted import weighted
 
 Kind = Literal["standard", "pgd-at", "trades"]

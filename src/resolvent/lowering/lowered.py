@@ -195,7 +195,7 @@ class Lowered:
         return columns.norm(self.form.start, columns.linear(self.form.entry, channels))
 
 
-def serving(model: nn.Module, x: Tensor, lengths: Tensor | None) -> tuple[Form, torch.dtype] | None:
+def serving(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> tuple[Form, torch.dtype] | None:
     """The form and its dtype where it is right for this call and quicker than the modules; else None."""
     if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None

@@ -18,7 +18,6 @@ from resolvent.layers.contract import frozen
 from resolvent.layers.untouched import is_touched
 from resolvent.lowering import describe
 from resolvent.lowering.describer import rule
-from resolvent.lowering.forms import Form
 from resolvent.lowering.lowered import serving
 from resolvent.lowering.parts import parts_of
 from resolvent.models.config import ModelConfig
@@ -74,9 +73,7 @@ class Model(nn.Module):
         y = self.forward(packed.x, packed.lengths)
         return packed.joined(y) if self.head.pooling == "none" else y
 
-    def lowered(self, x: Tensor) -> tuple[Form, torch.dtype] | None:
-        """The model as a function of x and of tables, and their dtype, where `forward` runs x in that form."""
-        return serving(self, x, None)
+    lowered = serving  # model.lowered(x): a function of x and of tables, where `forward` runs x in that form
 
     def embed(self, x: Tensor) -> Tensor:
         return self.tower.embed(x)

@@ -55,6 +55,19 @@ def _is_watched() -> bool:
     return bool(modes) or is_transformed() or torch._C._autograd._profiler_enabled()
 
 
+def fresh(*like: Tensor) -> Any:
+    """Contiguous tensors of these shapes and dtypes without values: what an operator's fake gives."""
+    made = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in like)
+    return made if len(made) > 1 else made[0]
+
+
+def register(operator: Any, backward: Any, gradients: Any, save: Any) -> None:
+    """The gradients of an operator; vmap of it and of the one that computes them."""
+    operator.register_autograd(gradients, setup_context=save)
+    one_by_one(operator)
+    one_by_one(backward)
+
+
 def one_by_one(operator: Any) -> None:
     """Let vmap call the operator once for each sample: right for any operator, quick for few samples."""
 

@@ -24,7 +24,7 @@ from resolvent.data.readers.values import tensor_of
 from resolvent.models import Model, TwoTower, load_model, save_model
 from resolvent.models.config import ClassifierConfig, ModelConfig, RetrievalConfig, TokensConfig
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
-from resolvent.training.step.criterion import pair_logits, score
+from resolvent.training.measure import pair_logits, score
 
 ROWS = 256  # samples that pass through the model at once
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
-from resolvent.report.page import require_packages
+from resolvent.report.page import require_packages, template
 from resolvent.report.record import Spectrum
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def render(record: Analysis) -> str:
     from markupsafe import Markup
 
     from resolvent.report.figures.figure import svg
-    from resolvent.report.template import template
 
     drawn = [
         {"title": title, "caption": caption, "wide": figure.get_figwidth() > WIDE, "svg": Markup(svg(figure, title))}
@@ -61,8 +60,7 @@ def render(record: Analysis) -> str:
 def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
     """(title, caption, figure) in the order of the page."""
     from resolvent.report.figures.chart import chart_figure
-    from resolvent.report.figures.figure import spectrum_figure
-    from resolvent.report.figures.pseudospectrum import pseudospectrum_figure
+    from resolvent.report.figures.figure import pseudospectrum_figure, spectrum_figure
     from resolvent.report.figures.run_figure import attribution_figure
     from resolvent.report.run_page import attribution_rows
 

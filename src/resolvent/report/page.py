@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import math
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
 from resolvent.report.record import Record
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 PACKAGES = ("matplotlib", "jinja2")
 
@@ -49,7 +53,6 @@ def render(record: Record) -> str:
     from markupsafe import Markup
 
     from resolvent.report.figures.figure import panel_svg, spectrum_svg
-    from resolvent.report.template import template
 
     page = template("page.html")
     drawn = [(s, Markup(spectrum_svg(s))) for s in record.spectra]
@@ -115,3 +118,12 @@ def badness(result: dict[str, Any]) -> tuple[int, float]:
         return (0, 0.0)
     error, tolerance = float(result["error"]), result["tolerance"]
     return (2 if result["status"] == "fail" else 1, error / tolerance if tolerance else error)
+
+
+def template(name: str) -> Template:
+    """A template of this package, escaped, strict about names; it may include others."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    loader = FunctionLoader(lambda each: files("resolvent.report").joinpath(each).read_text(encoding="utf-8"))
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return made.get_template(name)

@@ -15,10 +15,9 @@ from resolvent.report.figures.corruption import corruption_findings, robustness_
 from resolvent.report.figures.fourier import fourier_findings
 from resolvent.report.figures.generalisation import gap_findings
 from resolvent.report.figures.process import WAYS, process_findings, short_names, way_of
-from resolvent.report.odd import without_odd
 from resolvent.report.page import require_packages
 from resolvent.report.record import Spectrum
-from resolvent.report.runs import Record, Runs, read_runs
+from resolvent.report.runs import Record, Runs, read_runs, without_odd
 from resolvent.report.tables.answers import answer_findings, class_names
 from resolvent.report.tables.arena import arena_averages
 from resolvent.report.tables.table import LEGEND, Table, count, tables
@@ -89,7 +88,7 @@ def verdicts(runs: Runs) -> list[Verdict]:
 
 def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
     """The page as text."""
-    from resolvent.report.template import template
+    from resolvent.report.page import template
 
     trained = [record for record in runs.records.values() if "study" not in record]
     good = [record for record in trained if "failed" not in record]

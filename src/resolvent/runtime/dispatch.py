@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -51,6 +52,16 @@ def everywhere(truth: Kernel) -> tuple[Candidate, ...]:
     """The last candidates: `truth`, taken at its word."""
     always: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
     return tuple(Candidate(name, *always) for name in ("torch", "reference"))
+
+
+def lazily(place: str, name: str = "") -> Callable[[], Any]:
+    """A `load`: the module resolvent.`place`, or `name` in it, imported where it is tried."""
+
+    def load() -> Any:
+        module = import_module(f"resolvent.{place}")
+        return getattr(module, name) if name else module
+
+    return load
 
 
 def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:

@@ -135,6 +135,31 @@ def implement(function: Any, single: Any, double: Any) -> None:
 implement(exp, _exp32, _exp64)
 
 
+# e^x and e^x - 1 of one x, neither with cancellation: with ρ = r + r² q(r) = exp(r) - 1, e^x - 1 = 2^k ρ + (2^k - 1).
+# Near zero k is 0 and this is ρ itself, elsewhere at least 0.29 is left.
+_ONE32, _ONE64 = _F(1), _G(1)
+
+
+@njit(fastmath={"contract"})
+def _both32(x: Any) -> Any:
+    twice, half = reduce32(x)  # 2ρ and 2^k / 2
+    return (_TWO32 + twice) * half, twice * half + (_TWO32 * half - _ONE32)
+
+
+@njit(fastmath={"contract"})
+def _both64(x: Any) -> Any:
+    twice, half = reduce64(x)
+    return (_TWO64 + twice) * half, twice * half + (_TWO64 * half - _ONE64)
+
+
+def exp_and_expm1(x: Any) -> Any:
+    """(e^x, e^x - 1) for one float32 or float64 inside numba code; in Python they are numpy's."""
+    return np.exp(x), np.expm1(x)
+
+
+implement(exp_and_expm1, _both32, _both64)
+
+
 # log(1 + e) = 2 atanh(z) = 2 z (1 + z^2 / 3 + z^4 / 5 + ...), z = e / (2 + e) <= 1/3: eight terms leave 2e-9
 _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (_F(1 / (2 * k + 1)) for k in range(1, 8))
 _HALF32, _HALF64 = _F(0.5), _G(0.5)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.library import one_by_one
+from resolvent.ops.library import fresh, register
 from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
@@ -155,8 +155,8 @@ def _pair_backward(g: Tensor, z: Tensor, f: Tensor) -> Tensor:
     return torch.view_as_real((g * _slope(z, f).conj()).resolve_conj())
 
 
-_pair_expm1_over.register_fake(lambda z: torch.empty_like(z, memory_format=torch.contiguous_format))
-_pair_backward.register_fake(lambda g, z, f: torch.empty_like(z, memory_format=torch.contiguous_format))
+_pair_expm1_over.register_fake(fresh)
+_pair_backward.register_fake(lambda g, z, f: fresh(z))
 
 
 def _pair_saved(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -172,9 +172,7 @@ def _pair_gradient(ctx: Any, g: Tensor) -> Tensor | None:
     return found
 
 
-_pair_expm1_over.register_autograd(_pair_gradient, setup_context=_pair_saved)
-one_by_one(_pair_expm1_over)
-one_by_one(_pair_backward)
+register(_pair_expm1_over, _pair_backward, _pair_gradient, _pair_saved)
 
 
 def expm1(z: Tensor) -> Tensor:

@@ -9,13 +9,12 @@ from resolvent.training.fit import Paused, fit
 from resolvent.training.history import History
 from resolvent.training.measure import measure
 from resolvent.training.noisy import noisy, toned
-from resolvent.training.objective import PGDAT, TRADES, Loss, Objective, pgd_at, standard, trades
+from resolvent.training.objective import Loss, Objective, standard
 from resolvent.training.optimiser import parameter_groups
 from resolvent.training.settings import Budget, FitSettings, Probe
+from resolvent.training.step.adversarial import PGDAT, TRADES, Inner, pgd_at, trades
 from resolvent.training.step.awp import AWP, awp
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion
-from resolvent.training.step.inner import Inner
+from resolvent.training.step.batch import Batch, criterion
 from resolvent.training.weighted import balanced_weights, weighted
 
 __all__ = [

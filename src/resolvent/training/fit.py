@@ -21,7 +21,7 @@ from resolvent.data.order import fold
 from resolvent.data.task import Task
 from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
 from resolvent.training.history import History, Row, gaps
-from resolvent.training.measure import measure
+from resolvent.training.measure import measure, score
 from resolvent.training.objective import Loss, Objective, by_name, standard
 from resolvent.training.optimiser import rate, set_rate
 from resolvent.training.progress import Reporter, format_row, reporter
@@ -29,7 +29,6 @@ from resolvent.training.run import Run, begin
 from resolvent.training.settings import FitSettings
 from resolvent.training.state import Save
 from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import score
 from resolvent.training.step.guard import Taken
 
 Final = Callable[[nn.Module], dict[str, float]]

@@ -1,18 +1,19 @@
-"""A model on a split: its score on clean samples and under the probe."""
+"""A model on a split: its score on clean samples and under the probe, and what the score of an output is."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from resolvent.attacks import Victim
 from resolvent.data.task import Split
 from resolvent.training.process_group import ProcessGroup
 from resolvent.training.settings import Probe
-from resolvent.training.step.batch import Batch, take
-from resolvent.training.step.criterion import binary, criterion, pair_logits, score, wide
+from resolvent.training.step.batch import Batch, binary, criterion, wide
+from resolvent.training.step.batches import take
 
 _SEED = 0  # of the probe's starts: the same every time, so that two epochs differ by their weights alone
 
@@ -57,3 +58,20 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
             moved = wide(victim.forward(x_adv, batch.lengths))
             found |= {"robust": score(moved, batch.y), "robust_loss": criterion(moved, batch.y)}
     return {name: float(value.double().sum()) for name, value in found.items()}
+
+
+def score(output: Tensor, y: Tensor) -> Tensor:
+    """Per sample (b,), larger is better: 1 or 0 for a class, minus the squared error for real y."""
+    if y.is_floating_point():
+        return -criterion(output, y)
+    return (choose_class(output) == y).to(output.dtype)
+
+
+def choose_class(output: Tensor) -> Tensor:
+    """The class that logits speak for (b,)."""
+    return (output[:, 0] > 0).long() if binary(output) else output.argmax(-1)
+
+
+def pair_logits(output: Tensor) -> Tensor:
+    """One logit z as the two of both classes, (0, z), which attacks ask for; others as they are."""
+    return F.pad(output, (1, 0)) if binary(output) else output

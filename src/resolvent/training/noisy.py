@@ -11,8 +11,7 @@ from torch import nn
 from resolvent.attacks.fourier.noise import FourierNoise
 from resolvent.attacks.fourier.site import Site, disturbed
 from resolvent.training.objective import Loss, Objective, standard
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.criterion import criterion, wide
+from resolvent.training.step.batch import Batch, criterion, wide
 from resolvent.usage.numbers import check_positive
 
 Sites = Callable[[nn.Module], Sequence[Site]]

@@ -22,7 +22,7 @@ from resolvent.training.process_group import ProcessGroup, current_group
 from resolvent.training.settings import FitSettings, Probe
 from resolvent.training.state import Ledger, RunFolder, Save
 from resolvent.training.step.average import Average
-from resolvent.training.step.batch import Batches, take
+from resolvent.training.step.batches import Batches, take
 from resolvent.training.step.guard import Guard, Taken, guard
 from resolvent.training.weighted import require_classes
 

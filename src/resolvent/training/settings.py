@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from resolvent.attacks import Attack, Threat
 from resolvent.attacks.pgd import PGD
-from resolvent.training.step.criterion import criterion
+from resolvent.training.step.batch import criterion
 from resolvent.usage.numbers import check_count, check_not_negative
 
 Precision = Literal["float32", "bf16"]

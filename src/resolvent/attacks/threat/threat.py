@@ -38,6 +38,7 @@ Number = float | Tensor
 Sizes = Number | tuple[float, ...]  # a tuple: one for each channel
 
 _SHAPES = 8  # of batches that a threat remembers to have been fitted to
+_TOLERANCE = 1e-6  # how far rounding may have put x outside its bounds
 _SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
 
 
@@ -93,17 +94,33 @@ class Threat:
 
     def check(self, x: Tensor) -> Threat:
         """Raise when the threat does not fit x; return it fitted."""
-        check_input(x, self.eps, self.bounds, self.mask)
-        key = (x.shape, x.dtype, x.device)
+        key = (x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
         found = self._fits.get(key)
         if found is None:
+            check_input(x, self.eps, self.bounds, self.mask)
             with torch.inference_mode(False):  # a later call may want gradients
                 found = self._fit(x)
             if self._holds_numbers:
                 if len(self._fits) >= _SHAPES:
                     self._fits.clear()
                 self._fits[key] = found
+        found._check_values(x)
         return found
+
+    def _check_values(self, x: Tensor) -> None:
+        """For a fitted threat: numbers, inside of its bounds."""
+        if not bool(torch.isfinite(x).all()):
+            raise ValueError("Threat: x holds NaN or infinity; clean the input first.")
+        low, high = self._box(x)
+        if low is None or high is None:
+            return
+        slack = _TOLERANCE * x.abs().clamp_min(1.0)
+        if bool((x < low - slack).any()) or bool((x > high + slack).any()):
+            raise ValueError(
+                f"Threat: the bounds exclude the input: x reaches from {float(x.min()):.6g} to {float(x.max()):.6g}, "
+                f"the bounds from {float(low.min()):.6g} to {float(high.max()):.6g}; scale x, or pass bounds that hold "
+                "for it."
+            )
 
     def _fit(self, x: Tensor) -> Threat:
         """The threat for batches of the shape, dtype and device of x."""

@@ -26,8 +26,9 @@ from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.stages.together import curve_together
 from resolvent.predictor.samples import samples_of
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
+from resolvent.training.measure import pair_logits
 from resolvent.training.process_group import join_torchrun, speaks
-from resolvent.training.step.criterion import binary, pair_logits
+from resolvent.training.step.batch import binary
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
 from resolvent.usage.error import UsageError

@@ -16,7 +16,7 @@ from resolvent.models import Model, TwoTower, save_model
 from resolvent.predictor.reduction import CannotReduce, reduce_model
 from resolvent.predictor.samples import samples_of
 from resolvent.predictor.saved import preprocess_in
-from resolvent.training.step.criterion import score
+from resolvent.training.measure import score
 from resolvent.usage.destination import require_writable
 from resolvent.usage.error import UsageError
 

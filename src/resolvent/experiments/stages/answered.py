@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from resolvent.experiments.work import Work
-from resolvent.training.step.batch import take
-from resolvent.training.step.criterion import choose_class, wide
+from resolvent.training.measure import choose_class
+from resolvent.training.step.batch import wide
+from resolvent.training.step.batches import take
 
 BATCH = 256
 MOST = 64  # classes of a matrix that somebody can read

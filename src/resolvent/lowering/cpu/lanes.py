@@ -34,7 +34,7 @@ from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Chain, Linear, Skip, settle
 from resolvent.lowering.recurrence import Recurrence
 from resolvent.ops.ascent.reference import sign_step
-from resolvent.runtime.dispatch import choose, nothing, numba_or
+from resolvent.runtime.dispatch import choose, lazily, nothing, numba_or
 from resolvent.runtime.transforms import by_graph_only, outside_autocast
 
 # The code of an activation, its place in `activation_numba.NAMES`.
@@ -311,12 +311,6 @@ def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
     return None if found is nothing else found
 
 
-def _load() -> Any:
-    from resolvent.lowering.cpu import lanes_numba
-
-    return lanes_numba
-
-
 def tiny(dtype: torch.dtype, recurs: bool = False) -> tuple[Plan, Again]:
     """A block of three channels and two steps to try kernels on: its plan, and its features in torch's operations."""
     with torch.random.fork_rng(devices=[]):
@@ -370,5 +364,5 @@ def _probe_loop(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
     return torch.allclose(_run_loop(kernel, x, plan, (W, None), path), want, rtol=1e-4, atol=1e-5)
 
 
-_CANDIDATES = numba_or(nothing, _load, _probe)
-_LOOPS = numba_or(nothing, lambda: _load().run_loop, _probe_loop)
+_CANDIDATES = numba_or(nothing, lazily("lowering.cpu.lanes_numba"), _probe)
+_LOOPS = numba_or(nothing, lazily("lowering.cpu.lanes_numba", "run_loop"), _probe_loop)

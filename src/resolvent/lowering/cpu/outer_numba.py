@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
 from resolvent.runtime.team import pointer
-from resolvent.runtime.vectors_numba import WIDTH, across, order, plus_product
+from resolvent.runtime.vectors_numba import WIDTH, across, plus_product
 
 LAGS = 8  # of a tile of a convolution's gradient
 _ROWS, _COLUMNS = 3, 4  # of a tile of a map's
@@ -74,24 +74,10 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
 
 
 def _add_lanes(builder: Any, sums: list[Any], place: Any) -> None:
-    """The lanes of each sum added up, and that to the numbers at `place`; four sums at a time take a third of the
-    instructions of four alone."""
-    whole = len(sums) // 4 * 4
-    fours = [(v, _four_across(builder, sums[v : v + 4])) for v in range(0, whole, 4)]
-    for v, value in (*fours, *((v, across(builder, sums[v])) for v in range(whole, len(sums)))):
-        at = builder.bitcast(builder.gep(place, [ir.IntType(32)(v)]), value.type.as_pointer())
-        builder.store(builder.fadd(builder.load(at, align=4), value), at, align=4)
-
-
-def _four_across(builder: Any, sums: list[Any]) -> Any:
-    """Neighbours first, within halves of a register, which is where shuffles are quick; the halves last."""
-
-    def paired(x: Any, y: Any) -> Any:
-        even, odd = (order([h + i + k for h in (0, 4) for k in (0, WIDTH) for i in (s, s + 2)]) for s in (0, 1))
-        return builder.fadd(builder.shuffle_vector(x, y, even), builder.shuffle_vector(x, y, odd))
-
-    both = paired(paired(*sums[:2]), paired(*sums[2:]))
-    return builder.fadd(*(builder.shuffle_vector(both, both, order([h + i for i in range(4)])) for h in (0, 4)))
+    """The lanes of each sum added up, and that to the numbers at `place`."""
+    for v, total in enumerate(sums):
+        at = builder.gep(place, [ir.IntType(32)(v)])
+        builder.store(builder.fadd(builder.load(at), across(builder, total)), at)
 
 
 _wide, _low, _tall, _one = _outer(_ROWS, _COLUMNS), _outer(1, _COLUMNS), _outer(_ROWS, 1), _outer(1, 1)

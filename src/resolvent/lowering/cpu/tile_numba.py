@@ -86,78 +86,6 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
         builder.store(value, at, align=4)
 
 
-def _slide(R: int, onto: bool) -> Any:
-    """slide(like, k, x, y, depth): y[r] = sum over p < depth of k[r - p] x[p], or that added to y.
-
-    k is the address of k[0]; x and y are (address, bytes from row to row). Two steps of p use R + 1 numbers k, not 2 R.
-    """
-
-    def typed(context: Any, like: Any, k: Any, x: Any, y: Any, depth: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            like, k, *places, depth = args
-            x, y = ([builder.extract_value(p, i) for i in range(2)] for p in places)
-            _slide_tile(builder, ir.VectorType(like.type, WIDTH), (k, x, y, depth), (R, onto))
-            return context.get_dummy_value()
-
-        two = types.UniTuple(types.int64, 2)
-        return types.void(like, types.int64, two, two, types.int64), generate
-
-    return intrinsic(typed)
-
-
-def _slide_tile(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, bool]) -> None:
-    k, (x, step_x), (y, row_y), depth = given
-    (R, onto), number = size, depth.type
-    places = [builder.inttoptr(builder.add(y, builder.mul(row_y, number(r))), vector.as_pointer()) for r in range(R)]
-    zero = ir.Constant(vector, [0.0] * WIDTH)
-    starts = [builder.load(p, align=4) if onto else zero for p in places]
-    before, check, pair, tail, one, end = builder.block, *(builder.append_basic_block() for _ in range(5))
-    builder.branch(check)
-    builder.position_at_end(check)
-    p, at_k, at_x = (builder.phi(number) for _ in range(3))
-    sums = [builder.phi(vector) for _ in places]
-    builder.cbranch(builder.icmp_signed("<=", builder.add(p, number(2)), depth), pair, tail)
-
-    def load(address: Any) -> Any:
-        return builder.load(builder.inttoptr(address, vector.as_pointer()), align=4)
-
-    def factor(i: int) -> Any:
-        scalars = builder.inttoptr(at_k, vector.element.as_pointer())
-        return _spread(builder, builder.load(builder.gep(scalars, [ir.IntType(32)(i)])), vector)
-
-    builder.position_at_end(pair)
-    first, second = load(at_x), load(builder.add(at_x, step_x))
-    found = list(sums)
-    for i in range(-1, R):
-        shared = factor(i)
-        if i >= 0:
-            found[i] = plus_product(builder, found[i], shared, first)
-        if i + 1 < R:
-            found[i + 1] = plus_product(builder, found[i + 1], shared, second)
-    back = number(2 * (8 if isinstance(vector.element, ir.DoubleType) else 4))
-    then = builder.add(p, number(2)), builder.sub(at_k, back), builder.add(at_x, builder.add(step_x, step_x))
-    again = [*then, *found]
-    for variable, start, value in zip((p, at_k, at_x, *sums), (number(0), k, x, *starts), again, strict=True):
-        variable.add_incoming(start, before)
-        variable.add_incoming(value, pair)
-    builder.branch(check)
-    builder.position_at_end(tail)
-    builder.cbranch(builder.icmp_signed("<", p, depth), one, end)
-    builder.position_at_end(one)
-    last = load(at_x)
-    found = [plus_product(builder, s, factor(i), last) for i, s in enumerate(sums)]
-    builder.branch(end)
-    builder.position_at_end(end)
-    results = []
-    for i, at in enumerate(places):
-        value = builder.phi(vector)
-        value.add_incoming(sums[i], tail)
-        value.add_incoming(found[i], one)
-        results.append((value, at))
-    for value, at in results:
-        builder.store(value, at, align=4)
-
-
 def _spread(builder: Any, number: Any, vector: Any) -> Any:
     index = ir.IntType(32)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, index(0))
@@ -181,7 +109,7 @@ def _by_rows(most: int, make: Callable[[int], Any]) -> Any:
 
 
 _map, _map_thin = _by_rows(_ROWS, lambda R: _tile(R, _VECTORS, False)), _by_rows(_ROWS, lambda R: _tile(R, 1, False))
-_convolve, _convolve_onto = _by_rows(PAD, lambda R: _slide(R, False)), _by_rows(PAD, lambda R: _slide(R, True))
+_convolve, _convolve_onto = _by_rows(PAD, lambda R: _tile(R, 1, False)), _by_rows(PAD, lambda R: _tile(R, 1, True))
 
 
 def map_rows(dtype: Any) -> int:
@@ -222,8 +150,8 @@ def convolve_rows(dtype: Any) -> int:
             while t < l:
                 R = PAD if l - t >= PAD else (4 if l - t >= 4 else 1)
                 first, depth = (t, l - t) if back else (0, t + R)
-                factors = k + (c * (PAD + l) + (l - 1 if back else PAD + t)) * size
-                source, place = (x + first * gap + c * WIDTH * size, gap), (y + t * gap + c * WIDTH * size, gap)
+                factors = k + (c * (PAD + l) + (l - 1 if back else PAD + t)) * size, -size
+                source, place = (x + first * gap + c * WIDTH * size, gap, 0), (y + t * gap + c * WIDTH * size, gap, 0)
                 if back == 2:
                     _convolve_onto(R, like, factors, source, place, depth)
                 else:

@@ -3,8 +3,7 @@
     a = Wa y + ba,  s = sigma(a),  v = s y,  g = act(v),  u = W g + b,  z = r + final(u),  out = gamma unit(z) + beta
 
 with unit(z) the values of each column less their mean, over their deviation. `forward` keeps unit(z) and 1/deviation,
-and `backward` runs y -> u again where an activation makes the gradient depend on it (on a GPU, where that is dear, the
-slopes of the activations are kept too).
+and `backward` runs y -> u again under autograd (on a GPU, where that is dear, the slopes of the activations are kept).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -81,11 +80,9 @@ class Kept(NamedTuple):
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
     """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
-    flat, shape = y.flatten(1), (-1, *y.shape[1:])
-    skip = None if r is None else r.flatten(1)
-    g = ACTS[w.act](_scale_inputs(flat, w)[1])
-    z = w.low @ g if w.final == "none" else ACTS[w.final](torch.addmm(w.bias[:, None], w.low, g))
-    out, rstd = normalise(z, skip, w.affine)
+    z = _branch(y.flatten(1), w.low, w.bias if w.final != "none" else None, w.low_a, w.ba, w)
+    out, rstd = normalise(z, None if r is None else r.flatten(1), w.affine)
+    shape = -1, *y.shape[1:]
     return out.view(shape), Kept(z.view(shape), rstd) if keep else None
 
 
@@ -93,51 +90,27 @@ def backward(
     g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None]:
     """The gradients of r and y and, with `learn`, those of W, bias, gamma, beta, Wa and ba."""
-    d, shape, rstd = kept.unit.shape[0], kept.unit.shape[1:], kept.rstd
+    d, shape = kept.unit.shape[0], kept.unit.shape[1:]
     g, unit = g.reshape(d, -1), kept.unit.flatten(1)
-    flat = None if y is None else y.flatten(1)
-    gz = slope(g, unit, rstd, w.gamma)
-    a, v, u = _products(flat, w) if flat is not None and not w.linear_in_y else (None, flat, None)
-    gw = gz if u is None else _through(gz, u, w.final)
-    gv = w.low.t() @ gw
-    gv = gv if w.act == "none" or v is None else _through(gv, v, w.act)
-    gy, ga = gv, None
-    if a is not None and flat is not None and w.low_a is not None:
-        ga = _through(gv * flat, a, w.sigma)
-        gy = torch.addmm(gv * ACTS[w.sigma](a), w.low_a.t(), ga)
-    found = _find_gradients(g, unit, gw, ga, flat, v, w) if learn and v is not None else None
-    return gz.view(d, *shape), gy.view(-1, *shape), found
-
-
-def _scale_inputs(flat: Tensor, w: Weights) -> tuple[Tensor | None, Tensor]:
-    """a and v."""
-    if w.low_a is None or w.ba is None:
-        return None, flat
-    a = torch.addmm(w.ba[:, None], w.low_a, flat)
-    return a, ACTS[w.sigma](a) * flat
-
-
-def _products(flat: Tensor, w: Weights) -> tuple[Tensor | None, Tensor, Tensor]:
-    """a, v and u."""
-    a, v = _scale_inputs(flat, w)
-    return a, v, torch.addmm(w.bias[:, None], w.low, ACTS[w.act](v))
-
-
-def _through(g: Tensor, x: Tensor, act: str) -> Tensor:
-    """g act'(x)."""
-    if act == "none":
-        return g
+    gz = slope(g, unit, kept.rstd, w.gamma)
+    flat = g.new_zeros(w.low.shape[1], g.shape[1]) if y is None else y.flatten(1)  # none: linear, the same everywhere
+    own = [None if t is None else t.detach().requires_grad_() for t in (flat, w.low, w.bias, w.low_a, w.ba)]
     with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(ACTS[act](x), x, g)[0]
+        made = _branch(*own, w)  # type: ignore[call-arg]
+    wanted = [t for t in (own if learn else own[:1]) if t is not None]
+    gy, *found = torch.autograd.grad(made, wanted, gz.to(made.dtype))
+    slopes: tuple[Tensor | None, ...] | None = None
+    if learn:
+        gW, gb, *more = found
+        slopes = gW, gb.clone(), (g * unit).sum(1), g.sum(1), *(more or (None, None))  # gb may lie in gz
+    return gz.view(d, *shape), gy.view(-1, *shape), slopes
 
 
-def _find_gradients(
-    g: Tensor, unit: Tensor, gw: Tensor, ga: Tensor | None, flat: Tensor | None, v: Tensor, w: Weights
-) -> tuple[Tensor | None, ...]:
-    W = gw @ ACTS[w.act](v).t()
-    gWa, gba = (ga @ flat.t(), ga.sum(1)) if ga is not None and flat is not None else (None, None)
-    return W, gw.sum(1), (g * unit).sum(1), g.sum(1), gWa, gba
+def _branch(y: Any, W: Any, bias: Any, Wa: Any, ba: Any, w: Any) -> Tensor:
+    """final(u), or without a bias W g alone."""
+    v = y if Wa is None else ACTS[w.sigma](torch.addmm(ba[:, None].to(Wa.dtype), Wa, y)) * y
+    g = ACTS[w.act](v)
+    return ACTS[w.final](W @ g if bias is None else torch.addmm(bias[:, None].to(W.dtype), W, g))
 
 
 def normalise(z: Tensor, r: Tensor | None, affine: Tensor) -> tuple[Tensor, Tensor]:

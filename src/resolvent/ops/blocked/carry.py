@@ -17,7 +17,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.ops.linear_scan.rows import sum_to
-from resolvent.runtime.dispatch import choose, triton_or
+from resolvent.runtime.dispatch import choose, lazily, triton_or
 
 FEW = 8  # blocks that are soon gone through one by one
 LOOPED = 16  # the same for diagonal ones on a CPU
@@ -135,18 +135,6 @@ def as_reals(h: Tensor) -> Tensor:
 # -- which of them runs ------------------------------------------------------------------------------------------------
 
 
-def _load_forward() -> Forward:
-    from resolvent.ops.blocked.carry_triton import carry
-
-    return carry
-
-
-def _load_backward() -> Backward:
-    from resolvent.ops.blocked.carry_triton import carry_backward
-
-    return carry_backward
-
-
 def _examples(device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """A real a and a complex one, five numbers each, with z (1, 2, 3, s)."""
     z = torch.linspace(-1, 1, 60, device=device, dtype=dtype)
@@ -178,5 +166,5 @@ def _probe_backward(kernel: Backward, device: torch.device, dtype: torch.dtype) 
     return all(_close(gradients(kernel, a, z), gradients(_torch_backward, a, z)) for a, z in _examples(device, dtype))
 
 
-_FORWARD = triton_or(_torch_carry, _load_forward, _probe_forward)
-_BACKWARD = triton_or(_torch_backward, _load_backward, _probe_backward)
+_FORWARD = triton_or(_torch_carry, lazily("ops.blocked.carry_triton", "carry"), _probe_forward)
+_BACKWARD = triton_or(_torch_backward, lazily("ops.blocked.carry_triton", "carry_backward"), _probe_backward)

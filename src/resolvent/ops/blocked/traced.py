@@ -22,7 +22,7 @@ from resolvent.ops import plain
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import BLOCK, Blocks
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
-from resolvent.ops.library import one_by_one
+from resolvent.ops.library import register
 from resolvent.ops.pairs import Pair, join_pairs, stack_parts
 from resolvent.runtime.transforms import gradients_by_graph
 
@@ -147,9 +147,7 @@ def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
     return *found, *(None,) * (6 - len(found))
 
 
-_tables.register_autograd(_tables_gradients, setup_context=_tables_saved)
-one_by_one(_tables)
-one_by_one(_tables_backward)
+register(_tables, _tables_backward, _tables_gradients, _tables_saved)
 
 
 # -- the pass ----------------------------------------------------------------------------------------------------------
@@ -243,6 +241,4 @@ def _pass_gradients(ctx: Any, gy: Tensor | None, g_before: Tensor | None) -> tup
     return *found, *(None,) * (6 - len(found))
 
 
-_pass.register_autograd(_pass_gradients, setup_context=_pass_saved)
-one_by_one(_pass)
-one_by_one(_pass_backward)
+register(_pass, _pass_backward, _pass_gradients, _pass_saved)

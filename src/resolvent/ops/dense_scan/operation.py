@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from resolvent.ops import plain
-from resolvent.ops.library import one_by_one
+from resolvent.ops.library import fresh, one_by_one
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
@@ -85,9 +85,7 @@ def _scan(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
     return halving(A, v, x0).contiguous()
 
 
-@_scan.register_fake
-def _(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
-    return torch.empty_like(v, memory_format=torch.contiguous_format)
+_scan.register_fake(lambda A, v, x0: fresh(v))
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

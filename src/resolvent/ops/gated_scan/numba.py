@@ -1,6 +1,6 @@
 """The gated scan's CPU kernels called from torch: memory in and out, and a team of threads that shares the tasks.
 
-The work is cut by the shapes alone and no two tasks add to the same number, so the bits do not depend on the number of
+The work is cut by shapes alone and no two tasks add to the same number, so that bits do not depend on the number of
 threads.
 """
 

@@ -3,7 +3,7 @@
 A task is a block of channels of one row. What a step needs lies in rows of the task's own scratch, so that the inner
 loops run over channels, each over few arrays (else the compiler does not see that none overlap), and vectorise. Tasks
 share no sum: the gradient of `rate` leaves as one part for each row. Absent inputs are arrays of size 0. Numba's cache
-follows this file only: touch it when `exp_numba` or `expm1_numba` change.
+follows this file only: touch it when `exp_numba` changes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from resolvent.runtime.exp_numba import exp
-from resolvent.runtime.expm1_numba import exp_and_expm1
+from resolvent.runtime.exp_numba import exp, exp_and_expm1
 
 Array = np.ndarray[Any, Any]
 _entry = njit(nogil=True, cache=True)

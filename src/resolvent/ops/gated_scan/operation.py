@@ -18,8 +18,8 @@ from torch import Tensor
 from resolvent.ops import plain
 from resolvent.ops.gated_scan.inputs import HALF, Inputs, accumulator, check
 from resolvent.ops.gated_scan.reference import gated_reference, gradients_again
-from resolvent.ops.library import one_by_one, recording
-from resolvent.runtime.dispatch import Candidate, choose, nothing, numba_or, use
+from resolvent.ops.library import fresh, recording, register
+from resolvent.runtime.dispatch import Candidate, choose, lazily, nothing, numba_or, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.memory import resolve
 from resolvent.runtime.transforms import by_graph_only, is_batched, is_traced, is_untransformed, outside_autocast
@@ -147,14 +147,8 @@ def _operator_backward(
     return [t.detach().contiguous() for t in found if t is not None]
 
 
-@_operator.register_fake
-def _(p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None, start: Tensor | None, reverse: bool) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@_operator_backward.register_fake
-def _(g: Tensor, h: Tensor, *given: Any) -> list[Tensor]:
-    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in given[:5] if t is not None]
+_operator.register_fake(lambda p, q, x, *rest: fresh(x))
+_operator_backward.register_fake(lambda g, h, *given: [fresh(t) for t in given[:5] if t is not None])
 
 
 def _operator_saved(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -172,24 +166,10 @@ def _operator_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return *found, *(None,) * (7 - len(found))
 
 
-_operator.register_autograd(_operator_gradients, setup_context=_operator_saved)
-one_by_one(_operator)
-one_by_one(_operator_backward)
+register(_operator, _operator_backward, _operator_gradients, _operator_saved)
 
 
 # -- the candidates ----------------------------------------------------------------------------------------------------
-
-
-def _load_triton() -> Any:
-    from resolvent.ops.gated_scan import triton as gated_triton
-
-    return gated_triton
-
-
-def _load_numba() -> Any:
-    from resolvent.ops.gated_scan import numba as gated_numba
-
-    return gated_numba
 
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
@@ -210,4 +190,7 @@ def _gpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-CANDIDATES = (Candidate("triton", _gpu, _load_triton, _probe), *numba_or(nothing, _load_numba, _probe))
+CANDIDATES = (
+    Candidate("triton", _gpu, lazily("ops.gated_scan.triton"), _probe),
+    *numba_or(nothing, lazily("ops.gated_scan.numba"), _probe),
+)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import plain
+from resolvent.ops.library import fresh
 from resolvent.ops.linear_scan import checks
 from resolvent.ops.linear_scan.adjoint import gradients, previous
 from resolvent.ops.linear_scan.kernels import backward_kernel, forward_kernel, marked_backward, marked_forward
@@ -225,17 +226,8 @@ def _op_backward(
     return ga.contiguous(), gb.contiguous()
 
 
-@_op.register_fake
-def _(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
-    return torch.empty_like(b, memory_format=torch.contiguous_format)
-
-
-@_op_backward.register_fake
-def _(
-    g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    fresh = torch.contiguous_format
-    return torch.empty_like(a, memory_format=fresh), torch.empty_like(h, memory_format=fresh)
+_op.register_fake(lambda a, b, *rest: fresh(b))
+_op_backward.register_fake(lambda g, a, h, *rest: fresh(a, h))
 
 
 def _op_grads(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import plain
-from resolvent.ops.library import one_by_one
+from resolvent.ops.library import fresh, register
 from resolvent.ops.linear_scan import operation
 from resolvent.ops.linear_scan.adjoint import previous
 from resolvent.runtime.transforms import is_traced
@@ -56,15 +56,8 @@ def _scan_backward(g: Tensor, lam: Tensor, h: Tensor, h0: Tensor | None, reverse
     return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), operation.split(gv).contiguous()
 
 
-@_scan.register_fake
-def _(lam: Tensor, v: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    return torch.empty_like(v, memory_format=torch.contiguous_format)
-
-
-@_scan_backward.register_fake
-def _(g: Tensor, lam: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
-    fresh = torch.contiguous_format
-    return torch.empty_like(lam, memory_format=fresh), torch.empty_like(h, memory_format=fresh)
+_scan.register_fake(lambda lam, v, *rest: fresh(v))
+_scan_backward.register_fake(lambda g, lam, h, *rest: fresh(lam, h))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -88,6 +81,4 @@ def _conjugate(pairs: Tensor) -> Tensor:
     return torch.stack([pairs[..., 0], -pairs[..., 1]], -1)
 
 
-_scan.register_autograd(_gradients, setup_context=_save)
-one_by_one(_scan)
-one_by_one(_scan_backward)
+register(_scan, _scan_backward, _gradients, _save)

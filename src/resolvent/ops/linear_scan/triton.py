@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.ops.linear_scan.checks import HALF
 from resolvent.ops.linear_scan.rows import multiplier_rows, sum_to
 from resolvent.ops.linear_scan.torch import chunked_scan
 from resolvent.ops.linear_scan.triton_kernels import scan_kernel
@@ -78,7 +77,7 @@ def triton_scan(
     _check(b)
     args = (a, b, h0, reverse, reset)
     key = ("linear_scan", b.dtype, reset is None)
-    return attempt(key, lambda: _scan(*args), lambda: _by_torch(b, False, args))
+    return attempt(key, lambda: _scan(*args), lambda: _by_torch(False, args))
 
 
 def _scan(
@@ -107,14 +106,13 @@ def triton_backward(
     _check(h)
     args = (g, a, h, h0, reverse, reset)
     key = ("linear_scan_backward", h.dtype, reset is None)
-    return attempt(key, lambda: _backward(*args), lambda: _by_torch(h, True, args))
+    return attempt(key, lambda: _backward(*args), lambda: _by_torch(True, args))
 
 
-def _by_torch(b: Tensor, backward: bool, args: tuple[Any, ...]) -> Any:
+def _by_torch(backward: bool, args: tuple[Any, ...]) -> Any:
     from resolvent.ops.linear_scan import kernels
 
-    kernel = kernels.compose_backward(chunked_scan) if backward else chunked_scan
-    kernel = kernels.in_float32(kernel) if b.dtype in HALF else kernel
+    kernel = kernels.in_float32(kernels.compose_backward(chunked_scan) if backward else chunked_scan)
     *given, reset = args
     if reset is None:
         return kernel(*given)

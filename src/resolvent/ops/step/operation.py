@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.functional import linear, softplus
 
-from resolvent.runtime.dispatch import Candidate, choose, numba_or
+from resolvent.runtime.dispatch import Candidate, choose, lazily, numba_or
 
 Pair = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may keep the tables' memory, so they must not change
@@ -81,24 +81,6 @@ def _torch_selective(x_proj: Tensor, dt_proj: Tensor, dt_bias: Tensor, A: Tensor
 Prepare = Callable[..., Step]
 
 
-def _load_bank() -> Prepare:
-    from resolvent.ops.step.numba import bank
-
-    return bank
-
-
-def _load_mimo() -> Prepare:
-    from resolvent.ops.step.numba import mimo
-
-    return mimo
-
-
-def _load_selective() -> Prepare:
-    from resolvent.ops.step.selective_numba import selective
-
-    return selective
-
-
 def _agrees(truth: Prepare, example: Callable[[Callable[..., Tensor]], tuple[Tensor, ...]]) -> Any:
     def probe(prepare: Prepare, device: torch.device, dtype: torch.dtype) -> bool:
         def ramp(*shape: int) -> Tensor:
@@ -131,6 +113,6 @@ def _candidates(load: Callable[[], Prepare], truth: Prepare, example: Any) -> tu
     return numba_or(truth, load, _agrees(truth, example))
 
 
-_BANK = _candidates(_load_bank, _torch_bank, _bank_example)
-_MIMO = _candidates(_load_mimo, _torch_mimo, _mimo_example)
-_SELECTIVE = _candidates(_load_selective, _torch_selective, _selective_example)
+_BANK = _candidates(lazily("ops.step.numba", "bank"), _torch_bank, _bank_example)
+_MIMO = _candidates(lazily("ops.step.numba", "mimo"), _torch_mimo, _mimo_example)
+_SELECTIVE = _candidates(lazily("ops.step.selective_numba", "selective"), _torch_selective, _selective_example)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.training.objective import PGDAT, TRADES, Loss
+from resolvent.training.objective import Loss
+from resolvent.training.step.adversarial import PGDAT, TRADES, Inner
 from resolvent.training.step.batch import Batch
-from resolvent.training.step.inner import Inner
 from resolvent.usage.numbers import check_positive
 
 

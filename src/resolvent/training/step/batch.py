@@ -1,19 +1,15 @@
-"""Batches that a seed fixes: the same samples in the same order on every run, from any step on."""
+"""A batch and its loss: samples, their random numbers, and what outputs for them cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.attacks import Draws, Threat
+from resolvent.attacks import Draws, Threat, squared_deviation
 from resolvent.attacks.victim import call_padded
-from resolvent.data.augment import CropFlip
-from resolvent.data.loader import Loader, send_to
-from resolvent.data.order import fold
-from resolvent.data.task import Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +41,10 @@ class Batch:
         """The mean of values (b,) over the samples, each as much as it counts."""
         return values.mean() if self.weight is None else (values * self.weight.to(values.dtype)).mean()
 
+    def loss(self, output: Tensor) -> Tensor:
+        """The mean of `criterion`."""
+        return self.mean(criterion(output, self.y))
+
     def call(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
         """The model as a function of x alone."""
         if self.lengths is None:
@@ -68,43 +68,27 @@ class Batch:
         return Batch(self.x[rows], self.y[rows], lengths, Draws(self.draws.seed, self.draws.index[rows]), weight)
 
 
-class Batches:
-    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
+def criterion(output: Tensor, y: Tensor) -> Tensor:
+    """l per sample (b,): cross-entropy for whole-number y, squared error summed over the output for real y.
 
-    def __init__(
-        self,
-        split: Split,
-        batch_size: int,
-        seed: int,
-        augment: CropFlip | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        self.split = split
-        self.seed = seed
-        self._loader = Loader(split, batch_size, seed, device=device, augment=augment)
-        self._ready: tuple[int, Batch] | None = None
+    One logit (b, 1) says how much class 1 is preferred to class 0.
 
-    def __len__(self) -> int:
-        """Batches in an epoch."""
-        return len(self._loader)
-
-    def at(self, step: int) -> Batch:
-        if self._ready is not None and self._ready[0] == step:
-            return self._ready[1]
-        return self._make(step)
-
-    def prepare(self, step: int) -> None:
-        """Make a batch before it is asked for; it is the same one."""
-        self._ready = (step, self._make(step))
-
-    def _make(self, step: int) -> Batch:
-        samples = self._loader.at(step)
-        return Batch(samples.x, samples.y, samples.lengths, Draws(fold(self.seed, samples.epoch), samples.index))
+    Examples:
+        >>> rv.training.criterion(torch.zeros(2, 10), torch.tensor([3, 4]))
+        tensor([2.3026, 2.3026])
+    """
+    if y.is_floating_point():
+        return squared_deviation(output, y.view_as(output))
+    if binary(output):
+        return F.binary_cross_entropy_with_logits(output[:, 0], y.to(output.dtype), reduction="none")
+    return F.cross_entropy(output, y, reduction="none")
 
 
-def take(split: Split, index: Tensor, seed: int, device: torch.device | None = None) -> Batch:
-    """The samples at `index`, with their ids in the split as ids of their random numbers; on `device` where given."""
-    part = split.select(index.to(split.x.device))
-    device = split.x.device if device is None else device
-    lengths = None if part.lengths is None else send_to(part.lengths, device)
-    return Batch(send_to(part.x, device), send_to(part.y, device), lengths, Draws(seed, index.to(device)))
+def binary(output: Tensor) -> bool:
+    """Whether the output is one logit for two classes."""
+    return output.dim() == 2 and output.shape[1] == 1
+
+
+def wide(output: Tensor) -> Tensor:
+    """Losses are taken in float32 at least, whatever autocast made of the outputs."""
+    return output.float() if output.element_size() < 4 else output

@@ -1,9 +1,9 @@
 """The whole training step as one CUDA graph: every attack step, the loss and its gradients.
 
 A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. With a lowered form
-of the model (`inner.lower`) the step is a fixed sequence of kernels: it is recorded when the same shapes come for the
-second time and replayed from then on. The numbers are those of the same step without a graph. What cannot be recorded
-(a kernel that has to wait for the CPU) runs as ever.
+of the model (`lower`) the step is a fixed sequence of kernels: it is recorded when the same shapes come for the second
+time and replayed from then on. The numbers are those of the same step without a graph. What cannot be recorded (a
+kernel that has to wait for the CPU) runs as ever.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from resolvent.attacks import Threat
 from resolvent.runtime.memory import keeper, lacks_memory, let_go
-from resolvent.training.step.batch import Batch
-from resolvent.training.step.inner import Passes, StepLoss, lower
+from resolvent.training.step.adversarial import Passes, StepLoss, lower
+from resolvent.training.step.batch import Batch, wide
 from resolvent.training.step.parameter_aliases import alias_parameters
 
 CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
@@ -32,10 +32,15 @@ _log = logging.getLogger(__name__)
 _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
-def recorded_pass(model: nn.Module, batch: Batch, loss: CleanLoss) -> tuple[Tensor, Tensor] | None:
-    """(value, output) of a loss without an attack, recorded on a GPU; None elsewhere: there is nothing to gain."""
-    lowered = lower(model, batch) if batch.x.is_cuda else None
-    return None if lowered is None else replay(model, lowered, batch, None, loss)
+def clean_pass(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor] | None:
+    """(value, output) of `objective.standard`, recorded; None where the model has no lowered form."""
+    lowered = lower(model, batch)
+    return None if lowered is None else replay(model, lowered, batch, None, _clean)
+
+
+def _clean(f: Passes, batch: Batch) -> tuple[Tensor, Tensor]:
+    output = wide(f.learnt(batch.x))
+    return batch.loss(output), output
 
 
 def replay(
