@@ -24,7 +24,7 @@ class StandIn:
     def replay(self) -> None:
         recorded._recording.append(True)  # a graph's replay calls no layer
         try:
-            with as_run(), recording():  # nor does it depend on what is on or off around it
+            with as_run(), recording(), torch.autocast("cpu", enabled=False):  # nor asks what is on around it
                 self.work()
         finally:
             recorded._recording.pop()

@@ -229,7 +229,7 @@ def selective(
     b, d, l = shape
     wide, slim, updates = b * d * l * dtype.itemsize, b * l * n * dtype.itemsize, float(b * d * l * n)
     gates = 2.0 * b * d * l  # an ex2 and a reciprocal, which the same unit computes
-    states = updates / 32 * 4  # saved for the backward pass
+    states = updates / 4 * dtype.itemsize  # saved for the backward pass
 
     def timing(name: str, kind: str, moved: float, exponentials: float) -> Timing:
         return Timing(name, kind, (Cost(moved, 0.0, exponentials),), *(goals or {}).get(name, (None, "")))
@@ -237,7 +237,7 @@ def selective(
     timings = [
         timing("forward", "forward", 4 * wide + 2 * slim, updates + gates),
         timing("forward, states saved", "saving", 4 * wide + 2 * slim + states, updates + gates),
-        timing("backward", "backward", 7 * wide + 4 * slim + states, 2 * updates + gates),
+        timing("backward", "backward", 7 * wide + 4 * slim + states, updates + gates),
     ]
     name = f"selective scan, {str(dtype)[6:]}, (b, d, l) = {shape}, n = {n}, skip and gate"
     inputs = functools.partial(_selective_inputs, shape, n, dtype, device)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import resolvent as rv
 from graph_stand_in import StandIn
 from helpers import assert_close
-from resolvent.layers.recorded import forget_recordings, without_recording
+from resolvent.layers.recorded import forget_recordings, known, without_recording
 from resolvent.layers.recorded.known import COPIES, PATIENCE
 
 pytestmark = pytest.mark.usefixtures("graphs")
@@ -194,3 +194,25 @@ def test_recordings_are_given_up_when_asked(graphs: type[StandIn]) -> None:
         layer(torch.randn(2, 9, 4))
     assert forget_recordings()
     assert not forget_recordings()
+
+
+def test_what_a_pass_rounds_at_its_ends_lies_rounded() -> None:
+    """Mamba under autocast: half the memory, the same bits, in the dtype of x."""
+    torch.manual_seed(0)
+    block, x = rv.Mamba(4, 3), torch.randn(2, 9, 4, requires_grad=True)
+
+    def ask(twice: bool) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y, _ = block(x)
+        found = list(torch.autograd.grad(y.square().sum(), [x, *block.parameters()], create_graph=twice))
+        return [y.detach(), *(torch.autograd.grad(found[0].square().sum(), [x]) if twice else found)]
+
+    with without_recording():
+        want, curved = ask(False), ask(True)
+    for _ in range(PATIENCE + 1):
+        found = ask(False)
+    assert [t.dtype for t in found] == [t.dtype for t in want]
+    assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    (own,) = (r for kind in known._known[block].kinds.values() for r in kind.recordings)
+    assert own.x.dtype == own.g[0].dtype == torch.bfloat16
+    assert_close(ask(True), curved, dtype=torch.bfloat16)

@@ -76,8 +76,8 @@ def test_gradient_at_a_mark_is_exactly_none() -> None:
     assert torch.all(ga[:, [1, 3, 5]] != 0)
 
 
-def check_selective(x: Inputs, start: Tensor, reverse: bool = False) -> None:
-    """Values and every gradient."""
+def check_selective(x: Inputs, start: Tensor, reverse: bool = False, often: bool = False) -> None:
+    """Values and every gradient, from few states or many."""
     wide = double(x)
     y, h = selective_alone(wide, start, reverse)
     gy, gh = (torch.randn_like(t).to(x.u.dtype).double() for t in (y, h))
@@ -85,16 +85,17 @@ def check_selective(x: Inputs, start: Tensor, reverse: bool = False) -> None:
     want = torch.autograd.grad((y, h), leaves, (gy, gh), materialize_grads=True)
     x = each(torch.Tensor.detach, x)
     reset = forgetting("", start, x.u.shape[:2], x.u.device, reverse)
-    y_found, h_found, saved = selective_triton.forward(x, reverse, True, reset)
+    y_found, h_found, saved = selective_triton.forward(x, reverse, True, reset, often=often)
     found = selective_triton.backward(x, saved, gy.to(x.u.dtype), gh.float(), reverse, reset)
     assert_close([y_found.double(), h_found.double()], [y, h], dtype=x.u.dtype)
     for got, true in zip((g for g in found if g is not None), want, strict=True):
         assert_close(got.double(), true, dtype=x.u.dtype, gradient=True)
 
 
+@pytest.mark.parametrize("often", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_selective(reverse: bool) -> None:
-    check_selective(draw(2, 9, 3, 3, dtype=torch.float32), marks(2, 9), reverse)
+def test_selective(reverse: bool, often: bool) -> None:
+    check_selective(draw(2, 9, 3, 3, dtype=torch.float32), marks(2, 9), reverse, often)
 
 
 def test_selective_over_chunks() -> None:
@@ -104,8 +105,9 @@ def test_selective_over_chunks() -> None:
     check_selective(draw(1, 41, 2, 2, extras=("h0",), dtype=torch.float32), start)
 
 
-def test_selective_whole_tiles_in_half_precision() -> None:
-    check_selective(draw(1, 32, 16, 16, dtype=torch.bfloat16), marks(1, 32))
+@pytest.mark.parametrize("often", [False, True])
+def test_selective_whole_tiles_in_half_precision(often: bool) -> None:
+    check_selective(draw(1, 32, 16, 16, dtype=torch.bfloat16), marks(1, 32), often=often)
 
 
 def test_selective_eight_steps_to_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:

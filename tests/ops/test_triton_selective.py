@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 import selection_cases
@@ -18,13 +19,13 @@ from resolvent.ops.selective_scan import triton as selective_triton
 from resolvent.ops.selective_scan.inputs import Inputs, each, make_steps
 
 
-def check(x: Inputs, reverse: bool = False) -> None:
-    """Values and every gradient, with the upstream gradients that `with_gradients` draws."""
+def check(x: Inputs, reverse: bool = False, often: bool = False) -> None:
+    """Values and every gradient, with the upstream gradients that `with_gradients` draws; from few states or many."""
     (y, h), want = with_gradients(slow, double(x), reverse)
     source = torch.Generator().manual_seed(1)
     gy, gh = (torch.randn(t.shape, generator=source, dtype=torch.float64) for t in (y, h))
     x = each(torch.Tensor.detach, x)
-    y_found, h_found, saved = selective_triton.forward(x, reverse, True)
+    y_found, h_found, saved = selective_triton.forward(x, reverse, True, often=often)
     gradients = selective_triton.backward(x, saved, gy.to(x.u.dtype), gh.float(), reverse)
     found = [g for g in gradients if g is not None]
     assert y_found.dtype == x.u.dtype
@@ -88,20 +89,24 @@ def _on_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", selection_cases.CASES)
 def test_whole_selection(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole of Mamba's inner pass, and with padding."""
+    """The whole of Mamba's inner pass, and with padding; from few states or many."""
     _on_triton(monkeypatch)
+    often = partial(selection_cases.selected_scan, often=name != "all")
+    monkeypatch.setattr(selection_cases, "selected_scan", often)
     given = selection_cases.CASES[name]
     selection_cases.compare(given, torch.float32, torch.float32)
     selection_cases.compare(given, torch.float32, torch.float32, selection_cases.padded(given))
 
 
+@pytest.mark.parametrize("often", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_odd_sizes(reverse: bool) -> None:
-    check(draw(1, 5, 3, 3, dtype=torch.float32), reverse)
+def test_odd_sizes(reverse: bool, often: bool) -> None:
+    check(draw(1, 5, 3, 3, dtype=torch.float32), reverse, often)
 
 
-def test_more_than_one_chunk() -> None:
-    check(draw(1, 33, 2, 1, extras=("z",), dtype=torch.float32))
+@pytest.mark.parametrize("often", [False, True])
+def test_more_than_one_chunk(often: bool) -> None:
+    check(draw(1, 33, 2, 1, extras=("z",), dtype=torch.float32), often=often)
 
 
 def test_bare() -> None:
@@ -127,24 +132,27 @@ def test_nothing_gives_nothing(b: int, d: int) -> None:
     assert [None if g is None else g.shape for g in found] == [None if t is None else t.shape for t in x]
 
 
-def test_whole_tiles_in_half_precision() -> None:
-    """No tail anywhere: no masks, and B and C in pairs."""
-    check(draw(1, 32, 16, 16, dtype=torch.bfloat16))
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_whole_tiles_in_half_precision(dtype: torch.dtype, often: bool) -> None:
+    """No tail anywhere: no masks, and in bfloat16 B and C in pairs."""
+    check(draw(1, 32, 16, 16, dtype=dtype), often=often)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reverse", [False, True])
-def test_segments(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("reverse", "often"), [(False, False), (True, False), (True, True)])
+def test_segments(reverse: bool, often: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of 64 steps, and a last one of 33: what enters each is found first, backwards in two parts of each."""
     triton_interpreter.cut_in_three(monkeypatch)
-    check(draw(1, 161, 2, 2, dtype=torch.float32), reverse)
+    check(draw(1, 161, 2, 2, dtype=torch.float32), reverse, often)
 
 
 @pytest.mark.slow
 def test_many_chunks_in_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five in one: the memory for states that are found ahead is written over and over."""
+    """Five in one; those who find the states again walk two chunks each."""
     monkeypatch.setattr(selective_triton, "_cheapest", lambda *_: 1)
-    check(draw(1, 129, 2, 1, extras=("D", "h0"), dtype=torch.float32))
+    monkeypatch.setattr(selective_triton, "FULL", 1)
+    check(draw(2, 129, 2, 1, extras=("D", "h0"), dtype=torch.float32))
 
 
 def test_cut_of_the_backward_pass() -> None:
@@ -162,10 +170,27 @@ def test_saved_states_lie_side_by_side() -> None:
     assert_close(saved, selective_chunked.forward(x, False, True)[2])
 
 
-def test_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("often", [False, True])
+def test_many_sequences(often: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two channels to a thread."""
     monkeypatch.setattr(selective_triton, "FULL", 1)
-    check(draw(1, 4, 70, 2, extras=("D", "z"), dtype=torch.float32))
+    check(draw(1, 6, 70, 2, extras=("D", "z"), dtype=torch.float32), often=often)
+
+
+def test_states_in_front_of_every_tile() -> None:
+    """Found on the way forth, or again from those of each chunk: the same numbers, among them those of each chunk."""
+    x = each(torch.Tensor.detach, draw(1, 70, 3, 2, dtype=torch.float32))
+    few, many = (selective_triton.forward(x, False, True, often=often)[2] for often in (False, True))
+    assert many.shape == (1, 18, 2, 3)
+    assert_close(many[:, ::8], few)
+    found = selective_triton._find_states(x, None, few.mT.contiguous(), False, None)
+    assert_close(found.mT, many)
+
+
+def test_many_states_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch takes over from a kernel that has saved many states."""
+    triton_interpreter.refused(monkeypatch, (selective_triton, "_backward"))
+    check(draw(1, 70, 3, 2, dtype=torch.float32), often=True)
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ class Mamba(Block):
     """
 
     starts_from_none = True
+    rounds_ends = True
 
     def __init__(
         self,

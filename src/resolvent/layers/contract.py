@@ -66,6 +66,7 @@ class Layer(Freezable, ABC):
     starts_from_none = False  # whether `_sequence` takes None for the zero state
     is_recordable = True  # whether a GPU may replay its pass as a graph; not where its state is as long as its input
     takes_half = False  # whether `_sequence` takes x in bfloat16, as autocast on a GPU gives it
+    rounds_ends = False  # whether, under autocast, all that is read of x is rounded first, and y is made so
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
         super().__init__()

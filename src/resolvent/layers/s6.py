@@ -120,7 +120,7 @@ class S6(Layer):
         if self.dtype == torch.float32 and half_products(x):
             dtype, weights = self._weights(x)
             given = Given(x.to(dtype), z, None, None, *weights)._replace(h0=state)
-            return selected_scan(given, x.dtype, checks.padding_mask(x, lengths))
+            return selected_scan(given, x.dtype, checks.padding_mask(x, lengths), often=True)
         dt, B, C = self._select(x)
         return selective_scan(x, hold_padding(dt, lengths), self._A(), B, C, self.D, z, state)
 

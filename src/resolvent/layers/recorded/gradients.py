@@ -83,7 +83,7 @@ def _run_again(ctx: Any, own: Recording, g: tuple[Tensor | None, ...]) -> tuple[
     if torch.is_grad_enabled() and needs[0]:
         (x,) = ctx.saved_tensors
     else:
-        x = own.x.clone().requires_grad_(needs[0])
+        x = own.x.to(own.dtype, copy=True).requires_grad_(needs[0])
     inputs = [x, *ctx.parameters]
     if not torch.is_grad_enabled():  # whose gradients were asked for then, and not now
         inputs = [x, *(p.detach().requires_grad_(need) for p, need in zip(ctx.parameters, needs[1:], strict=True))]

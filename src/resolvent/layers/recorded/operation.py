@@ -177,8 +177,9 @@ def _make(
         with torch.autocast(device, half, enabled=on, cache_enabled=False):  # casts belong to the graph
             return call(own, x, lengths)
 
+    rounded = half if on and x.dtype == torch.float32 and getattr(module, "rounds_ends", False) else None
     with torch.autocast(device, enabled=False):
-        made = Recording(own, within, x, lengths, [leaves[p] for p in parameters], trains, ends)
+        made = Recording(own, within, x, lengths, [leaves[p] for p in parameters], trains, ends, rounded)
     if not all(map(_is_finite, made.want)):
         raise _Unclear
     found = find_leaves(made.outputs[0])

@@ -83,7 +83,11 @@ class Lease:
 
 class Recording:
     """`call`, the pass of a replica, on inputs like x and lengths; `trains`: with its way back to x and parameters,
-    from y or, where `ends`, from the last state too."""
+    from y or, where `ends`, from the last state too.
+
+    `rounded` is the dtype to which the pass itself rounds x first, and y last: x, y and their gradients then lie here
+    in that dtype, half as wide, and are cast where they are copied anyway.
+    """
 
     def __init__(
         self,
@@ -94,11 +98,12 @@ class Recording:
         parameters: list[nn.Parameter],
         trains: bool,
         ends: bool = False,
+        rounded: torch.dtype | None = None,
     ) -> None:
-        self.ends = ends
+        self.ends, self.dtype = ends, x.dtype
         self.module, self.call, self.trains, device = module, call, trains, x.device
         self.places = [p.data_ptr() for p in parameters]
-        self.x = x.detach().clone(memory_format=torch.contiguous_format)
+        self.x = x.detach().to(rounded or x.dtype, copy=True, memory_format=torch.contiguous_format)
         self.lengths = None if lengths is None else lengths.clone()
         self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # whose version stays when x is filled
         self.wanted = [trains and p.requires_grad for p in parameters]
@@ -176,7 +181,8 @@ class Recording:
             if self.lengths is not None and lengths is not None:
                 self.lengths.copy_(lengths)
             self.forward.replay()
-            return [t.detach().clone() for t in self.outputs]
+            y, *ends = (t.detach() for t in self.outputs)
+            return [y.to(self._given(y), copy=True), *(t.clone() for t in ends)]
 
     def answers(self, g: Sequence[Tensor | None]) -> bool:
         """Whether the graph takes all of these gradients of the outputs."""
@@ -190,10 +196,14 @@ class Recording:
                 own = g[i]
                 place.zero_() if own is None else place.copy_(own)
             self.backward.replay()
-            slope = None if self.slope is None else self.slope.clone()
+            slope = None if self.slope is None else self.slope.to(self._given(self.slope), copy=True)
             known = iter(torch._foreach_mul(self.slopes, 1.0) if self.slopes else ())  # copies, in one call
         there = iter(self.known)
         return slope, [next(known) if want and next(there) else None for want in self.wanted]
+
+    def _given(self, t: Tensor) -> torch.dtype:
+        """The dtype in which y, or a gradient of x, is handed out."""
+        return self.dtype if self.x.dtype != self.dtype else t.dtype
 
     def join(self, outputs: Iterable[Tensor]) -> Any:
         known = iter(outputs)

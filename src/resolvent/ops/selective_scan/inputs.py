@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from resolvent.ops.checks import check_real
 
 CHUNK = 32  # steps between two saved states: every backend saves (b, ceil(l / CHUNK), n, d), the backward's only extra
+TILE = 4  # the same where a kernel keeps more, to find fewer again
 
 
 class Inputs(NamedTuple):

@@ -42,14 +42,19 @@ class Given(NamedTuple):
     h0: Tensor | None = None  # (b, d, n)
 
 
-def selected_scan(given: Given, into: torch.dtype, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """y (b, l, d) in the dtype `into` and the last state (b, d, n); where `padding` (b, l, 1) the state is held."""
+def selected_scan(
+    given: Given, into: torch.dtype, padding: Tensor | None = None, often: bool = False
+) -> tuple[Tensor, Tensor]:
+    """y (b, l, d) in the dtype `into` and the last state (b, d, n); where `padding` (b, l, 1) the state is held.
+
+    `often`: time counts more than memory, see `kernels.forward`.
+    """
     if not transforms.is_untransformed() or transforms.is_traced(given.x):
         return _plain(given, into, padding)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given):
-        found: tuple[Tensor, Tensor] = _Selected.apply(into, padding, *given)
+        found: tuple[Tensor, Tensor] = _Selected.apply(into, padding, often, *given)
         return found
-    y, last, *_ = _forward(given, into, padding, False)
+    y, last, *_ = _forward(given, into, padding, None)
     return y, last
 
 
@@ -71,12 +76,12 @@ def _split(given: Given, mixed: Tensor) -> Any:
     return mixed.split([given.dt_proj.shape[1], n, n], -1)
 
 
-def _forward(given: Given, into: torch.dtype, padding: Tensor | None, save: bool) -> tuple[Tensor, ...]:
-    """y, the last state, the saved ones and (s, B, C)."""
+def _forward(given: Given, into: torch.dtype, padding: Tensor | None, often: bool | None) -> tuple[Tensor, ...]:
+    """y, the last state, the saved ones and (s, B, C). `often` is None where no state is saved."""
     u, z = _inner(given)
     mixed = F.linear(u, given.x_proj)
     x = _inputs(given, u, z, mixed, padding)
-    return *run.forward(x, False, save, None, given.dt_bias, into), mixed
+    return *run.forward(x, False, often is not None, None, given.dt_bias, into, bool(often)), mixed
 
 
 def _inner(given: Given) -> tuple[Tensor, Tensor | None]:
@@ -98,8 +103,8 @@ def _inputs(given: Given, u: Tensor, z: Tensor | None, mixed: Tensor, padding: T
 
 class _Selected(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, into: torch.dtype, padding: Tensor | None, *given: Any) -> tuple[Tensor, Tensor]:
-        y, last, saved, mixed = _forward(Given(*given), into, padding, True)
+    def forward(ctx: Any, into: torch.dtype, padding: Tensor | None, often: bool, *given: Any) -> tuple[Tensor, Tensor]:
+        y, last, saved, mixed = _forward(Given(*given), into, padding, often)
         ctx.into = into
         ctx.save_for_backward(*given, padding, saved, mixed)
         ctx.set_materialize_grads(False)
@@ -109,11 +114,11 @@ class _Selected(torch.autograd.Function):
     @outside_autocast
     def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, padding, saved, mixed = ctx.saved_tensors
-        given, needs = Given(*tensors), ctx.needs_input_grad[2:]
+        given, needs = Given(*tensors), ctx.needs_input_grad[3:]
         if by_graph_only(gy, gh):
             plain = lambda *t: _plain(Given(*t), ctx.into, padding)  # noqa: E731
-            return None, None, *gradients_by_graph(plain, given, (gy, gh), needs)
-        return None, None, *_gradients(given, padding, saved, mixed, (gy, gh), needs)
+            return None, None, None, *gradients_by_graph(plain, given, (gy, gh), needs)
+        return None, None, None, *_gradients(given, padding, saved, mixed, (gy, gh), needs)
 
 
 def _gradients(

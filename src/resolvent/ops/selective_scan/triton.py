@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.triton import triton_scan
 from resolvent.ops.selective_scan import torch as selective_chunked
-from resolvent.ops.selective_scan.inputs import CHUNK, Inputs, cast, chunks, each, make_steps, undo_steps
+from resolvent.ops.selective_scan.inputs import CHUNK, TILE, Inputs, cast, chunks, each, make_steps, undo_steps
 from resolvent.ops.selective_scan.triton_backward import T, adjoint_ends_kernel, backward_kernel
 from resolvent.ops.selective_scan.triton_forward import forward_kernel
 from resolvent.runtime.dispatch import log
@@ -45,30 +45,32 @@ class Cut(NamedTuple):
 
 def forward(
     x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None, bias: Tensor | None = None,
-    into: torch.dtype | None = None,
+    into: torch.dtype | None = None, often: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y (b, l, d) in the dtype `into`, else that of u, the last state (b, d, n) and the states before each chunk
     (b, chunks, n, d). With a bias (d,) the steps are softplus(dt + bias).
 
-    In memory the n states of a channel lie side by side.
+    `often`: the states before each TILE steps, rounded where u is of a half type; the backward pass then finds none
+    again. In memory the n states of a channel lie side by side.
     """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
         return selective_chunked.forward(cast(make_steps(x, bias), torch.float32), reverse, save, reset)
 
     key = ("selective_scan", x.u.dtype, x.A.shape[1], reset is None, bias is None)
-    return attempt(key, lambda: _forward(x, reverse, save, reset, bias, into), other) if fits(x) else other()
+    return attempt(key, lambda: _forward(x, reverse, save, reset, bias, into, often), other) if fits(x) else other()
 
 
 def _forward(
-    x: Inputs, reverse: bool, save: bool, reset: Tensor | None, bias: Tensor | None, into: torch.dtype | None
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Inputs, reverse: bool, save: bool, reset: Tensor | None, bias: Tensor | None, into: torch.dtype | None,
+    often: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     b, l, d = x.u.shape
     n = x.A.shape[1]
     x = each(_dense, x)
     cut = forward_cut(b, l, d, n, save)
     y = torch.empty((b, l, d), dtype=into or x.u.dtype, device=x.u.device)
-    saved = _new(x, b, chunks(l) if save else 0, d, n)
+    saved = _states(x) if save and often else _new(x, b, chunks(l) if save else 0, d, n)
     before = None if x.h0 is None else x.h0.contiguous()[:, None]  # (b, 1, d, n)
     marks = _marks(reset, reverse)
     if cut.segments > 1:
@@ -87,12 +89,14 @@ def backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of every input, each in its dtype, from those of y and of the last state; with a bias also its own.
 
-    That of z is written into `gz` where it is given, steps at one distance and channels side by side.
+    That of z is written into `gz` where it is given, steps at one distance and channels side by side. `saved` may come
+    from either way of `forward`; where it holds few states, the others are found again.
     """
 
     def other() -> tuple[Tensor | None, ...]:
         wide = cast(make_steps(x, bias), torch.float32)
-        return undo_steps(x, bias, selective_chunked.backward(wide, saved, gy.float(), gh, reverse, reset))
+        few = saved[:, :: CHUNK // TILE] if _are_often(x, saved) else saved
+        return undo_steps(x, bias, selective_chunked.backward(wide, few.float(), gy.float(), gh, reverse, reset))
 
     key = ("selective_scan_backward", x.u.dtype, x.A.shape[1], reset is None, bias is None)
     return attempt(key, lambda: _backward(x, saved, gy, gh, reverse, reset, bias, gz), other) if fits(x) else other()
@@ -107,8 +111,10 @@ def _backward(
     gy, gh = _dense(gy), gh.detach().contiguous()
     cut = backward_cut(b, l, d, x.A.shape[1])
     marks = _marks(reset, reverse)
+    kept = saved.detach().mT.contiguous()
+    kept = kept if _are_often(x, saved) else _find_states(x, bias, kept, reverse, marks)
     after = gh[:, None] if cut.segments == 1 else _returning(x, bias, gy, gh, cut, reverse, marks)
-    return _gradients(x, bias, saved.detach().mT.contiguous(), gy, after, cut, reverse, marks, gz)
+    return _gradients(x, bias, kept, gy, after, cut, reverse, marks, gz)
 
 
 forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
@@ -208,22 +214,26 @@ def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
 
 def _walk(
     x: Inputs, bias: Tensor | None, cut: Cut, reverse: bool, marks: Tensor | None, *, y: Tensor, last: Tensor,
-    before: Tensor | None = None, **out: Tensor,
+    before: Tensor | None = None, quiet: bool = False, **out: Tensor,
 ) -> None:  # fmt: skip
-    """One pass: y, the last states and the saved ones, or with `product` the ends of the segments only."""
+    """One pass: y, the last states and the saved ones; with `product` the ends of the segments only, `quiet` the saved
+    states only."""
     b, l, d = x.u.shape
     ends, saved = "product" in out, out.get("saved")
+    quiet = quiet or ends
+    every = 0 if saved is None or not saved.shape[1] else TILE if _are_often(x, saved) else CHUNK
     optional = (either(t, x.u) for t in (x.D, x.z, bias, before))
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, either(x.z, x.u)))
     sizes = (l, d, x.A.shape[1], chunks(l), cut.segments, 1)
     grid = (b * (cut.segments - ends) * triton.cdiv(d, cut.bd),)
     flags = {
         "REVERSE": reverse,
-        "SKIP": x.D is not None and not ends,
-        "GATED": x.z is not None and not ends,
+        "SKIP": x.D is not None and not quiet,
+        "GATED": x.z is not None and not quiet,
         "RAW": bias is not None,
         "STARTED": before is not None,
-        "SAVE": saved is not None and saved.shape[1] > 0,
+        "EVERY": every,
+        "QUIET": quiet,
         "PACKED": marks is not None,
     }
     shape = {"T": cut.t, "G": cut.g, "M": cut.np // cut.g, "ENDS": ends, **_shape(x, cut, cut.t)}
@@ -232,6 +242,20 @@ def _walk(
             *x[:5], *optional, y, last, out.get("product", last), either(saved, last), _words(marks, cut.t),
             *strides, *sizes, **flags, **shape,
         )  # fmt: skip
+
+
+def _find_states(x: Inputs, bias: Tensor | None, few: Tensor, reverse: bool, marks: Tensor | None) -> Tensor:
+    """The state before each tile (b, tiles, d, n), from those before each chunk (b, chunks, d, n)."""
+    b, l, d = x.u.shape
+    np = triton.next_power_of_2(x.A.shape[1])
+    cut = Cut(_wide(np) * 2 if np <= 16 else _wide(np), np, 1, stages=4)
+    count = chunks(l)
+    length = max(1, min(count, count * b * triton.cdiv(d, cut.bd) // (4 * FULL)))  # chunks that one program walks
+    cut = cut._replace(segments=triton.cdiv(count, length))
+    found = _states(x)
+    before = few[:, :: triton.cdiv(count, cut.segments)].contiguous()
+    _walk(x, bias, cut, reverse, marks, before=before, y=few, last=few, quiet=True, saved=found)
+    return found
 
 
 def _returning(
@@ -255,7 +279,7 @@ def _returning(
 
 
 def _gradients(
-    x: Inputs, bias: Tensor | None, saved: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool,
+    x: Inputs, bias: Tensor | None, kept: Tensor, gy: Tensor, after: Tensor, cut: Cut, reverse: bool,
     marks: Tensor | None, gz: Tensor | None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     b, l, d = x.u.shape
@@ -267,17 +291,14 @@ def _gradients(
     parts = x.B.new_empty((2, blocks, b, l, n), dtype=torch.promote_types(x.B.dtype, x.C.dtype))  # of B and of C
     sums = _new(x, 2, b, cut.segments, d)  # of D and of the bias
     programs = b * cut.segments * blocks
-    lead = CHUNK + (cut.stages - 1) * T.value
-    slots = (CHUNK + lead) // T.value
-    scratch = _new(x, programs, slots, cut.bd, cut.np)
     strides = (t.stride(1) for t in (x.u, x.dt, x.B, x.C, z, gy, either(gz, gu)))
     with on_device(x.u):
         backward_kernel[(programs,)](
-            *x[:5], either(x.D, x.u), z, either(bias, x.u), gy, after, saved, scratch,
+            *x[:5], either(x.D, x.u), z, either(bias, x.u), gy, after, kept,
             gu, gdt, gA, *parts, *sums, either(gz, gu), gh0, _words(marks, T.value), *strides,
-            l, d, n, b, chunks(l), cut.segments, cut.length,
+            l, d, n, b, chunks(l), cut.segments, cut.length, 1,
             REVERSE=reverse, SKIP=x.D is not None, GATED=x.z is not None, RAW=bias is not None,
-            PACKED=marks is not None, NP=cut.np, LEAD=lead, SLOTS=slots, **_shape(x, cut, CHUNK),
+            PACKED=marks is not None, NP=cut.np, **_shape(x, cut, CHUNK),
         )  # fmt: skip
     (gB, gC), (gD, gbias) = parts.sum(1), sums.sum((1, 2))
     found = (
@@ -329,6 +350,18 @@ def _marks(reset: Tensor | None, reverse: bool) -> Tensor | None:
 def _words(marks: Tensor | None, t: int) -> Tensor | None:
     """The marks of t steps as one word."""
     return None if marks is None else marks.view({4: torch.int32, 8: torch.int64}[t])
+
+
+def _states(x: Inputs) -> Tensor:
+    """Memory for the state before each tile, (b, tiles, d, n)."""
+    b, l, d = x.u.shape
+    dtype = torch.float32 if x.u.dtype == torch.float32 else torch.bfloat16  # whose range is that of float32
+    return torch.empty((b, triton.cdiv(l, TILE), d, x.A.shape[1]), dtype=dtype, device=x.u.device)
+
+
+def _are_often(x: Inputs, saved: Tensor) -> bool:
+    """Whether these are the states before each tile; where a sequence is one tile, they are those of its chunk too."""
+    return saved.shape[1] == triton.cdiv(x.u.shape[1], TILE)
 
 
 def _new(x: Inputs, *shape: int) -> Tensor:

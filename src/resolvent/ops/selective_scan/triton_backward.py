@@ -1,4 +1,4 @@
-"""The selective scan's backward pass in Triton: states recomputed from the saved ones, every gradient in one walk.
+"""The selective scan's backward pass in Triton: states from the saved ones, every gradient in one walk.
 
 With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards and all others follow from it:
 
@@ -6,12 +6,9 @@ With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards a
     ∂A = Σ_t dt_t m_t    ∂dt_t = Σ_n A m_t + u_t Σ_n λ_t B_t    ∂u_t = dt_t Σ_n λ_t B_t + D g_t
     ∂B_t = Σ_d λ_t dt_t u_t    ∂C_t = Σ_d h_t g_t
 
-A program is one warp; it owns BD channels of one segment and walks its chunks backwards. The states of a chunk are
-found forwards, from the one saved at its start, and needed backwards: those at every fourth step are kept in `scratch`,
-which stays in cache, and from each of these in turn come four states and multipliers in registers. One loop does both,
-the gradients of one chunk and, LEAD steps ahead of them, the states: its loads then never run dry, and one half has
-work while the other waits. ∂B and ∂C come out as one part for each block of channels and are added up afterwards, in a
-fixed order.
+A program is one warp; it owns BD channels of one segment and walks its tiles of T steps backwards. The state before
+each tile is read from memory, and from it come T states and multipliers in registers; none is found twice. ∂B and ∂C
+come out as one part for each block of channels and are added up afterwards, in a fixed order.
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
@@ -20,6 +17,7 @@ fixed order.
 import triton
 import triton.language as tl
 
+from resolvent.ops.selective_scan.inputs import TILE
 from resolvent.ops.selective_scan.triton_tiles import (
     LN2,
     LOG2E,
@@ -28,9 +26,9 @@ from resolvent.ops.selective_scan.triton_tiles import (
     fold,
     forgets,
     halves,
-    once,
     put,
     rows,
+    rows_of_three,
     sigmoid,
     step_sizes,
     tile,
@@ -38,7 +36,7 @@ from resolvent.ops.selective_scan.triton_tiles import (
 )
 from resolvent.runtime.launch import Quick
 
-T = tl.constexpr(4)  # steps in a tile: as many states and multipliers as registers hold
+T = tl.constexpr(TILE)  # steps in a tile: as many states and multipliers as registers hold
 
 
 @Quick
@@ -107,44 +105,23 @@ def adjoint_ends_kernel(
         tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
 
 
-@triton.jit
-def advance(
-    h: tl.tensor, u: tl.tensor, dt: tl.tensor, B: tl.tensor, su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, i: tl.tensor,
-    l: tl.tensor, n: tl.tensor, rate: tl.tensor, shift: tl.tensor, j: tl.tensor, channel: tl.tensor, k: tl.tensor,
-    marks: tl.tensor, REVERSE: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """The states (BD, NP) one tile later, from those before step i."""
-    x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-    size, _ = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, True)
-    Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
-    if PACKED:
-        mark = tl.load(marks + i // T)
-    sizes, drives = rows(size), rows(size * x)
-    for q in tl.static_range(T):
-        if PACKED:
-            h = tl.where(forgets(mark, q), 0.0, h)
-        h = tl.exp2(sizes[q][:, None] * rate) * h + drives[q][:, None] * Bs[q][None, :]
-    return h
-
-
 @Quick
-@triton.jit
+@triton.jit(do_not_specialize=["unit"])
 def backward_kernel(
     u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
-    gy: tl.tensor, gh: tl.tensor, saved: tl.tensor, scratch: tl.tensor, gu: tl.tensor, gdt: tl.tensor, gA: tl.tensor,
-    gB: tl.tensor, gC: tl.tensor, gD: tl.tensor, gbias: tl.tensor, gz: tl.tensor, gh0: tl.tensor, marks: tl.tensor,
+    gy: tl.tensor, gh: tl.tensor, kept: tl.tensor, gu: tl.tensor, gdt: tl.tensor, gA: tl.tensor, gB: tl.tensor,
+    gC: tl.tensor, gD: tl.tensor, gbias: tl.tensor, gz: tl.tensor, gh0: tl.tensor, marks: tl.tensor,
     su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, sgz: tl.tensor,
     l: tl.tensor, d: tl.tensor, n: tl.tensor, count: tl.tensor, chunks: tl.tensor, segments: tl.tensor,
-    length: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr,
-    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr,
-    NP: tl.constexpr, STAGES: tl.constexpr, LEAD: tl.constexpr, SLOTS: tl.constexpr,
+    length: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr,
+    RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr,
+    BD: tl.constexpr, NP: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """saved (b, chunks, d, n); gh, gh0, gA (b, segments, d, n): the gradient of the state after, before, and of A in
-    each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC (blocks, b, l, n); count is b.
-    PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias), gdt the gradient of that dt.
-
-    scratch (programs, SLOTS, BD, NP) is a ring. LEAD is a chunk and as many tiles as are under way, for the state found
-    last in a chunk is the first to be read; SLOTS T is another chunk more, for the one found first is the last.
+    """kept (b, steps / T, d, n): the state before each tile; gh, gh0, gA (b, segments, d, n): the gradient of the state
+    after, before, and of A in each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC
+    (blocks, b, l, n); count is b. PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias),
+    gdt the gradient of that dt. `unit` is 1, which the compiler must not know: no thread then has more than four states
+    of a channel, and each has two channels.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
@@ -154,7 +131,7 @@ def backward_kernel(
     row, segment = part // segments, (part % segments).to(tl.int32)
     s = tl.arange(0, NP)
     states = j[:, None] * n + s[None, :]  # (BD, NP)
-    own = tl.arange(0, BD)[:, None] * NP + s[None, :]
+    fours = j[:, None] * n + ((s // 4) * (4 * unit) + s % 4)[None, :]
     channel = j < d
     both = channel[:, None] & (s < n)[None, :]
     rate = tl.load(A + states, mask=both, other=0.0).to(tl.float32) * LOG2E
@@ -163,8 +140,7 @@ def backward_kernel(
     of_D = tl.zeros((BD, T), tl.float32)
     of_bias = tl.zeros((BD, T), tl.float32)
     skip, shift = each_channel(D, j, channel, SKIP), each_channel(bias, j, channel, RAW)
-    scratch += pid.to(tl.int64) * (SLOTS * BD * NP)
-    saved += row * chunks * d * n
+    kept += row * tl.cdiv(l, T) * d * n
     u += row * l * su
     dt += row * l * sdt
     z += row * l * sz
@@ -184,33 +160,12 @@ def backward_kernel(
     if PACKED:
         marks += row * chunks * (CHUNK // T)
     low, high = segment * length, tl.minimum(segment * length + length, chunks)
-    front = tl.zeros((BD, NP), tl.float32)  # the state LEAD steps ahead
-    for ahead in tl.range(0, LEAD, T, num_stages=STAGES):
-        c = tl.maximum(high - 1 - ahead // CHUNK, low)
-        if ahead % CHUNK == 0:
-            front = tl.load(saved + c * d * n + states, mask=both, other=0.0)
-        tl.store(scratch + ahead // T * (BD * NP) + own, front)
-        i = c * CHUNK + ahead % CHUNK
-        front = advance(
-            front, u, dt, B, su, sdt, sB, i, l, n, rate, shift, j, channel, k, marks, REVERSE, RAW, PACKED, EVEN
-        )
-    tl.debug_barrier()
     for back in tl.range(0, (high - low) * CHUNK, T, num_stages=STAGES):
-        slot = (back // CHUNK * CHUNK + CHUNK - T - back % CHUNK) // T % SLOTS
-        h = tl.load(scratch + slot * (BD * NP) + own)
-        ahead = back + LEAD
-        m = ahead % CHUNK
-        c = tl.maximum(high - 1 - ahead // CHUNK, low)  # at the end nothing lies ahead: the first chunk, to no use
-        fresh = tl.load(saved + c * d * n + states, mask=both & (m == 0), other=0.0)
-        front = tl.where(m == 0, fresh, front)
-        tl.store(scratch + ahead // T % SLOTS * (BD * NP) + own, front)
-        i = c * CHUNK + m
-        front = advance(
-            front, u, dt, B, su, sdt, sB, i, l, n, rate, shift, j, channel, k, marks, REVERSE, RAW, PACKED, EVEN
-        )
         i = high * CHUNK - T - back
+        before = kept + (i // T).to(tl.int64) * d * n + fours
+        h = (tl.load(before) if EVEN else tl.load(before, mask=both & (i < l), other=0.0)).to(tl.float32)
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
-        size, soft = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, True)
+        size, soft = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, False)
         g = tile(gy, sgy, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         if GATED:
             gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -219,10 +174,9 @@ def backward_kernel(
             g *= gate * share
         Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
         Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
-        g = once(g)
         if PACKED:
             mark = tl.load(marks + i // T)
-        sizes, drives, gs = rows(size), rows(size * x), rows(g)
+        sizes, drives, gs = rows_of_three(size, size * x, g)
         hs, bars, reads, of_Cs = (), (), (), ()
         for q in tl.static_range(T):
             bar = tl.exp2(sizes[q][:, None] * rate)
@@ -234,7 +188,6 @@ def backward_kernel(
             if GATED:
                 reads = reads + (tl.sum(tl.reshape(h * Cs[q][None, :], (BD, 4, NP // 4)), 2),)
             of_Cs = of_Cs + (tl.trans(tl.sum(tl.reshape(h * gs[q][:, None], (BD // 8, 8, NP)), 0)),)
-        put(gC, n, fold(of_Cs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
         if GATED:
             v = fold(reads)
             if SKIP:
@@ -251,7 +204,9 @@ def backward_kernel(
             drawn = (tl.sum(tl.reshape(lam * Bs[q][None, :], (BD, 4, NP // 4)), 2),) + drawn
             slopes = (tl.sum(tl.reshape(through * rate, (BD, 4, NP // 4)), 2),) + slopes
             of_Bs = (tl.trans(tl.sum(tl.reshape(lam * drives[q][:, None], (BD // 8, 8, NP)), 0)),) + of_Bs
-        put(gB, n, fold(of_Bs), i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        of_B, of_C = halves(fold(of_Bs + of_Cs))
+        put(gB, n, of_B, i, l, n, s, T, REVERSE, EVEN, STREAMED)
+        put(gC, n, of_C, i, l, n, s, T, REVERSE, EVEN, STREAMED)
         of_drive, of_size = halves(fold(drawn + slopes))
         of_u = of_drive * size
         if SKIP:

@@ -2,7 +2,7 @@
 
 A program is one warp. It owns BD channels of one segment of a sequence and walks its steps, the states (BD, G, M) in
 registers, G threads to a channel and M states to a thread: each input is read once, each output written once, and no
-state leaves the chip but one in CHUNK for the backward pass. Many sequences fill the device with one thread to a
+state leaves the chip but one in EVERY for the backward pass. Many sequences fill the device with one thread to a
 channel, which then sums over its states by itself; fewer need more threads for each.
 
 The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once, one multiplication and one ex2.
@@ -37,19 +37,19 @@ def forward_kernel(
     h0: tl.tensor, y: tl.tensor, last: tl.tensor, product: tl.tensor, saved: tl.tensor, marks: tl.tensor, su: tl.tensor,
     sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, l: tl.tensor, d: tl.tensor, n: tl.tensor,
     chunks: tl.tensor, segments: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr,
-    GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr, SAVE: tl.constexpr, ENDS: tl.constexpr,
-    PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, T: tl.constexpr,
-    BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr,
+    GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr, EVERY: tl.constexpr, QUIET: tl.constexpr,
+    ENDS: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr,
+    T: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n), saved (b, chunks, d, n).
+    """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n).
 
-    RAW: the step is softplus(dt + bias), bias (d,).
-    h0 and last are the states before and after each segment. ENDS: only the last state and the `product` of the
-    multipliers of each segment but the last, which nothing follows. PACKED: `marks` (b, chunks CHUNK / T) is a byte for
-    each step, as the scan counts them, that says whether the state is forgotten before it. su, ...: the distance in
-    memory from one step of u, ... to the next. EVEN: no tail in any direction, hence no masks. WORDS: B and C are
-    loaded as pairs of bfloat16. STAGES: how many tiles are under way. `unit` is 1, which the compiler must not know:
-    threads then lie along the channels first, as said above.
+    saved (b, l / EVERY, d, n): a state for as many steps, or with EVERY 0 none. RAW: the step is softplus(dt + bias),
+    bias (d,). h0 and last are the states before and after each segment. QUIET: no y. ENDS: only the last state and the
+    `product` of the multipliers of each segment but the last, which nothing follows. PACKED: `marks`
+    (b, chunks CHUNK / T) is a byte for each step, as the scan counts them, that says whether the state is forgotten
+    before it. su, ...: the distance in memory from one step of u, ... to the next. EVEN: no tail in any direction,
+    hence no masks. WORDS: B and C are loaded as pairs of bfloat16. STAGES: how many tiles are under way. `unit` is 1,
+    which the compiler must not know: threads then lie along the channels first, as said above.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
@@ -84,13 +84,13 @@ def forward_kernel(
         marks += row * chunks * (CHUNK // T)
         seen = tl.zeros((), marks.dtype.element_ty)
     for i in tl.range(segment * length, tl.minimum(segment * length + length, l), T, num_stages=STAGES):
-        if SAVE:
+        if EVERY == CHUNK:
             if i % CHUNK == 0:
                 tl.store(saved + (row * chunks + i // CHUNK) * n * d + inner, h, mask=both)
         x = tile(u, su, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
         size, _ = step_sizes(dt, sdt, shift, i, l, j, channel, T, REVERSE, EVEN, RAW, G > 1)
         Bs = rows(widen(tile(B, sB, i, l, k, k < n, T, REVERSE, EVEN)))
-        if not ENDS:
+        if not QUIET:
             Cs = rows(widen(tile(C, sC, i, l, k, k < n, T, REVERSE, EVEN)))
         if GATED:
             gate = tile(z, sz, i, l, j, channel, T, REVERSE, EVEN).to(tl.float32)
@@ -99,22 +99,27 @@ def forward_kernel(
             seen |= mark
         sizes, drives, reads = rows(size), rows(size * x), ()
         for q in tl.static_range(T):
+            if EVERY > 0 and EVERY < CHUNK:
+                if q % EVERY == 0:
+                    at = saved + (row * tl.cdiv(l, EVERY) + (i + q) // EVERY) * n * d + inner
+                    tl.store(at, h.to(saved.dtype.element_ty), mask=both & (i + q < l))
             if PACKED:
                 h = tl.where(forgets(mark, q), 0.0, h)
             drive = drives[q][:, None, None] * tl.reshape(Bs[q], (1, G, M))
             h = tl.exp2(sizes[q][:, None, None] * rate) * h + drive
-            if not ENDS:
+            if not QUIET:
                 reads = reads + (tl.sum(h * tl.reshape(Cs[q], (1, G, M)), 2),)
         if ENDS:
             total += size
-        else:
+        if not QUIET:
             v = fold(reads)  # (BD, T)
             if SKIP:
                 v += skip * x
             if GATED:
                 v *= gate * sigmoid(gate)
             put(y, d, v, i, l, d, j, T, REVERSE, EVEN, KEPT)
-    tl.store(last + part * d * n + states, h, mask=both)
+    if ENDS or not QUIET:
+        tl.store(last + part * d * n + states, h, mask=both)
     if ENDS:
         whole = tl.sum(total, 1)[:, None, None]
         if PACKED:
