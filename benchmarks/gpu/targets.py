@@ -123,7 +123,7 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 
 
 def cases() -> list[tuple[str, Launch]]:
-    return [*_tables(), *_banks(), *_mimo(), *_toeplitz(), *_selective(), *_fused()]
+    return [*_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_selective(), *_fused()]
 
 
 def _tables() -> list[tuple[str, Launch]]:
@@ -186,6 +186,26 @@ def _banks() -> list[tuple[str, Launch]]:
         made.append((f"bank of one state, {dtype}", diagonal(EMA(8, 1)._source(), dtype)))
         made.append((f"dense bank, {dtype}", dense(dtype)))
     return made
+
+
+def _dplr() -> list[tuple[str, Launch]]:
+    from resolvent.layers import S4
+    from resolvent.ops.dplr_bank import triton as own
+
+    def both(n: int, rank: int) -> Launch:
+        layer, T = S4(8, 2 * n, rank=rank), 64
+        given = [p.detach() for p in layer._source(layer.C, layer.D).parameters]
+
+        def launch() -> None:
+            own.make_tables(given, T, False, torch.bfloat16)
+            own.parameter_gradients(given, torch.zeros(8, T + 2 * n, T + 2 * n), T, False)
+            own.link_gradients(given, own.make_links(given, 1024))
+            K, kept = own.response(given, 784)
+            own.response_gradients(given, K, kept)
+
+        return launch
+
+    return [(f"tables of S4, {n} states, rank {rank}", both(n, rank)) for n in (32, 64) for rank in (1, 2)]
 
 
 def _mimo() -> list[tuple[str, Launch]]:
@@ -272,9 +292,7 @@ def _fused() -> list[tuple[str, Launch]]:
         made = {"W": W, "bias": v, "gamma": v, "beta": v, "low": W.to(torch.float32 if entry else dtype)}
         if sort == "scaled":
             made |= {"Wa": W, "ba": v, "low_a": W.to(dtype)}
-        return Weights(
-            1e-5, act, "none", "sigmoid" if sort == "scaled" else "none", dtype, **made, entry=entry
-        )
+        return Weights(1e-5, act, "none", "sigmoid" if sort == "scaled" else "none", dtype, **made, entry=entry)
 
     def passes(sort: str, dtype: torch.dtype) -> Launch:
         def launch() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from resolvent.layers import dss, ema, s4d
 from resolvent.ops.bank_scan import dense, operation, triton
 from resolvent.ops.bank_scan.operation import Plan, run_by_torch
+from resolvent.ops.modes.dense import form_blocks
 from resolvent.ops.modes.operation import Modes
 
 ALL = [s4d.MODES, dss.MODES, ema.MODES]
@@ -121,7 +122,7 @@ def test_a_dense_bank(l: int, start: bool, lengths: tuple[int, ...] | None, orde
         x, h0 = own[0], own[1] if start else None
         tables = dense.make_tables(own[2:], 16)
         if dtype == torch.float32:
-            y, end = dense._DenseBankScan.apply(torch.float32, ends, x, h0, *tables)
+            y, end = dense.dense_bank_scan(form_blocks(tables), x, h0, ends, torch.float32)
         else:
             y, end = dense.run_by_torch(tables, x, h0, ends)
         total = y.square().sum() + (end * weights).sum()

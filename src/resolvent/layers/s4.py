@@ -159,8 +159,8 @@ class S4(Layer):
         return half_dplr.dense_bank([*self._own(), *read], self.discretisation, make)
 
     def _source(self, C: Tensor, D: Tensor | None = None) -> DenseSource:
-        own = [*self._own(), C]
-        return DenseSource(TABLES, own if D is None else [*own, D], self.discretisation, half_dplr.dense_bank)
+        own = [*self._own(), C, *([] if D is None else [D])]
+        return DenseSource(TABLES, own, self.discretisation, half_dplr.dense_bank, fused=("bilinear",))
 
     def _own(self) -> list[Tensor]:
         return [self.log_decay, self.frequency, self.P, self.B, self.log_dt]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
+from resolvent.ops import dplr_bank
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
 from resolvent.ops.bank_scan import traced as bank_traced
 from resolvent.ops.blocked import operation as blocked
@@ -73,12 +74,14 @@ def _scan(
     if not x.is_cuda:
         return None
     dtype = torch.bfloat16 if half_products(x) else torch.float32
+
+    def keep(name: str, make: Callable[[], Any]) -> Any:
+        return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
+
     if isinstance(bank, Source) and serves(bank, x, h):
-
-        def keep(name: str, make: Callable[[], Any]) -> Any:
-            return layer.cached(f"{name} {key}", make) if layer.is_frozen else None
-
         return bank_scan(bank, x, h, lengths, delay, dtype, keep)
+    if isinstance(bank, DenseSource) and dplr_bank.serves(bank, x, h):
+        return dplr_bank.dplr_scan(bank, x, h, lengths, delay, dtype, keep)
     if isinstance(bank, DenseSource) and serves_dense(x, h, bank.states):
         T = steps_of(x, h)
         blocks = layer.cached(f"dense {T} {key}", lambda: bank.blocks(T, delay))

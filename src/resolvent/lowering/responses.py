@@ -16,16 +16,19 @@ from torch.func import functional_call, vmap
 from resolvent.layers.contract import Layer
 from resolvent.lowering.program import Filter
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, links
+from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Source
-from resolvent.ssm import response
+from resolvent.ssm import dplr_response, response
 from resolvent.ssm.impulse import impulse
 
 SETTING = (str, int, float, bool, type(None))
 
 
 def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> list[Tensor]:
-    """K (d, length) of every layer in float64, D at its place zero; in float32 where products are in `half` precision
-    and a GPU has a kernel that makes it."""
+    """K (d, length) of every layer in float64, D at its place zero; in float32 where a GPU has a kernel that makes it,
+    which for diagonal systems computes in it too and serves products in `half` precision alone."""
+    if banks := _dplr_sources(layers):
+        return dplr_response.make_response(banks, length)
     sources = [_source(layer) for layer in layers] if half else []
     if sources and all(source is not None and response.serves(source) for source in sources):
         return [response.make_response(source, length) for source in sources if source is not None]
@@ -58,9 +61,19 @@ def _source(layer: Filter) -> Source | None:
     return None
 
 
+def _dplr_sources(layers: list[Filter]) -> list[DenseSource]:
+    """Those of layers that are S4 and alike, where a GPU's kernels take them; otherwise none."""
+    if any(layer.kind != "s4" for layer in layers) or not alike(layers):
+        return []
+    sources = [layer.module._source(layer.module.C, layer.module.D) for layer in layers]
+    return sources if all(dplr_response.serves(source) for source in sources) else []
+
+
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
-    """The first T steps of K (d, length) of every layer in float64, and what leads from T steps to the next (`links`)
-    in the layer's dtype."""
+    """The first T steps of K (d, length) of every layer in float64, or as a kernel rounds it, and what leads from T
+    steps to the next (`links`) in the layer's dtype."""
+    if sources := _dplr_sources(layers):
+        return dplr_response.make_links(sources, T)
 
     def made(layer: Filter) -> tuple[Tensor, ...]:
         bank = layer.module._bank(length)

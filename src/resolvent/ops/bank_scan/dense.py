@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from resolvent.ops.bank_scan.operation import CLOSE, STEPS, choose_steps, load_kernels
 from resolvent.ops.blocked import operation as blocked
-from resolvent.ops.blocked.operation import Blocks, DenseCarry
+from resolvent.ops.blocked.operation import Blocks
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import flat_blocks, form_blocks
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
@@ -32,16 +32,29 @@ def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
     return choose("dense_bank_scan", CANDIDATES, x.device, x.dtype) is not nothing
 
 
+class Making(NamedTuple):
+    """Where the tables of a pass come from: they are made of tensors, to which gradients go back."""
+
+    make: Callable[[Sequence[Tensor]], Any]  # the kernels' tables
+    slopes: Callable[[Sequence[Tensor], Tensor], Sequence[Tensor | None]]  # from the product that the kernels give
+    plain: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # `flat_blocks` by torch's operations
+
+
 def dense_bank_scan(
     blocks: Blocks, x: Tensor, h0: Tensor | None, lengths: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """y (b, l, d), zero beyond `lengths`, and the state (b, d, s) at each sequence's end; tables of T steps."""
+    making = Making(lambda flat: _join(flat, dtype), _split, lambda flat: flat)
+    return run_scan(making, None, x, h0, lengths, flat_blocks(blocks, copy=False))
+
+
+def run_scan(
+    making: Making, tables: Any, x: Tensor, h0: Tensor | None, lengths: Tensor | None, own: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The same from tables that are there, or are made of `own`."""
     lengths = None if lengths is None else lengths.to(x.device)
     h0 = None if h0 is None else h0.contiguous()
-    carry = blocks.carry
-    assert isinstance(carry, DenseCarry)
-    flat = blocks.toeplitz, blocks.M_in, blocks.M_out, *carry.doublings, carry.whole
-    y, end = _DenseBankScan.apply(dtype, lengths, x, h0, *flat)
+    y, end = _DenseBankScan.apply(making, tables, lengths, x, h0, *own)
     return y, end
 
 
@@ -63,36 +76,37 @@ def run_by_torch(
 class _DenseBankScan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, dtype: torch.dtype, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *flat: Tensor
+        ctx: Any, making: Making, tables: Any, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *own: Tensor
     ) -> tuple[Tensor, Tensor]:
-        tables = _join(flat, dtype)
+        tables = making.make(own) if tables is None else tables
         y, end, kept = load_kernels().run(tables, x, h0, lengths)
-        learn = any(ctx.needs_input_grad[4:])
-        ctx.save_for_backward(x, h0, lengths, tables.ahead, tables.back, kept.rows if learn else None, *flat)
+        learn = any(ctx.needs_input_grad[5:])
+        ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *own)
         ctx.set_materialize_grads(False)
+        ctx.making = making
         return y, end
 
     @staticmethod
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        x, h0, lengths, ahead, back, rows, *flat = ctx.saved_tensors
+        x, h0, lengths, ahead, back, whole, rows, *own = ctx.saved_tensors
+        making, kernels = ctx.making, load_kernels()
         if by_graph_only(*gradients):
-            run = lambda x, h0, *own: run_by_torch(own, x, h0, lengths)  # noqa: E731
-            return None, None, *gradients_by_graph(run, (x, h0, *flat), gradients, ctx.needs_input_grad[2:])
-        kernels = load_kernels()
-        tables, kept = kernels.Tables(ahead, back, flat[-1], True), kernels.Rows(rows, lengths, x.shape)
+            run = lambda x, h0, *own: run_by_torch(making.plain(own), x, h0, lengths)  # noqa: E731
+            return *(None,) * 3, *gradients_by_graph(run, (x, h0, *own), gradients, ctx.needs_input_grad[3:])
+        tables, kept = kernels.Tables(ahead, back, whole, True), kernels.Rows(rows, lengths, x.shape)
         gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         g_end = None if gradients[1] is None else gradients[1].contiguous()
-        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[3])
-        slopes: list[Tensor | None] = [None] * len(flat)
-        if found is not None:
-            *slopes[:3], slopes[-1] = _split(found[0], tables.steps)
-        return None, None, gx, g_h0, *slopes
+        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4])
+        slopes = (None,) * len(own) if found is None else making.slopes(own, found[0])
+        return None, None, None, gx, g_h0, *slopes
 
 
-def _split(product: Tensor, T: int) -> list[Tensor]:
+def _split(flat: Sequence[Tensor], product: Tensor) -> list[Tensor | None]:
     """The gradients of Toeplitz, M_in, M_out and A^T, from (u | h)' (∂y | γ)."""
-    return [product[:, :T, :T], product[:, :T, T:], product[:, T:, :T].mT, product[:, T:, T:]]
+    T = flat[0].shape[1]
+    own = product[:, :T, :T], product[:, :T, T:], product[:, T:, :T].mT
+    return [*own, *(None,) * (len(flat) - 4), product[:, T:, T:]]
 
 
 def _join(flat: Sequence[Tensor], dtype: torch.dtype) -> Any:
@@ -131,7 +145,7 @@ def agrees(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     y, end, kept = kernels.run(tables, x.detach().float(), None, lengths)
     g_end = x[:, :5, :1].expand(2, 5, 3).mT.detach().float().contiguous()
     gx, _, found = kernels.gradients(tables, kept, x.detach().float(), g_end, start=False)
-    slopes = _split(found[0].double(), T)
+    slopes = [t for t in _split(flat, found[0].double()) if t is not None]
     back = torch.autograd.grad([*flat[:3], flat[-1]], own[1:], slopes)
     pairs = zip((y, end, gx, *back), (*want, *wanted), strict=True)
     return all(bool((g.double() - w).norm() <= CLOSE[dtype] * w.norm()) for g, w in pairs)

@@ -28,6 +28,7 @@ from resolvent.runtime.launch import on_device
 
 CHANNELS = 64  # of a tile that is laid out anew
 SEQUENCES = 32  # of a program of a dense carry
+EXACT = 64  # numbers of a state up to which such a program needs no matrix units
 LANES = 128  # numbers of states of a program of the carry, one for each thread
 
 
@@ -76,7 +77,7 @@ def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) ->
     z = torch.bmm(rows[:, :, :T], tables.back[:, :, T:])
     end = torch.empty((b, d, s), dtype=torch.float32, device=x.device)
     if tables.dense:
-        _carry_dense(tables, z, h0, rows[:, :, T:], end, b, back=False)
+        carry_dense(tables.whole, z, h0, rows[:, :, T:], end, b, back=False)
     else:
         with on_device(x):
             grid, sizes = _cut_lanes(tables, d * b)
@@ -100,7 +101,7 @@ def gradients(
     g_h0 = torch.empty((b, d, s), dtype=torch.float32, device=gy.device) if start else None
     parts = None
     if tables.dense:
-        _carry_dense(tables, g, g_end, g_rows[:, :, T:], g_h0, b, back=True)
+        carry_dense(tables.whole, g, g_end, g_rows[:, :, T:], g_h0, b, back=True)
     else:
         parts = None if kept.rows is None else torch.empty((d, b, s), dtype=torch.float32, device=gy.device)
         states = None if kept.rows is None else kept.rows[:, :, T:]
@@ -133,15 +134,25 @@ def parameter_gradients(
     return modes.sum_shared(kind, slopes)
 
 
-def _carry_dense(
-    tables: Tables, z: Tensor, h0: Tensor | None, rows: Tensor, end: Tensor | None, b: int, back: bool
+def carry_dense(
+    whole: Tensor,
+    z: Tensor,
+    h0: Tensor | None,
+    rows: Tensor,
+    end: Tensor | None,
+    b: int,
+    back: bool,
+    exact: bool = False,
 ) -> None:
+    """h_{k+1} = h_k A^T + z_k of z (d, b m, s), h_k to rows (d, b m, s) of any stride; `exact`: without matrix units,
+    where registers suffice."""
     d, count, s = z.shape
     precision = "tf32" if z.dtype == torch.bfloat16 else "tf32x3"  # three products make up float32
     with on_device(z):
         kernels.dense_carry_kernel[(d, triton.cdiv(b, SEQUENCES))](
-            tables.whole, z, h0, rows, end, b, d, count // b, s, tables.ahead.shape[2], BACK=back,
-            PRECISION=precision, BB=SEQUENCES, BS=max(16, triton.next_power_of_2(s)), num_warps=4,
+            whole, z, h0, rows, end, b, d, count // b, s, rows.stride(1), BACK=back,
+            PRECISION="ieee" if exact and s <= EXACT else precision, BB=16 if b <= 16 else SEQUENCES,
+            BS=max(16, triton.next_power_of_2(s)), num_warps=4,
         )  # fmt: skip
 
 

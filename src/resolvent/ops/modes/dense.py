@@ -21,6 +21,7 @@ class DenseSource:
     parameters: Parameters
     option: str
     make: Callable[..., DenseBank]  # (parameters, option, make): complex numbers by `join_parts`, if none is given
+    fused: tuple[str, ...] = ()  # options with which it is S4's, whose kernels (`ops.dplr_bank`) know its parameters
 
     def __call__(self) -> DenseBank:
         return self.make(self.parameters, self.option)
@@ -38,16 +39,12 @@ class DenseSource:
         return dense_blocks(self(), T, self.parameters[0].dtype, delay)
 
 
-def flat_blocks(blocks: Blocks) -> list[Tensor]:
-    """The tables of a dense bank as a list, A^T last."""
-    assert isinstance(blocks.carry, DenseCarry)
-    return [
-        blocks.toeplitz,
-        blocks.M_in,
-        blocks.M_out,
-        *blocks.carry.doublings,
-        blocks.carry.whole.clone(),
-    ]  # which may be one of them
+def flat_blocks(blocks: Blocks, copy: bool = True) -> list[Tensor]:
+    """The tables of a dense bank as a list, A^T last; with `copy` it is none of the others."""
+    carry = blocks.carry
+    assert isinstance(carry, DenseCarry)
+    whole = carry.whole.clone() if copy else carry.whole
+    return [blocks.toeplitz, blocks.M_in, blocks.M_out, *carry.doublings, whole]
 
 
 def form_blocks(tables: list[Tensor]) -> Blocks:

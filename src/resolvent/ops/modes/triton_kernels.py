@@ -29,13 +29,13 @@ def times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _clamp_exp(x):  # type: ignore[no-untyped-def]
+def clamp_exp(x):  # type: ignore[no-untyped-def]
     return tl.exp(tl.minimum(tl.maximum(x, LOWEST), HIGHEST))
 
 
 @triton.jit
-def _moves(x):  # type: ignore[no-untyped-def]
-    """1 where `_clamp_exp` follows x, else 0."""
+def moves(x):  # type: ignore[no-untyped-def]
+    """1 where `clamp_exp` follows x, else 0."""
     return tl.where((x >= LOWEST) & (x <= HIGHEST), 1.0, 0.0)
 
 
@@ -86,10 +86,10 @@ def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.const
         return zr, zr * 0.0, wr, wr * 0.0
     else:
         own = j if KIND == DSS else at
-        re, im = -_clamp_exp(_load(P0, own, live)), _load(P1, own, live)
+        re, im = -clamp_exp(_load(P0, own, live)), _load(P1, own, live)
         first, last = (
-            _clamp_exp(tl.load(P2 + c * STEPS).to(tl.float64)),
-            _clamp_exp(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
+            clamp_exp(tl.load(P2 + c * STEPS).to(tl.float64)),
+            clamp_exp(tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)),
         )
         zr, zi = first * re, last * im
         fr, fi, _, _ = growth(zr, zi)
@@ -321,9 +321,9 @@ def hand_on(  # type: ignore[no-untyped-def]
     else:
         own = j if KIND == DSS else at
         decay, im = _load(P0, own, live), _load(P1, own, live)
-        re = -_clamp_exp(decay)
+        re = -clamp_exp(decay)
         log_first, log_last = tl.load(P2 + c * STEPS).to(tl.float64), tl.load(P2 + c * STEPS + STEPS - 1).to(tl.float64)
-        first, last = _clamp_exp(log_first), _clamp_exp(log_last)
+        first, last = clamp_exp(log_first), clamp_exp(log_last)
         fr, fi, dr, di = growth(zr, zi)
         ar, ai = _load(P3, 2 * at, live), _load(P3, 2 * at + 1, live)  # W or B
         if KIND == DSS:
@@ -356,10 +356,10 @@ def hand_on(  # type: ignore[no-untyped-def]
         gre, gim = gre + first * gzr, gim + last * gzi
         g_first += tl.sum(tl.where(live, re * gzr, 0.0), 0)
         g_last += tl.sum(tl.where(live, im * gzi, 0.0), 0)
-        tl.store(O0 + at, (gre * re * _moves(decay)).to(tl.float32), mask=live)
+        tl.store(O0 + at, (gre * re * moves(decay)).to(tl.float32), mask=live)
         tl.store(O1 + at, gim.to(tl.float32), mask=live)
         if STEPS == 1:
-            tl.store(O2 + c, ((g_first + g_last) * first * _moves(log_first)).to(tl.float32))
+            tl.store(O2 + c, ((g_first + g_last) * first * moves(log_first)).to(tl.float32))
         else:
-            tl.store(O2 + c * STEPS, (g_first * first * _moves(log_first)).to(tl.float32))
-            tl.store(O2 + c * STEPS + 1, (g_last * last * _moves(log_last)).to(tl.float32))
+            tl.store(O2 + c * STEPS, (g_first * first * moves(log_first)).to(tl.float32))
+            tl.store(O2 + c * STEPS + 1, (g_last * last * moves(log_last)).to(tl.float32))
