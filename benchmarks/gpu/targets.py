@@ -123,7 +123,9 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 
 
 def cases() -> list[tuple[str, Launch]]:
-    return [*_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_selective(), *_fused()]
+    return [
+        *_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_selective(), *_fused(), *_post_norm(),
+    ]  # fmt: skip
 
 
 def _tables() -> list[tuple[str, Launch]]:
@@ -313,6 +315,29 @@ def _fused() -> list[tuple[str, Launch]]:
     sorts = [("plain", low), ("plain", fine), ("bent", low), ("bent", fine)]
     sorts += [(sort, low) for sort in ("scaled", "entry", "narrow")]
     return [(f"fused, {sort}, {dtype}", passes(sort, dtype)) for sort, dtype in sorts]
+
+
+def _post_norm() -> list[tuple[str, Launch]]:
+    """Blocks of passes that learn nothing, on the one kind of chip that they run on."""
+    from resolvent.ops.pointwise import post_norm_triton as own
+
+    def passes(kind: str) -> Launch:
+        def launch() -> None:
+            x, v = torch.zeros(128, 4, 128, dtype=torch.bfloat16), torch.zeros(128)
+            if not own.serves(x, 128, 3 if kind == "entry" else 128, x.dtype, kind):
+                return
+            W = torch.zeros(128, 3) if kind == "entry" else x[:, 0].clone()
+            y = torch.zeros(4, 128, 3).permute(2, 0, 1) if kind == "entry" else x
+            w = own.Block(kind, 1e-5, v, v, None if kind == "bare" else W, v, v if kind == "bare" else None, W, v)
+            w = w if kind == "scaled" else w._replace(Wa=None, ba=None)
+            out, kept = own.forward(y, None if kind == "entry" else x, w, x.dtype)
+            assert kept is not None
+            for g in (out, out[..., :1].expand_as(out)):
+                own.backward(g, kept, w, y.shape[0])
+
+        return launch
+
+    return [(f"post-norm, {kind}", passes(kind)) for kind in own.AHEAD]
 
 
 if __name__ == "__main__":

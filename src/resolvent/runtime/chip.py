@@ -56,6 +56,19 @@ def capacity(like: Any) -> int:
     return _capacity(like.device.index) if like.is_cuda else SHARED[90]
 
 
+def copies_tiles(like: Any) -> bool:
+    """Whether the device of a tensor has the copy engine and the products of four warps that some kernels are made
+    for; also while one stands for it."""
+    if _stand_in:
+        return _stand_in[-1] == 90
+    return bool(like.is_cuda) and serves(like.device) and _copies_tiles(like.device.index)
+
+
+@cache
+def _copies_tiles(index: int) -> bool:
+    return torch.cuda.get_device_capability(index)[0] == 9 and _capacity(index) >= SHARED[90]
+
+
 @cache
 def _capacity(index: int) -> int:
     return read_capacity(torch.cuda.get_device_properties(index))

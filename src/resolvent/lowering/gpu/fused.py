@@ -4,9 +4,9 @@
     entry   out = norm(W x + b)                                                                       x (b, l, c)
 
 Left to autograd, such a block passes over memory about three times as often: here everything after the convolution is
-one pass over the activations in each direction (`fused_triton` on a GPU, `fused_torch` elsewhere), the gradient of the
-skip is added inside the adjoint convolution, and what only parameter gradients need is neither kept nor computed in an
-attack. Gradients of gradients run the plain operations again.
+one pass over the activations in each direction (on a GPU `fused_triton`, or where no parameter learns `fused_attack`;
+`fused_torch` elsewhere), the gradient of the skip is added inside the adjoint convolution, and what only parameter
+gradients need is neither kept nor computed in an attack. Gradients of gradients run the plain operations again.
 """
 
 from __future__ import annotations
@@ -145,8 +145,21 @@ def _triton() -> Any:
     return fused_triton
 
 
-def _ops(x: Tensor) -> Any:
-    return _triton() if x.is_cuda else fused_torch
+def _ops(y: Tensor, w: Weights, learn: bool) -> Any:
+    """What runs after the convolution: kernels for attacks, for all passes, or torch."""
+    if not y.is_cuda:
+        return fused_torch
+    quick = None if learn else _attack()
+    return quick if quick is not None and quick.serves(y, w) else _triton()
+
+
+def _attack() -> Any:
+    """The kernels of passes that learn nothing, or None where Triton is not installed."""
+    try:
+        from resolvent.lowering.gpu import fused_attack
+    except ImportError:
+        return None
+    return fused_attack
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -159,7 +172,8 @@ class _PostNorm(torch.autograd.Function):
         conv, w, watched = still
         learn = any(ctx.needs_input_grad[2:])
         y = conv.forward(h)
-        out, kept = _ops(h).forward(y, h, w, watched and any(ctx.needs_input_grad))
+        ctx.ops = _ops(y, w, learn)
+        out, kept = ctx.ops.forward(y, h, w, watched and any(ctx.needs_input_grad))
         if kept is not None:
             bent = not w.linear_in_y and kept.first is None and kept.last is None
             ctx.save_for_backward(h, y if learn or bent else None, *kept)
@@ -175,7 +189,7 @@ class _PostNorm(torch.autograd.Function):
             again = lambda *t: (plain_block(*t, w=w, conv=conv),)  # noqa: E731
             gh, *rest = gradients_by_graph(again, (h, *ctx.learned), (g,), needs)
             return gh, None, *rest
-        gz, gy, found = _ops(h).backward(g, Kept(*kept), y, w, learn=ctx.learn)
+        gz, gy, found = ctx.ops.backward(g, Kept(*kept), y, w, learn=ctx.learn)
         taps = conv.taps(h, gy) if ctx.learn else (None,) * len(conv.learned)
         gh = conv.adjoint(gy, onto=gz)
         return gh, None, *(found or (None,) * 6), *taps
@@ -187,7 +201,8 @@ class _Entry(torch.autograd.Function):
         *learned, (w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
         rows = x.contiguous().permute(2, 0, 1)  # kept is x itself, through which gradients of gradients go on
-        out, kept = _ops(x).forward(rows, None, w, watched and any(ctx.needs_input_grad))
+        ctx.ops = _ops(rows, w, learn)
+        out, kept = ctx.ops.forward(rows, None, w, watched and any(ctx.needs_input_grad))
         ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
         if kept is not None:
             ctx.save_for_backward(*kept)
@@ -201,7 +216,7 @@ class _Entry(torch.autograd.Function):
             again = lambda *t: (plain_entry(*t, w=ctx.w),)  # noqa: E731
             return *gradients_by_graph(again, ctx.inputs, (g,), needs[:5]), None
         rows = x.contiguous().permute(2, 0, 1)
-        _, gx, found = _ops(x).backward(g, Kept(*ctx.saved_tensors), rows, ctx.w, learn=ctx.learn)
+        _, gx, found = ctx.ops.backward(g, Kept(*ctx.saved_tensors), rows, ctx.w, learn=ctx.learn)
         return gx.permute(1, 2, 0), *(found[:4] if found else (None,) * 4), None
 
 

@@ -60,13 +60,29 @@ def _triton(x: Tensor, axis: int) -> Any:
     return kernels("pointwise", "skip_norm", x, None if x.shape[axis] <= WIDEST else f"more than {WIDEST} channels")
 
 
+def _post_norm(x: Tensor, w: Ending, axis: int) -> Any:
+    """The kernels of passes that learn nothing, or None where they do not take x."""
+    try:
+        from resolvent.ops.pointwise import post_norm_triton as own
+    except ImportError:
+        return None
+    if axis != 0 or w.shift is not None or x.dim() != 3 or not own.aligns(*x.shape[1:]):
+        return None
+    return own if own.serves(x, x.shape[0], x.shape[0], x.dtype, "bare") else None
+
+
 class _SkipNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, *rest: Any) -> Tensor:
         *tensors, eps, axis = rest
-        out, unit, rstd = _triton(x, axis).forward(x, y, Ending._make([*tensors, eps]), axis)
-        ctx.save_for_backward(x, y, *tensors, unit, rstd)
+        w = Ending._make([*tensors, eps])
         ctx.eps, ctx.axis, ctx.learn = eps, axis, any(ctx.needs_input_grad[2:6])
+        ctx.own = None if ctx.learn else _post_norm(x, w, axis)
+        if ctx.own is not None:
+            out, (unit, rstd, *_) = ctx.own.forward(y, x, ctx.own.bare(w), x.dtype)
+        else:
+            out, unit, rstd = _triton(x, axis).forward(x, y, w, axis)
+        ctx.save_for_backward(x, y, *tensors, unit, rstd)
         found: Tensor = out
         return found
 
@@ -81,6 +97,9 @@ class _SkipNorm(torch.autograd.Function):
             return *gradients_by_graph(run, inputs, (g,), ctx.needs_input_grad[:6]), None, None
 
         def kernel() -> tuple[Any, ...]:
+            if ctx.own is not None:
+                found = ctx.own.backward(g, ctx.own.Kept(unit, rstd, None, None), ctx.own.bare(w), g.shape[0])
+                return *found, *(None,) * 6
             gx, gy, sums = _triton(g, ctx.axis).backward(g, (unit, rstd, x), w, ctx.axis, ctx.learn)
             rows = (None,) * 4 if sums is None else sums
             return gx, gy, *(None if t is None else s for s, t in zip(rows, w[:4], strict=True)), None, None

@@ -1,0 +1,53 @@
+"""Blocks of `fused` in a pass that asks for no parameter gradients, by the kernels of `post_norm_triton`.
+
+The same functions as `fused_triton` has, for those blocks and shapes that `serves` names.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from resolvent.lowering.gpu.fused_torch import Kept, Weights
+from resolvent.ops.pointwise import post_norm_triton
+from resolvent.ops.pointwise.post_norm_triton import Block
+
+KINDS = {("none", "none", ""): "plain", ("gelu", "gelu", ""): "gelu", ("none", "none", "sigmoid"): "scaled"}
+
+
+def serves(y: Tensor, w: Weights) -> bool:
+    """Whether the kernels take y (c, b, l)."""
+    (c, b, l), d, kind = y.shape, w.low.shape[0], _kind(w)
+    return kind is not None and post_norm_triton.serves(y, d, c, w.dtype, kind) and post_norm_triton.aligns(b, l)
+
+
+def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
+    out, kept = post_norm_triton.forward(y, r, _block(w), w.dtype, keep)
+    return out, None if kept is None else Kept(kept.rows, kept.numbers, kept.y, kept.codes)
+
+
+def backward(
+    g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
+) -> tuple[Tensor | None, Tensor, tuple[Tensor | None, ...] | None]:
+    """The gradients of r, of which an entry has none, and y."""
+    if learn:
+        raise ValueError("fused: expected a pass without parameter gradients here.")
+    given = post_norm_triton.Kept(kept.unit, kept.rstd, kept.first, kept.last)
+    gz, gy = post_norm_triton.backward(g, given, _block(w), w.low.shape[1])
+    return gz, gy, None
+
+
+def _kind(w: Weights) -> str | None:
+    """The kernels' name for such blocks; None for those that they do not know."""
+    bends = w.act, w.final, w.sigma if w.low_a is not None else ""
+    if w.entry:
+        return "entry" if bends == ("none", "none", "") and w.low.dtype == torch.float32 else None
+    return KINDS.get(bends)
+
+
+def _block(w: Weights) -> Block:
+    kind = _kind(w)
+    if kind is None:
+        raise ValueError("fused: expected a block that `serves` names.")
+    return Block(kind, w.eps, w.gamma, w.beta, w.low, w.bias, None, w.low_a, w.ba)
