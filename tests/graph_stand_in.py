@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from resolvent.ops.library import recording
 from resolvent.ops.step import recorded
@@ -32,3 +36,47 @@ class StandIn:
     @staticmethod
     def aside(work: Callable[[], None], device: torch.device) -> None:
         work()
+
+
+WAITS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
+
+
+class Tape(TorchDispatchMode):
+    """Repeats the operations of the work, and none of its Python: as a CUDA graph repeats kernels.
+
+    What has to wait for the device, or gives a tensor whose size hangs on numbers, cannot be recorded. Code that writes
+    memory without torch's operations is not seen.
+    """
+
+    made, replays = 0, 0
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        super().__init__()
+        self.lines: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        with self:
+            work()
+        Tape.made += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in WAITS or any(isinstance(i, Tensor) and i.dtype == torch.bool for i in _places(func, args)):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        found = func(*args, **kwargs)
+        self.lines.append((func, args, kwargs, [t for t in tree_leaves(found) if isinstance(t, Tensor)]))
+        return found
+
+    def replay(self) -> None:
+        Tape.replays += 1
+        with torch.no_grad():
+            for func, args, kwargs, places in self.lines:
+                found = [t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, Tensor)]
+                for place, new in zip(places, found, strict=True):
+                    if place.data_ptr() != new.data_ptr():  # neither a view nor work in place
+                        place.copy_(new)
+
+    aside = StandIn.aside
+
+
+def _places(func: Any, args: Any) -> list[Any]:
+    """The indices of a lookup: masks make a result of unknown size."""
+    return list(args[1]) if func is torch.ops.aten.index.Tensor else []

@@ -109,7 +109,7 @@ def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
     attack.square.n_queries = queries
     attack.verbose = True
     clock = Clock()
-    heard = _heard(attack, clock)
+    heard = hear_peer(attack, clock)
     x_adv, _ = attack.run_standard_evaluation(x, y, batch_size=batch_size)
     spent, passed = clock.spent(), counted.passed
     with torch.no_grad():
@@ -120,7 +120,7 @@ def peer(net: nn.Module, x: Tensor, y: Tensor, threat: Threat, queries: int, bat
 CONTENDERS: dict[str, Callable[..., Outcome]] = {"resolvent": ours, "pyautoattack": peer}
 
 
-def _heard(attack: Any, clock: Clock) -> dict[str, float]:
+def hear_peer(attack: Any, clock: Any) -> dict[str, float]:
     """The accuracies that the peer only writes to its log."""
     record: dict[str, float] = {}
 

@@ -71,9 +71,7 @@ def routes(case: Case, gain: Gain) -> Iterator[tuple[str, str, Tensor]]:
         yield method, "linf", linf_radius(stages, case.x, case.y, settings, lengths=case.lengths, steps=10)
 
 
-def perturbed(
-    case: Case, norm: str, radius: Tensor, generator: torch.Generator
-) -> Iterator[tuple[Case, Tensor]]:
+def perturbed(case: Case, norm: str, radius: Tensor, generator: torch.Generator) -> Iterator[tuple[Case, Tensor]]:
     """Inputs within the radius: random ones (corners in Linf), then some that climb against the answer."""
     many = repeated(case, RANDOM)
     share = torch.tensor(FRACTIONS, dtype=torch.float64).repeat_interleave(len(case.y)).repeat(RANDOM // len(FRACTIONS))

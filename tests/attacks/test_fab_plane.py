@@ -15,8 +15,11 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Threat
+from resolvent.attacks.fab import plane
 from resolvent.attacks.fab.plane import level, level_sorted, plane_step
 from resolvent.attacks.fab.walk import Pace, Walk
+from resolvent.runtime.dispatch import push
+from resolvent.runtime.graph import watched
 
 NORMS = {"linf": torch.inf, "l2": 2, "l1": 1}
 Step = Callable[[str, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -163,3 +166,27 @@ def test_a_row_does_not_feel_its_neighbours(norm: str, step: Step) -> None:
     whole = step(norm, w, gap, down, up)
     alone = torch.cat([step(norm, *(v[i : i + 1] for v in (w, gap, down, up))) for i in range(6)])
     assert torch.equal(whole, alone)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 24])
+def test_a_level_that_waits_for_no_number(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a recording is made, rows that have found their level stand still, and the others are sorted."""
+    monkeypatch.setattr(plane, "_ROUNDS", rounds)
+    g = torch.Generator().manual_seed(0)
+    weight, full = torch.rand(6, 40, generator=g).double(), torch.rand(2, 6, 40, generator=g).double() ** 4
+    gap = torch.linspace(0.0, 3.0, 12).double().view(2, 6, 1)
+    want = level(weight, full, weight * full, gap)
+    with push(watched.recording, True):
+        found = level(weight, full, weight * full, gap)
+    assert_close(found, want)
+    closed = (weight * torch.minimum(found, full)).sum(-1, keepdim=True)
+    assert_close(torch.where(found < torch.inf, closed, gap), gap)
+
+
+def test_the_level_of_several_boxes_is_sorted_where_rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane, "_ROUNDS", 1)
+    full = torch.linspace(0.01, 1.0, 50).double().expand(3, 50)
+    weight = torch.linspace(1.0, 2.0, 50).double().expand(3, 50)
+    gap = torch.tensor([[5.0], [20.0], [30.0]]).double()
+    with push(watched.recording, True):
+        assert_close(level(weight, full, weight * full, gap), level_sorted(weight, full, weight * full, gap))

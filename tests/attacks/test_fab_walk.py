@@ -6,33 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from walks import BOUNDS, PACE, SIZES, slopes, walk_of
 
 from helpers import assert_close
 from resolvent.attacks import Threat
 from resolvent.attacks.fab.walk import Pace, Walk, torch_back, torch_stride
 
 compiled = pytest.importorskip("resolvent.ops.ascent.fab_numba", reason="numba comes with the cpu extra")
-SIZES = [(5, 3, 33), (1, 1, 1), (4, 1, 8), (3, 8, 225)]
-BOUNDS = ["none", "scalar", "feature", "sample"]
-PACE = Pace(alpha_max=0.3, eta=1.05, beta=0.7)
-
-
-def walk_of(norm: Any, size: tuple[int, int, int], bounds: str = "scalar", dtype: Any = torch.float64) -> Walk:
-    s, k, n = size
-    g = torch.Generator().manual_seed(s + n)
-    x = torch.rand(s, n, generator=g, dtype=dtype)
-    low = {"none": None, "scalar": 0.0, "feature": x.amin(0) - 0.05, "sample": x - 0.02}[bounds]
-    threat = Threat(norm, 0.2, None if low is None else (low, low + 1.5)).check(x)
-    begin = x[:, None] + 0.01 * torch.randn(s, k, n, generator=g, dtype=dtype)
-    far = torch.where(torch.arange(s) % 2 == 0, torch.inf, 1e-3).to(dtype)  # some have a near point already
-    return Walk.start(x, begin, threat, x.clone(), far)
-
-
-def slopes(walk: Walk) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(1)
-    slope = torch.randn(walk.at.shape, generator=g, dtype=walk.at.dtype) ** 3
-    return torch.randn(walk.at.shape[:2], generator=g, dtype=walk.at.dtype), slope
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rv
-from resolvent.layers.recorded import operation
 from resolvent.layers.recorded.known import PATIENCE
+from resolvent.runtime.graph import watched
 
 F64 = torch.float64
 Found = list[Any]
@@ -140,7 +140,7 @@ def data_replaced_before_the_way_back(layer: nn.Module) -> Found:
         before = [p.data for p in layer.parameters()]
         for p in layer.parameters():
             p.data = p.data.clone()
-        for old in before if k == ROUNDS and not operation._off else ():  # an eager pass may have kept views of it
+        for old in before if k == ROUNDS and not watched.off else ():  # an eager pass may have kept views of it
             old.fill_(torch.nan)
         loss.backward()
         found += [x.grad, *take(layer)]

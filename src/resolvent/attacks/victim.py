@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from resolvent.attacks.capacity import within_memory
 from resolvent.attacks.objective.objective import Objective
 from resolvent.attacks.objective.slope import backward_start, slope
+from resolvent.attacks.recorded.passes import run_recorded
+from resolvent.attacks.recorded.recorder import Recorder
+from resolvent.runtime.graph.cuda_graph import GRAPHS
+from resolvent.runtime.graph.watched import recording
 from resolvent.runtime.memory import keep_freed_memory
 
 T = TypeVar("T")
@@ -51,6 +55,7 @@ class Victim:
         self.freeze = freeze
         self.forwards = 0
         self.backwards = 0
+        self.recorder: Recorder | None = None  # while it is attacked, for a module on a GPU
         self._inside = False
         self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
         # A GRU or LSTM of torch lays its weights out for cuDNN.
@@ -70,21 +75,26 @@ class Victim:
     def attacked(self) -> Iterator[Victim]:
         """Evaluation mode, no parameter gradients; nested uses change nothing."""
         if self._inside:
+            if self.recorder is not None:
+                self.recorder.look_again()
             yield self
             return
         self._inside, self._type = True, self._half()
         keep_freed_memory()
         try:
             with _still(self.module), self._freeze():
+                self.recorder = self._make_recorder()
                 yield self
         finally:
-            self._inside = False
+            self._inside, recorder, self.recorder = False, self.recorder, None
+            if recorder is not None:
+                recorder.forget()
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Outputs without gradient: (b, classes), at least float32."""
 
         def once(at: slice) -> Tensor:
-            return self.call(_part(x, at), _part(lengths, at))
+            return self._pass(_part(x, at), _part(lengths, at), None, [])[0]
 
         with torch.no_grad():
             return torch.cat([self._run_fitting(x, at, once) for at in self._parts(x)])  # a copy: f may reuse its own
@@ -97,8 +107,8 @@ class Victim:
         `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
         """
 
-        def once(at: slice) -> tuple[Tensor, Tensor, Tensor]:
-            return self._differentiate(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
+        def once(at: slice) -> tuple[Tensor, ...]:
+            return self._pass(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
 
         pieces = []
         for at in self._parts(x):
@@ -106,6 +116,21 @@ class Victim:
             pieces.append(runs[0] if passes == 1 else _mean(runs))
         losses, grads, outputs = zip(*pieces, strict=True)
         return _join(losses), _join(grads), torch.cat(outputs)
+
+    def _pass(
+        self, x: Tensor, lengths: Tensor | None, objective: Objective | None, labels: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """(outputs,), or (objective, gradient, outputs); by a recording of the pass where there is one."""
+        if self.recorder is None:
+            return self._run_plainly(x, lengths, objective, labels)
+        return run_recorded(self.recorder, (x, lengths, objective, labels), self._run_plainly)
+
+    def _run_plainly(
+        self, x: Tensor, lengths: Tensor | None, objective: Objective | None, labels: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        if objective is None:
+            return (self.call(x, lengths),)
+        return self._differentiate(x, lengths, objective, labels)
 
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """f itself, once and for all of x, counted and checked."""
@@ -166,9 +191,17 @@ class Victim:
 
     def _run_fitting(self, x: Tensor, at: slice, run: Callable[[slice], T]) -> T:
         """run(at); out of memory, the error names the batch size that would fit."""
+        if recording:
+            return run(at)
         count = min(at.stop, x.shape[0]) - at.start
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # whose memory is looked at
             return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
+
+    def _make_recorder(self) -> Recorder | None:
+        """For a module on a device that has graphs."""
+        own = next(iter(()) if self.module is None else self.module.parameters(), None)
+        there = own is not None and own.device.type in GRAPHS
+        return Recorder(self, self.module) if there and self.module is not None else None
 
     def _half(self) -> torch.dtype | None:
         """Attacks step in float32 at least; a half-precision module is handed its own type."""
@@ -248,9 +281,8 @@ def _join(parts: tuple[Tensor, ...]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _mean(runs: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    losses, grads, outputs = (sum(values[1:], values[0]) / len(runs) for values in zip(*runs, strict=True))
-    return losses, grads, outputs
+def _mean(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(sum(values[1:], values[0]) / len(runs) for values in zip(*runs, strict=True))
 
 
 @contextmanager

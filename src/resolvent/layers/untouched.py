@@ -7,15 +7,8 @@ own code, which such a path would go around.
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules import module as torch_module
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-GLOBAL_HOOKS = (  # whom torch calls for every module that there is
-    torch_module._global_forward_hooks,
-    torch_module._global_forward_pre_hooks,
-    torch_module._global_backward_hooks,
-    torch_module._global_backward_pre_hooks,
-)
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
 
 
 def is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:

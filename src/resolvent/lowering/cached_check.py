@@ -14,10 +14,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
 from resolvent.lowering.describe import describe
 from resolvent.lowering.describer import FORWARDS, READS
 from resolvent.lowering.program import Chain, Opaque, settle, walk
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
 
 _WEIGHTS = (nn.Parameter, Tensor, type(None))  # tensors where `functional_call` has put some in
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from resolvent.layers.untouched import GLOBAL_HOOKS, has_hooks, has_own_methods
+from resolvent.layers.untouched import has_hooks, has_own_methods
 from resolvent.lowering import program as p
 from resolvent.lowering.program import Chain
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS
 
 Rule = Callable[["Describer", Any, str], Chain]
 Own = TypeVar("Own", bound=Rule)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.fab.linear import Spots, nearest, towards
+from resolvent.attacks.fab.replays import find_step
 from resolvent.attacks.fab.walk import Pace, Walk
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.opening import Opened, Opening
@@ -142,13 +143,13 @@ class _Hunt:
         self.rows = rows = opening.rows
         self.found = Strongest(rows)
         self.point = rows.x.clone()
-        self.classes = 0
+        self.clean = rows.x  # outputs at x, once they are known
         self.distance = torch.full((len(rows),), torch.inf, dtype=rows.x.dtype, device=rows.x.device)
 
     def look(self) -> Tensor:
         """Outputs at x; what is wrong already has distance 0 and is left alone."""
         logits, everyone = self.opening.look(self.found), self.opening.everyone
-        self.classes = logits.shape[1]
+        self.clean = logits
         self.found.offer(everyone, self.rows.x, self._loss(logits, everyone), logits)
         self.distance[self.found.wrong] = 0.0
         return logits
@@ -175,8 +176,7 @@ class _Hunt:
         rows, band, paid = self.rows.select(at), _Band.of(self.rows, at, target), 0
         state = self._start(rows, band, self._begin(rows, target, restart))
         for i in range(self.settings.steps):
-            self._leave(state, band, fresh=i == 0)
-            if self._arrive(state, band) and not self.settings.minimal:
+            if self._step(state, band, i) and not self.settings.minimal:
                 self._enter(state, band, i + 1 - paid)
                 left, paid = (~self.found.wrong[band.at]).nonzero().squeeze(1), i + 1
                 if not len(left):
@@ -214,24 +214,35 @@ class _Hunt:
 
     def _enter(self, state: Walk, band: _Band, steps: int) -> None:
         """What so many steps found and cost: two looks of each walker, one with a gradient, or one of every class."""
-        at, gradients = band.at, self.classes if band.target is None else band.width
+        at, gradients = band.at, self.clean.shape[1] if band.target is None else band.width
         best = band.points(state.best[:, None])
         self.point[at], self.distance[at] = best.view(-1, *self.rows.x.shape[1:]), state.distance
         self.found.non_finite[at] |= state.odd
         self.found.queries[at] += 2 * steps * band.width
         self.found.gradients[at] += steps * gradients
 
-    def _leave(self, state: Walk, band: _Band, fresh: bool) -> None:
+    def _step(self, state: Walk, band: _Band, i: int) -> bool:
+        """Step number i, by its recording where there is one; whether samples were broken within eps."""
+        spots, recorder, step = self._spots(state, band), self.victim.recorder, None
+        if recorder is not None:
+            step = find_step(recorder, self, state, spots, band.target, self.settings.steps - i)
+        if step is None or band.target is None:
+            self._leave(state, band, spots, fresh=i == 0)
+            return self._arrive(state, band, *self._look(state, band))
+        walker, logits, flat = step.run(state, spots, band.target)
+        if i == 0:
+            self.found.zero_gradient[band.at] |= flat
+        return self._arrive(state, band, walker, logits)
+
+    def _leave(self, state: Walk, band: _Band, spots: Spots, fresh: bool) -> None:
         """One step from where the walkers stand, by z_t - z_y (s, k) and its gradient (s, k, n)."""
-        spots = self._spots(state, band)
         if band.target is None:
             gap, slope, _ = nearest(self.victim, spots, state.threat.norm)
         else:
             gap, slope, _ = towards(self.victim, spots, band.target.flatten())
         gap, slope = gap.view(state.at.shape[:2]).to(state.at.dtype), slope.reshape(state.at.shape)
         if fresh:
-            acts = slope if state.free is None else slope * state.free
-            self.found.zero_gradient[band.at] |= (acts == 0).all(2).all(1)
+            self.found.zero_gradient[band.at] |= state.is_flat(slope)
         state.step(gap, slope, self.settings.pace)
 
     def _spots(self, state: Walk, band: _Band) -> Spots:
@@ -240,11 +251,14 @@ class _Hunt:
         scale = None if band.stretch is None else band.stretch.scale.expand(points.shape).reshape(shape)
         return Spots(points.reshape(shape), band.y, band.lengths, scale)
 
-    def _arrive(self, state: Walk, band: _Band) -> bool:
-        """Look where the step ended; whether samples were broken within eps."""
+    def _look(self, state: Walk, band: _Band) -> tuple[Tensor, Tensor]:
+        """Where the step ended: the walkers (s,) that are the best of their samples, and outputs (s, k, classes)."""
         spots = self._spots(state, band)
         logits = self.victim.forward(spots.x, spots.lengths).view(*state.at.shape[:2], -1)
-        walker = state.across(logits, spots.y.view(logits.shape[:2]), self.settings.pace)
+        return state.across(logits, spots.y.view(logits.shape[:2]), self.settings.pace), logits
+
+    def _arrive(self, state: Walk, band: _Band, walker: Tensor, logits: Tensor) -> bool:
+        """Take what was found; whether samples were broken within eps."""
         if int(walker.max()) < 0:
             return False
         near = (walker >= 0).nonzero().squeeze(1)

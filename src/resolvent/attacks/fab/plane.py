@@ -15,6 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from resolvent.runtime.graph.watched import recording
+
 _ROUNDS = 24  # Newton's method needs three to eight; rows that need more go to the sorted solution
 _FAR = 1e18  # as good as infinitely far: its square is still a number
 
@@ -71,9 +73,12 @@ def level(weight: Tensor, full: Tensor, gain: Tensor, gap: Tensor) -> Tensor:
         rest = gap - (gain * free.neg_().add_(1.0)).sum(-1, keepdim=True)  # what the free coordinates must close
         raised = torch.where(pull > 0, rest.clamp_min(0.0) / pull, torch.where(rest > 0, torch.inf, found))
         rising = raised > found
-        if not bool(rising.any()):
+        if not recording and not bool(rising.any()):
             return found
         found = torch.where(rising, raised, found)
+    if recording:  # which waits for no number: rows that have ended stood still
+        weight, full, gain = (t.expand(full.shape).flatten(0, -2) for t in (weight, full, gain))
+        return torch.where(rising, level_sorted(weight, full, gain, gap.flatten()[:, None]).view(found.shape), found)
     at = rising.squeeze(-1)
     found[at] = level_sorted(weight.expand(full.shape)[at], full[at], gain[at], gap[at])
     return found

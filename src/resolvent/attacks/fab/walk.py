@@ -14,7 +14,8 @@ from torch import Tensor
 
 from resolvent.attacks.fab.plane import plane_step
 from resolvent.attacks.threat.threat import Threat
-from resolvent.runtime.dispatch import choose, numba_or
+from resolvent.runtime.dispatch import choose, numba_or, triton_or
+from resolvent.runtime.graph.watched import recording
 
 _FLOOR = 1e-8  # of a step's norm, where two of them are compared
 
@@ -69,6 +70,11 @@ class Walk:
         self.at, walker = self._code("back", torch_back)(self, logits, y, pace)
         return walker
 
+    def is_flat(self, slope: Tensor) -> Tensor:
+        """Whether slopes (s, k, n) are 0 wherever the threat may act: (s,)."""
+        acts = slope if self.free is None else slope * self.free
+        return (acts == 0).all(2).all(1)
+
     def select(self, index: Tensor) -> Walk:
         low, high = (v if v.shape[0] == 1 else v[index] for v in (self.low, self.high))
         free = None if self.free is None else self.free[index]
@@ -110,7 +116,7 @@ def torch_back(walk: Walk, logits: Tensor, y: Tensor, pace: Pace) -> tuple[Tenso
     distance = torch.where(wrong, walk.norm(delta), torch.inf)  # (s, k)
     least, which = distance.min(1)
     nearer = least < walk.distance
-    if bool(nearer.any()):
+    if recording or bool(nearer.any()):
         point = walk.at[torch.arange(len(which), device=which.device), which]
         walk.best = torch.where(nearer[:, None], point, walk.best)
         walk.distance = torch.where(nearer, least, walk.distance)
@@ -132,35 +138,48 @@ def _load(name: str) -> Any:
     return getattr(fab_numba, name)
 
 
-def _example(norm: Any, dtype: torch.dtype) -> tuple[Walk, Tensor]:
+def _example(norm: Any, device: torch.device, dtype: torch.dtype) -> tuple[Walk, Tensor]:
     """Two samples with two walkers each, and slopes for them."""
-    slope = torch.sin(1.7 * torch.arange(36)).to(dtype).view(2, 2, 9)
-    x, far = slope[:, 0].abs(), torch.full((2,), torch.inf, dtype=dtype)
+    slope = torch.sin(1.7 * torch.arange(36)).to(device, dtype).view(2, 2, 9)
+    x, far = slope[:, 0].abs(), torch.full((2,), torch.inf, dtype=dtype, device=device)
     return Walk.start(x, x[:, None] * slope.abs(), Threat(norm, 0.5, (0.0, 1.0)).check(x), x.clone(), far), slope
 
 
-def _agree(call: Any, kernels: tuple[Any, Any], dtype: torch.dtype) -> bool:
+def _agree(call: Any, kernels: tuple[Any, Any], device: torch.device, dtype: torch.dtype) -> bool:
     """The same walk by both: where it ends, and what it holds then."""
     same = True
     for norm in ("linf", "l2"):
         lines = []
         for run in kernels:
-            walk, slope = _example(norm, dtype)
+            walk, slope = _example(norm, device, dtype)
             lines.append((*call(run, walk, slope), walk.best, walk.distance))
         same &= all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*lines, strict=True))
     return same
 
 
 def _probe_stride(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    return _agree(lambda run, walk, v: [run(walk, v[:, :, 0], v, Pace())], (kernel, torch_stride), dtype)
+    return _agree(lambda run, walk, v: [run(walk, v[:, :, 0], v, Pace())], (kernel, torch_stride), device, dtype)
 
 
 def _probe_back(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    y = torch.tensor([[0, 1], [1, 0]])
-    return _agree(lambda run, walk, v: run(walk, v[:, :, :2], y, Pace()), (kernel, torch_back), dtype)
+    y = torch.tensor([[0, 1], [1, 0]], device=device)
+    return _agree(lambda run, walk, v: run(walk, v[:, :, :2], y, Pace()), (kernel, torch_back), device, dtype)
+
+
+def _load_triton() -> Any:
+    from resolvent.ops.ascent.fab_triton import stride
+
+    def run(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
+        moved = stride(walk, gap, slope, pace)
+        return torch_stride(walk, gap, slope, pace) if moved is None else moved
+
+    return run
 
 
 _CANDIDATES = {
-    "stride": numba_or(torch_stride, lambda: _load("stride"), _probe_stride),
+    "stride": (
+        *numba_or(torch_stride, lambda: _load("stride"), _probe_stride)[:1],
+        *triton_or(torch_stride, _load_triton, _probe_stride),
+    ),
     "back": numba_or(torch_back, lambda: _load("back"), _probe_back),
 }

@@ -37,6 +37,10 @@ class Fitted:
             self._fit(logits)
         return self.objective(logits, *labels)
 
+    def settled(self) -> Objective | None:
+        """The objective itself; None before it has seen logits."""
+        return None if self._fresh else self.objective
+
     def closed_slope(self) -> Slope | None:
         """The same with its gradient in the logits, where a closed form is known."""
         return None if slope_of(self.objective) is None else self._slope

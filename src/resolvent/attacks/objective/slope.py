@@ -111,6 +111,7 @@ _SLOPES: tuple[tuple[Objective, Slope], ...] = (
     (dlr, _dlr),
     (targeted_dlr, _targeted_dlr),
 )
+CLOSED = tuple(objective for objective, _ in _SLOPES)
 
 
 # -- which of them runs ------------------------------------------------------------------------------------------------

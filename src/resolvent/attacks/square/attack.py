@@ -23,10 +23,12 @@ from resolvent.attacks.rows import Rows
 from resolvent.attacks.square.ahead import Ahead, Live, Score
 from resolvent.attacks.square.deck import Deck
 from resolvent.attacks.square.layout import Form, layout_of
+from resolvent.attacks.square.replays import Replays
 from resolvent.attacks.square.step import Step, step_for
 from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
+from resolvent.runtime.graph.watched import recording
 from resolvent.usage.numbers import check_positive, check_share
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries out of 10,000
@@ -110,10 +112,14 @@ class Square(Opened):
         ahead = Ahead(victim.batch_size or len(found.rows), signed=self.loss == "margin")
         live = Live.start(at, rows.y, *self._tools(rows, restart), score)
         live = live.leave(found, score, live.broken)
-        query = 1
+        replays, query = None if victim.recorder is None else Replays(victim.recorder, score, ahead), 1
         while query < self.n_queries and len(live.at):
-            stop = min(live.deck.end(query), self._same_share(query))
-            live = live.search(found, score, stop, self.share(query - 1), ahead)
+            same, share = self._same_share(query), self.share(query - 1)
+            stop = min(live.deck.end(query), same)
+            if replays is not None and replays.search(live, range(query, stop), share, same - query):
+                live = live.leave(found, score, live.broken)
+            else:
+                live = live.search(found, score, stop, share, ahead)
             query = stop
         live.leave(found, score, ~live.broken)
 
@@ -136,7 +142,7 @@ class Square(Opened):
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """A point with NaN or infinite outputs is worth -inf: it is never kept."""
         loss = margin(logits, y) if self.loss == "margin" else cross_entropy(logits, y)
-        if bool(torch.isfinite(logits.sum())):
+        if not recording and bool(torch.isfinite(logits.sum())):
             return loss
         return torch.where(logits.abs().amax(1) < torch.inf, loss, -torch.inf)  # a comparison with NaN is false
 

@@ -33,12 +33,22 @@ class Deck:
             self._number = number
         return (number + 1) * self.size
 
-    def deal(self, sample: Tensor, query: Tensor) -> Tensor:
+    @property
+    def first(self) -> int:
+        """The first query of the block."""
+        return self._number * self.size
+
+    @property
+    def block(self) -> Tensor:
+        """All its numbers: (b, size, width)."""
         assert self._block is not None, "end(query) draws the block"
-        column = query - self._number * self.size
-        if self._block.is_cpu:  # numpy's indexing takes a fifth of the time
-            return torch.from_numpy(self._block.numpy()[sample.numpy(), column.numpy()])
-        return self._block[sample, column]
+        return self._block
+
+    def deal(self, sample: Tensor, query: Tensor) -> Tensor:
+        block, column = self.block, query - self.first
+        if block.is_cpu:  # numpy's indexing takes a fifth of the time
+            return torch.from_numpy(block.numpy()[sample.numpy(), column.numpy()])
+        return block[sample, column]
 
     def select(self, index: Tensor) -> Deck:
         chosen = Deck(self.draws.select(index), self.width)

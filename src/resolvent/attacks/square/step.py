@@ -39,6 +39,10 @@ class Step(Protocol):
 
     def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor: ...
 
+    def draw(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
+        """`next` in torch's operations, none of which waits for the device."""
+        ...
+
     def select(self, index: Tensor) -> Step: ...
 
 
@@ -74,6 +78,9 @@ class Corner:
             ends = _array(self.low), _array(self.high)
             drawn = code.corner(_array(best), ends, self.thrifty, _numbers(sample, best), _array(u), frame)
             return torch.from_numpy(drawn)
+        return self.draw(best, share, u, sample)
+
+    def draw(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
         return self._next(best, share, u) if sample is None else self.select(sample)._next(best[sample], share, u)
 
     def _next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
@@ -116,6 +123,9 @@ class Bump:
             shape = self.layout.bump(extent, self.norm).to(best.dtype)
             drawn = code.bump(_array(best), self._region(), _array(shape), _numbers(sample, best), _array(u), frame)
             return torch.from_numpy(drawn)
+        return self.draw(best, share, u, sample)
+
+    def draw(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
         return self._next(best, share, u) if sample is None else self.select(sample)._next(best[sample], share, u)
 
     def _region(self) -> tuple[Any, ...]:

@@ -52,8 +52,8 @@ def project_l1(delta: Tensor, radius: Tensor, low: Tensor | None, high: Tensor |
     cap = _cap(delta, low, high, size)
     start = (size - cap).clamp_min(0.0)  # below this mu the coordinate sits at its cap
     kinks, order = torch.cat([start, size], 1).sort(1)  # (b, 2n)
-    turn = torch.ones_like(kinks)
-    turn[order >= size.shape[1]] = -1.0  # a coordinate starts to fall at `start` and has vanished at `size`
+    # A coordinate starts to fall at `start` and has vanished at `size`.
+    turn = 1.0 - 2.0 * (order >= size.shape[1]).to(kinks.dtype)
     slope = turn.cumsum(1)
     fallen = (slope[:, :-1] * kinks.diff(dim=1)).cumsum(1)
     norm = torch.minimum(size, cap).sum(1, keepdim=True) - torch.cat([torch.zeros_like(kinks[:, :1]), fallen], 1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.threat.ball import project_l1, project_l2
+from resolvent.runtime.graph.watched import recording
 
 _FAR = 1e18  # as good as infinitely far: its square is still a number
 
@@ -97,7 +98,7 @@ class Region:
         moved = x + delta
         radius, less = self.eps.double(), slack(x.dtype, x.shape[1])
         over = self._length(moved.double() - x.double()) > radius * (1 - less / 2)  # (b, 1)
-        if not bool(over.any()):
+        if not recording and not bool(over.any()):
             return moved.view(self.x.shape)
         shy = radius * (1 - less)  # so that rounding the product cannot exceed the radius
         delta = (delta * (shy / self._length(delta).clamp_min(1e-300)).clamp_max(1.0)).to(delta.dtype)

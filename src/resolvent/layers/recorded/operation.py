@@ -13,12 +13,10 @@ waiting for its way back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._device import DeviceContext
 
 from resolvent.layers.recorded.gradients import Pass
 from resolvent.layers.recorded.known import Kind, Known, are_kept, find_kind, give_up, keeping, log
@@ -26,31 +24,16 @@ from resolvent.layers.recorded.recording import Lease, Recording
 from resolvent.layers.recorded.replica import find_leaves, replicate
 from resolvent.layers.recorded.signature import How, ask, sign
 from resolvent.ops.step import recorded
-from resolvent.runtime.dispatch import is_forced, push
+from resolvent.runtime.graph.watched import is_watched
 from resolvent.runtime.memory import lacks_memory, let_go
-from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
 
 Run = Callable[[Any, Tensor, Tensor | None], Any]  # (module, x, lengths) -> (y, state)
 Found = tuple[Kind, Recording, Lease, list[nn.Parameter]]
-_off: list[bool] = []
 _apply = super(torch.autograd.Function, Pass).apply  # Function's own asks for transforms again, tensor by tensor
 
 
 class _Unclear(RuntimeError):
     """Nothing can be said of a recording made from these numbers."""
-
-
-def without_recording() -> AbstractContextManager[None]:
-    """Inside of this context layers on a GPU name their kernels one by one; for the whole process.
-
-    Recording saves the host's time. It keeps the values that a pass needs for its way back allocated between steps;
-    `forget_recordings` lets go of what is there.
-
-    Examples:
-        >>> with rv.layers.without_recording():
-        ...     y, state = rv.S4D(4, 8)(torch.randn(2, 50, 4))
-    """
-    return push(_off, True)
 
 
 def run(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
@@ -105,31 +88,11 @@ def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Fou
 
 def look_up(module: nn.Module, x: Tensor, lengths: Tensor | None, how: How) -> tuple[list[Any], Known, Kind] | None:
     """The module's parameters and what is known of such calls; None where they are not recorded."""
-    if _is_watched(x, lengths):
+    if is_watched(x, lengths):
         return None
     signed = sign(module, x, lengths, how)
     found = None if signed is None else find_kind(module, signed[0])
     return None if signed is None or found is None else (signed[1], *found)
-
-
-def _is_watched(x: Tensor, lengths: Tensor | None) -> bool:
-    if _off or recorded._recording or is_forced() or is_traced(x, lengths) or is_transformed() or forward_mode():
-        return True
-    if x.is_cuda:  # replays share memory, so that all of them run on one stream: the default one, never captured
-        index = x.device.index
-        if torch._C._cuda_getCurrentRawStream(index) != 0 or index != torch.cuda.current_device():
-            return True
-    if torch.is_anomaly_enabled() or not x.numel() or torch._C._len_torch_dispatch_stack():
-        return True
-    if torch._C._len_torch_function_stack() and _functions_are_watched():
-        return True
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _functions_are_watched() -> bool:
-    """Whether somebody follows torch's functions; a default device does not."""
-    stack = range(torch._C._len_torch_function_stack())
-    return not all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in stack)
 
 
 def _record(

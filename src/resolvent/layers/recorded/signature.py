@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers.untouched import GLOBAL_HOOKS, HOOKS
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
 
 SCALARS = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call

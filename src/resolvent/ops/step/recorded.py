@@ -19,6 +19,7 @@ from torch import Tensor
 
 from resolvent.ops.step.operation import is_unwatched
 from resolvent.runtime.dispatch import is_forced
+from resolvent.runtime.graph.watched import recording as _recording
 
 KEY = "recorded steps"  # in the tables of `frozen()`
 LAST = "last recorded step"  # there too
@@ -31,7 +32,6 @@ Call = Callable[[list[Tensor]], Any]  # the same on the list of its tensors
 Form = Any  # None for a leaf, else (kind, keys or None, forms)
 Place = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # dtype, shape, strides and first element of an output
 log = logging.getLogger("resolvent")
-_recording: list[bool] = []  # one at a time: a model's step holds those of its layers
 _places = threading.Lock()  # copies in and out and the launch between them are one thing
 
 

@@ -1,0 +1,92 @@
+"""What a pass of somebody's model depends on, or leaves behind, besides its input: read before and after passes.
+
+A recording repeats the kernels of one pass, and none of the Python around them. So what is recorded must not count,
+remember or draw: whatever changes from pass to pass in the modules, in their classes and in the files that define these
+speaks against it, and so do random numbers.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
+
+SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size))
+KNOWN = ("resolvent", "torch")  # whose classes and files do not change
+DEPTH = 3  # containers and objects within one another that are looked into
+WIDTH = 256  # entries of each
+_SCATTERED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
+
+
+def is_plain(module: nn.Module, device: torch.device) -> bool:
+    """Whether all of it is in evaluation mode, in plain tensors of this device, and no hook watches its calls."""
+    if any(GLOBAL_HOOKS):
+        return False
+    for own in module.modules():
+        if own.training or any(own.__dict__[name] for name in HOOKS) or isinstance(own, _SCATTERED):
+            return False
+        if hasattr(own, "_orig_mod") or getattr(own, "_compiled_call_impl", None) is not None:  # compiled
+            return False
+        for held in (*own._parameters.values(), *own._buffers.values()):
+            if held is not None and (type(held) not in (Tensor, nn.Parameter) or held.device != device):
+                return False
+    return True
+
+
+def read(module: nn.Module) -> list[Any]:
+    """Tensors by place and version, numbers by value, in the modules themselves: what a recording stands on."""
+    parts = ((own, own.__dict__, own._parameters, own._buffers) for own in module.modules())
+    return [[id(own), *(_mark(part, 1) for part in held)] for own, *held in parts]
+
+
+def read_all(module: nn.Module) -> list[Any]:
+    """The same, and what lies deeper: in objects that they hold, in their classes and in the files of these."""
+    found: list[Any] = []
+    for own in module.modules():
+        found.append([id(own), _mark(own.__dict__, DEPTH)])
+        for kind in type(own).__mro__:
+            if kind is not object and kind.__module__.partition(".")[0] not in KNOWN:
+                found += [_mark(dict(vars(kind)), 1), _mark(vars(sys.modules.get(kind.__module__, object())), 2)]
+    return found
+
+
+def read_generators(device: torch.device) -> list[Any]:
+    """Where the random numbers of torch, Python and numpy stand."""
+    kept: Any = np.random.get_state(legacy=True)
+    found = [random.getstate(), kept[1].tobytes(), kept[2], torch.get_rng_state().numpy().tobytes()]
+    if device.type == "cuda":
+        found.append(torch.cuda.default_generators[torch.cuda.current_device()].get_state().numpy().tobytes())
+    return found
+
+
+def _mark(value: Any, depth: int) -> Any:
+    if type(value) in SCALARS:
+        return value if value == value else "nan"
+    if isinstance(value, Tensor):
+        return id(value), _place(value), 0 if value.is_inference() else value._version
+    if isinstance(value, nn.Module | type) or not depth:
+        return id(value)
+    if isinstance(value, dict):
+        parts = list(value.items())[:WIDTH]
+        return len(value), [(name if type(name) in SCALARS else id(name), _mark(v, depth - 1)) for name, v in parts]
+    if isinstance(value, list | tuple):
+        return len(value), [_mark(v, depth - 1) for v in value[:WIDTH]]
+    if isinstance(value, np.ndarray):
+        return id(value), value.shape, value.tobytes() if value.nbytes < 1 << 16 else 0
+    held = getattr(value, "__dict__", None)
+    if type(held) is dict and not callable(value):
+        return id(value), _mark(held, depth - 1)
+    return id(value), len(value) if isinstance(value, set | frozenset) else 0
+
+
+def _place(value: Tensor) -> int:
+    try:
+        return value.data_ptr()
+    except RuntimeError:  # one without memory
+        return 0

@@ -1,0 +1,1 @@
+"""CUDA graphs: how work is recorded, and who around a call forbids it."""

@@ -1,0 +1,58 @@
+"""Who around a call forbids that it is recorded: whoever watches, transforms, traces, captures or forces it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as torch_module
+from torch.utils._device import DeviceContext
+
+from resolvent.runtime.dispatch import is_forced, push
+from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = (  # whom torch calls for every module that there is
+    torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+    torch_module._global_backward_hooks,
+    torch_module._global_backward_pre_hooks,
+)
+off: list[bool] = []
+recording: list[bool] = []  # one at a time: a model's pass holds those of its layers
+
+
+def without_recording() -> AbstractContextManager[None]:
+    """Inside of this context layers, and models under attack, name their kernels on a GPU one by one; for the whole
+    process.
+
+    Recording saves the host's time. It keeps the values that a pass needs for its way back allocated between steps;
+    `forget_recordings` lets go of what is there.
+
+    Examples:
+        >>> with rv.layers.without_recording():
+        ...     y, state = rv.S4D(4, 8)(torch.randn(2, 50, 4))
+    """
+    return push(off, True)
+
+
+def is_watched(x: Tensor, lengths: Tensor | None) -> bool:
+    """Whether this call has to run as ever."""
+    if off or recording or is_forced() or is_traced(x, lengths) or is_transformed() or forward_mode():
+        return True
+    if x.is_cuda:  # replays share memory, so that all of them run on one stream: the default one, never captured
+        index = x.device.index
+        if torch._C._cuda_getCurrentRawStream(index) != 0 or index != torch.cuda.current_device():
+            return True
+    if torch.is_anomaly_enabled() or not x.numel() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch._C._len_torch_function_stack() and _functions_are_watched():
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _functions_are_watched() -> bool:
+    """Whether somebody follows torch's functions; a default device does not."""
+    stack = range(torch._C._len_torch_function_stack())
+    return not all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in stack)
