@@ -124,7 +124,7 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 
 def cases() -> list[tuple[str, Launch]]:
     return [
-        *_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_selective(), *_fused(), *_post_norm(),
+        *_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_linear(), *_selective(), *_fused(), *_post_norm(),
     ]  # fmt: skip
 
 
@@ -252,6 +252,25 @@ def _toeplitz() -> list[tuple[str, Launch]]:
         return launch
 
     return [(f"Toeplitz products, {dtype}", products(dtype)) for dtype in (torch.bfloat16, torch.float32)]
+
+
+def _linear() -> list[tuple[str, Launch]]:
+    """Chunks that hand their states on."""
+    from resolvent.ops.linear_scan import triton as own
+    from resolvent.ops.linear_scan.relay.launch import cut_relay
+
+    def both(dtype: torch.dtype, steps: int) -> Launch:
+        def launch() -> None:
+            a, b = torch.empty(1, steps, 64, dtype=dtype), torch.empty(1, 4096, 64, dtype=dtype)
+            for reset in (None, torch.zeros(1, 4096, dtype=torch.bool)):
+                plan = cut_relay(4096, dtype != torch.float32)
+                own._scan(a, b, None, False, reset, plan)
+                own._backward(b, a, b, None, False, reset, plan)
+
+        return launch
+
+    dtypes = (torch.float32, torch.complex64, torch.bfloat16)
+    return [(f"linear scan of few rows, {t}, a of {n} steps", both(t, n)) for t in dtypes for n in (1, 4096)]
 
 
 def _selective() -> list[tuple[str, Launch]]:

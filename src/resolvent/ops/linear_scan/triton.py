@@ -1,10 +1,11 @@
 """The Triton linear scan called from torch: layouts, the cut into programs, and the pass that joins chunks.
 
 b may lie in memory as (..., l, n) or, a transposed view, as (..., n, l); the states come back as b lies. Rows with
-channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: a pass that leaves
-the last state and the product of every chunk, and a second one from the states that enter. Those a chunk finds from
-what the chunks before it left; where these are many, a short scan in between finds them for all. The cut depends on
-the shapes alone, so that the same input gives the same bits.
+channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time, which hand their
+states on in one launch (`relay`). Where that is not taken there is a pass that leaves the last state and the product of
+every chunk, and a second one from the states that enter. Those a chunk finds from what the chunks before it left; where
+these are many, a short scan in between finds them for all. The cut depends on the shapes alone, so that the same input
+gives the same bits.
 
 Such a scan runs in some ten microseconds on the device, which the host must not exceed: what it needs is prepared once
 for all launches of a call, and how a shape is cut is remembered.
@@ -12,19 +13,23 @@ for all launches of a call, and how a shape is cut is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from resolvent.ops.linear_scan.checks import HALF
+from resolvent.ops.linear_scan.relay.launch import WIDTH, Relay, cut_relay, run_relay
+from resolvent.ops.linear_scan.relay.trust import refuse, trust
 from resolvent.ops.linear_scan.rows import multiplier_rows, sum_to
 from resolvent.ops.linear_scan.torch import chunked_scan
 from resolvent.ops.linear_scan.triton_kernels import scan_kernel
 from resolvent.runtime.launch import attempt, on_device
 
+T = TypeVar("T")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
 ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is cut
 SHORT = 128  # steps that are quicker in one launch of few programs than in three
@@ -81,11 +86,16 @@ def triton_scan(
 
 
 def _scan(
-    a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None, plan: Plan | None = None
+    a: Tensor,
+    b: Tensor,
+    h0: Tensor | None,
+    reverse: bool,
+    reset: Tensor | None = None,
+    plan: Plan | Relay | None = None,
 ) -> Tensor:
     job = _job(a, b, down=reverse, adjoint=False, reset=reset)
     h = _like(b, job.time_last)
-    _run(job, _plan(job) if plan is None else plan, h, h0)
+    _by_plan(job, plan, lambda plan: _run(job, plan, h, h0))
     return h
 
 
@@ -130,19 +140,36 @@ def _backward(
     h0: Tensor | None,
     reverse: bool,
     reset: Tensor | None = None,
-    plan: Plan | None = None,
+    plan: Plan | Relay | None = None,
 ) -> tuple[Tensor, Tensor]:
     time_last = _is_time_last(h)
     job = _job(a, _as(g, time_last), down=not reverse, adjoint=True, reset=reset)
-    plan = _plan(job) if plan is None else plan
     states, gb = _as(h, time_last), _like(h, time_last)
-    if not job.constant:
-        ga = _like(h, time_last)
-        _run(job, plan, gb, h0, states, ga)
-        return sum_to(ga, a.shape), gb
-    parts = torch.empty((*h.shape[:-2], plan.chunks, job.n), dtype=job.scratch, device=h.device)
-    _run(job, plan, gb, h0, states, parts)
-    return sum_to(parts, a.shape).to(a.dtype), gb
+
+    def run(plan: Plan | Relay) -> Tensor:
+        if not job.constant:
+            ga = _like(h, time_last)
+            _run(job, plan, gb, h0, states, ga)
+            return sum_to(ga, a.shape)
+        parts = torch.empty((*h.shape[:-2], plan.chunks, job.n), dtype=job.scratch, device=h.device)
+        _run(job, plan, gb, h0, states, parts)
+        return sum_to(parts, a.shape).to(a.dtype)
+
+    return _by_plan(job, plan, run), gb
+
+
+def _by_plan(job: Job, plan: Plan | Relay | None, run: Callable[[Plan | Relay], T]) -> T:
+    """`run` by the plan that is given or chosen, and by several launches where one does not compile."""
+    if plan is not None:
+        return run(plan)
+    plan = _plan(job)
+    if isinstance(plan, Plan):
+        return run(plan)
+    try:
+        return run(plan)
+    except Exception as error:
+        refuse(_kind(job), str(error))
+    return run(_plan(job))
 
 
 def _check(b: Tensor) -> None:
@@ -208,9 +235,39 @@ def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Ten
 # -- the cut and the launches ------------------------------------------------------------------------------------------
 
 
-def _plan(job: Job) -> Plan:
+def _plan(job: Job) -> Plan | Relay:
     n = job.n // 2 if job.pairs else job.n
-    return cut(job.rows, job.l, n, job.time_last, job.b.element_size() < 4 and not job.pairs)
+    plan = cut(job.rows, job.l, n, job.time_last, job.b.element_size() < 4 and not job.pairs)
+    if plan.chunks > 1 and not job.time_last and n % WIDTH == 0 and trust(_kind(job), lambda: _probe(job)):
+        return cut_relay(job.l, job.pairs or job.b.is_complex())
+    return plan
+
+
+def _kind(job: Job) -> tuple[Any, ...]:
+    return "relay", job.b.dtype, job.b.device, job.constant, job.adjoint, job.marks is not None
+
+
+def _probe(job: Job) -> bool:
+    """Two rows of five chunks, in groups of two, against torch in float64."""
+    dtype, device = job.b.dtype, job.b.device
+    plan = cut_relay(1, job.pairs or dtype.is_complex)
+    shape = 2, 5 * plan.steps * plan.side, WIDTH * (2 if job.pairs else 1)
+    plan = plan._replace(chunks=5, group=2)
+    b = torch.linspace(0, 99, prod(shape), dtype=torch.float64, device=device).cos().reshape(shape).to(dtype)
+    a = (0.9 - 0.1 * b[:1, : 1 if job.constant else shape[1]].real).to(dtype) * (0.8 + 0.6j if dtype.is_complex else 1)
+    reset = None if job.marks is None else torch.arange(shape[1], device=device)[None] % 333 == 9
+    args = a, b, b[:, 1], False, reset
+    wide = [x.to(torch.complex128 if dtype.is_complex else torch.float64) for x in args[:3]]
+    if not job.adjoint:
+        return _is_close([_scan(*args, plan)], [_by_torch(False, (*wide, *args[3:]))])
+    return _is_close(_backward(b, *args, plan), _by_torch(True, (wide[1], *wide, *args[3:])))
+
+
+def _is_close(found: Sequence[Tensor], true: Sequence[Tensor]) -> bool:
+    allowed = 2e-2 if found[0].dtype in HALF else 1e-4
+    return all(
+        bool((x.to(y.dtype) - y).abs().max() <= allowed * y.abs().max()) for x, y in zip(found, true, strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -250,7 +307,7 @@ def _power_of_2(x: int) -> int:
 
 
 def _run(
-    job: Job, plan: Plan, out: Tensor, h0: Tensor | None, states: Tensor | None = None, ga: Tensor | None = None
+    job: Job, plan: Plan | Relay, out: Tensor, h0: Tensor | None, states: Tensor | None = None, ga: Tensor | None = None
 ) -> None:
     """Fill `out`, and `ga` where it is given; h0 is the start of a forward scan, and for ∂a that of its states."""
     last, pairs = job.time_last, job.pairs
@@ -260,6 +317,9 @@ def _run(
         "states": None if states is None else _words(states, last, pairs),
         "ga": None if ga is None else _words(ga, last and not job.constant, pairs),
     }
+    if isinstance(plan, Relay):
+        run_relay(job, plan, out, **given)
+        return
     if plan.chunks == 1:
         _launch(job, plan, out=out, **given)
         return

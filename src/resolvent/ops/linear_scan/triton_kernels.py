@@ -29,8 +29,12 @@ def join_complex(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-untyped-def
 
 @triton.jit
 def load_words(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    return open_words(tl.load(at, mask=mask, other=0))
+
+
+@triton.jit
+def open_words(x: tl.tensor) -> tl.tensor:
     """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; without words the same one twice."""
-    x = tl.load(at, mask=mask, other=0)
     if x.dtype == tl.int64:
         first = x.to(tl.int32).to(tl.float32, bitcast=True)
         second = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
