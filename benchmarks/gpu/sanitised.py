@@ -22,12 +22,12 @@ from torch import Tensor
 
 from resolvent.attacks import Threat
 from resolvent.lowering.gpu import fused, fused_torch
-from resolvent.ops.attention import column_attention
+from resolvent.ops.attention import gated_block
 from resolvent.ops.filter import toeplitz, two_sided
 from resolvent.ops.gated_scan import operation as gated
 from resolvent.ops.gated_scan import reference as gated_reference
 from resolvent.ops.linear_scan import constant
-from resolvent.ops.pointwise import conv_silu, gating, skip_norm
+from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.ops.projected_scan import operation as projected
 from resolvent.scan import linear_scan, selective_scan, use
 from resolvent.training.step.adversarial import plain_step, step_signs
@@ -37,7 +37,7 @@ MODULES = (
     "scan.linear_triton_kernels", "scan.constant_triton", "scan.projected_triton_kernels",
     "scan.selective_triton_forward", "scan.selective_triton_backward", "scan.gated_triton_kernels",
     "ssm.toeplitz_triton_kernels", "blocks.fused_triton_kernels",
-    "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.gating_triton", "blocks.column_attention_triton",
+    "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.biased_silu_triton", "blocks.column_attention_triton",
     "training.ascent_triton",
 )  # fmt: skip
 Function = Callable[..., Any]
@@ -270,17 +270,26 @@ def taps() -> list[float]:
 
 
 def gates() -> list[float]:
-    found = []
-    for name, full in (("biased_silu", 1), ("open_gates", 2), ("blend", 4)):
-        biases = [torch.randn(5, device=device) for _ in range(1 + (full == 4))]
-        inputs = [*(normal(5, 3, 1111) for _ in range(full)), *biases]
-        found.append(compared(getattr(gating, name), gating.PLAIN[name], inputs))
-    return found
+    inputs = [normal(5, 3, 1111), torch.randn(5, device=device)]
+    return [compared(biased_silu.biased_silu, biased_silu.plain_biased_silu, inputs)]
 
 
 def attention() -> list[float]:
-    inputs = [normal(16, 3, 77) / 4, normal(16, 3, 77), normal(48, 3, 77), torch.randn(153, device=device)]
-    return [compared(column_attention.column_attention, column_attention.plain_column_attention, inputs)]
+    d, z, w, l = 16, 16, 48, 77
+    maps = [normal(*s) / s[1] ** 0.5 for s in ((2 * d + z + w, d), (w, d), (d, w))]
+    rows = [torch.randn(s, device=device) for s in (d, z, w, d, w, (2, z), (2, z), 2 * l - 1, d, d)]
+    averages = [torch.randn(d, l, device=device) / l for _ in range(2)]
+
+    def given(run: Function) -> Function:
+        def own(x: Tensor, *t: Tensor) -> Any:
+            ema = two_sided.TwoSided(*(toeplitz.toeplitz(k, t[3].dtype) for k in t[:2]))
+            return run(x, gated_block.Weights._make([ema, *t[2:13], skip_norm.Ending(*t[13:], None, None, 1e-5)]))
+
+        return own
+
+    quick = given(lambda x, w: gated_block.gated_block(None, x, w))
+    plain = given(lambda x, w: gated_block.compose(None, x, w, w.ema))
+    return [compared(quick, plain, [normal(d, 3, l), *averages, *maps, *rows])]
 
 
 def ascent() -> list[float]:

@@ -125,6 +125,7 @@ def _usage(kernel: Any, capability: int) -> dict[str, int]:
 def cases() -> list[tuple[str, Launch]]:
     return [
         *_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_linear(), *_selective(), *_fused(), *_post_norm(),
+        ("Mega's attention", _attention),
     ]  # fmt: skip
 
 
@@ -148,6 +149,9 @@ def _tables() -> list[tuple[str, Launch]]:
         a = torch.ones(4, 32, dtype=torch.complex64)
         carry_triton.carry(a, z, h0, torch.empty_like(z), torch.empty_like(h0))
         carry_triton.carry_backward(a, z, h0, torch.empty_like(z))
+        for whole in (a, torch.ones(4, 64, 64), torch.ones(4, 128, 128)):
+            wide = torch.zeros(4, 2, 8, max(64, whole.shape[-1]))
+            carry_triton.chain(whole, wide, torch.empty_like(wide, dtype=torch.bfloat16), True)
 
     s4d = S4D(8)
     return [
@@ -248,6 +252,8 @@ def _toeplitz() -> list[tuple[str, Launch]]:
             own.product(x, back, back=True, onto=torch.empty_like(x))
             if not fine:
                 own.kernel_gradient(x, x)
+                link = torch.zeros(2, 256, 64, dtype=dtype), torch.zeros(2, 1024, 64, dtype=dtype)
+                own.product(x, back, back=True, onto=torch.empty_like(x), link=link)
 
         return launch
 
@@ -299,6 +305,22 @@ def _selective() -> list[tuple[str, Launch]]:
 
     made = [("selective scan of S6", both(256, False)), ("selective scan of Mamba", both(512, True))]
     return [*made, ("convolution of Mamba", convolve)]
+
+
+def _attention() -> None:
+    from resolvent.ops.attention import gated_block_triton as own
+    from resolvent.ops.pointwise.skip_norm import Ending
+
+    low, d, z, w, b, l = torch.bfloat16, 128, 64, 256, 2, 1024
+    x, wide, v = torch.empty(d, b, l, dtype=low), torch.empty(w, b, l, dtype=low), torch.empty(w)
+    for learn in (False, True):
+        q, k = own.project(x[:z], v, v.view(2, -1), v.view(2, -1))
+        p = own.weigh(q, k, torch.empty(2 * l - 1))
+        own.open_gates(wide, wide, v)
+        _, rest = own.slope(wide, wide, p, own.open_backward(wide, wide, wide, v, wide, learn)[1])
+        own.project_backward((q, k, rest), q, (v, v.view(2, -1), v.view(2, -1)), k, learn)
+        _, kept = own.close((x, x, x, x), (v, v), Ending(v, v, None, None, 1e-5))
+        own.close_backward(x, (x, x, x, x), (v, v), v, kept or (), (x, x), learn)
 
 
 def _fused() -> list[tuple[str, Launch]]:

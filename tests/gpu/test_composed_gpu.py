@@ -15,7 +15,7 @@ from resolvent.attacks import Threat, pgd
 from resolvent.layers import DSS, EMA, LRU, RGLRU, S4, S4D, S5, S6, dss, ema, s4d
 from resolvent.models import build_model
 from resolvent.models.presets import robustness
-from resolvent.ops.blocked import carry
+from resolvent.ops.blocked import carry, chain
 from resolvent.ops.step import recorded
 from resolvent.runtime.dispatch import available
 
@@ -36,6 +36,7 @@ def test_the_kernels_are_chosen() -> None:
         assert available(f"{modes.kind.value}_tables", modes._candidates, *here)[0] == "triton"
     assert available("carry", carry._FORWARD, *here)[0] == "triton"
     assert available("carry_backward", carry._BACKWARD, *here)[0] == "triton"
+    assert available("chain", chain._CHAIN, *here)[0] == "triton"
 
 
 @named

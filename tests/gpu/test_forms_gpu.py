@@ -16,9 +16,11 @@ from resolvent.models import build_model
 from resolvent.models.config import MambaConfig, MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import LRUConfig, S5Config
 from resolvent.models.presets import robustness
-from resolvent.ops.attention import column_attention
+from resolvent.ops.attention import gated_block
+from resolvent.ops.filter import toeplitz, two_sided
 from resolvent.ops.linear_scan import constant
-from resolvent.ops.pointwise import conv_silu, gating, skip_norm
+from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
+from resolvent.runtime.dispatch import available
 from resolvent.training import pgd_at
 from resolvent.training.step import cuda_graph
 from resolvent.training.step.batch import Batch, criterion
@@ -117,20 +119,35 @@ def test_conv_silu(b: int, l: int, e: int) -> None:
     compare(conv_silu.conv_silu, conv_silu.plain_conv_silu, [half(b, l, e), vector(e, 4), vector(e)], 1)
 
 
-@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("open_gates", 2), ("blend", 4)])
-def test_gating(name: str, full: int) -> None:
-    inputs = [half(5, 3, 1111) for _ in range(full)] + [vector(5) for _ in range(1 + (full == 4))]
-    compare(getattr(gating, name), gating.PLAIN[name], inputs, full)
+def test_biased_silu() -> None:
+    compare(biased_silu.biased_silu, biased_silu.plain_biased_silu, [half(5, 3, 1111), vector(5)], 1)
 
 
-@pytest.mark.parametrize(("b", "l"), [(4, 256), (3, 77), (1, 1)])
-def test_column_attention(b: int, l: int) -> None:
-    inputs = [half(16, b, l) / 4, half(16, b, l), half(48, b, l), vector(2 * l - 1)]
-    if l == 1:  # a softmax of one score is 1: what goes into it has no gradient
-        got = column_attention.column_attention(*inputs)
-        assert distance(got, inputs[2]) <= BF16
-        return
-    compare(column_attention.column_attention, column_attention.plain_column_attention, inputs, 3)
+def test_the_kernels_are_chosen() -> None:
+    here = torch.device("cuda"), torch.bfloat16
+    assert available("gated_block", gated_block._KERNELS, *here)[0] == "triton"
+    assert available("linked Toeplitz products", toeplitz._LINKED, *here)[0] == "triton"
+
+
+@pytest.mark.parametrize(("d", "w", "b", "l"), [(128, 256, 4, 256), (24, 40, 3, 77), (16, 48, 1, 130)])
+@pytest.mark.parametrize("norm", [True, False])
+def test_gated_block(d: int, w: int, b: int, l: int, norm: bool) -> None:
+    maps = [half(*s) / s[1] ** 0.5 for s in ((2 * d + 16 + w, d), (w, d), (d, w))]
+    rows = [vector(*s) for s in ((d,), (16,), (w,), (d,), (w,), (2, 16), (2, 16), (2 * l - 1,), (d,), (d,))]
+
+    def given(function: Any) -> Any:
+        def run(h: Tensor, x: Tensor, *t: Tensor) -> Tensor:
+            ema = two_sided.TwoSided(*(toeplitz.toeplitz(k, x.dtype) for k in t[:2]))
+            end = skip_norm.Ending(t[13], t[14], None, None, 1e-5) if norm else None
+            found: Tensor = function(None if norm else h, x, gated_block.Weights._make([ema, *t[2:13], end]))
+            return found if not norm else found + 0 * h
+
+        return run
+
+    quick = given(gated_block.gated_block)
+    plain = given(lambda h, x, w: gated_block.compose(h, x, w, w.ema))
+    inputs = [half(d, b, l), half(d, b, l), vector(d, l) / l, vector(d, l) / l, *maps, *rows[: 10 if norm else 8]]
+    compare(quick, plain, inputs, 2)
 
 
 @pytest.mark.parametrize("name", ["s5", "mamba", "mega"])

@@ -23,10 +23,10 @@ from resolvent.models import build_model
 from resolvent.models.config import MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.models.presets import robustness
-from resolvent.ops.attention import column_attention
+from resolvent.ops.attention import gated_block
 from resolvent.ops.filter import toeplitz
 from resolvent.ops.linear_scan import constant
-from resolvent.ops.pointwise import conv_silu, gating, skip_norm
+from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.ops.projected_scan import operation as projected
 from resolvent.runtime import fallback
 
@@ -99,8 +99,12 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "fused in float64": (lambda: fused._suits(weight(), 8, WIDE), "WARNING fused blocks.*float64"),
     "constant": (lambda: constant._triton(claimed(2, 3, 4, dtype=WIDE)), "INFO the scan with constant.*float64"),
-    "attention": (lambda: column_attention._triton(claimed(2, 3, 4, dtype=WIDE)), "INFO column_attention.*float64"),
-    "gating": (lambda: gating._triton(claimed(2, 3, 4, dtype=torch.float16)), "INFO gating.*float16"),
+    "attention": (lambda: gated_block._triton(claimed(2, 3, 4, dtype=WIDE)), "INFO gated_block.*float64"),
+    "wide attention": (
+        lambda: gated_block._triton(claimed(1025, 1, 1)),
+        "WARNING gated_block.*more than 1024 channels",
+    ),
+    "silu": (lambda: biased_silu._triton(claimed(2, 3, 4, dtype=torch.float16)), "INFO biased_silu.*float16"),
     "norm": (lambda: skip_norm._triton(claimed(1025, 1, 1), 0), "WARNING skip_norm.*more than 1024 channels"),
     "taps": (
         lambda: conv_silu._triton(claim(torch.zeros(2, 3, 4, dtype=HALF).mT)),
@@ -128,13 +132,13 @@ def test_two_reasons_are_two_lines(said: Callable[[], list[str]]) -> None:
 @pytest.mark.parametrize(
     ("ask", "op"),
     [
-        (lambda: column_attention._triton(claimed(2, 3, 4)), "column_attention"),
-        (lambda: gating._triton(claimed(2, 3, 4)), "gating"),
+        (lambda: gated_block._triton(claimed(2, 3, 4)), "gated_block"),
+        (lambda: biased_silu._triton(claimed(2, 3, 4)), "biased_silu"),
         (lambda: fused._suits(weight(), 8, HALF) or None, "fused blocks"),
         (lambda: constant._triton(claimed(2, 3, 4)), "the scan with constant multipliers"),
         (lambda: toeplitz._quick(claimed(2, 3, 128), 128), "Toeplitz products"),
     ],
-    ids=["attention", "gating", "fused", "constant", "toeplitz"],
+    ids=["attention", "silu", "fused", "constant", "toeplitz"],
 )
 def test_a_gpu_without_triton(
     ask: Callable[[], Any], op: str, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
@@ -158,7 +162,7 @@ def test_nothing_is_said_on_a_cpu(said: Callable[[], list[str]]) -> None:
     lam, W_in, W_out, _ = scan(p=3)
     assert not projected._suits(lam, W_in, W_out, torch.zeros(8, 1, 3, dtype=HALF))
     assert skip_norm._triton(torch.zeros(1025, 1, 1), 0) is None
-    assert column_attention._triton(x) is None
+    assert gated_block._triton(x) is None
     assert fused._suits(torch.nn.Linear(1, 1).weight, 1000, WIDE)
     model = build_model(config())
     with torch.no_grad():

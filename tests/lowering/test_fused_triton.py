@@ -139,9 +139,35 @@ def test_toeplitz_products(b: int, l: int, fine: bool, monkeypatch: pytest.Monke
     assert_close(toeplitz_triton.product(x, ahead, back=False), y)
     assert_close(toeplitz_triton.product(g, back, back=True), gx)
     assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone()), gx + x)
+    for s in (1, 8, 20):  # states of a system in blocks
+        h, M = torch.randn(2, b, s), torch.randn(2, l, s)
+        assert_close(toeplitz_triton.product(x, ahead, back=False, link=(h, M)), y + h @ M.mT)
+        assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone(), link=(h, M)), gx + x + h @ M.mT)
+        assert_close(toeplitz.forward_product(x, ahead, link=(h, M)), y + h @ M.mT)
+        assert_close(toeplitz.adjoint_product(g, back, x.clone(), link=(h, M)), gx + x + h @ M.mT)
     assert_close(toeplitz.forward_product(x, ahead), y)  # torch's products take both kinds of table too
     assert_close(toeplitz.adjoint_product(g, back, onto=x.clone()), gx + x)
     assert_close(toeplitz_triton.kernel_gradient(x, g), toeplitz.kernel_gradient(x, g, 16), gradient=True)
+
+
+def test_what_leaves_the_states_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sum that is rounded once; the interpreter multiplies float16, not bf16."""
+    for name in ("SIZE", "ROWS", "DEPTH"):
+        monkeypatch.setattr(toeplitz_triton, name, 16)
+    monkeypatch.setattr(torch.cuda, "device", lambda *_: contextlib.nullcontext())
+    x, k, h, M = (torch.randn(s).half() for s in ((2, 21, 48), (2, 48), (2, 21, 24), (2, 48, 24)))
+    ahead, back = toeplitz_triton.tables(k, torch.float16, 16)
+    whole = F.pad(k.double(), (47, 0)).unfold(-1, 48, 1).flip(1)
+    out = h.double() @ M.double().mT
+    for found, want in (
+        (toeplitz_triton.product(x, ahead, back=False, link=(h, M)), x.double() @ whole + out),
+        (toeplitz_triton.product(x, back, back=True, onto=x.clone(), link=(h, M)), x.double() @ whole.mT + x + out),
+    ):
+        assert float((found.double() - want).norm() / want.norm()) <= 2.0**-11
+    assert toeplitz_triton.linked_agrees(torch.device("cpu"), torch.float16)
+    right = toeplitz_triton.product
+    monkeypatch.setattr(toeplitz_triton, "product", lambda *t, link=None, **how: right(*t, **how))
+    assert not toeplitz_triton.linked_agrees(torch.device("cpu"), torch.float16)
 
 
 def test_halves_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

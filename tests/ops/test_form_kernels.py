@@ -19,9 +19,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
 import triton_interpreter
 
 from resolvent.lowering import columns
-from resolvent.ops.attention import column_attention, column_attention_triton
 from resolvent.ops.linear_scan import constant, constant_triton
-from resolvent.ops.pointwise import conv_silu, conv_silu_triton, gating, gating_triton, skip_norm, skip_norm_triton
+from resolvent.ops.pointwise import (
+    biased_silu,
+    biased_silu_triton,
+    conv_silu,
+    conv_silu_triton,
+    feed_forward,
+    feed_forward_triton,
+    skip_norm,
+    skip_norm_triton,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +39,14 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         (constant, constant_triton),
         (skip_norm, skip_norm_triton),
         (conv_silu, conv_silu_triton),
-        (gating, gating_triton),
-        (column_attention, column_attention_triton),
+        (biased_silu, biased_silu_triton),
+        (feed_forward, feed_forward_triton),
     )
     for module, quick in pairs:
         monkeypatch.setattr(module, "_triton", lambda *_, found=quick: found)
     monkeypatch.setattr(constant_triton, "STEPS", 16)
     monkeypatch.setattr(skip_norm_triton, "NUMBERS", 64)
-    monkeypatch.setattr(column_attention_triton, "NUMBERS", 64)
-    monkeypatch.setattr(gating_triton, "COLUMNS", 16)
+    monkeypatch.setattr(biased_silu_triton, "COLUMNS", 16)
     monkeypatch.setattr(conv_silu_triton, "STEPS", 8)
     monkeypatch.setattr(conv_silu_triton, "CHANNELS", 16)
 
@@ -98,20 +105,29 @@ def test_conv_silu(b: int, l: int, e: int, w: int) -> None:
     assert_close(conv_silu.conv_silu(half, *inputs[1:]), conv_silu.plain_conv_silu(half, *inputs[1:]))
 
 
-@pytest.mark.parametrize(("name", "full"), [("biased_silu", 1), ("open_gates", 2), ("blend", 4)])
 @pytest.mark.parametrize("shape", [(3, 2, 13), (2, 1, 1)])
-def test_gating(name: str, full: int, shape: tuple[int, int, int]) -> None:
-    inputs = [torch.randn(shape) for _ in range(full)] + [torch.randn(shape[0]) for _ in range(1 + (full == 4))]
-    compare(getattr(gating, name), gating.PLAIN[name], inputs, still=full)
+def test_biased_silu(shape: tuple[int, int, int]) -> None:
+    inputs = [torch.randn(shape), torch.randn(shape[0])]
+    compare(biased_silu.biased_silu, biased_silu.plain_biased_silu, inputs)
 
 
-@pytest.mark.parametrize(("z", "w", "b", "l"), [(4, 6, 3, 13), (2, 3, 1, 16), (1, 2, 2, 1)])
-def test_column_attention(z: int, w: int, b: int, l: int) -> None:
-    inputs = [torch.randn(z, b, l), torch.randn(z, b, l), torch.randn(w, b, l), torch.randn(2 * l - 1)]
-    compare(column_attention.column_attention, column_attention.plain_column_attention, inputs, still=3)
+@pytest.mark.parametrize(("d", "w", "b", "l"), [(5, 6, 2, 13), (16, 20, 3, 8), (3, 1, 1, 1)])
+def test_feed_forward(d: int, w: int, b: int, l: int) -> None:
+    def own(function: Any) -> Callable[..., Tensor]:
+        def given(x: Tensor, W_up: Tensor, W_down: Tensor, b_up: Tensor, *t: Tensor) -> Tensor:
+            end = skip_norm.Ending(t[0], t[1], None, t[2], 1e-5)
+            found: Tensor = function(x, W_up, W_down, b_up, end)
+            return found
+
+        return given
+
+    inputs = [torch.randn(s) for s in ((d, b, l), (w, d), (d, w), (w,), (d,), (d,), (d,))]
+    runs = own(feed_forward.feed_forward), own(feed_forward.plain_feed_forward)
+    compare(*runs, inputs)
+    compare(*(lambda *t, run=run: columns.average(run(*t), 2) for run in runs), inputs)
 
 
-@pytest.mark.parametrize("which", ["constant", "norm", "conv", "gating", "attention"])
+@pytest.mark.parametrize("which", ["constant", "norm", "conv", "silu", "feed"])
 def test_second_derivatives(which: str) -> None:
     runs: dict[str, tuple[Any, Any, list[Tensor]]] = {
         "constant": (
@@ -129,12 +145,12 @@ def test_second_derivatives(which: str) -> None:
             conv_silu.plain_conv_silu,
             [torch.randn(1, 5, 3), torch.randn(3, 4), torch.randn(3)],
         ),
-        "gating": (gating.biased_silu, gating.PLAIN["biased_silu"], [torch.randn(2, 1, 3), torch.randn(2)]),
-        "attention": (
-            column_attention.column_attention,
-            column_attention.plain_column_attention,
-            [torch.randn(2, 1, 3), torch.randn(2, 1, 3), torch.randn(2, 1, 3), torch.randn(5)],
+        "feed": (
+            lambda *t: feed_forward.feed_forward(*t[:4], skip_norm.Ending(t[4], t[5], None, t[6], 1e-5)),
+            lambda *t: feed_forward.plain_feed_forward(*t[:4], skip_norm.Ending(t[4], t[5], None, t[6], 1e-5)),
+            [torch.randn(s) for s in ((4, 1, 3), (3, 4), (4, 3), (3,), (4,), (4,), (4,))],
         ),
+        "silu": (biased_silu.biased_silu, biased_silu.plain_biased_silu, [torch.randn(2, 1, 3), torch.randn(2)]),
     }
     quick, plain, inputs = runs[which]
     found = []
@@ -150,13 +166,12 @@ def test_second_derivatives(which: str) -> None:
 def test_a_kernel_that_does_not_fit_is_replaced(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alike = [(module, fails) for module in (skip_norm_triton, conv_silu_triton, gating_triton)]
-    scan, scores = ("scan", "softmax_") if fails == "forward" else ("adjoint", "slope_")
-    triton_interpreter.refused(monkeypatch, *alike, (constant_triton, scan), (column_attention_triton, scores))
+    alike = [(module, fails) for module in (skip_norm_triton, conv_silu_triton, biased_silu_triton)]
+    scan = "scan" if fails == "forward" else "adjoint"
+    triton_interpreter.refused(monkeypatch, *alike, (constant_triton, scan))
     for _ in range(2):
         test_constant_scan(1, 2, 5)
         test_skip_norm((4, 1, 3), 0, ())
         test_conv_silu(1, 5, 3, 4)
-        test_gating("open_gates", 2, (2, 1, 3))
-        test_column_attention(2, 3, 1, 4)
-    assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 5  # once for each
+        test_biased_silu((2, 1, 3))
+    assert sum("torch takes over" in r.getMessage() for r in caplog.records) == 4  # once for each

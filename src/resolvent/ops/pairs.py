@@ -71,7 +71,6 @@ class Pair:
     def conj(self) -> Pair:
         return Pair(self.real, -self.imag)
 
-
     def square_modulus(self) -> Tensor:
         return self.real.square() + self.imag.square()
 

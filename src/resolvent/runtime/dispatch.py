@@ -48,6 +48,11 @@ def triton_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bo
     return Candidate("triton", float32_on_gpu, load, probe), *everywhere(truth)
 
 
+def half_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
+    """Triton on an NVIDIA GPU in bf16; elsewhere, and where it fails, `truth`."""
+    return Candidate("triton", _half_on_gpu, load, probe), *everywhere(truth)
+
+
 def everywhere(truth: Kernel) -> tuple[Candidate, ...]:
     """The last candidates: `truth`, taken at its word."""
     always: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
@@ -73,8 +78,12 @@ def float32_on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype == torch.float32 and torch.version.hip is None
 
 
+def _half_on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and dtype == torch.bfloat16 and torch.version.hip is None
+
+
 def nothing() -> None:
-    """A truth for `numba_or` that the caller knows by its name: it goes its own way."""
+    """A truth for `numba_or` and `half_or` that the caller knows by its name: it goes its own way."""
 
 
 _Key = tuple[str, str, str, torch.dtype]  # operation, backend, device type, dtype

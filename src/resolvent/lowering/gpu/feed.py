@@ -9,8 +9,9 @@ from torch import Tensor
 
 from resolvent.lowering import columns
 from resolvent.lowering.program import Activation, Linear, Mix, Node, Norm, Skip
-from resolvent.ops.pointwise.gating import biased_silu
-from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
+from resolvent.ops.pointwise.biased_silu import biased_silu
+from resolvent.ops.pointwise.feed_forward import feed_forward, product
+from resolvent.ops.pointwise.skip_norm import Ending, ending
 
 AXIS = 0  # of the channels
 
@@ -50,10 +51,9 @@ def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
 
 def run(block: Skip, x: Tensor, w: Weights) -> Tensor:
     """(d, b, l) -> (d, b, l)."""
-    h = columns.norm(block.norm, x) if block.prenorm else x
-    wide = biased_silu((w.W_up @ h.flatten(1)).view(-1, *x.shape[1:]), w.b_up)
-    y = (w.W_down @ wide.flatten(1)).view_as(x)
     if not block.prenorm:
-        return skip_norm(x, y, w.end, AXIS)
+        return feed_forward(x, *w)
+    h = columns.norm(block.norm, x)
+    y = product(w.W_down, biased_silu(product(w.W_up, h), w.b_up))
     assert w.end.shift is not None
     return x + y + w.end.shift.to(x.dtype)[:, None, None]

@@ -2,21 +2,15 @@
 
     o_i = sum_j p_ij v_j,    p = softmax over j of q_i·k_j + line_{i - j}                    q comes scaled
 
-Scores are plain batched products whose operands and results are views of the channels-first arrays, and the softmax
-under its bias is one pass over them in place. With l = 1024 a flash kernel would save little: what it does not write it
-has to compute again backwards. The line (2l - 1) holds the bias by distance, -(l - 1) first.
+On a GPU one kernel writes p, and what follows are plain batched products whose operands and results are views of the
+channels-first arrays. With l = 1024 a flash kernel would save little: what it does not write it has to compute again
+backwards. The line (2l - 1) holds the bias by distance, -(l - 1) first.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from resolvent.runtime.fallback import kernels
-from resolvent.runtime.launch import attempt
-from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
 
 def bias_line(table: Tensor, length: int) -> Tensor:
@@ -28,14 +22,6 @@ def bias_line(table: Tensor, length: int) -> Tensor:
     return torch.cat([table[:1].expand(more), table, table[-1:].expand(more)])
 
 
-def column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
-    """o (w, b, l)."""
-    if _triton(q) is None:
-        return plain_column_attention(q, k, v, line)
-    args = (q, k, v, line)
-    return attempt("column_attention", lambda: _Attention.apply(*args), lambda: plain_column_attention(*args))
-
-
 def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
     """The same in torch's operations."""
     l = q.shape[2]
@@ -44,46 +30,23 @@ def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Ten
     return torch.einsum("bij,wbj->wbi", torch.softmax(scores, -1), v)
 
 
-def _triton(q: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
-    return kernels("attention", "column_attention", q)
+def average(p: Tensor, v: Tensor) -> Tensor:
+    """o, without a graph."""
+    o = torch.empty_like(v)
+    torch.bmm(_channels(v), p.mT, out=_channels(o))
+    return o
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        p = torch.bmm(_steps(q), _channels(k))  # (b, i, j)
-        _triton(q).softmax_(p, line.detach())
-        o = torch.empty_like(v)
-        torch.bmm(_channels(v), p.mT, out=_channels(o))
-        ctx.save_for_backward(q, k, v, line, p)
-        return o
-
-    @staticmethod
-    @outside_autocast
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, line, p = ctx.saved_tensors
-        g = gradients[0]
-        inputs, needs = (q, k, v, line), ctx.needs_input_grad
-
-        def again() -> tuple[Tensor | None, ...]:
-            return gradients_by_graph(lambda *t: (plain_column_attention(*t),), inputs, (g,), needs)
-
-        if by_graph_only(g):
-            return again()
-        return attempt("column_attention_backward", lambda: _gradients(inputs, p, g.contiguous(), needs[3]), again)
-
-
-def _gradients(inputs: tuple[Tensor, ...], p: Tensor, g: Tensor, learn: bool) -> tuple[Tensor | None, ...]:
-    q, k, v, line = inputs
-    gs = torch.bmm(_steps(g), _channels(v))  # ∂p (b, i, j)
-    _triton(q).slope_(gs, p)  # ∂scores
-    gq, gk, gv = (torch.empty_like(t) for t in (q, k, v))
+def attend_backward(
+    inputs: tuple[Tensor, Tensor, Tensor], p: Tensor, g: Tensor, gs: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v from those of o and of the scores (b, i, j)."""
+    q, k, _ = inputs
+    gq, gk, gv = (torch.empty_like(t) for t in inputs)
     torch.bmm(_channels(g), p, out=_channels(gv))
     torch.bmm(_channels(k), gs.mT, out=_channels(gq))
     torch.bmm(_channels(q), gs, out=_channels(gk))
-    return gq, gk, gv, _along_diagonals(gs).to(line.dtype) if learn else None
+    return gq, gk, gv
 
 
 def _steps(x: Tensor) -> Tensor:
@@ -96,7 +59,7 @@ def _channels(x: Tensor) -> Tensor:
     return x.permute(1, 0, 2)
 
 
-def _along_diagonals(g: Tensor) -> Tensor:
+def sum_diagonals(g: Tensor) -> Tensor:
     """Sums of g (b, l, l) over the batch and where i - j is the same: (2l - 1,), from -(l - 1) on.
 
     With the columns turned around a diagonal runs against the rows: in rows of 2l it is a column of stride 2l - 1.

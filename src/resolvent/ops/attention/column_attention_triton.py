@@ -1,60 +1,84 @@
-"""The softmax of `column_attention` and its gradient, each one Triton kernel that works in place."""
+"""The weights of `column_attention` by a Triton kernel that writes them and no scores.
+
+A program takes some rows of one sequence and goes over their scores twice: for their greatest and their sum, and again
+for the weights. Powers are of two, which is what the hardware has.
+"""
 
 from __future__ import annotations
 
+import math
+
+import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from resolvent.runtime.launch import on_device
 
-NUMBERS = 8192  # of a tile
+ROWS, COLUMNS = 128, 128  # of a tile of scores
+DEEPEST = 128  # channels of a product
+LOG2E = tl.constexpr(math.log2(math.e))
 
 
-def softmax_(scores: Tensor, line: Tensor) -> None:
-    """scores (b, i, j) become softmax(scores + line[i - j + l - 1]) over j."""
-    b, l, _ = scores.shape
-    wide, rows = _tile(l)
-    with on_device(scores):
-        softmax_kernel[(triton.cdiv(b, rows), l)](scores, line.contiguous(), b, l, BB=rows, BL=wide, num_warps=8)
+def weigh(q: Tensor, k: Tensor, line: Tensor) -> Tensor:
+    """softmax(q' k + line[i - j + l - 1]) over j, (b, i, j), of q, k (z, b, l)."""
+    z, b, l = q.shape
+    p = torch.empty((b, l, l), dtype=q.dtype, device=q.device)
+    depth = min(max(16, triton.next_power_of_2(z)), DEEPEST)
+    rows, columns = (tiles(t, depth, size) for t, size in ((q, ROWS), (k, COLUMNS)))
+    with on_device(q):
+        weights_kernel[(b * triton.cdiv(l, ROWS),)](
+            rows, columns, line.contiguous(), p, l, z,
+            WHOLE=l % ROWS == 0 and l % COLUMNS == 0, BI=ROWS, BJ=COLUMNS, BK=depth, num_warps=8, num_stages=2,
+        )  # fmt: skip
+    return p
 
 
-def slope_(g: Tensor, p: Tensor) -> None:
-    """The gradient g of p (b, i, j) becomes that of the scores, p (g - sum over j of p g)."""
-    b, l, _ = g.shape
-    wide, rows = _tile(l)
-    with on_device(g):
-        slope_kernel[(triton.cdiv(b * l, rows),)](g, p, b * l, l, BR=rows, BL=wide, num_warps=8)
-
-
-def _tile(l: int) -> tuple[int, int]:
-    wide = triton.next_power_of_2(l)
-    return wide, max(1, NUMBERS // wide)
-
-
-@triton.jit
-def softmax_kernel(S, LINE, b, l, BB: tl.constexpr, BL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Row i of BB sequences, which share its biases."""
-    i = tl.program_id(1)
-    row = tl.program_id(0) * BB + tl.arange(0, BB)
-    j = tl.arange(0, BL)
-    inside = (row < b)[:, None] & (j < l)[None, :]
-    at = (row.to(tl.int64) * l + i)[:, None] * l + j[None, :]
-    bias = tl.load(LINE + i - j + l - 1, mask=j < l, other=0.0).to(tl.float32)
-    s = tl.load(S + at, mask=inside, other=float("-inf")).to(tl.float32) + bias[None, :]
-    top = tl.max(s, 1)
-    e = tl.exp(s - tl.where(row < b, top, 0.0)[:, None])
-    total = tl.where(row < b, tl.sum(e, 1), 1.0)
-    tl.store(S + at, (e / total[:, None]).to(S.dtype.element_ty), mask=inside)
+def tiles(x: Tensor, depth: int, columns: int) -> TensorDescriptor:
+    """x (c, b, l) as (b, c, l) for copies of depth channels by so many columns of one sequence: rows, and zeros after
+    them, start at multiples of sixteen bytes."""
+    step = 16 // x.element_size()
+    x = F.pad(x, (0, -x.shape[-1] % step)) if x.shape[-1] % step or x.data_ptr() % 16 else x
+    return TensorDescriptor.from_tensor(x.transpose(0, 1), [1, depth, columns])
 
 
 @triton.jit
-def slope_kernel(G, P, rows, l, BR: tl.constexpr, BL: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0) * BR + tl.arange(0, BR)
-    j = tl.arange(0, BL)
-    inside = (row < rows)[:, None] & (j < l)[None, :]
-    at = row.to(tl.int64)[:, None] * l + j[None, :]
-    g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
-    p = tl.load(P + at, mask=inside, other=0.0).to(tl.float32)
-    gs = p * (g - tl.sum(p * g, 1)[:, None])
-    tl.store(G + at, gs.to(G.dtype.element_ty), mask=inside)
+def _scores(q, Q, K, LINE, s, i, first_i, first_j, l, n, WHOLE, BI, BJ, BK):  # type: ignore[no-untyped-def]
+    """One tile, times log2 e; q are the first BK channels of its rows."""
+    acc = tl.dot(q.T, K.load([s, 0, first_j]).reshape(BK, BJ))
+    for k in tl.static_range(BK, n, BK):
+        acc = tl.dot(Q.load([s, k, first_i]).reshape(BK, BI).T, K.load([s, k, first_j]).reshape(BK, BJ), acc)
+    j = first_j + tl.arange(0, BJ)
+    bias = LINE + (i + l - 1)[:, None] - j[None, :]
+    if WHOLE:
+        return (acc + tl.load(bias).to(tl.float32)) * LOG2E
+    live = (i < l)[:, None] & (j < l)[None, :]
+    return tl.where((j < l)[None, :], (acc + tl.load(bias, mask=live, other=0.0).to(tl.float32)) * LOG2E, float("-inf"))
+
+
+@triton.jit
+def weights_kernel(  # type: ignore[no-untyped-def]
+    Q, K, LINE, P, l, n: tl.constexpr, WHOLE: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, BK: tl.constexpr
+):
+    """Rows i of one sequence; Q and K (b, n, l) are tensor descriptors."""
+    strips = tl.cdiv(l, BI)
+    s, first_i = tl.program_id(0) // strips, tl.program_id(0) % strips * BI
+    i = first_i + tl.arange(0, BI)
+    q = Q.load([s, 0, first_i]).reshape(BK, BI)
+    top, total = tl.full((BI,), float("-inf"), tl.float32), tl.zeros((BI,), tl.float32)
+    for first_j in tl.range(0, l, BJ):
+        x = _scores(q, Q, K, LINE, s, i, first_i, first_j, l, n, WHOLE, BI, BJ, BK)
+        new = tl.maximum(top, tl.max(x, 1))
+        total = total * tl.exp2(top - new) + tl.sum(tl.exp2(x - new[:, None]), 1)
+        top = new
+    top += tl.log2(total)
+    at = (s.to(tl.int64) * l + i)[:, None] * l + tl.arange(0, BJ)[None, :]
+    for first_j in tl.range(0, l, BJ):
+        x = _scores(q, Q, K, LINE, s, i, first_i, first_j, l, n, WHOLE, BI, BJ, BK)
+        p = tl.exp2(x - top[:, None]).to(P.dtype.element_ty)
+        if WHOLE:
+            tl.store(P + at + first_j, p)
+        else:
+            tl.store(P + at + first_j, p, mask=(i < l)[:, None] & (first_j + tl.arange(0, BJ) < l)[None, :])

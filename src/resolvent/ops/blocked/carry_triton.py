@@ -1,4 +1,4 @@
-"""`carry` and its adjoint on a GPU: a program owns one sequence of one channel and walks its blocks.
+"""`carry` and its adjoint, and `chain`, on a GPU: a program owns one sequence of one channel and walks its blocks.
 
 Imported by the dispatcher only, because Triton is not required.
 """
@@ -17,7 +17,7 @@ def carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None
     d, b, m, _ = z.shape
     a, z, h0 = _reals(a), z.contiguous(), h0.contiguous()
     with on_device(z):
-        forward_kernel[(d * b,)](a, z, h0, before, end, b, m, *_sizes(a), num_warps=1)
+        forward_kernel[(d * b,)](a, z, h0, before, end, b, m, *_sizes(a), REVERSE=False, num_warps=1)
 
 
 def carry_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -32,6 +32,19 @@ def carry_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -
         return g_h0, None
     ga = parts.sum(1)
     return g_h0, torch.view_as_complex(ga) if a.is_complex() else ga
+
+
+def chain(whole: Tensor, z: Tensor, out: Tensor, reverse: bool) -> None:
+    d, b, m, n = z.shape
+    z = z.contiguous()
+    with on_device(z):
+        if whole.dim() == 3:
+            rows = triton.next_power_of_2(n)
+            own, warps = whole.contiguous(), max(1, rows * rows // 4096)  # 128 numbers of a matrix to a thread
+            dense_kernel[(d * b,)](own, z, out, b, m, n, REVERSE=reverse, BN=rows, num_warps=warps)
+        else:
+            own = _reals(whole)
+            forward_kernel[(d * b,)](own, z, None, out, None, b, m, *_sizes(own), REVERSE=reverse, num_warps=1)
 
 
 def _reals(a: Tensor) -> Tensor:
@@ -55,27 +68,57 @@ def _load(P, at, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit
 def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR:
-        tl.store(P + 2 * at, re, mask=live)
-        tl.store(P + 2 * at + 1, im, mask=live)
+        tl.store(P + 2 * at, re.to(P.dtype.element_ty), mask=live)
+        tl.store(P + 2 * at + 1, im.to(P.dtype.element_ty), mask=live)
     else:
-        tl.store(P + at, re, mask=live)
+        tl.store(P + at, re.to(P.dtype.element_ty), mask=live)
 
 
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    A, Z, H0, BEFORE, END, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr
+    A, Z, H0, BEFORE, END, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr, REVERSE: tl.constexpr
 ):
-    """Z and BEFORE (d b, m, s); H0 and END (d b, s)."""
+    """Z and BEFORE (d b, m, s); H0 and END (d b, s), or None: from zero, and the last state is not asked for."""
     row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
     live = j < n
     ar, ai = _load(A, row // b * n + j, live, PAIR)
-    hr, hi = _load(H0, row * n + j, live, PAIR)
+    if H0 is None:
+        hr, hi = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    else:
+        hr, hi = _load(H0, row * n + j, live, PAIR)
+    at, step = row * m * n + j, n
+    if REVERSE:
+        at, step = at + (m - 1) * n, -n
+    zr, zi = _load(Z, at, live, PAIR)
     for k in range(m):
-        at = (row * m + k) * n + j
-        zr, zi = _load(Z, at, live, PAIR)
+        more = live & (k + 1 < m)
+        next_r, next_i = _load(Z, at + step, more, PAIR)  # while this step waits for its own
         _store(BEFORE, at, hr, hi, live, PAIR)
         hr, hi = ar * hr - ai * hi + zr, ar * hi + ai * hr + zi
-    _store(END, row * n + j, hr, hi, live, PAIR)
+        zr, zi, at = next_r, next_i, at + step
+    if END is not None:
+        _store(END, row * n + j, hr, hi, live, PAIR)
+
+
+@triton.jit
+def dense_kernel(  # type: ignore[no-untyped-def]
+    P, Z, OUT, b, m, n, REVERSE: tl.constexpr, BN: tl.constexpr
+):
+    """Z and OUT (d b, m, n): h_{k+1} = h_k P + z_k from zero, with P (n, n) of each channel in registers."""
+    row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
+    live = j < n
+    own = P + row // b * n * n + j[:, None] * n + j[None, :]
+    p = tl.load(own, mask=live[:, None] & live[None, :], other=0.0)
+    h = tl.zeros((BN,), tl.float32)
+    at, step = row * m * n + j, n
+    if REVERSE:
+        at, step = at + (m - 1) * n, -n
+    z = tl.load(Z + at, mask=live, other=0.0)
+    for k in range(m):
+        ahead = tl.load(Z + at + step, mask=live & (k + 1 < m), other=0.0)
+        tl.store(OUT + at, h.to(OUT.dtype.element_ty), mask=live)
+        h = tl.sum(h[:, None] * p, 0) + z
+        z, at = ahead, at + step
 
 
 @triton.jit

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked.carry import as_reals, carry, carry_backward, dense_along, form_states
-from resolvent.ops.linear_scan import linear_scan
+from resolvent.ops.blocked.chain import diagonal_along
 from resolvent.runtime.memory import keep_freed_memory
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
@@ -41,7 +41,7 @@ class DiagonalCarry:
 
     def along(self, z: Tensor, h0: Tensor) -> Tensor:
         """h_k = A^T h_{k-1} + z_k for z (d, b, m, s) and h0 (d, b, s): the states after each block, (d, b, m, s)."""
-        return _along(self.whole, z, h0)
+        return diagonal_along(self.whole, z, h0)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
         """A^steps h for h (d, b, s), 1 <= steps <= T: one number for all or one per sequence (b,)."""
@@ -80,22 +80,6 @@ class Blocks:
     M_in: Tensor  # (d, T, s), row i: A^{T-1-i} B
     M_out: Tensor  # (d, T, s), row j: C A^{j+1}
     carry: DiagonalCarry | DenseCarry
-
-
-def along(whole: Tensor, z: Tensor, reverse: bool = False) -> Tensor:
-    """h_k = A^T h_{k-1} + z_k from rest, A^T diagonal (d, n) or transposed (d, s, s); or from the last k to the first.
-
-    z and h (d, b, m, s).
-    """
-    h0 = z.new_zeros(z.shape[:2] + z.shape[3:])
-    if whole.dim() == 2:
-        return _along(whole, z, h0, reverse)
-    return dense_along(whole, z.flip(2), h0).flip(2) if reverse else dense_along(whole, z, h0)
-
-
-def _along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
-    """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
-    return as_reals(linear_scan(whole[:, None, None], form_states(z, whole), form_states(h0, whole), reverse))
 
 
 def block_length(length: int) -> int:

@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.ops.blocked.carry import form_states
-from resolvent.ops.blocked.operation import along
+from resolvent.ops.blocked.chain import along, chain
 from resolvent.ops.filter.convolution import HALF
 from resolvent.ops.filter.operation import Filter
-from resolvent.ops.filter.toeplitz import Toeplitz, plain_product, toeplitz
+from resolvent.ops.filter.toeplitz import Link, Toeplitz, plain_product, toeplitz
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,14 @@ class Chained(Filter):
 
     def forward(self, x: Tensor) -> Tensor:
         u = self._rows(x)  # (d, b m, T)
-        y = self.within.forward(u)
-        if self.links:
-            _, M_out = self.tables()
-            y.baddbmm_(_flat(self._before(u, self._split(x)), y.dtype), M_out.mT)
+        y = self.within.forward(u, link=self._outwards(u, x))
         return self._cut(y, x)
 
     def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
         g = self._rows(gy)
         whole = onto is not None and g.numel() == gy.numel()
-        gu = self.within.adjoint(g, onto.view(g.shape) if onto is not None and whole else None)
-        if self.links:
-            M_in, _ = self.tables()
-            gu.baddbmm_(_flat(self._after(g, self._split(gy)), gu.dtype), M_in.mT)
+        place = onto.view(g.shape) if onto is not None and whole else None
+        gu = self.within.adjoint(g, place, link=self._inwards(g, gy))
         gx = self._cut(gu, gy)
         return gx if onto is None or whole else onto.add_(gx)
 
@@ -99,19 +94,27 @@ class Chained(Filter):
         b, m = self._split(like)
         return y.view(like.shape[0], b, m * y.shape[-1])[..., : like.shape[-1]].contiguous()
 
-    def _before(self, u: Tensor, split: tuple[int, int]) -> Tensor:
-        """The states before each block (d, b, m, s)."""
+    def _outwards(self, u: Tensor, x: Tensor) -> Link | None:
+        """The states before each block, and what they give to its outputs."""
+        return (self._before(u, self._split(x), u.dtype).flatten(1, 2), self.tables()[1]) if self.links else None
+
+    def _inwards(self, g: Tensor, gy: Tensor) -> Link | None:
+        """The gradients of the states after each block, and what its inputs gave to them."""
+        return (self._after(g, self._split(gy), g.dtype).flatten(1, 2), self.tables()[0]) if self.links else None
+
+    def _before(self, u: Tensor, split: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
+        """The states before each block (d, b, m, s), in the dtype that they are carried in, or another."""
         M_in, _ = self.tables()
         z = _multiply(u, M_in).unflatten(1, split)
-        return along(self.links[2], F.pad(z[:, :, :-1], (0, 0, 1, 0)))
+        return chain(self.links[2], z, dtype or z.dtype)
 
-    def _after(self, g: Tensor, split: tuple[int, int]) -> Tensor:
+    def _after(self, g: Tensor, split: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
         """The gradients of the states after each block (d, b, m, s)."""
         _, M_out = self.tables()
         z = _multiply(g, M_out).unflatten(1, split)
         whole = self.links[2]
         back = whole.mT if whole.dim() == 3 else whole.conj()
-        return along(back, F.pad(z[:, :, 1:], (0, 0, 0, 1)), reverse=True)
+        return chain(back, z, dtype or z.dtype, reverse=True)
 
 
 def make_chained(kernel: Tensor, links: tuple[Tensor, ...], dtype: torch.dtype) -> Chained:

@@ -26,10 +26,12 @@ from torch import Tensor
 
 from resolvent.ops.filter.convolution import fft_correlation
 from resolvent.ops.filter.operation import Filter
+from resolvent.runtime.dispatch import choose, half_or, nothing
 from resolvent.runtime.fallback import ABSENT, left_to_torch, triton_module
 
 KERNELS = "ops.filter.toeplitz_triton"
 SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
+Link = tuple[Tensor, Tensor]  # h (d, b, s) and a table (d, l, s): h table' is added to what a product gives
 SUMMED = 512  # steps beyond which a GPU finds the gradient of a float32 kernel sooner by the FFT
 
 
@@ -58,11 +60,11 @@ class Toeplitz(Filter):
     def detached(self) -> Toeplitz:
         return Toeplitz(self.kernel.detach(), self.tables)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return forward_product(x, self.ahead)
+    def forward(self, x: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
+        return forward_product(x, self.ahead, onto, link)
 
-    def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
-        return adjoint_product(gy, self.back, onto)
+    def adjoint(self, gy: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
+        return adjoint_product(gy, self.back, onto, link)
 
     def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
         return (kernel_gradient(x, gy, self.back.shape[-2]).to(self.kernel.dtype),)
@@ -135,35 +137,56 @@ def slices(l: int, T: int) -> list[tuple[int, int]]:
     return [(0, first), *((a, a + T) for a in range(first, l, T))]
 
 
-def forward_product(x: Tensor, ahead: Tensor) -> Tensor:
-    """y = x M; no graph is recorded."""
+def forward_product(x: Tensor, ahead: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
+    """y = x M, or added to `onto` in place; no graph is recorded."""
     T, l = ahead.shape[-2], x.shape[-1]
     quick = _quick(x, T)
     if quick is not None:
-        found: Tensor = quick.product(x, ahead, back=False)
-        return found
-    y, ahead = torch.empty_like(x), _read_table(ahead, l, last=True)
+        return _multiply(quick, x, ahead, link, back=False, onto=onto)
+    y, ahead = torch.empty_like(x) if onto is None else onto, _read_table(ahead, l, last=True)
     for a, e in slices(l, T):
         r = l - T - a
-        torch.bmm(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, out=y[:, :, a:e])
-    return y
+        _write(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, y[:, :, a:e], onto is not None)
+    return _add(y, link)
 
 
-def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None) -> Tensor:
+def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
     """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
     T, l = back.shape[-2], gy.shape[-1]
     quick = _quick(gy, T)
     if quick is not None:
-        found: Tensor = quick.product(gy, back, back=True, onto=onto)
-        return found
+        return _multiply(quick, gy, back, link, back=True, onto=onto)
     gx, back = torch.empty_like(gy) if onto is None else onto, _read_table(back, l, last=False)
     for a, e in slices(l, T):
-        M, part = back[:, : e - a, : l - a].mT, gx[:, :, a:e]
-        if onto is None:
-            torch.bmm(gy[:, :, a:], M, out=part)
-        else:
-            torch.baddbmm(part, gy[:, :, a:], M, out=part)
-    return gx
+        _write(gy[:, :, a:], back[:, : e - a, : l - a].mT, gx[:, :, a:e], onto is not None)
+    return _add(gx, link)
+
+
+def _write(x: Tensor, M: Tensor, part: Tensor, adds: bool) -> None:
+    """x M in the place of `part`, or added to it."""
+    if adds:
+        torch.baddbmm(part, x, M, out=part)
+    else:
+        torch.bmm(x, M, out=part)
+
+
+def _multiply(quick: Any, x: Tensor, table: Tensor, link: Link | None, **how: Any) -> Tensor:
+    """By the GPU's kernels, which take a link into their sums in half precision."""
+    if link is None or choose("linked Toeplitz products", _LINKED, x.device, x.dtype) is nothing:
+        return _add(quick.product(x, table, **how), link)
+    found: Tensor = quick.product(x, table, link=link, **how)
+    return found
+
+
+def _probe_linked(agrees: Callable[..., bool], device: torch.device, dtype: torch.dtype) -> bool:
+    return agrees(device, dtype)
+
+
+_LINKED = half_or(nothing, lambda: triton_module(KERNELS).linked_agrees, _probe_linked)
+
+
+def _add(y: Tensor, link: Link | None) -> Tensor:
+    return y if link is None else y.baddbmm_(link[0], link[1].mT)
 
 
 def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:

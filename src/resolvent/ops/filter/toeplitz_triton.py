@@ -69,9 +69,32 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
     return all(float((a.double() - b).norm() / b.norm()) <= (1e-4 if fine else 2e-2) for a, b in found)
 
 
-def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) -> Tensor:
+@torch.no_grad()
+def linked_agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether products with a link are those of whole matrices."""
+    l, s = 2 * SIZE, SIZE // 2
+    x, h, leave, kernel = (
+        (torch.arange(n * m * k, device=device, dtype=torch.float64) ** 2 * 0.618).sin().view(n, m, k)
+        for n, m, k in ((2, ROWS, l), (2, ROWS, s), (2, l, s), (1, 2, l))
+    )
+    M = F.pad(kernel[0], (l - 1, 0)).unfold(-1, l, 1).flip(1)
+    low, link = x.to(dtype), (h.to(dtype), leave.to(dtype))
+    ahead, back = tables(kernel[0], dtype, SIZE)
+    found = [(product(low, ahead, back=False, link=link), x @ M + h @ leave.mT)]
+    for start in (x, 3 * x):
+        got = product(low, back, back=True, onto=start.to(dtype), link=link)
+        found.append((got, x @ M.mT + start + h @ leave.mT))
+    return all(float((a.double() - b).norm() / b.norm()) <= 2e-2 for a, b in found)
+
+
+def product(
+    x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None, link: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """x M, or with `back` x M', from a table (d, T, L) or (2, d, T, L) of l rounded up to whole slices; added to `onto`
-    in place where it is given."""
+    in place where it is given.
+
+    `link`, in bf16 alone: h (d, b, s) and a table (d, l, s), whose product h table' is added.
+    """
     d, b, l = x.shape
     fine = table.dim() == 4
     depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
@@ -80,10 +103,17 @@ def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None) ->
     out = torch.empty_like(x) if onto is None else onto
     rows = TensorDescriptor.from_tensor(_align(x).flatten(0, 1), [ROWS, depth])
     columns = TensorDescriptor.from_tensor(table.view(-1, table.shape[-1]), [SIZE, depth])
+    states, leave = rows, columns
+    if link is not None:
+        states, leave = (
+            TensorDescriptor.from_tensor(_align(t.contiguous()).flatten(0, 1), [size, depth])
+            for t, size in zip(link, (ROWS, SIZE), strict=True)
+        )
     with on_device(x):
         product_kernel[(d * triton.cdiv(b, ROWS) * triton.cdiv(l, SIZE),)](
-            rows, columns, out, b, l, d, BACK=back, ONTO=onto is not None, EVEN=b % ROWS == 0, WHOLE=l % SIZE == 0,
-            FINE=fine, BB=ROWS, BT=SIZE, BK=depth, num_warps=warps, num_stages=stages,
+            rows, columns, states, leave, out, b, l, d, states.shape[1], BACK=back, ONTO=onto is not None,
+            EVEN=b % ROWS == 0, WHOLE=l % SIZE == 0, FINE=fine, LINKED=link is not None, BB=ROWS, BT=SIZE, BK=depth,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
     return out
 

@@ -15,14 +15,16 @@ def _coarse(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def product_kernel(  # type: ignore[no-untyped-def]
-    X, TABLE, OUT, b, l, d, BACK: tl.constexpr, ONTO: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
-    FINE: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
+    X, TABLE, H, M, OUT, b, l, d, s, BACK: tl.constexpr, ONTO: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
+    FINE: tl.constexpr, LINKED: tl.constexpr, BB: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, L) are tensor descriptors, L = l rounded up to
     whole slices; beyond its end X is read as zeros. EVEN: b is a multiple of BB; WHOLE: L = l.
 
     With FINE, float32: TABLE (2 d T, l) holds its values coarse, then what they lack. A number is the sum of two that
     a matrix unit takes exactly, and three of the four products make up float32; the last is below its rounding.
+
+    With LINKED, descriptors H (d b, s) and M (d l, s) as well: h M' is added.
     """
     slices, tiles = tl.cdiv(l, BT), tl.cdiv(b, BB)
     L = slices * BT
@@ -37,6 +39,9 @@ def product_kernel(  # type: ignore[no-untyped-def]
         a = (slices - 1 - i) * BT
         first, shift, count = 0, L - BT - a, a + BT
     acc = tl.zeros((BB, BT), dtype=tl.float32)
+    if LINKED:
+        for k in tl.range(0, s, BK):
+            acc = tl.dot(H.load([row, k]), M.load([c * l + a, k]).T, acc)
     for k in tl.range(first, first + count, BK):
         x = X.load([row, k])
         t = TABLE.load([c * BT, k + shift])

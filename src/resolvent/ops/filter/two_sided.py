@@ -28,6 +28,18 @@ class TwoSided:
     def detached(self) -> TwoSided:
         return TwoSided(self.past.detached(), self.future.detached())
 
+    def forward(self, x: Tensor) -> Tensor:
+        """y, without a graph as the two below."""
+        return self.future.adjoint(x, onto=self.past.forward(x))
+
+    def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
+        """∂x of ∂y, or added to `onto` in place."""
+        return self.past.adjoint(gy, onto=self.future.forward(gy, onto=onto))
+
+    def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both kernels."""
+        return self.past.taps(x, gy)[0], self.future.taps(gy, x)[0]
+
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = _TwoSided.apply(x, self.past.kernel, self.future.kernel, self.detached())
         return y
@@ -44,7 +56,7 @@ class _TwoSided(torch.autograd.Function):
         ctx.tables, ctx.learn, ctx.like = tables, any(ctx.needs_input_grad[1:3]), (x.shape, x.dtype)
         ctx.save_for_backward(past, future, x if ctx.learn else None)
         at = x.contiguous()  # kept is x itself, through which gradients of gradients go on
-        return tables.future.adjoint(at, onto=tables.past.forward(at))
+        return tables.forward(at)
 
     @staticmethod
     @outside_autocast
@@ -56,8 +68,4 @@ class _TwoSided(torch.autograd.Function):
             found = gradients_by_graph(lambda *t: (plain_two_sided(*t),), (at, past, future), (gy,), needs)
             return *found, None
         gy, tables = gy.contiguous(), ctx.tables
-        gx = tables.past.adjoint(gy, onto=tables.future.forward(gy))
-        if x is None:
-            return gx, None, None, None
-        x = x.contiguous()
-        return gx, *tables.past.taps(x, gy), *tables.future.taps(gy, x), None
+        return tables.adjoint(gy), *((None, None) if x is None else tables.taps(x.contiguous(), gy)), None
