@@ -14,6 +14,8 @@ from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.models.presets import robustness
+
+pytest.importorskip("triton", reason="needs triton, which comes with a CUDA build of torch")
 from resolvent.ops.pointwise import post_norm_triton
 
 pytestmark = pytest.mark.skipif(
