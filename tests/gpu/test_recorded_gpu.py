@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import resolvent as rv
-from resolvent.layers.recorded import known, operation, without_recording
+from resolvent.layers.recorded import known, without_recording
 from resolvent.layers.recorded.known import PATIENCE
 from resolvent.ops.step import recorded as step
+from resolvent.runtime.graph.watched import is_watched
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
@@ -50,7 +51,7 @@ def _explain(layer: nn.Module, x: Tensor) -> str:
     own = known._known.get(layer)
     kinds = [] if own is None else [vars(kind) for kind in own.kinds.values()]
     finite = [bool(t.isfinite().all()) for t in (x, *layer.parameters())]
-    return f"watched: {operation._is_watched(x, None)}; finite: {finite}; off: {own and own.is_off}; kinds: {kinds}"
+    return f"watched: {is_watched(x, None)}; finite: {finite}; off: {own and own.is_off}; kinds: {kinds}"
 
 
 def _far(found: Tensor, want: Tensor) -> float:

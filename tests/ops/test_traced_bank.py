@@ -57,10 +57,11 @@ def test_compiled_values_and_gradients_are_the_eager_ones(name: str) -> None:
 @pytest.mark.parametrize("half", [False, True])
 def test_autocast_reaches_the_node(half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "MATRIX_DEVICES", {"cpu"})
-    fast, seen = nodes_of(layers.S4D(3, 4))
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        fast(torch.randn(2, 70, 3), torch.tensor([70, 9]))
-    assert [n.args[-1] for n in seen] == [half]
+    for width in (transforms.WIDE, transforms.WIDE - 1):  # a layer of a few channels keeps float32
+        fast, seen = nodes_of(layers.S4D(width, 4))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            fast(torch.randn(2, 70, width), torch.tensor([70, 9]))
+        assert [n.args[-1] for n in seen] == [half and width == transforms.WIDE]
 
 
 @pytest.mark.parametrize("modes", [s4d.MODES, dss.MODES, ema.MODES], ids=lambda m: m.kind.value)

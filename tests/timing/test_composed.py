@@ -38,7 +38,7 @@ def test_one_run_tells_everything(parts: Any, tmp_path: Path, monkeypatch: pytes
     assert (record["commit"], record["complete"]) == ("abc", True)
     assert {"device", "date", "command", "torch"} <= set(record)
     rows = {row["name"]: row for row in record["shapes"][0]["rows"]}
-    assert list(rows) == ["naive S4D", "SDPA", "S4D", "EMA"]
+    assert list(rows) == ["naive S4D", "SDPA", "no layer", "S4D", "EMA"]
     for row in rows.values():
         assert row["eager"]["step_ms"] > 0
         assert max(row["errors"].values()) < 1e-4

@@ -272,7 +272,7 @@ def test_floors_are_those_of_the_docs(parts: Any) -> None:
     real, pair = (parts.scans.linear((8, 16384, 1536), t, CPU) for t in (torch.float32, torch.complex64))
     assert [floor(t) for t in (*real.timings, *pair.timings)] == pytest.approx([0.57, 0.94, 1.13, 1.89], abs=0.01)
     scan = parts.scans.selective((256, 256, 1024), 16, torch.bfloat16, CPU)
-    assert [floor(t) for t in scan.timings] == pytest.approx([0.32, 0.32, 0.60], abs=0.01)
+    assert [floor(t) for t in scan.timings] == pytest.approx([0.32, 0.32, 0.35], abs=0.01)
     steps = {kind: h200.floor(parts.step.costs(kind, parts.step.Size())) for kind in ("s4d", "s5", "mamba", "mega")}
     assert steps == pytest.approx({"s4d": 12.6, "s5": 8.3, "mamba": 86.6, "mega": 161}, rel=0.02)
 
