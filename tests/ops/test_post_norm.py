@@ -13,7 +13,7 @@ from helpers import assert_close
 from resolvent.lowering.gpu import fused, fused_attack, fused_torch
 from resolvent.lowering.gpu.fused_torch import Weights
 from resolvent.ops.filter import toeplitz
-from resolvent.ops.pointwise import post_norm_kernels, post_norm_triton, skip_norm, skip_norm_triton
+from resolvent.ops.pointwise import post_norm_check, post_norm_kernels, post_norm_triton, skip_norm, skip_norm_triton
 from resolvent.ops.pointwise.post_norm_triton import Block
 
 EPS = 1e-5
@@ -149,3 +149,15 @@ def test_blocks_of_an_attack(kinds: tuple[str, str, str | None], monkeypatch: py
     for a, b in zip(runs, truth, strict=True):
         most = 4e-3 if act == "gelu" else 1e-5
         assert float((a - b).detach().norm() / b.detach().norm()) < most
+
+
+@pytest.mark.parametrize("kind", ["plain", "bare", "scaled", "entry"])
+def test_what_is_wrong_is_told_from_what_is_right(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check before a first use; the interpreter has no bfloat16 products, so in float32."""
+    monkeypatch.setattr(Tensor, "bfloat16", Tensor.float)
+    monkeypatch.setattr(torch, "bfloat16", torch.float32)
+    c, here = 3 if kind == "entry" else 64, torch.device("cpu")
+    assert post_norm_check.is_right(kind, 64, c, here)
+    own = post_norm_triton.backward
+    monkeypatch.setattr(post_norm_triton, "backward", lambda *args: (own(*args)[0], 1.03 * own(*args)[1]))
+    assert not post_norm_check.is_right(kind, 64, c, here)

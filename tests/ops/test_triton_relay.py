@@ -14,10 +14,10 @@ from resolvent.ops.linear_scan import triton as linear_triton
 from resolvent.ops.linear_scan.kernels import compose_backward
 from resolvent.ops.linear_scan.packed import forgetting
 from resolvent.ops.linear_scan.reference import reference_scan
-from resolvent.ops.linear_scan.relay import trust
 from resolvent.ops.linear_scan.relay.launch import Relay, cut_relay
 from resolvent.ops.linear_scan.relay.reports import AT_ONCE, group_size
 from resolvent.ops.linear_scan.triton import triton_backward, triton_scan
+from resolvent.runtime import trust
 
 KINDS = [(torch.complex128, torch.complex64), (torch.float64, torch.float32), (torch.float64, torch.bfloat16)]
 

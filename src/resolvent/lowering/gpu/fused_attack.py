@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.lowering.gpu.fused_torch import Kept, Weights
-from resolvent.ops.pointwise import post_norm_triton
+from resolvent.ops.pointwise import post_norm_check, post_norm_triton
 from resolvent.ops.pointwise.post_norm_triton import Block
 
 KINDS = {("none", "none", ""): "plain", ("gelu", "gelu", ""): "gelu", ("none", "none", "sigmoid"): "scaled"}
@@ -18,7 +18,7 @@ KINDS = {("none", "none", ""): "plain", ("gelu", "gelu", ""): "gelu", ("none", "
 def serves(y: Tensor, w: Weights) -> bool:
     """Whether the kernels take y (c, b, l)."""
     (c, b, l), d, kind = y.shape, w.low.shape[0], _kind(w)
-    return kind is not None and post_norm_triton.serves(y, d, c, w.dtype, kind) and post_norm_triton.aligns(b, l)
+    return kind is not None and post_norm_triton.aligns(b, l) and post_norm_check.serves(y, d, c, w.dtype, kind)
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:

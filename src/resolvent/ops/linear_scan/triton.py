@@ -23,11 +23,11 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.checks import HALF
 from resolvent.ops.linear_scan.relay.launch import WIDTH, Relay, cut_relay, run_relay
-from resolvent.ops.linear_scan.relay.trust import refuse, trust
 from resolvent.ops.linear_scan.rows import multiplier_rows, sum_to
 from resolvent.ops.linear_scan.torch import chunked_scan
 from resolvent.ops.linear_scan.triton_kernels import scan_kernel
 from resolvent.runtime.launch import attempt, on_device
+from resolvent.runtime.trust import refuse, trust
 
 T = TypeVar("T")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)

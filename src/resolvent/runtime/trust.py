@@ -1,4 +1,4 @@
-"""Whether a relay is right on this device: tried once for each kind of scan, before the first that goes so."""
+"""Whether kernels are right on this device: tried once for each kind of work, before the first that they do."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def trust(kind: Hashable, probe: Callable[[], bool]) -> bool:
             refuse(kind, str(error))
         else:
             if not _known[kind]:
-                refuse(kind, "its states differ from those of torch")
+                refuse(kind, "their numbers differ from those of torch")
     return _known[kind]
 
 
 def refuse(kind: Hashable, why: str) -> None:
     _known[kind] = False
-    log.warning("%s: a scan in one launch fails here, several launches take over: %s", kind, why.splitlines()[:1])
+    log.warning("%s: kernels are left out here, and others take over: %s", kind, why.splitlines()[:1])
