@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, layer_norm
 
 from resolvent.ops.pointwise import post_norm_triton as kernels
 from resolvent.ops.pointwise.post_norm_triton import COLUMNS, Block
@@ -33,8 +33,7 @@ def compute(y: Tensor, r: Tensor | None, w: Block) -> Tensor:
         z = bend(torch.tensordot(w.W.to(y), bend(z), 1) + _column(w.bias, y))
     if r is not None:
         z = z + (r if w.scale is None else _column(w.scale, y) * r)
-    var, mean = torch.var_mean(z, 0, correction=0, keepdim=True)
-    return _column(w.gamma, y) * (z - mean) * torch.rsqrt(var + w.eps) + _column(w.beta, y)
+    return layer_norm(z.movedim(0, -1), w.gamma.shape, w.gamma.to(y), w.beta.to(y), w.eps).movedim(-1, 0)
 
 
 def _column(v: Tensor, like: Tensor) -> Tensor:
