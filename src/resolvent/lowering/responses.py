@@ -18,7 +18,7 @@ from resolvent.lowering.program import Filter
 from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, links
 from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.modes.operation import Source
-from resolvent.ssm import dplr_response, response
+from resolvent.ssm import bank_response, dplr_response, response
 from resolvent.ssm.impulse import impulse
 
 SETTING = (str, int, float, bool, type(None))
@@ -33,7 +33,9 @@ def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> 
     if sources and all(source is not None and response.serves(source) for source in sources):
         return [response.make_response(source, length) for source in sources if source is not None]
     if _at_once(layers):
-        return list(impulse(_join_banks(layers, length), length).unflatten(0, (len(layers), -1)).unbind(0))
+        joined = _join_banks(layers, length)
+        make: Any = bank_response.make_response if half and bank_response.serves(joined) else impulse
+        return list(make(joined, length).unflatten(0, (len(layers), -1)).unbind(0))
     # Nobody traces what has a lowered form: its numbers are complex ones.
     return [impulse(layer.module._bank(length, torch.complex), length) for layer in layers]
 
