@@ -49,7 +49,7 @@ class _Response(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         (z, w), g = ctx.saved_tensors, gradients[0]
         if by_graph_only(g):
-            run = lambda *own: (_sum_modes(*own, g.shape[1]),)  # noqa: E731
+            run = lambda z, w: (_sum_modes(z, w, g.shape[1]),)  # noqa: E731
             return *gradients_by_graph(run, (z, w), (g,), ctx.needs_input_grad[:2]), None
         return *_load().response_gradients(z, w, g.contiguous()), None
 
