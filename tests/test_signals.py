@@ -23,8 +23,13 @@ def start(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "resolvent", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=_listen,
     )  # fmt: skip
+
+
+def _listen() -> None:
+    """A suite that was started in the background ignores Ctrl-C, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(done: Callable[[], bool], seconds: float = 120.0) -> None:
