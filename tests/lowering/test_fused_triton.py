@@ -135,7 +135,7 @@ def test_toeplitz_products(b: int, l: int, fine: bool, monkeypatch: pytest.Monke
     want = toeplitz._tables(k, torch.float32, 16)
     read = toeplitz._read_table
     assert_close((read(ahead, l, last=True), read(back, l, last=False)), want)
-    y, gx = toeplitz.forward_product(x, want[0]), toeplitz.adjoint_product(g, want[1])
+    y, gx = toeplitz.product(x, want[0], False), toeplitz.product(g, want[1], True)
     assert_close(toeplitz_triton.product(x, ahead, back=False), y)
     assert_close(toeplitz_triton.product(g, back, back=True), gx)
     assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone()), gx + x)
@@ -143,10 +143,10 @@ def test_toeplitz_products(b: int, l: int, fine: bool, monkeypatch: pytest.Monke
         h, M = torch.randn(2, b, s), torch.randn(2, l, s)
         assert_close(toeplitz_triton.product(x, ahead, back=False, link=(h, M)), y + h @ M.mT)
         assert_close(toeplitz_triton.product(g, back, back=True, onto=x.clone(), link=(h, M)), gx + x + h @ M.mT)
-        assert_close(toeplitz.forward_product(x, ahead, link=(h, M)), y + h @ M.mT)
-        assert_close(toeplitz.adjoint_product(g, back, x.clone(), link=(h, M)), gx + x + h @ M.mT)
-    assert_close(toeplitz.forward_product(x, ahead), y)  # torch's products take both kinds of table too
-    assert_close(toeplitz.adjoint_product(g, back, onto=x.clone()), gx + x)
+        assert_close(toeplitz.product(x, ahead, False, link=(h, M)), y + h @ M.mT)
+        assert_close(toeplitz.product(g, back, True, x.clone(), link=(h, M)), gx + x + h @ M.mT)
+    assert_close(toeplitz.product(x, ahead, False), y)  # torch's products take both kinds of table too
+    assert_close(toeplitz.product(g, back, True, onto=x.clone()), gx + x)
     assert_close(toeplitz_triton.kernel_gradient(x, g), toeplitz.kernel_gradient(x, g, 16), gradient=True)
 
 

@@ -87,6 +87,13 @@ class Quick:
             self.known[key] = made.run, made.function, made.packed_metadata, [meta[name] for name in names]
 
 
+def quick_jit(kernel: Callable[..., None] | None = None, **options: Any) -> Any:
+    """`triton.jit`, with or without options, for a kernel that is launched through `Quick`."""
+    import triton
+
+    return partial(quick_jit, **options) if kernel is None else Quick(triton.jit(kernel, **options))
+
+
 MOST = 4096
 _direct = [True]  # empty where Triton cannot be passed by
 

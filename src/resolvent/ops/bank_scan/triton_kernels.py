@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
 @triton.jit
@@ -20,8 +20,7 @@ def _place(LENGTHS, i, k, j, l, m, T):  # type: ignore[no-untyped-def]
     return k * T + j - (m * T - length), length
 
 
-@Quick
-@triton.jit
+@quick_jit
 def lay_in_kernel(  # type: ignore[no-untyped-def]
     X, OUT, LENGTHS, sb, sl, sd, b, l, d, m, width, T: tl.constexpr, BC: tl.constexpr
 ):
@@ -35,8 +34,7 @@ def lay_in_kernel(  # type: ignore[no-untyped-def]
     tl.store(OUT + row[:, None] * width + j[None, :], tl.trans(x).to(OUT.dtype.element_ty), mask=(c < d)[:, None])
 
 
-@Quick
-@triton.jit
+@quick_jit
 def lay_out_kernel(  # type: ignore[no-untyped-def]
     Y, OUT, LENGTHS, b, l, d, m, T: tl.constexpr, BC: tl.constexpr
 ):
@@ -92,8 +90,7 @@ def _advance(ROWS, row, k, j, m, width, ar, ai, hr, hi, zr, zi, live, PAIR: tl.c
     return tl.where(there, ar * hr - ai * hi + zr, hr), tl.where(there, ar * hi + ai * hr + zi, hi)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def carry_kernel(  # type: ignore[no-untyped-def]
     A, Z, H0, ROWS, END, b, d, m, n, width, PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr
 ):
@@ -131,8 +128,7 @@ def _read_back(G, ROWS, row, k, j, m, n, width, live, LEARN: tl.constexpr, PAIR:
     return gr, gi, hr, hi
 
 
-@Quick
-@triton.jit
+@quick_jit
 def carry_back_kernel(  # type: ignore[no-untyped-def]
     A, G, G_END, ROWS, G_ROWS, G_H0, PARTS, b, d, m, n, width,
     PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr,
@@ -165,8 +161,7 @@ def carry_back_kernel(  # type: ignore[no-untyped-def]
         _store(PARTS, row * n + j, sr, si, live, PAIR)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def dense_carry_kernel(  # type: ignore[no-untyped-def]
     P, Z, H0, ROWS, END, b, d, m, s, width,
     BACK: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, BS: tl.constexpr,

@@ -46,14 +46,9 @@ def serves(source: Any, x: Tensor, h0: Tensor | None) -> bool:
 
 
 def dplr_scan(
-    source: DenseSource,
-    x: Tensor,
-    h0: Tensor | None,
-    lengths: Tensor | None,
-    delay: bool,
-    dtype: torch.dtype,
+    source: DenseSource, x: Tensor, h0: Tensor | None, lengths: Tensor | None, delay: bool, dtype: torch.dtype,
     keep: Callable[[str, Callable[[], Any]], Any],
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `bank_scan`, of S4's systems: y (b, l, d) and the state (b, d, s) at each sequence's end."""
     T, kernels = steps_of(x, h0), load()
     making = Making(

@@ -30,7 +30,7 @@ from resolvent.ops.dplr_bank.system_kernels import (
     store_slopes,
 )
 from resolvent.ops.modes.triton_kernels import times
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
 @triton.jit
@@ -71,8 +71,7 @@ def _store_response(K, D, c, j, t, cr, ci, xr, xi):  # type: ignore[no-untyped-d
         tl.store(K + t + tl.arange(0, 1)[:, None], k.to(tl.float32))
 
 
-@Quick
-@triton.jit
+@quick_jit
 def rows_kernel(  # type: ignore[no-untyped-def]
     LOG_DECAY, FREQUENCY, P, B, LOG_DT, C, D, ROWS, K, M_IN, M_OUT, WHOLE, shared, n, T, cols,
     into_channel, into_row, out_channel, out_row, MARGIN,
@@ -126,8 +125,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
         xr, xi = yr, yi
 
 
-@Quick
-@triton.jit
+@quick_jit
 def tables_kernel(  # type: ignore[no-untyped-def]
     ROWS, WHOLE, K, TOEPLITZ, TURNED, POWER, n, T, cols, row,
     RANK: tl.constexpr, DELAY: tl.constexpr, BA: tl.constexpr, BS: tl.constexpr, BT: tl.constexpr, STEP: tl.constexpr,
@@ -173,8 +171,7 @@ def _lay_diagonals(  # type: ignore[no-untyped-def]
             tl.store(BACK + at, tl.load(K + k, mask=there & (k >= 0), other=0.0).to(BACK.dtype.element_ty), mask=there)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def spread_kernel(  # type: ignore[no-untyped-def]
     ROWS, G_TOEPLITZ, G_IN, G_OUT, G_POWER, G_ROWS, G_K, n, T, cols,
     into_channel, into_row, out_channel, out_row, out_step, power_channel, power_row,
@@ -239,8 +236,7 @@ def _store_sum(SUMS, at, part, rank, re, im, i, n, live):  # type: ignore[no-unt
     tl.store(SUMS + ((at * (3 + 2 * rank) + part) * 2 + 1) * n + i, im, mask=live)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def back_kernel(  # type: ignore[no-untyped-def]
     LOG_DECAY, FREQUENCY, P, B, LOG_DT, C, ROWS, G_ROWS, G_K, SUMS, shared, n, T, cols, MARGIN,
     RANK: tl.constexpr, DELAY: tl.constexpr, BN: tl.constexpr,
@@ -306,8 +302,7 @@ def _load_sum(SUMS, at, part, rank, i, n, live):  # type: ignore[no-untyped-def]
     return tl.load(place, mask=live, other=0.0), tl.load(place + n, mask=live, other=0.0)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def gradient_kernel(  # type: ignore[no-untyped-def]
     LOG_DECAY, FREQUENCY, P, B, LOG_DT, SUMS, G_POWER,
     G_DECAY, G_FREQUENCY, G_P, G_B, G_DT, G_C, shared, n, row, T, cols, power_channel, power_row, MARGIN,

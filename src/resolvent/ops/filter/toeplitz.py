@@ -61,10 +61,10 @@ class Toeplitz(Filter):
         return Toeplitz(self.kernel.detach(), self.tables)
 
     def forward(self, x: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
-        return forward_product(x, self.ahead, onto, link)
+        return product(x, self.ahead, False, onto, link)
 
     def adjoint(self, gy: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
-        return adjoint_product(gy, self.back, onto, link)
+        return product(gy, self.back, True, onto, link)
 
     def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
         return (kernel_gradient(x, gy, self.back.shape[-2]).to(self.kernel.dtype),)
@@ -137,29 +137,18 @@ def slices(l: int, T: int) -> list[tuple[int, int]]:
     return [(0, first), *((a, a + T) for a in range(first, l, T))]
 
 
-def forward_product(x: Tensor, ahead: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
-    """y = x M, or added to `onto` in place; no graph is recorded."""
-    T, l = ahead.shape[-2], x.shape[-1]
+def product(x: Tensor, table: Tensor, back: bool, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
+    """y = x M of the table ahead, `back` ∂x = ∂y M' of the other; or added to `onto` in place. No graph is recorded."""
+    T, l = table.shape[-2], x.shape[-1]
     quick = _quick(x, T)
     if quick is not None:
-        return _multiply(quick, x, ahead, link, back=False, onto=onto)
-    y, ahead = torch.empty_like(x) if onto is None else onto, _read_table(ahead, l, last=True)
+        return _multiply(quick, x, table, link, back=back, onto=onto)
+    y, table = torch.empty_like(x) if onto is None else onto, _read_table(table, l, last=not back)
     for a, e in slices(l, T):
         r = l - T - a
-        _write(x[:, :, :e], ahead[:, : e - a, r : r + e].mT, y[:, :, a:e], onto is not None)
+        seen, M = (x[:, :, a:], table[:, : e - a, : l - a]) if back else (x[:, :, :e], table[:, : e - a, r : r + e])
+        _write(seen, M.mT, y[:, :, a:e], onto is not None)
     return _add(y, link)
-
-
-def adjoint_product(gy: Tensor, back: Tensor, onto: Tensor | None = None, link: Link | None = None) -> Tensor:
-    """∂x = ∂y M', or added to `onto` in place; no graph is recorded."""
-    T, l = back.shape[-2], gy.shape[-1]
-    quick = _quick(gy, T)
-    if quick is not None:
-        return _multiply(quick, gy, back, link, back=True, onto=onto)
-    gx, back = torch.empty_like(gy) if onto is None else onto, _read_table(back, l, last=False)
-    for a, e in slices(l, T):
-        _write(gy[:, :, a:], back[:, : e - a, : l - a].mT, gx[:, :, a:e], onto is not None)
-    return _add(gx, link)
 
 
 def _write(x: Tensor, M: Tensor, part: Tensor, adds: bool) -> None:

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from resolvent.ops.linear_scan.triton_kernels import join_real
-from resolvent.ops.selective_scan.triton_tiles import LOG2E
-from resolvent.runtime.launch import Quick
+from resolvent.ops.selective_scan.triton_tiles import LOG2E, sigmoid
+from resolvent.runtime.launch import quick_jit
 
 NEAR = tl.constexpr(-0.5)  # above it expm1 is a polynomial (relative error 6e-9), below it 2^x - 1
 P2, P3 = tl.constexpr(0.4999999896221284), tl.constexpr(0.16666562755989667)
@@ -23,13 +23,6 @@ LEAST = tl.constexpr(1e-37)  # what a root is taken of: a normal number
 STEEPEST = tl.constexpr(2000.0)  # twice the bound on the slope of the root
 # where documents start: nowhere, at the scan's first step, anywhere
 NONE, FIRST, ANY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-
-
-@triton.jit
-def _sigmoid(x: tl.tensor) -> tl.tensor:
-    """1 / (1 + e^-x): the square of a reciprocal root, one instruction of the special unit where a division is ten."""
-    root = tl.rsqrt(1.0 + tl.exp2(-LOG2E * x))
-    return root * root
 
 
 @triton.jit
@@ -74,7 +67,7 @@ def _flags(at: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> tl.tensor:
 @triton.jit
 def _gates(p: tl.tensor, rate: tl.tensor, opened: tl.tensor, STARTS: tl.constexpr) -> tl.tensor:
     """r, a, the multiplier sqrt(1 - a²) and its reciprocal, all (BT, BN)."""
-    r = _sigmoid(p)
+    r = sigmoid(p)
     a, gap = _decay(rate * r)
     inverse = tl.rsqrt(tl.maximum(gap, LEAST))
     m = gap * inverse
@@ -83,35 +76,12 @@ def _gates(p: tl.tensor, rate: tl.tensor, opened: tl.tensor, STARTS: tl.constexp
     return r, a, m, inverse
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def forward_kernel(
-    p: tl.tensor,
-    q: tl.tensor,
-    x: tl.tensor,
-    rate: tl.tensor,
-    starts: tl.tensor,
-    before: tl.tensor,
-    entering: tl.tensor,
-    out: tl.tensor,
-    ends: tl.tensor,
-    product: tl.tensor,
-    l: tl.tensor,
-    n: tl.tensor,
-    chunk: tl.tensor,
-    chunks: tl.tensor,
-    unit: tl.tensor,
-    DOWN: tl.constexpr,
-    STARTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    ENTERED: tl.constexpr,
-    GIVEN: tl.constexpr,
-    EVEN: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    PER: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
+@quick_jit(do_not_specialize=["unit"])
+def forward_kernel(  # type: ignore[no-untyped-def]
+    p, q, x, rate, starts, before, entering, out, ends, product, l, n, chunk, chunks, unit, DOWN: tl.constexpr,
+    STARTS: tl.constexpr, ENDS: tl.constexpr, ENTERED: tl.constexpr, GIVEN: tl.constexpr, EVEN: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """All states of one chunk into `out`, or (ENDS) its last state and the product of its a into `ends`, `product`.
 
     p, q, x, out (rows, l, d); rate (d,), before (rows, d), entering, ends, product (rows, chunks, d) float32; n is
@@ -159,7 +129,7 @@ def forward_kernel(
         if STARTS == ANY:
             opened = _flags(starts + t, live, EVEN)
         _, a, m, _ = _gates(_load(p + at, valid, EVEN), slope, opened, STARTS)
-        b = m * _sigmoid(_load(q + at, valid, EVEN)) * _load(x + at, valid, EVEN)
+        b = m * sigmoid(_load(q + at, valid, EVEN)) * _load(x + at, valid, EVEN)
         b = tl.where(begin, b + a * h[None, :], b)
         products, y = tl.associative_scan((a, b), 0, join_real)
         h = _at_end(y, end)
@@ -174,48 +144,17 @@ def forward_kernel(
 
 
 @triton.jit
-def _join_excluding(
-    a1: tl.tensor, b1: tl.tensor, s1: tl.tensor, e1: tl.tensor,
-    a2: tl.tensor, b2: tl.tensor, s2: tl.tensor, e2: tl.tensor,
-) -> tl.tensor:  # fmt: skip
+def _join_excluding(a1, b1, s1, e1, a2, b2, s2, e2):  # type: ignore[no-untyped-def]
     """a and b as ever; s and e the same without the last step, which for one step alone is (1, -0)."""
     return a2 * a1, a2 * b1 + b2, s2 * a1, s2 * b1 + e2
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def backward_kernel(
-    p: tl.tensor,
-    q: tl.tensor,
-    x: tl.tensor,
-    rate: tl.tensor,
-    starts: tl.tensor,
-    before: tl.tensor,
-    entering: tl.tensor,
-    states: tl.tensor,
-    g: tl.tensor,
-    gp: tl.tensor,
-    gq: tl.tensor,
-    gx: tl.tensor,
-    of_rate: tl.tensor,
-    ends: tl.tensor,
-    product: tl.tensor,
-    l: tl.tensor,
-    n: tl.tensor,
-    chunk: tl.tensor,
-    chunks: tl.tensor,
-    unit: tl.tensor,
-    DOWN: tl.constexpr,
-    STARTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    ENTERED: tl.constexpr,
-    GIVEN: tl.constexpr,
-    EVEN: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    PER: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
+@quick_jit(do_not_specialize=["unit"])
+def backward_kernel(  # type: ignore[no-untyped-def]
+    p, q, x, rate, starts, before, entering, states, g, gp, gq, gx, of_rate, ends, product, l, n, chunk, chunks, unit,
+    DOWN: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, ENTERED: tl.constexpr, GIVEN: tl.constexpr,
+    EVEN: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """The gradients of one chunk, or (ENDS) what it alone hands back and the product of its a, from p and g.
 
     With γ_t = g_t + c_{t+1} and c_t = a_t γ_t, what a step hands back, DOWN from the last where the scan ran up:
@@ -292,7 +231,7 @@ def backward_kernel(
             h = _load(states + at + WAY * n, there, False)
             if GIVEN:
                 h = tl.where(final, initial, h)
-            gate, u = _sigmoid(_load(q + at, valid, EVEN)), _load(x + at, valid, EVEN)
+            gate, u = sigmoid(_load(q + at, valid, EVEN)), _load(x + at, valid, EVEN)
             drawn = lam * gate
             _store(gx + at, drawn * m, valid, EVEN)
             _store(gq + at, drawn * m * u * (1.0 - gate), valid, EVEN)

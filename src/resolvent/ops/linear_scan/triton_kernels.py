@@ -13,7 +13,7 @@ and beside it forms ∂a_t = γ_t ‾h_{t-1}.
 import triton
 import triton.language as tl
 
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
 @triton.jit
@@ -73,18 +73,9 @@ def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: 
 
 
 @triton.jit
-def scan_tile(
-    ar: tl.tensor,
-    ai: tl.tensor,
-    br: tl.tensor,
-    bi: tl.tensor,
-    hr: tl.tensor,
-    hi: tl.tensor,
-    begin: tl.tensor,
-    COMPLEX: tl.constexpr,
-    PAIRS: tl.constexpr,
-    FLIP: tl.constexpr,
-) -> tl.tensor:
+def scan_tile(  # type: ignore[no-untyped-def]
+    ar, ai, br, bi, hr, hi, begin, COMPLEX: tl.constexpr, PAIRS: tl.constexpr, FLIP: tl.constexpr,
+):  # fmt: skip
     """Products and states of a tile (BN, steps) that h (BN,) enters at the column that `begin` marks."""
     er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
     br = tl.where(begin, br + er, br)
@@ -106,55 +97,19 @@ def at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _load_shifted(
-    at: tl.tensor,
-    t: tl.tensor,
-    l: tl.tensor,
-    time: tl.tensor,
-    inside: tl.tensor,
-    BY: tl.constexpr,
-) -> tl.tensor:
+def _load_shifted(at, t, l, time, inside, BY: tl.constexpr):  # type: ignore[no-untyped-def]
     """The tile BY steps later; zero where there is no such step."""
     there = ((t + BY >= 0) & (t + BY < l))[None, :] & inside
     return load_words(at + BY * time, there)
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def scan_kernel(
-    a: tl.tensor,
-    b: tl.tensor,
-    start: tl.tensor,
-    out: tl.tensor,
-    product: tl.tensor,
-    states: tl.tensor,
-    before: tl.tensor,
-    ga: tl.tensor,
-    marks: tl.tensor,
-    l: tl.tensor,
-    n: tl.tensor,
-    chunk: tl.tensor,
-    chunks: tl.tensor,
-    sources: tl.tensor,
-    div: tl.tensor,
-    unit: tl.tensor,
-    DOWN: tl.constexpr,
-    CONSTANT: tl.constexpr,
-    COMPLEX: tl.constexpr,
-    PAIRS: tl.constexpr,
-    TIME_LAST: tl.constexpr,
-    ENDS: tl.constexpr,
-    STARTED: tl.constexpr,
-    JOINED: tl.constexpr,
-    ADJOINT: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    GIVEN: tl.constexpr,
-    PACKED: tl.constexpr,
-    SHARED: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
+@quick_jit(do_not_specialize=["unit"])
+def scan_kernel(  # type: ignore[no-untyped-def]
+    a, b, start, out, product, states, before, ga, marks, l, n, chunk, chunks, sources, div, unit, DOWN: tl.constexpr,
+    CONSTANT: tl.constexpr, COMPLEX: tl.constexpr, PAIRS: tl.constexpr, TIME_LAST: tl.constexpr, ENDS: tl.constexpr,
+    STARTED: tl.constexpr, JOINED: tl.constexpr, ADJOINT: tl.constexpr, GRADIENT: tl.constexpr, GIVEN: tl.constexpr,
+    PACKED: tl.constexpr, SHARED: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """All states of one chunk, or (ENDS) only its last state and the product of its multipliers.
 
     DOWN: from the last step to the first. CONSTANT: a does not depend on time. STARTED: `start` (rows, chunks, n) holds

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.runtime.launch import Quick, on_device
+from resolvent.runtime.launch import on_device, quick_jit
 
 NUMBERS = 8192  # of a tile
 COLUMNS = 16  # of a program that sums rows, 512 at a time
@@ -61,8 +61,7 @@ def _place(m, d, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped
     return row, column, (row < m) & (column < d)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def copy_kernel(  # type: ignore[no-untyped-def]
     X, OUT, OTHER, PARTS, m, d, wide, first, BM: tl.constexpr, BD: tl.constexpr
 ):
@@ -77,8 +76,7 @@ def copy_kernel(  # type: ignore[no-untyped-def]
         tl.store(PARTS + tl.program_id(0) * d + own, tl.sum(x * other, 0), mask=own < d)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def skip_kernel(Y, X, D, OUT, m, d, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     row, column, inside = _place(m, d, BM, BD)
     at = row * d + column
@@ -87,8 +85,7 @@ def skip_kernel(Y, X, D, OUT, m, d, BM: tl.constexpr, BD: tl.constexpr):  # type
     tl.store(OUT + at, y + tl.load(D + column, mask=column < d, other=0.0) * x, mask=inside)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def sum_kernel(PARTS, OUT, m, s, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
     column = tl.program_id(0) * BD + tl.arange(0, BD)
     total = tl.zeros((BM, BD), tl.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.triton_kernels import at_end, load_words, scan_tile, store_words
 from resolvent.ops.mimo_scan.rows_triton import add_parts
-from resolvent.runtime.launch import Quick, on_device
+from resolvent.runtime.launch import on_device, quick_jit
 
 ENOUGH = 512  # warps that walk whole sequences
 WANTED = 2112  # to aim for where there are fewer: sixteen on each of 132 multiprocessors
@@ -90,8 +90,7 @@ def _words(x: Tensor | None) -> Any:
     return x.view(torch.int32 if x.dtype == torch.bfloat16 else torch.int64)
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
+@quick_jit(do_not_specialize=["unit"])
 def scan_kernel(  # type: ignore[no-untyped-def]
     LAM, V, ENDS, START, LENGTHS, OUT, END, H, H0, PARTS, l, p, wide, width, chunk, chunks, unit,
     BACK: tl.constexpr, DELAYED: tl.constexpr, FIND: tl.constexpr, LOG: tl.constexpr, JOINED: tl.constexpr,

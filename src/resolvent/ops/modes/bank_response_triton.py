@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from resolvent.ops.modes.triton_kernels import against, power, times
-from resolvent.runtime.launch import Quick, on_device
+from resolvent.runtime.launch import on_device, quick_jit
 
 STRETCH = 64  # steps for which powers are found once
 
@@ -39,8 +39,7 @@ def _raise_shifted(zr, zi, first, s, fr, fi):  # type: ignore[no-untyped-def]
     return times(br, bi, fr, fi)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def response_kernel(Z, W, K, n, l, BN: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """K (d, l); a program has ROWS steps of one channel."""
     c, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
@@ -52,8 +51,7 @@ def response_kernel(Z, W, K, n, l, BN: tl.constexpr, ROWS: tl.constexpr):  # typ
     tl.store(K + c * l + k, tl.sum(vr, 1), mask=k < l)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def gradient_kernel(Z, W, G, OZ, OW, n, l, BN: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """∂w = sum_k ‾e^{(k - s) z} ∂K_k and ∂z = ‾w sum_k (k - s) ‾e^{(k - s) z} ∂K_k, from G (d, l)."""
     c, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)

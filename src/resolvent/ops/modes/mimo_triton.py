@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from resolvent.ops.modes.triton_kernels import growth, times
-from resolvent.runtime.launch import Quick, on_device
+from resolvent.runtime.launch import on_device, quick_jit
 
 ZOH, BILINEAR, LRU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LARGEST_REAL, LARGEST_LOG = tl.constexpr(-1e-4), tl.constexpr(20.0)  # `layers.s5`, `layers.lru`
@@ -97,8 +97,7 @@ def _step(P0, P1, P2, j, KIND: tl.constexpr, HELD: tl.constexpr):  # type: ignor
             return er, ei, ur, ui, fr, fi, ur / 2, ui / 2, dt, ar, ai
 
 
-@Quick
-@triton.jit
+@quick_jit
 def tables_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, B, C, LAM, W_IN, W_OUT, p, d,
     SCALE: tl.constexpr, KIND: tl.constexpr, HELD: tl.constexpr, BD: tl.constexpr,
@@ -122,8 +121,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
         tl.store(W_OUT + out + 1, -SCALE * tl.load(C + out + 1, mask=live), mask=live)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def slopes_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, B, G_LAM, G_IN, G_OUT, O0, O1, O2, OB, OC, p, d,
     SCALE: tl.constexpr, KIND: tl.constexpr, HELD: tl.constexpr, BD: tl.constexpr,

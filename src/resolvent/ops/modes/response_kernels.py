@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from resolvent.ops.modes.triton_kernels import against, hand_on, modes, power, powers, times
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
-@Quick
-@triton.jit
+@quick_jit
 def response_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, D, K, n, l, LARGEST,
     KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
@@ -29,8 +27,7 @@ def response_kernel(  # type: ignore[no-untyped-def]
     tl.store(K + c * l + k, kernel, mask=k < l)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def response_gradient_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, G, O0, O1, O2, O3, O4, OD, n, l, LARGEST,
     KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `init.timestep`: where a logarithm is held
 TURN = tl.constexpr(6.283185307179586)
@@ -121,8 +121,7 @@ def powers(zr, zi, first, fr, fi):  # type: ignore[no-untyped-def]
     return times(br, bi, fr, fi)
 
 
-@Quick
-@triton.jit
+@quick_jit
 def tables_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, D, TOEPLITZ, TURNED, M_IN, M_OUT, POWERS, WHOLE, n, T, row, into, out, LARGEST,
     KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
@@ -206,8 +205,7 @@ def against(pr, pi, gr, gi):  # type: ignore[no-untyped-def]
     return pr * gr + pi * gi, pr * gi - pi * gr
 
 
-@Quick
-@triton.jit
+@quick_jit
 def gradient_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, G_TOEPLITZ, G_IN, G_OUT, G_POWERS, G_WHOLE, O0, O1, O2, O3, O4, OD, n, T,
     each, row, each_in, into, each_out, out, across, parts, LARGEST,

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from resolvent.ops.selective_scan.triton_tiles import sigmoid
-from resolvent.runtime.launch import Quick, on_device
+from resolvent.runtime.launch import on_device, quick_jit
 
 STEPS, CHANNELS = 32, 128  # of a walk, and of a warp's channels side by side
 WALKS = 4  # of a program, one after the other in time, a warp each
@@ -101,8 +101,7 @@ def _blend(rows, taps, total, W: tl.constexpr, BACK: tl.constexpr):  # type: ign
     return total
 
 
-@Quick
-@triton.jit
+@quick_jit
 def forward_kernel(  # type: ignore[no-untyped-def]
     X, WEIGHT, BIAS, Y, step, l, e,
     W: tl.constexpr, N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, BE: tl.constexpr,
@@ -123,8 +122,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             seen = seen[1:]
 
 
-@Quick
-@triton.jit
+@quick_jit
 def backward_kernel(  # type: ignore[no-untyped-def]
     D, X, WEIGHT, BIAS, GX, SUMS, step, into, l, e,
     LEARN: tl.constexpr, W: tl.constexpr, N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, BE: tl.constexpr,

@@ -14,7 +14,6 @@ come out as one part for each block of channels and are added up afterwards, in 
 # ruff: noqa: RUF005
 # mypy: disable-error-code="assignment"
 
-import triton
 import triton.language as tl
 
 from resolvent.ops.selective_scan.inputs import TILE
@@ -34,21 +33,17 @@ from resolvent.ops.selective_scan.triton_tiles import (
     tile,
     widen,
 )
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 T = tl.constexpr(TILE)  # steps in a tile: as many states and multipliers as registers hold
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def adjoint_ends_kernel(
-    dt: tl.tensor, A: tl.tensor, C: tl.tensor, z: tl.tensor, bias: tl.tensor, gy: tl.tensor, ends: tl.tensor,
-    product: tl.tensor, marks: tl.tensor, sdt: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, l: tl.tensor,
-    d: tl.tensor, n: tl.tensor, chunks: tl.tensor, segments: tl.tensor, skipped: tl.tensor, length: tl.tensor,
-    unit: tl.tensor, REVERSE: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr,
-    EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, NP: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+@quick_jit(do_not_specialize=["unit"])
+def adjoint_ends_kernel(  # type: ignore[no-untyped-def]
+    dt, A, C, z, bias, gy, ends, product, marks, sdt, sC, sz, sgy, l, d, n, chunks, segments, skipped, length, unit,
+    REVERSE: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, NP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
 
     Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
@@ -105,18 +100,13 @@ def adjoint_ends_kernel(
         tl.store(product + part * d * n + states, tl.exp2(tl.sum(total, 1)[:, None] * rate), mask=both)
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def backward_kernel(
-    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
-    gy: tl.tensor, gh: tl.tensor, kept: tl.tensor, gu: tl.tensor, gdt: tl.tensor, gA: tl.tensor, gB: tl.tensor,
-    gC: tl.tensor, gD: tl.tensor, gbias: tl.tensor, gz: tl.tensor, gh0: tl.tensor, marks: tl.tensor,
-    su: tl.tensor, sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, sgy: tl.tensor, sgz: tl.tensor,
-    l: tl.tensor, d: tl.tensor, n: tl.tensor, count: tl.tensor, chunks: tl.tensor, segments: tl.tensor,
-    length: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr,
+@quick_jit(do_not_specialize=["unit"])
+def backward_kernel(  # type: ignore[no-untyped-def]
+    u, dt, A, B, C, D, z, bias, gy, gh, kept, gu, gdt, gA, gB, gC, gD, gbias, gz, gh0, marks, su, sdt, sB, sC, sz, sgy,
+    sgz, l, d, n, count, chunks, segments, length, unit, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr,
     RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr,
     BD: tl.constexpr, NP: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """kept (b, steps / T, d, n): the state before each tile; gh, gh0, gA (b, segments, d, n): the gradient of the state
     after, before, and of A in each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC
     (blocks, b, l, n); count is b. PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias),

@@ -11,7 +11,6 @@ The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once,
 # ruff: noqa: RUF005, SIM102
 # mypy: disable-error-code="assignment"
 
-import triton
 import triton.language as tl
 
 from resolvent.ops.selective_scan.triton_tiles import (
@@ -27,20 +26,17 @@ from resolvent.ops.selective_scan.triton_tiles import (
     tile,
     widen,
 )
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def forward_kernel(
-    u: tl.tensor, dt: tl.tensor, A: tl.tensor, B: tl.tensor, C: tl.tensor, D: tl.tensor, z: tl.tensor, bias: tl.tensor,
-    h0: tl.tensor, y: tl.tensor, last: tl.tensor, product: tl.tensor, saved: tl.tensor, marks: tl.tensor, su: tl.tensor,
-    sdt: tl.tensor, sB: tl.tensor, sC: tl.tensor, sz: tl.tensor, l: tl.tensor, d: tl.tensor, n: tl.tensor,
-    chunks: tl.tensor, segments: tl.tensor, unit: tl.tensor, REVERSE: tl.constexpr, SKIP: tl.constexpr,
-    GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr, EVERY: tl.constexpr, QUIET: tl.constexpr,
-    ENDS: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr, WORDS: tl.constexpr, CHUNK: tl.constexpr,
-    T: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+@quick_jit(do_not_specialize=["unit"])
+def forward_kernel(  # type: ignore[no-untyped-def]
+    u, dt, A, B, C, D, z, bias, h0, y, last, product, saved, marks, su, sdt, sB, sC, sz, l, d, n, chunks, segments,
+    unit, REVERSE: tl.constexpr, SKIP: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, STARTED: tl.constexpr,
+    EVERY: tl.constexpr, QUIET: tl.constexpr, ENDS: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    WORDS: tl.constexpr, CHUNK: tl.constexpr, T: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
     """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n).
 
     saved (b, l / EVERY, d, n): a state for as many steps, or with EVERY 0 none. RAW: the step is softplus(dt + bias),

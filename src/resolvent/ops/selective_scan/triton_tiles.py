@@ -51,10 +51,9 @@ def each_channel(x: tl.tensor, k: tl.tensor, inside: tl.tensor, THERE: tl.conste
 
 
 @triton.jit
-def tile(
-    x: tl.tensor, stride: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor, T: tl.constexpr,
-    REVERSE: tl.constexpr, EVEN: tl.constexpr, BEYOND: tl.constexpr = 0.0,
-) -> tl.tensor:  # fmt: skip
+def tile(  # type: ignore[no-untyped-def]
+    x, stride, i, l, k, inside, T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, BEYOND: tl.constexpr = 0.0,
+):  # fmt: skip
     """Steps i, ..., i + T - 1 of x (l, ·) at columns k, as the scan counts them: (columns, T).
 
     Zeros beyond either end, unless all is EVEN: a step of zeros, dt = 0 among them, changes nothing.
@@ -86,10 +85,9 @@ def step_sizes(
 
 
 @triton.jit
-def put(
-    x: tl.tensor, stride: tl.tensor, values: tl.tensor, i: tl.tensor, l: tl.tensor, width: tl.tensor, k: tl.tensor,
-    T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
-) -> None:  # fmt: skip
+def put(  # type: ignore[no-untyped-def]
+    x, stride, values, i, l, width, k, T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
     """Write (columns, T) to steps i, ..., i + T - 1, `stride` apart, of x (l, width). CACHE: KEPT or STREAMED."""
     q = tl.arange(0, T)
     t = l - 1 - i - q if REVERSE else i + q

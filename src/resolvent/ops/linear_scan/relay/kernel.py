@@ -20,7 +20,7 @@ from resolvent.ops.linear_scan.relay.reports import (
     times_real,
 )
 from resolvent.ops.linear_scan.triton_kernels import join_complex, join_real, load_words, open_words, store_words
-from resolvent.runtime.launch import Quick
+from resolvent.runtime.launch import quick_jit
 
 
 @triton.jit
@@ -89,41 +89,13 @@ def _times(ar, ai, br, bi, COMPLEX: tl.constexpr):  # type: ignore[no-untyped-de
         return ar * br, ai * bi
 
 
-@Quick
-@triton.jit(do_not_specialize=["unit"])
-def relay_kernel(
-    a: tl.tensor,
-    b: tl.tensor,
-    words: tl.tensor,
-    out: tl.tensor,
-    states: tl.tensor,
-    before: tl.tensor,
-    ga: tl.tensor,
-    marks: tl.tensor,
-    l: tl.tensor,
-    n: tl.tensor,
-    rows: tl.tensor,
-    chunks: tl.tensor,
-    group: tl.tensor,
-    sources: tl.tensor,
-    div: tl.tensor,
-    unit: tl.tensor,
-    DOWN: tl.constexpr,
-    CONSTANT: tl.constexpr,
-    COMPLEX: tl.constexpr,
-    PAIRS: tl.constexpr,
-    ADJOINT: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    GIVEN: tl.constexpr,
-    PACKED: tl.constexpr,
-    SHARED: tl.constexpr,
-    EVEN: tl.constexpr,
-    CUT: tl.constexpr,
-    STEPS: tl.constexpr,
-    SIDE: tl.constexpr,
-    BN: tl.constexpr,
-    PER: tl.constexpr,
-) -> None:
+@quick_jit(do_not_specialize=["unit"])
+def relay_kernel(  # type: ignore[no-untyped-def]
+    a, b, words, out, states, before, ga, marks, l, n, rows, chunks, group, sources, div, unit, DOWN: tl.constexpr,
+    CONSTANT: tl.constexpr, COMPLEX: tl.constexpr, PAIRS: tl.constexpr, ADJOINT: tl.constexpr, GRADIENT: tl.constexpr,
+    GIVEN: tl.constexpr, PACKED: tl.constexpr, SHARED: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr,
+    STEPS: tl.constexpr, SIDE: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr,
+):  # fmt: skip
     """All states of one chunk of SIDE x STEPS steps; arguments as of `triton_kernels.scan_kernel`, channels last.
 
     n counts PER words. CUT: there are several chunks, and `words` their reports. EVEN: nothing is left over. `unit` is
