@@ -7,8 +7,9 @@
 
 Four blocks of LayerNorm, layer, GELU, Linear and skip (`modules.py`), AdamW, on a GPU under bf16 autocast. Each
 contender's values and gradients are compared with float64 first: one that differs has no time, and where it is ours the
-exit status is 1. All of a shape take turns, uncompiled and compiled ones; the least of their turns' medians is told.
-What is found is written after every part of the run, so that a run cut short by --limit leaves what it has.
+exit status is 1; a rival may differ by ten times as much, and the record says by how much it does. All of a shape take
+turns, uncompiled and compiled ones; the least of their turns' medians is told. What is found is written after every
+part of the run, so that a run cut short by --limit leaves what it has.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _measure(
         rows.append(row)
         model = build(contender, setting.shape[2], setting.device)
         row["errors"] = measure.distances(contender, model, setting)
-        if (why := measure.refusal(row["errors"], setting)) is not None:
+        if (why := measure.refusal(row["errors"], setting, contender.ours)) is not None:
             row["refused"] = why
             continue
         work = Work(model, setting, batch)
