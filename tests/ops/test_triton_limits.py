@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,16 @@ import triton_interpreter  # noqa: F401
 
 from helpers import assert_close
 from resolvent.layers import ema
+from resolvent.ops.bank_scan import dense
 from resolvent.ops.bank_scan import triton as bank_triton
 from resolvent.ops.blocked.tables import DiagonalBank
+from resolvent.ops.dplr_bank import operation as dplr
 from resolvent.ops.modes import bank_response_triton
 from resolvent.ops.modes import triton as modes_triton
+from resolvent.ops.modes.dense import DenseSource
 from resolvent.ops.pointwise import conv_silu, conv_silu_triton
 from resolvent.ops.selective_scan import triton as selective_triton
+from resolvent.runtime import chip
 from resolvent.ssm import bank_response
 from resolvent.ssm.impulse import impulse
 
@@ -67,6 +72,24 @@ def test_channels_that_lie_far_apart() -> None:
     tables = bank_triton.Tables(torch.zeros(3, 16, 18), torch.zeros(3, 16, 18), torch.zeros(3, 2))
     rows = bank_triton._lay_in(x, 1, tables, None)
     assert torch.equal(rows[:, 0, 12:16], x[0].mT.float())
+
+
+def test_a_wide_dense_state_is_left_to_torch_where_its_matrix_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """144 KiB and more of a program in float32, by the compiler; chips of 8.6, 8.9 and 12.0 give 99."""
+    x = SimpleNamespace(is_cuda=True, dtype=torch.float32, device=None, shape=(2, 32, 3), numel=lambda: 192)
+    monkeypatch.setattr(dense, "choose", lambda *_: "kernels")
+    monkeypatch.setattr(dense, "is_traced", lambda *_: False)
+    taken = {}
+    for capability in chip.SHARED:
+        with chip.stand_in(capability):
+            taken[capability] = [dense.serves_dense(x, None, s) for s in (64, 66, 128, 130)]  # type: ignore[arg-type]
+            own = [*[None] * 2, SimpleNamespace(**vars(x) | {"shape": (1, 64, 2, 2)})]
+            source = DenseSource(None, own, "bilinear", None, ("bilinear",))  # type: ignore[arg-type]
+            monkeypatch.setattr(dplr, "choose", lambda *_: "kernels")
+            monkeypatch.setattr(dplr, "is_traced", lambda *_: False)
+            assert (dplr.kernels_of(source) is not None) == taken[capability][2]
+    small = [True, False, False, False]
+    assert taken == {c: small if c in (86, 89, 120, 121) else [True, True, True, False] for c in chip.SHARED}
 
 
 def test_sequences_beyond_31_bits_are_copied_or_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
