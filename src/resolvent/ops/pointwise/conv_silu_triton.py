@@ -41,8 +41,7 @@ def backward(
     g, x, w = g.contiguous(), _rows(x), weight.shape[1]
     gx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if into is None else into
     grid = _grid(x)
-    rows = grid[0] // triton.cdiv(e, CHANNELS)
-    sums = torch.empty((rows, w + 1, e), dtype=torch.float32, device=g.device) if learn else None
+    sums = torch.empty((grid[0] * grid[2], w + 1, e), dtype=torch.float32, device=g.device) if learn else None
     with on_device(g):
         backward_kernel[grid](
             g, x, weight.contiguous(), bias, gx, gx if sums is None else sums, x.stride(1), gx.stride(1), l, e,
@@ -54,9 +53,9 @@ def backward(
     return gx, total[:w].t().to(weight.dtype), total[w].to(weight.dtype)
 
 
-def _grid(x: Tensor) -> tuple[int]:
+def _grid(x: Tensor) -> tuple[int, int, int]:
     b, l, e = x.shape
-    return (triton.cdiv(l, WALKS * STEPS) * triton.cdiv(e, CHANNELS) * b,)
+    return triton.cdiv(l, WALKS * STEPS), triton.cdiv(e, CHANNELS), b
 
 
 def _tile(weight: Tensor) -> dict[str, int]:
@@ -68,16 +67,6 @@ def _tile(weight: Tensor) -> dict[str, int]:
 def _rows(x: Tensor) -> Tensor:
     """x with its steps at one distance, also from sequence to sequence, and its channels side by side."""
     return x if x.stride(2) == 1 and x.stride(0) == x.shape[1] * x.stride(1) else x.contiguous()
-
-
-@triton.jit
-def _place(l, e, N: tl.constexpr, G: tl.constexpr, BE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The program's sequence, its number among those of the same channels, the steps where its walks start (G,) and
-    its channels (BE,). All along one axis of the grid: the others end at 65535."""
-    tiles, blocks, pid = tl.cdiv(l, G * N), tl.cdiv(e, BE), tl.program_id(0)
-    row, tile = pid // tiles // blocks, pid % tiles
-    t, c = (tile * G + tl.arange(0, G)) * N, pid // tiles % blocks * BE + tl.arange(0, BE)
-    return row.to(tl.int64), row.to(tl.int64) * tiles + tile, t, c
 
 
 @triton.jit
@@ -118,9 +107,10 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     X, WEIGHT, BIAS, Y, step, l, e,
     W: tl.constexpr, N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    row, _, t, c = _place(l, e, N, G, BE)
-    X += row * l * step
-    Y += row * l * e
+    t = (tl.program_id(0) * G + tl.arange(0, G)) * N
+    c = tl.program_id(1) * BE + tl.arange(0, BE)
+    X += tl.program_id(2).to(tl.int64) * l * step
+    Y += tl.program_id(2).to(tl.int64) * l * e
     seen, taps, bias = _start(X, WEIGHT, BIAS, step, t, c, l, e, W)
     for i in range(0, N, R):
         fresh = ()
@@ -143,10 +133,11 @@ def backward_kernel(  # type: ignore[no-untyped-def]
 
     ∂x at a step is known W - 1 steps later: a walk goes on for R steps, and leaves out what is another's.
     """
-    row, part, t, c = _place(l, e, N, G, BE)
-    D += row * l * e
-    X += row * l * step
-    GX += row * l * into
+    t = (tl.program_id(0) * G + tl.arange(0, G)) * N
+    c = tl.program_id(1) * BE + tl.arange(0, BE)
+    D += tl.program_id(2).to(tl.int64) * l * e
+    X += tl.program_id(2).to(tl.int64) * l * step
+    GX += tl.program_id(2).to(tl.int64) * l * into
     seen, taps, bias = _start(X, WEIGHT, BIAS, step, t, c, l, e, W)
     zero = tl.zeros((G, BE), tl.float32)
     slopes, sums = (zero,) * (W - 1), (zero,) * (W + 1)
@@ -171,6 +162,6 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             _save(GX, into, _blend(slopes, taps, zero, W, True), s, (s >= t) & (s < t + N) & (s < l), c, e)
             seen, slopes = seen[1:], slopes[1:]
     if LEARN:
-        place = SUMS + part * (W + 1) * e + c
+        place = SUMS + (tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * (W + 1) * e + c
         for j in tl.static_range(W + 1):
             tl.store(place + j * e, tl.sum(sums[j], 0), mask=c < e)
