@@ -60,7 +60,8 @@ def main() -> int:
                       f"{'' if row['fits'] else ': too much'}", flush=True)  # fmt: skip
         out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out}")
-    missing = every_kernel() - {row["kernel"] for row in record["rows"]} if settings.only == [""] else set()
+    whole = settings.only == [""] and 90 in settings.chip  # the one kind that all are made for
+    missing = every_kernel() - {row["kernel"] for row in record["rows"]} if whole else set()
     for name in sorted(missing):
         print(f"without a case: {name}")
     return 0 if all(row["fits"] for row in record["rows"]) and not missing else 1
