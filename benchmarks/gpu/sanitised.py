@@ -20,26 +20,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.targets.cases import every_kernel
 from resolvent.attacks import Threat
+from resolvent.attacks.fab.walk import Pace, Walk, torch_stride
+from resolvent.layers import dss, ema, lru, s4d, s5
 from resolvent.lowering.gpu import fused, fused_torch
 from resolvent.ops.attention import gated_block
+from resolvent.ops.bank_scan import dense
+from resolvent.ops.bank_scan import operation as bank
+from resolvent.ops.blocked import carry, chain
+from resolvent.ops.dplr_bank import operation as dplr
 from resolvent.ops.filter import toeplitz, two_sided
 from resolvent.ops.gated_scan import operation as gated
 from resolvent.ops.gated_scan import reference as gated_reference
 from resolvent.ops.linear_scan import constant
+from resolvent.ops.mimo_scan import operation as mimo
 from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.ops.projected_scan import operation as projected
+from resolvent.runtime import chip
 from resolvent.scan import linear_scan, selective_scan, use
+from resolvent.ssm import bank_response, half_dplr, response
 from resolvent.training.step.adversarial import plain_step, step_signs
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
-MODULES = (
-    "scan.linear_triton_kernels", "scan.constant_triton", "scan.projected_triton_kernels",
-    "scan.selective_triton_forward", "scan.selective_triton_backward", "scan.gated_triton_kernels",
-    "ssm.toeplitz_triton_kernels", "blocks.fused_triton_kernels",
-    "blocks.skip_norm_triton", "blocks.conv_silu_triton", "blocks.biased_silu_triton", "blocks.column_attention_triton",
-    "training.ascent_triton",
-)  # fmt: skip
 Function = Callable[..., Any]
 device = torch.device("cuda")
 
@@ -55,7 +58,7 @@ def main() -> int:
     launched, warned = watched() if device.type == "cuda" else (set(), [])
     torch.manual_seed(0)
     wrong = [name for name in names if not run_case(name)]
-    missing = set() if options.only or device.type != "cuda" else kernels() - launched
+    missing = set() if options.only or device.type != "cuda" else expected() - launched
     for name in sorted(launched):
         print("ran", name)
     for line in (*warned, *(f"never ran: {name}" for name in sorted(missing)), *(f"wrong: {name}" for name in wrong)):
@@ -91,15 +94,11 @@ def watched() -> tuple[set[str], list[str]]:
     return launched, warned
 
 
-def kernels() -> set[str]:
-    """All that there are, by module and name."""
-    import importlib
-
-    found = set()
-    for place in MODULES:
-        module = importlib.import_module(f"resolvent.{place}")
-        found |= {f"{module.__name__}.{name}" for name in vars(module) if name.endswith("_kernel")}
-    return found
+def expected() -> set[str]:
+    """All kernels, but for those that this chip has no use for."""
+    return {
+        name for name in every_kernel() if chip.copies_tiles(torch.empty(0, device=device)) or "post_norm" not in name
+    }
 
 
 def compared(quick: Function, plain: Function, inputs: Sequence[Tensor], learnt: int | None = None) -> float:
@@ -292,6 +291,57 @@ def attention() -> list[float]:
     return [compared(quick, plain, [normal(d, 3, l), *averages, *maps, *rows])]
 
 
+def probes() -> list[float]:
+    """Kernels that are compared with float64 before their first use, on the same small shapes."""
+    from resolvent.ops.bank_scan import triton as bank_triton
+    from resolvent.ops.blocked import carry_triton
+    from resolvent.ops.dplr_bank import triton as dplr_triton
+    from resolvent.ops.linear_scan import triton as linear_triton
+    from resolvent.ops.mimo_scan import triton as mimo_triton
+    from resolvent.ops.modes import bank_response_triton
+    from resolvent.ops.modes import mimo_triton as mimo_tables
+    from resolvent.ops.modes import triton as modes_triton
+    from resolvent.ops.pointwise import post_norm_check
+
+    real, half = torch.float32, torch.bfloat16
+    held = [bank_response.agrees(bank_response_triton, device, 150), mimo._probe(mimo_triton, device, real)]
+    for modes in (s4d.MODES, dss.MODES, ema.MODES):
+        held += [modes.agrees(modes_triton.maker(modes.kind), device, real)]
+        held += [response.agrees(modes_triton, modes, device, 301)]
+        held += [bank.agrees(bank_triton, modes, device, dtype) for dtype in (real, half)]
+    held += [dense.agrees(bank_triton, device, dtype) for dtype in (real, half)]
+    for rank in (1, 2):
+        held += [dplr.agrees(dplr_triton, half_dplr.dense_bank, "bilinear", dplr.example(device, rank, 3, 5), 16)]
+    held += [tables.opaque.agrees(mimo_tables, device, real) for tables in (s5.TABLES, lru.TABLES)]
+    held += [
+        carry._probe_forward(carry_triton.carry, device, real),
+        chain._probe_chain(carry_triton.chain, device, real),
+    ]
+    held += [carry._probe_backward(carry_triton.carry_backward, device, real)]
+    for adjoint in (False, True):
+        x = normal(1, 9, 64)
+        held += [linear_triton._probe(linear_triton._job(x, x, adjoint, adjoint))]
+    if chip.copies_tiles(x):
+        held += [post_norm_check.is_right(kind, 64, 3 if kind == "entry" else 64, device) for kind in ("entry", "gelu")]
+        held += [post_norm_check.is_right(kind, 64, 64, device) for kind in ("plain", "bare", "scaled")]
+    return [0.0 if right else 2.0 for right in held]
+
+
+def walkers() -> list[float]:
+    """A step of FAB."""
+    from resolvent.ops.ascent import fab_triton
+
+    found, pace = [], Pace(alpha_max=0.3, eta=1.05, beta=0.7)
+    x, gap = torch.rand(5, 33, device=device), torch.randn(5, 3, device=device)
+    for norm in ("linf", "l2"):
+        threat, slope = Threat(norm, 0.2, (0, 1)).check(x), torch.randn(5, 3, 33, device=device)
+        walks = [Walk.start(t, 0.99 * t[:, None].repeat(1, 3, 1), threat, t.clone(), t[:, 0]) for t in (x, x.double())]
+        want = torch_stride(walks[1], gap.double(), slope.double(), pace)
+        got = fab_triton._stride(walks[0], gap, slope, pace) if x.is_cuda else torch_stride(walks[0], gap, slope, pace)
+        found.append(distance(got, want) / TOLERANCE[torch.float32])
+    return found
+
+
 def ascent() -> list[float]:
     x, grad, out = (torch.randn(3, *shape, device=device) for shape in ((1111, 3), (1111, 3), (7,)))
     threat = Threat("linf", 0.3, (-1, 1))
@@ -302,7 +352,7 @@ def ascent() -> list[float]:
 CASES: dict[str, Callable[[], list[float]]] = {
     "linear": linear, "constant": constants, "between": between, "selective": selective, "packed": packed,
     "gated": gated_ones, "toeplitz": products, "block": block, "norm": norms, "taps": taps, "gates": gates,
-    "attention": attention, "ascent": ascent,
+    "attention": attention, "ascent": ascent, "probes": probes, "walkers": walkers,
 }  # fmt: skip
 
 

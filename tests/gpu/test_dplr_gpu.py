@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers import assert_close
 from resolvent.layers import S4
 from resolvent.ops import dplr_bank
+from resolvent.ops.bank_scan.dense import has_room
 from resolvent.ops.blocked.tables import links
 from resolvent.ops.dplr_bank import operation
 from resolvent.ssm import dplr_response, half_dplr
@@ -27,7 +28,10 @@ CASES = {
 
 def _layer(d: int, **how: Any) -> S4:
     torch.manual_seed(0)
-    return S4(d, **how).cuda()
+    layer = S4(d, **how).cuda()
+    if not has_room(layer.C, layer._source(layer.C, layer.D).states):
+        pytest.skip("a program of this chip has no room for a matrix of so many states")
+    return layer
 
 
 def _given(layer: S4) -> list[Tensor]:
@@ -58,7 +62,7 @@ def test_responses_and_links(case: str, linked: bool) -> None:
 
 
 def test_kernels_of_a_step_are_few() -> None:
-    """Tables of four and their gradients took some eight hundred."""
+    """Tables of four and their gradients took some eight hundred. What fills memory here, for a test, is none."""
     layer = _layer(8)
     given = _given(layer)
     kernels = dplr_bank.load()
@@ -72,4 +76,5 @@ def test_kernels_of_a_step_are_few() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         both()
         torch.cuda.synchronize()
-    assert sum(e.count for e in seen.key_averages() if e.self_device_time_total) <= 9
+    ran = [e for e in seen.key_averages() if e.self_device_time_total and "fill" not in e.key.lower()]
+    assert 0 < sum(e.count for e in ran) <= 9

@@ -37,7 +37,7 @@ def test_who_has_room(chip: int) -> None:
     assert tiles.has_room("plain", FINE, (64, 64), SHARED[chip])
 
 
-@pytest.mark.parametrize(  # what Triton 3.6 reports for 128 channels on sm_86 (benchmarks/gpu/targets.py)
+@pytest.mark.parametrize(  # what Triton 3.6 reports for 128 channels on sm_86 (benchmarks/gpu/targets)
     ("sort", "dtype", "which", "tile", "KiB"),
     [
         ("plain", LOW, 0, tiles.Tile(64, 4, 2, 1), 80),

@@ -72,9 +72,11 @@ def test_values_and_gradients(size: tuple[int, ...], norm: bool) -> None:
         y, found = gradients(lambda *t: gated_block.gated_block(*split(*t)), inputs, count, g)
         assert_close(y, want)
         for i, (a, s) in enumerate(zip(found, slopes, strict=False)):
-            scale = float(s.abs().max())
             assert a is not None, i
-            assert_close(a / max(scale, 1.0), s / max(scale, 1.0), gradient=True)
+            if s.abs().max() > 1e-12:
+                assert_close(a, s, gradient=True)
+            else:  # of one step there is one weight, which nothing moves: its slope is a rounding, in float64 too
+                assert a.abs().max() <= 1e-6, i
 
 
 def test_no_gradient_of_its_own_sums_what_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,10 +73,13 @@ def test_tables_and_their_gradients_are_those_of_a_simulation(case: str, delay: 
         assert_close(x, y, gradient=True)
 
 
-@pytest.mark.parametrize("case", ["legs", "one channel, one pair", "rank two", "legt, at the edge"])
+@pytest.mark.parametrize(
+    ("case", "T"),
+    [("legs", 21), ("legs", 1), ("one channel, one pair", 21), ("rank two", 21), ("legt, at the edge", 21)],
+)
 @pytest.mark.parametrize("linked", [False, True])
-def test_responses_and_links_are_those_of_a_simulation(case: str, linked: bool) -> None:
-    given, T = [p.requires_grad_() for p in _parameters(**CASES[case])], 21  # type: ignore[arg-type]
+def test_responses_and_links_are_those_of_a_simulation(case: str, T: int, linked: bool) -> None:
+    given = [p.requires_grad_() for p in _parameters(**CASES[case])]  # type: ignore[arg-type]
     want = _simulate(given, T, False)[: 4 if linked else 1]
     made = dplr_response._Made.apply(half_dplr.dense_bank, "bilinear", T, linked, *given)
     assert_close(list(made), list(want), dtype=torch.float32)

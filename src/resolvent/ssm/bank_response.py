@@ -33,7 +33,7 @@ def make_response(bank: DiagonalBank, length: int) -> Tensor:
     z = torch.complex(bank.lam.abs().clamp(min=FAINT).log(), bank.lam.angle())
     w = bank.weight if bank.gain is None else bank.weight * bank.gain
     w = torch.where(z.real > 0, w * (z * (length - 1)).exp(), w)
-    K: Tensor = _Response.apply(torch.view_as_real(z), torch.view_as_real(w).contiguous(), length)
+    K: Tensor = _Response.apply(*(torch.view_as_real(t.contiguous()) for t in (z, w)), length)
     return K if bank.D is None else torch.cat([K[:, :1] + bank.D[:, None].to(K.dtype), K[:, 1:]], 1)
 
 

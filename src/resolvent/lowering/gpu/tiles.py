@@ -2,7 +2,7 @@
 
 Tiles were tuned (`benchmarks/gpu/tiles.py`) where a program may hold 227 KiB. With less on chip the same kernels run
 with fewer columns at a time and fewer tiles under way: the first tile of `ladder` whose `estimate` fits. Estimates were
-fitted from above to the compiler's own reports (`benchmarks/gpu/targets.py`, which compiles every choice for every
+fitted from above to the compiler's own reports (`benchmarks/gpu/targets`, which compiles every choice for every
 chip).
 """
 

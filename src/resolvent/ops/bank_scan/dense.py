@@ -13,6 +13,7 @@ from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import Blocks
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import flat_blocks, form_blocks
+from resolvent.runtime import chip
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
@@ -22,10 +23,17 @@ from resolvent.runtime.transforms import (
     outside_autocast,
 )
 
+ROOM = 160  # KiB of a program with a matrix of 128 reals: the compiler's report
+
+
+def has_room(like: Tensor, s: int) -> bool:
+    """Whether a program of `like`'s device holds the matrix of s reals: of 128 as two parts, for three products."""
+    return s <= 64 or (s <= 128 and chip.capacity(like) >= ROOM)
+
 
 def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
-    """Whether the kernels take this pass; states of more than 128 reals leave no room for their matrix on the chip."""
-    if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and s <= 128 and is_untransformed()):
+    """Whether the kernels take this pass."""
+    if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and has_room(x, s) and is_untransformed()):
         return False
     if is_traced(x, h0) or (h0 is not None and x.shape[1] % STEPS[-1]):
         return False

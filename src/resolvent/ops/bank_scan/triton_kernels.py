@@ -29,7 +29,7 @@ def lay_in_kernel(  # type: ignore[no-untyped-def]
     c, j = tl.program_id(1) * BC + tl.arange(0, BC), tl.arange(0, T)
     t, _ = _place(LENGTHS, i, k, j, l, m, T)
     there = (t >= 0)[:, None] & (c < d)[None, :]
-    x = tl.load(X + i * sb + t.to(tl.int64)[:, None] * sl + c[None, :] * sd, mask=there, other=0.0)
+    x = tl.load(X + i * sb + t.to(tl.int64)[:, None] * sl + c.to(tl.int64)[None, :] * sd, mask=there, other=0.0)
     row = (c.to(tl.int64) * b + i) * m + k
     tl.store(OUT + row[:, None] * width + j[None, :], tl.trans(x).to(OUT.dtype.element_ty), mask=(c < d)[:, None])
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.bank_scan.dense import Making, run_scan, serves_dense, steps_of
+from resolvent.ops.bank_scan.dense import Making, has_room, run_scan, serves_dense, steps_of
 from resolvent.ops.bank_scan.operation import STEPS
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
@@ -23,7 +23,7 @@ from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import is_traced, is_untransformed
 
 MakeBank = Callable[..., DenseBank]  # (parameters, option)
-RANKS, STATES = 2, 64  # columns of P and complex states that the kernels take
+RANKS = 2  # columns of P that the kernels take
 CLOSE = 1e-4
 
 
@@ -32,7 +32,7 @@ def kernels_of(source: Any) -> Any:
     if not (isinstance(source, DenseSource) and source.option in source.fused):
         return None
     P = source.parameters[2]
-    small = P.shape[-2] <= RANKS and P.shape[-3] <= STATES
+    small = P.shape[-2] <= RANKS and has_room(P, 2 * P.shape[-3])
     if not (small and P.is_cuda and P.dtype == torch.float32 and is_untransformed()) or is_traced(*source.parameters):
         return None
     rank = P.shape[-2]

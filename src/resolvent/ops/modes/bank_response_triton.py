@@ -42,7 +42,7 @@ def _raise_shifted(zr, zi, first, s, fr, fi):  # type: ignore[no-untyped-def]
 @quick_jit
 def response_kernel(Z, W, K, n, l, BN: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """K (d, l); a program has ROWS steps of one channel."""
-    c, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
+    c, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
     j, k = tl.arange(0, BN), first + tl.arange(0, ROWS)
     zr, zi, s, fr, fi = _start(Z, c, n, l, BN, ROWS)
     wr, wi = _load(W, c * n + j, j < n)
@@ -82,7 +82,7 @@ def response(z: Tensor, w: Tensor, length: int) -> Tensor:
     d, n, _ = z.shape
     K = torch.empty((d, length), dtype=torch.float32, device=z.device)
     with on_device(z):
-        response_kernel[(d, triton.cdiv(length, STRETCH))](z, w, K, n, length, **_sizes(n), num_warps=4)
+        response_kernel[(triton.cdiv(length, STRETCH), d)](z, w, K, n, length, **_sizes(n), num_warps=4)
     return K
 
 

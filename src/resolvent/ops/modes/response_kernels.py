@@ -14,7 +14,7 @@ def response_kernel(  # type: ignore[no-untyped-def]
     KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """K (d, l) = Re sum_n w lam^k, D at its place zero; a program has ROWS steps of one channel."""
-    c, j, first = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.program_id(1) * ROWS
+    c, j, first = tl.program_id(1).to(tl.int64), tl.arange(0, BN), tl.program_id(0) * ROWS
     k = first + tl.arange(0, ROWS)
     zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, j < n, KIND, STEPS)
     zr = tl.minimum(zr, LARGEST)

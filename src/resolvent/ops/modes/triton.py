@@ -63,7 +63,7 @@ def response(kind: Kind, parameters: Sequence[Tensor], length: int) -> Tensor:
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     K = torch.empty((d, length), dtype=torch.float32, device=like.device)
     with on_device(like):
-        response_kernel[(d, triton.cdiv(length, STRETCH))](
+        response_kernel[(triton.cdiv(length, STRETCH), d)](  # of which the first may be beyond 65535
             *own, D, K, n, length, largest_logarithm(like), **_response_sizes(kind, own, n), num_warps=4
         )
     return K

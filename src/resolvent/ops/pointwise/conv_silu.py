@@ -20,6 +20,7 @@ from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
 MANY = 8  # taps that a thread has registers for
+SEQUENCES = 65_535  # along an axis of the grid
 
 
 def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -56,6 +57,10 @@ def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _triton(x: Tensor, width: int = 1) -> Any:
     """The GPU's kernels, or None where they do not serve."""
     unfit = None if x.stride(2) == 1 else "channels that do not lie side by side"
+    if x.shape[1] * max(x.stride(1), x.shape[2]) >= 2**31:  # offsets within a sequence are of 31 bits
+        unfit = "2^31 numbers or more in a sequence"
+    if len(x) > SEQUENCES:
+        unfit = f"more than {SEQUENCES} sequences"
     return kernels("pointwise", "conv_silu", x, f"more than {MANY} taps" if width > MANY else unfit)
 
 

@@ -333,7 +333,7 @@ def _dense(t: Tensor) -> Tensor:
     """t as the kernels index it: steps at one distance, also from sequence to sequence, and columns side by side."""
     t = t.detach()
     if t.dim() == 3 and t.stride(2) == 1 and t.stride(0) == t.shape[1] * t.stride(1) and t.stride(1) >= t.shape[2]:
-        return t
+        return t if t.stride(0) < 2**31 else t.contiguous()  # offsets inside a sequence are 32-bit
     return t.contiguous()
 
 

@@ -1,131 +1,35 @@
-"""What the kernels need on GPUs that are not here: each is compiled for several chips, and its assembler's report read.
-
-    python -m benchmarks.gpu.targets                        # to benchmarks/results/targets.json
-    python -m benchmarks.gpu.targets --only fused --chip 86
-
-Needs Triton and no GPU: the library's own launches run on CPU tensors, and what they would launch is compiled instead
-(by the ptxas that comes with Triton). A row says the shared memory of a program, its registers and spilled bytes, and
-whether it fits: exit status 1 where one does not.
-"""
+"""What is compiled: the library's own launches, every kernel at least once."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from benchmarks.about import RESULTS, about
-from resolvent.runtime import chip
-
-CHIPS = (80, 86, 89, 90, 120)
 Launch = Callable[[], None]
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
-class Absent:
-    """Stands for the driver of a chip that is not here."""
-
-    def __init__(self, capability: int) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return self.target.arch
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def main() -> int:
-    settings = _settings()
-    record = about("none: compiled ahead", settings.commit) | {"rows": []}
-    out = settings.out or RESULTS / "targets.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for capability in settings.chip:
-        held = chip.SHARED[capability] << 10
-        for name, kernels in compiled(capability, settings.only):
-            for row in kernels:
-                row |= {"chip": capability, "case": name, "fits": row["shared"] <= held}
-                record["rows"].append(row)
-                print(f"sm_{capability} {name:40} {row['kernel']:20} {row['shared'] >> 10:4d} KiB, "
-                      f"{row['registers']} registers, {row['spilled']} bytes spilled"
-                      f"{'' if row['fits'] else ': too much'}", flush=True)  # fmt: skip
-        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {out}")
-    return 0 if all(row["fits"] for row in record["rows"]) else 1
-
-
-def _settings() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[""], help="cases whose name holds one of these")
-    parser.add_argument(
-        "--chip", nargs="*", type=int, default=CHIPS, choices=CHIPS, help="compute capabilities, times ten"
-    )
-    parser.add_argument("--commit", default="", help="of the measured tree, where git cannot tell")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
-
-
-def compiled(capability: int, only: list[str]) -> Any:
-    """(name, what its launches compile to) of each case."""
-    import triton
-    from triton.runtime.jit import JITFunction
-
-    triton.runtime.driver.set_active(Absent(capability))  # type: ignore[arg-type]
-    seen: list[Any] = []
-    run = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        seen.append(run(self, *args, grid=grid, warmup=True, **kwargs))
-        return seen[-1]
-
-    JITFunction.run = compile_only
-    try:
-        with chip.stand_in(capability):
-            for name, launch in cases():
-                if any(word in name for word in only):
-                    seen.clear()
-                    began = time.monotonic()
-                    launch()
-                    took = round(time.monotonic() - began, 1)
-                    yield name, [{"kernel": k.metadata.name, "shared": k.metadata.shared, **_usage(k, capability),
-                                  "seconds": took} for k in seen]  # fmt: skip
-    finally:
-        JITFunction.run = run
-
-
-def _usage(kernel: Any, capability: int) -> dict[str, int]:
-    """Registers of a thread and spilled bytes, as ptxas tells them."""
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
-
-    with tempfile.TemporaryDirectory() as place:
-        source = Path(place) / "kernel.ptx"
-        source.write_text(kernel.asm["ptx"], encoding="utf-8")
-        command = [get_ptxas(capability).path, "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
-        told = subprocess.run([*command, str(source), "-o", f"{place}/o"], capture_output=True, text=True, check=True)
-    registers = re.search(r"Used (\d+) registers", told.stderr)
-    spilled = re.search(r"(\d+) bytes spill stores", told.stderr)
-    return {"registers": int(registers[1]) if registers else -1, "spilled": int(spilled[1]) if spilled else 0}
-
-
-# -- the library's own launches ----------------------------------------------------------------------------------------
+def every_kernel() -> set[str]:
+    """All Triton kernels that there are, by module and name."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if re.search("^import triton$", text, re.MULTILINE):
+            place = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+            found |= {f"{place}.{name}" for name in re.findall(r"^def (\w+_kernel)\(", text, re.MULTILINE)}
+    return found
 
 
 def cases() -> list[tuple[str, Launch]]:
     return [
         *_tables(), *_banks(), *_dplr(), *_mimo(), *_toeplitz(), *_linear(), *_selective(), *_fused(), *_post_norm(),
-        ("Mega's attention", _attention),
+        *_gated(), *_projected(), *_ascent(), ("Mega's attention", _attention), ("pointwise passes", _pointwise),
+        ("response of a bank", _bank_response), ("scans in several launches", _chunks),
     ]  # fmt: skip
 
 
@@ -167,6 +71,7 @@ def _tables() -> list[tuple[str, Launch]]:
 def _banks() -> list[tuple[str, Launch]]:
     from resolvent.layers import EMA, S4D
     from resolvent.ops.bank_scan import triton as own
+    from resolvent.ops.bank_scan.dense import has_room
 
     def both(tables: Any, parameters: Any, kind: Any) -> None:
         x, h0 = torch.zeros(3, 256, 8), torch.zeros(3, 8, tables.ahead.shape[2] - 64)
@@ -181,8 +86,13 @@ def _banks() -> list[tuple[str, Launch]]:
         return lambda: both(own.make_tables(kind, given, 64, False, dtype), given, kind)
 
     def dense(dtype: torch.dtype) -> Launch:
-        ahead, whole = torch.zeros(8, 64, 128, dtype=dtype), torch.zeros(8, 64, 64)
-        return lambda: both(own.Tables(ahead, ahead, whole, True), None, None)
+        def launch() -> None:
+            for s in (64, 128):
+                ahead, whole = torch.zeros(8, 64, 64 + s, dtype=dtype), torch.zeros(8, s, s)
+                if has_room(whole, s):
+                    both(own.Tables(ahead, ahead, whole, True), None, None)
+
+        return launch
 
     s4d = S4D(8)
     made = []
@@ -196,22 +106,26 @@ def _banks() -> list[tuple[str, Launch]]:
 
 def _dplr() -> list[tuple[str, Launch]]:
     from resolvent.layers import S4
+    from resolvent.ops.bank_scan.dense import has_room
     from resolvent.ops.dplr_bank import triton as own
 
-    def both(n: int, rank: int) -> Launch:
+    def both(n: int, rank: int, length: int = 784) -> Launch:
         layer, T = S4(8, 2 * n, rank=rank), 64
         given = [p.detach() for p in layer._source(layer.C, layer.D).parameters]
 
         def launch() -> None:
+            if not has_room(given[0], 2 * n):
+                return print(f"  S4, {n} states: no room, left to torch", flush=True)
             own.make_tables(given, T, False, torch.bfloat16)
             own.parameter_gradients(given, torch.zeros(8, T + 2 * n, T + 2 * n), T, False)
-            own.link_gradients(given, own.make_links(given, 1024))
-            K, kept = own.response(given, 784)
+            own.link_gradients(given, own.make_links(given, min(length, 1024)))
+            K, kept = own.response(given, length)
             own.response_gradients(given, K, kept)
 
         return launch
 
-    return [(f"tables of S4, {n} states, rank {rank}", both(n, rank)) for n in (32, 64) for rank in (1, 2)]
+    made = [(f"tables of S4, {n} states, rank {rank}", both(n, rank)) for n in (32, 64) for rank in (1, 2)]
+    return [*made, ("one step of S4", both(32, 1, 1))]  # sizes of one are constants to the compiler
 
 
 def _mimo() -> list[tuple[str, Launch]]:
@@ -285,9 +199,9 @@ def _selective() -> list[tuple[str, Launch]]:
     from resolvent.ops.selective_scan import triton as own
     from resolvent.ops.selective_scan.inputs import Inputs
 
-    def both(d: int, gated: bool) -> Launch:
+    def both(d: int, gated: bool, b: int = 32) -> Launch:
         def launch() -> None:
-            b, l, n, low = 32, 1024, 16, torch.bfloat16
+            l, n, low = 1024, 16, torch.bfloat16
             u, dt, z = torch.empty(3, b, l, d, dtype=low).unbind()
             B, C = torch.empty(b, l, 16 + 2 * n, dtype=low)[..., 16:].split(n, -1)
             x = Inputs(u, dt, torch.empty(d, n), B, C, torch.empty(d), z if gated else None)
@@ -304,7 +218,112 @@ def _selective() -> list[tuple[str, Launch]]:
             conv_silu_triton.backward(g, x[..., :512], w, bias, learn, torch.empty_like(x)[..., :512])
 
     made = [("selective scan of S6", both(256, False)), ("selective scan of Mamba", both(512, True))]
+    made.append(("selective scan of one sequence", both(256, True, 1)))
     return [*made, ("convolution of Mamba", convolve)]
+
+
+def _chunks() -> None:
+    """As where chunks do not hand their states on, channels last and time last, and with constant multipliers."""
+    from resolvent.ops.linear_scan import constant_triton
+    from resolvent.ops.linear_scan import triton as own
+
+    for dtype in (torch.float32, torch.complex64, torch.bfloat16):
+        b = torch.empty(1, 4096, 50, dtype=dtype)
+        for x in (b, b.mT.contiguous().mT):
+            for a in (x, x[:, :1]):
+                last, narrow = not x.is_contiguous(), False
+                for plan in (own.cut(300, 4096, 50, last, narrow), own.cut(1, 4096, 50, last, narrow)):
+                    own._scan(a, x, x[:, 0], False, None, plan)
+                    own._backward(x, a, x, x[:, 0], False, torch.zeros(1, 4096, dtype=torch.bool), plan)
+        own.short_scan(b[:, :64], b[:, :64])
+    for v in (torch.empty(64, 2, 1024), torch.empty(64, 2, 1024, dtype=torch.bfloat16)):
+        constant_triton.adjoint(torch.empty(32, 2), v, constant_triton.scan(torch.empty(32, 2), v))
+        constant_triton.adjoint(torch.empty(32, 2), v, None)
+
+
+def _bank_response() -> None:
+    from resolvent.ops.modes import bank_response_triton as own
+
+    for n, length in ((32, 784), (64, 784), (1, 1)):
+        z, w = torch.zeros(2, 8, n, 2, dtype=torch.float64).unbind()
+        own.response_gradients(z, w, own.response(z, w, length))
+
+
+def _gated() -> list[tuple[str, Launch]]:
+    from resolvent.ops.gated_scan import triton as own
+    from resolvent.ops.gated_scan.inputs import Inputs
+
+    def both(b: int, dtype: torch.dtype) -> Launch:
+        def launch() -> None:
+            wide, rate, h0 = torch.empty(b, 1024, 256, dtype=dtype), torch.empty(256), torch.empty(b, 256)
+            for start in (None, torch.zeros(b, dtype=torch.bool), torch.zeros(b, 1024, dtype=torch.bool)):
+                x = Inputs(wide, wide, wide, rate, h0, start, False)
+                own._backward(x, own._forward(x), wide)
+
+        return launch
+
+    return [(f"gated scan of {b}, {t}", both(b, t)) for b in (1, 256) for t in (torch.bfloat16, torch.float32)]
+
+
+def _projected() -> list[tuple[str, Launch]]:
+    from resolvent.ops.projected_scan import triton as own
+    from resolvent.runtime import chip
+
+    def both(d: int, p: int) -> Launch:
+        def launch() -> None:
+            low = torch.bfloat16
+            w = own.Tables(torch.empty(p, 2), torch.empty(2 * p, d, dtype=low), torch.empty(d, 2 * p, dtype=low))
+            for x in (torch.empty(d, 64, 1024, dtype=low), torch.empty(d, 64, 1000, dtype=low)):
+                own.input_gradient(w, own.forward(w, x), x)
+                own.gradients(w, x, x)
+
+        return launch
+
+    room = chip.capacity(torch.empty(0)) >= 227  # for 128 states; else `attempt` leaves them to torch
+    sizes = ((128, 64), (64, 32), (128, 128))[: 2 + room]
+    return [(f"scan between products, {d} channels, {p} states", both(d, p)) for d, p in sizes]
+
+
+def _ascent() -> list[tuple[str, Launch]]:
+    """A step of PGD, and of FAB over as many values as its kernel takes."""
+    from resolvent.ops.ascent import fab_triton, step_triton
+
+    def stride(norm: str, n: int) -> Launch:
+        def launch() -> None:
+            at, x = torch.empty(8, 3, n), torch.empty(8, n)
+            threat = SimpleNamespace(norm=norm)
+            walk: Any = SimpleNamespace(at=at, x=x, low=x[:1], high=x[:1], odd=torch.empty(8) > 0, threat=threat)
+            pace: Any = SimpleNamespace(alpha_max=0.1, eta=1.05)
+            fab_triton._stride(walk, at[..., 0], at, pace)
+
+        return launch
+
+    def step() -> None:
+        x, region = torch.empty(8, 1024, 3), SimpleNamespace(low=torch.zeros(1), high=torch.zeros(1))
+        answers = x[:, 0, 0], x[:, :10, 0]
+        step_triton._step(x, x, answers, region, torch.ones(8, 1, 1))  # type: ignore[arg-type]
+
+    made = [(f"a step of FAB, {norm}, {n} values", stride(norm, n)) for norm in ("linf", "l2") for n in (784, 4096)]
+    return [*made, ("a step of PGD", step)]
+
+
+def _pointwise() -> None:
+    from resolvent.ops.pointwise import biased_silu_triton, skip_norm_triton
+    from resolvent.ops.pointwise.skip_norm import Ending
+    from resolvent.runtime.chip_triton import increment_kernel
+
+    increment_kernel[(1,)](torch.zeros(1))
+    for d, dtype in ((128, torch.bfloat16), (128, torch.float32), (512, torch.bfloat16)):
+        v, x = torch.empty(d), torch.empty(d, 4, 1024, dtype=dtype)
+        for learn in (False, True):
+            biased_silu_triton.backward(biased_silu_triton.forward(x, v), x, v, learn)
+        for axis, y in ((0, x), (-1, x.permute(1, 2, 0).contiguous())):
+            for w in (Ending(v, v, None, None, 1e-5), Ending(v, v, v, v, 1e-5)):
+                out, unit, rstd = skip_norm_triton.forward(y, y, w, axis)
+                still = y[..., :1].expand_as(y) if axis == 0 else y[:, :1].expand_as(y)
+                for g in (out, still):
+                    skip_norm_triton.backward(g, (unit, rstd, y), w, axis, True)
+                    skip_norm_triton.backward(g, (unit, rstd, y), w, axis, False)
 
 
 def _attention() -> None:
@@ -379,7 +398,3 @@ def _post_norm() -> list[tuple[str, Launch]]:
         return launch
 
     return [(f"post-norm, {kind}", passes(kind)) for kind in own.AHEAD]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
