@@ -201,15 +201,9 @@ def _give(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 def _run_forward(
     x: Tensor,  # first: a node counts to the device of its first tensor
-    parameters: list[Tensor],
-    lengths: Tensor | None,
-    ticket: Tensor,
-    needs: list[bool],
-    sizes: list[int],
-    kinds: str,
-    half: torch.dtype,
-    autocast: bool,
-) -> list[Tensor]:
+    parameters: list[Tensor], lengths: Tensor | None, ticket: Tensor, needs: list[bool], sizes: list[int], kinds: str,
+    half: torch.dtype, autocast: bool,
+) -> list[Tensor]:  # fmt: skip
     quick = _replay(ticket, parameters, x, lengths, needs, How(needs[0], any(needs), autocast, half))
     if quick is not None:
         return quick
@@ -241,18 +235,9 @@ def _fake_forward(
 
 
 def _run_backward(
-    g: list[Tensor],
-    asked: list[int],
-    mark: Tensor,
-    ticket: Tensor,
-    parameters: list[Tensor],
-    x: Tensor,
-    lengths: Tensor | None,
-    needs: list[bool],
-    count: int,
-    half: torch.dtype,
-    autocast: bool,
-) -> list[Tensor]:
+    g: list[Tensor], asked: list[int], mark: Tensor, ticket: Tensor, parameters: list[Tensor], x: Tensor,
+    lengths: Tensor | None, needs: list[bool], count: int, half: torch.dtype, autocast: bool,
+) -> list[Tensor]:  # fmt: skip
     given: list[Tensor | None] = [None] * count
     for i, t in zip(asked, g, strict=True):
         given[i] = t

@@ -77,18 +77,9 @@ def _(parameters: list[Tensor], x: Tensor, lengths: Tensor | None, *how: Any) ->
 
 @torch.library.custom_op("resolvent::bank_scan_backward", mutates_args=())
 def _scan_backward(
-    gy: Tensor,
-    g_end: Tensor | None,
-    parameters: list[Tensor],
-    x: Tensor,
-    lengths: Tensor | None,
-    kept: list[Tensor],
-    kind: str,
-    option: str,
-    T: int,
-    delay: bool,
-    half: bool,
-) -> list[Tensor]:
+    gy: Tensor, g_end: Tensor | None, parameters: list[Tensor], x: Tensor, lengths: Tensor | None, kept: list[Tensor],
+    kind: str, option: str, T: int, delay: bool, half: bool,
+) -> list[Tensor]:  # fmt: skip
     plan = _plan(parameters[0], kind, option, T, delay, half)
     with as_run():
         if serves(Source(plan.modes, parameters, option), x, None):

@@ -188,16 +188,9 @@ def _(u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whol
 
 @torch.library.custom_op("resolvent::blocked_pass_backward", mutates_args=())
 def _pass_backward(
-    gy: Tensor,
-    g_before: Tensor | None,
-    u: Tensor,
-    before: Tensor,
-    toeplitz: Tensor,
-    M_in: Tensor,
-    M_out: Tensor,
-    whole: Tensor,
-    learn: bool,
-) -> list[Tensor]:
+    gy: Tensor, g_before: Tensor | None, u: Tensor, before: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor,
+    whole: Tensor, learn: bool,
+) -> list[Tensor]:  # fmt: skip
     T, s = toeplitz.shape[-1], M_in.shape[-1]
     states = before.unflatten(2, (-1, s))
     tables = _cut(u, toeplitz, M_in, M_out, whole)

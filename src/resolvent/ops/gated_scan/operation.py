@@ -127,16 +127,9 @@ def _operator(
 
 @torch.library.custom_op("resolvent::gated_scan_backward", mutates_args=())
 def _operator_backward(
-    g: Tensor,
-    h: Tensor,
-    p: Tensor,
-    q: Tensor,
-    x: Tensor,
-    rate: Tensor,
-    h0: Tensor | None,
-    start: Tensor | None,
+    g: Tensor, h: Tensor, p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None, start: Tensor | None,
     reverse: bool,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     given = Inputs(p, q, x, rate, h0, start, reverse)
     kernels = _kernels(given)
     if kernels is not None:

@@ -340,17 +340,9 @@ def _carry_plan(plan: Plan) -> Plan:
 
 
 def _launch(
-    job: Job,
-    plan: Plan,
-    *,
-    out: Tensor,
-    ends: bool = False,
-    start: Tensor | None = None,
-    product: Tensor | None = None,
-    states: Tensor | None = None,
-    before: Tensor | None = None,
-    ga: Tensor | None = None,
-) -> None:
+    job: Job, plan: Plan, *, out: Tensor, ends: bool = False, start: Tensor | None = None,
+    product: Tensor | None = None, states: Tensor | None = None, before: Tensor | None = None, ga: Tensor | None = None,
+) -> None:  # fmt: skip
     """One pass; arrays are given as the kernel takes them."""
     a, b = job.words
     n, marks = b.shape[-2] if job.time_last else b.shape[-1], job.marks

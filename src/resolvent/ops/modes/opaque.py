@@ -171,15 +171,9 @@ def _operator(name: str, opaque: Opaque) -> Any:
 
     @torch.library.custom_op(f"resolvent::{name}_backward", mutates_args=())
     def backward(
-        parameters: list[Tensor],
-        mark: Tensor,
-        tables: list[Tensor],
-        g: list[Tensor],
-        asked: list[int],
-        option: str,
-        T: int,
-        delay: bool,
-    ) -> list[Tensor]:
+        parameters: list[Tensor], mark: Tensor, tables: list[Tensor], g: list[Tensor], asked: list[int], option: str,
+        T: int, delay: bool,
+    ) -> list[Tensor]:  # fmt: skip
         found = kept.take(mark)
         if found is not None:
             (own, made), again = found

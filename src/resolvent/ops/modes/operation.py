@@ -258,17 +258,9 @@ def _operator(modes: Modes) -> Any:
 
     @torch.library.custom_op(f"{name}_backward", mutates_args=())
     def backward(
-        parameters: list[Tensor],
-        mark: Tensor,
-        powers: Tensor,
-        g_toeplitz: Tensor | None,
-        g_in: Tensor | None,
-        g_out: Tensor | None,
-        g_powers: Tensor | None,
-        g_whole: Tensor | None,
-        option: str,
-        delay: bool,
-    ) -> list[Tensor]:
+        parameters: list[Tensor], mark: Tensor, powers: Tensor, g_toeplitz: Tensor | None, g_in: Tensor | None,
+        g_out: Tensor | None, g_powers: Tensor | None, g_whole: Tensor | None, option: str, delay: bool,
+    ) -> list[Tensor]:  # fmt: skip
         g = g_toeplitz, g_in, g_out, g_powers, g_whole
         ready = kept.take(mark)
         if ready is not None:

@@ -64,16 +64,9 @@ def _pad_sizes(d: int, p: int) -> tuple[int, int]:
 
 
 def _launch(
-    w: Tables,
-    x: Tensor,
-    y: Tensor | None,
-    *,
-    back: bool,
-    kept: Tensor | None = None,
-    states: Tensor | None = None,
-    parts: Tensor | None = None,
-    beside: Tensor | None = None,
-) -> None:
+    w: Tables, x: Tensor, y: Tensor | None, *, back: bool, kept: Tensor | None = None, states: Tensor | None = None,
+    parts: Tensor | None = None, beside: Tensor | None = None,
+) -> None:  # fmt: skip
     (d, b, l), p = x.shape, w.lam.shape[0]
     wide, narrow = _pad_sizes(d, p)
     out = x if y is None else y

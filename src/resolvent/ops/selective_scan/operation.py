@@ -202,18 +202,9 @@ def _differentiable_adjoint(
 
 @torch.library.custom_op("resolvent::selective_scan", mutates_args=())
 def _operator(
-    u: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    h0: Tensor | None,
-    reverse: bool,
-    save: bool,
-    reset: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, h0: Tensor | None,
+    reverse: bool, save: bool, reset: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     y, last, saved = run.forward(Inputs(u, dt, A, B, C, D, z, h0), reverse, save, reset)
     row = (saved.mT if u.is_cuda else saved).flatten(1)
     return y.contiguous(), last.contiguous(), F.pad(row, (0, 1)) if A.numel() == 1 else row
