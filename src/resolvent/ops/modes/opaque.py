@@ -94,7 +94,7 @@ class Opaque:
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
-                return separate(self.make(own, option, T, delay))
+                return separate(self.make(own, option, T, delay), *own)
 
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
