@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
+from resolvent import layers
 from resolvent.conformance.cases import CASES, Case, plan
 from resolvent.conformance.properties import Property
 from resolvent.conformance.runner import Settings, measure
@@ -53,3 +55,21 @@ def test_is_built_where_there_are_no_values(case: Case) -> None:
     layer = layer.to("meta")  # what `torch.empty` gives stays behind: conftest fills it with NaN
     x = torch.empty(2, 9, case.settings["d_model"], device="meta")
     assert layer(x)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("kind", [layers.S6, layers.ScalarS6, layers.RGLRU])
+def test_weights_pruned_in_the_other_direction_are_seen(kind: type[layers.S6]) -> None:
+    """Pruning makes its weight anew in a hook of the module: the other direction has to be called as one."""
+    torch.manual_seed(0)
+    layer, x = kind(4, bidirectional=True), torch.randn(2, 9, 4)
+    assert layer.other is not None
+    name = next(n for n, p in layer.other.named_parameters() if p.dim() > 1)
+    before = layer(x)[0].detach()
+    prune.identity(layer.other, name)
+    assert torch.equal(layer(x)[0], before)
+    with torch.no_grad():
+        getattr(layer.other, f"{name}_orig").mul_(1.5)
+    found = layer(x)[0]
+    prune.remove(layer.other, name)
+    assert torch.equal(found, layer(x)[0])
+    assert not torch.allclose(found, before)
