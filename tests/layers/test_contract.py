@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.nn.utils import prune
 
+from helpers import assert_close
 from resolvent import layers
 from resolvent.conformance.cases import CASES, Case, plan
 from resolvent.conformance.properties import Property
 from resolvent.conformance.runner import Settings, measure
+from resolvent.runtime.transforms import as_traced
 
 # compiling takes most of the time and each layer's own tests do it too: it waits for the slow run
 PLAN = [pair for pair in plan(CASES, full=False) if not (pair[1].costly or pair[1].single)]
@@ -73,3 +77,16 @@ def test_weights_pruned_in_the_other_direction_are_seen(kind: type[layers.S6]) -
     prune.remove(layer.other, name)
     assert torch.equal(found, layer(x)[0])
     assert not torch.allclose(found, before)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("kind", [layers.S4, layers.S4D, layers.DSS, layers.S5, layers.LRU, layers.L2RU])
+def test_a_state_may_come_with_its_conjugation_noted(kind: type[layers.S5], traced: bool) -> None:
+    """What `conj()` gives is a view with a mark, of which torch reads no real parts."""
+    torch.manual_seed(0)
+    layer, x = kind(3, 4), torch.randn(2, 9, 3)
+    with torch.no_grad(), as_traced() if traced else nullcontext():
+        h = layer(x)[1]
+        noted = h.conj().resolve_conj().conj()
+        assert noted.is_conj()
+        assert_close([layer(x, noted), layer.step(x[:, 0], noted)], [layer(x, h), layer.step(x[:, 0], h)])
