@@ -181,7 +181,7 @@ class Lowered:
         h = self._entered(x, tables)
         for block, layer, weights in zip(self.form.blocks, tables.layers, tables.blocks, strict=True):
             if weights is None or isinstance(layer, Recurrence):
-                h = run_block(block, h, layer)
+                h = run_block(block, h, enter_block(block, h), layer)
             else:
                 h = fused.post_norm_block(h, layer, weights)
         h = columns.norm(self.form.end, h)
@@ -308,10 +308,14 @@ def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
     return max(length, SLICE["cuda"]) if dtype == torch.float32 else length
 
 
-def run_block(block: p.Skip, x: Tensor, layer: Filter | Recurrence) -> Tensor:
-    """A residual block in torch's operations."""
-    h = columns.norm(block.norm, x) if block.prenorm else x
-    h = columns.follow(block.branch[1:], layer(h))
+def enter_block(block: p.Skip, x: Tensor) -> Tensor:
+    """What a residual block's layer reads of x."""
+    return columns.norm(block.norm, x) if block.prenorm else x
+
+
+def run_block(block: p.Skip, x: Tensor, u: Tensor, layer: Filter | Recurrence) -> Tensor:
+    """A residual block in torch's operations; u is what its layer reads."""
+    h = columns.follow(block.branch[1:], layer(u))
     return block.end(x, h, lambda y: columns.norm(block.norm, y))
 
 
