@@ -197,7 +197,9 @@ class Lowered:
 
 def serving(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> tuple[Form, torch.dtype] | None:
     """The form and its dtype where it is right for this call and quicker than the modules; else None."""
-    if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
+    if torch.compiler.is_compiling() or lengths is not None or not is_plain(x):
+        return None
+    if x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
     form = lowerable(model) if (dtype is not None or x.is_cuda) and is_untransformed() else None

@@ -223,4 +223,4 @@ def _differentiate(
     ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
     with recording():
         found = torch.autograd.grad(ends, own, slopes, retain_graph=again, allow_unused=True)
-    return separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+    return separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)], *g)
