@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.blocks.block import Layer
-from resolvent.blocks.stack import Stack
+from resolvent.blocks.block import Block, Layer
 from resolvent.layers import siso
 from resolvent.layers.siso import Bank
 from resolvent.lowering import columns, lowered
@@ -40,7 +39,7 @@ class Tables:
     blocks: tuple[fused.Weights | None, ...]
 
 
-def serve(stack: Stack, x: Tensor) -> tuple[Tensor, Any] | None:
+def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
     """y (b, l, d) of x and the state after it, from the zero state; None where the modules are right or quicker."""
     if not is_plain(x) or x.device.type != "cpu" or x.dim() != 3 or not x.numel():
         return None
@@ -63,7 +62,7 @@ def serve(stack: Stack, x: Tensor) -> tuple[Tensor, Any] | None:
 
     def find_state() -> Any:
         with torch.set_grad_enabled(grad):
-            return _arrange(stack, iter([*map(_find_end, blocks, tables.banks, read)]))
+            return _arrange(stack.known_spec(x.shape[0]), map(_find_end, blocks, tables.banks, read))
 
     return h.permute(1, 2, 0), LateState(find_state)
 
@@ -75,10 +74,9 @@ def _find_end(block: p.Skip, bank: Bank, u: Tensor) -> Any:
     return (h, torch.full((b,), l)) if isinstance(layer.known_spec(b), tuple) else h  # softmax DSS counts its steps
 
 
-def _arrange(stack: Stack, ends: Iterator[Any]) -> dict[str, Any]:
-    """The state of a stack, which may hold others, from those of its layers."""
-    inner = [_arrange(b, ends) if isinstance(b, Stack) else {"layer": next(ends)} for b in stack.blocks]
-    return {f"blocks.{i}": state for i, state in enumerate(inner)}
+def _arrange(spec: dict[str, Any], ends: Iterator[Any]) -> dict[str, Any]:
+    """The states of layers, in order, as the state of the stack around them."""
+    return {name: _arrange(part, ends) if isinstance(part, dict) else next(ends) for name, part in spec.items()}
 
 
 def _make_tables(blocks: tuple[p.Skip, ...], l: int, dtype: torch.dtype) -> Tables:
@@ -90,7 +88,8 @@ def _make_tables(blocks: tuple[p.Skip, ...], l: int, dtype: torch.dtype) -> Tabl
 def _stack(chain: Chain) -> tuple[p.Skip, ...] | None:
     blocks = tuple(b for b in chain if columns.covers(b) and lowered.has_operator(b.layer))
     filters = all(isinstance(block.layer[0], p.Filter) for block in blocks)
-    return blocks if blocks and filters and len(blocks) == len(chain) else None
+    once = len({id(block.layer[0].module) for block in blocks}) == len(chain)  # a shared one has a state in each place
+    return blocks if blocks and filters and once else None
 
 
 stackable = Verdict(_stack)
