@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,13 @@ from resolvent.training import pgd_at
 from resolvent.training.step.batch import Batch
 
 LAYERS: dict[str, Callable[[], Any]] = {"s4": lambda: S4(4, 4), "s4d": lambda: S4D(4, 4), "dss": lambda: DSS(4, 4)}
+SOFTMAX: dict[str, Callable[[], Any]] = {"softmax": lambda: DSS(4, 4, kernel="softmax", length=30)}
 
 
 def stack(name: str = "s4d", **more: Any) -> Stack:
     torch.manual_seed(0)
     blocks = [
-        Residual(LAYERS[name](), mixer=Mixer(4, kind), ads=ads, **more)
+        Residual((LAYERS | SOFTMAX)[name](), mixer=Mixer(4, kind), ads=ads, **more)
         for kind, ads in (("linear", AdS(4, "tanh")), ("glu", None))  # type: ignore[arg-type]
     ]
     return Stack(blocks).double()
@@ -104,6 +106,36 @@ def test_the_state_is_there_when_it_is_asked_for() -> None:
         assert_close(own.step(x_t, late)[0], whole[:, -1])
         assert_close(own(x_t[:, None], late)[0], whole[:, -1:])
     assert_close(y, whole[:, :-1])
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *SOFTMAX])
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_the_state_is_that_of_the_call(name: str, prenorm: bool, tmp_path: Path) -> None:
+    """Whatever becomes of x and of the weights before somebody looks at it; with its gradients."""
+    own, x = stack(name, prenorm=prenorm), torch.randn(2, 9, 4, dtype=torch.float64)
+    want = own.blocks[1](own.blocks[0](x)[0])[1]["layer"]
+    wide = Stack([own])
+    first, last = wide(x)[1], wide(given := x.mT.contiguous().mT)[1]
+    with own.frozen():
+        frozen = own(x)[1]
+    slopes = [torch.autograd.grad(_sum(h), own.parameters(), allow_unused=True) for h in (_inner(first), want)]
+    assert_close([g for g in slopes[0] if g is not None], [g for g in slopes[1] if g is not None], gradient=True)
+    given.zero_()
+    with torch.no_grad():
+        for p in own.parameters():
+            p.add_(0.1)
+    assert_close([_inner(last), frozen["blocks.1"]["layer"]], [want, want])
+    torch.save(frozen, tmp_path / "state.pt")
+    assert_close(torch.load(tmp_path / "state.pt", weights_only=True)["blocks.1"]["layer"], want)
+
+
+def _inner(state: Any) -> Any:
+    return state["blocks.0"]["blocks.1"]["layer"]
+
+
+def _sum(state: Any) -> Tensor:
+    h: Tensor = state[0] if isinstance(state, tuple) else state
+    return torch.view_as_real(h).square().sum()
 
 
 def test_frozen_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

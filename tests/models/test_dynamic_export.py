@@ -16,7 +16,7 @@ from resolvent.models import config as c
 from resolvent.models.layer_config import GRUConfig, ScalarS6Config, ShortConvConfig
 from resolvent.models.presets.named import named_presets
 
-SIZES = ((2, 100), (5, 17), (1, 131), (2, 64))  # (batch, length), of which the first is traced
+SIZES = ((2, 100), (5, 17), (1, 131), (2, 64), (3, 1))  # (batch, length), of which the first is traced
 SMALL = {"d_state": 4, "z": 4, "hidden": 8, "ffn": 8, "heads": 2, "chunk": 32, "blocks": 2, "d_model": 8, "layers": 1}
 QUICK = ("robustness-dss-mnist", "lra-s5-listops", "l2ru-classifier")
 OTHERS: dict[str, Any] = {  # scaffolds and layers that no preset has
@@ -49,7 +49,7 @@ def drawn(config: ModelConfig, batch: int, length: int) -> Tensor:
 
 
 def open_sizes(x: Tensor, lengths: Tensor | None, time: int) -> tuple[Any, ...]:
-    batch, length = Dim("batch", min=1, max=64), Dim("length", min=2, max=4096)
+    batch, length = Dim("batch", min=1, max=64), Dim("length", min=1, max=4096)
     sizes: tuple[Any, ...] = ({0: batch, time: length},)
     return sizes if lengths is None else (*sizes, {0: batch})
 

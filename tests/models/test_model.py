@@ -40,6 +40,7 @@ from resolvent.models import (
     make_layer,
     optim_groups,
 )
+from resolvent.models.presets import l2ru_classifier
 
 F64 = torch.float64
 SMALL = ModelConfig(ChannelsConfig(2), d_model=6, layers=2, head=ClassifierConfig(3))
@@ -171,6 +172,18 @@ def test_compiles_in_one_graph(name: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert_close(compiled(x, lengths), model(x, lengths))
+    assert_close(compiled(x), model(x))
+
+
+def test_a_certified_model_compiles_for_one_step() -> None:
+    """Its pool's powers [b, A b, ...] and their gradient are then what came in."""
+    model, x = ready(l2ru_classifier(d_model=1, layers=1, hidden=4)), channels(2, 1)[..., :1]
+    torch._dynamo.reset()
+    found = []
+    for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        y = run(x)
+        found.append([y, *torch.autograd.grad(y.square().sum(), [*model.parameters()])])
+    assert_close(found[1], found[0], gradient=True)
 
 
 def test_training_reaches_every_parameter_and_half_precision_runs() -> None:

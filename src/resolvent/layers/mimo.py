@@ -22,7 +22,7 @@ from torch import Tensor
 
 from resolvent.layers.contract import Layer, at_lengths
 from resolvent.ops import plain
-from resolvent.ops.blocked.tables import deinterleave
+from resolvent.ops.blocked.tables import deinterleave, reals
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
@@ -163,7 +163,7 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
     if tables.lam_bar.is_complex():
         h = linear_scan(tables.lam_bar, drive(tables, u), h0)
         return read(tables, h, u), at_lengths(h, lengths).clone()  # a view would keep all l states alive
-    start = None if h0 is None else torch.view_as_real(h0).flatten(-2)
+    start = None if h0 is None else reals(h0)
     pairs = pair_scan(tables.lam_bar, linear(u, tables.W_in), start)  # (b, l, 2p)
     y = torch.addcmul(linear(pairs, tables.W_out), u, tables.D)
     return y, deinterleave(at_lengths(pairs, lengths))
@@ -172,7 +172,7 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
 def _scan(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """`sequence` by the kernels of a GPU."""
     lam = torch.view_as_real(tables.lam_bar) if tables.lam_bar.is_complex() else tables.lam_bar
-    start = None if h0 is None else torch.view_as_real(h0.resolve_conj()).flatten(-2)
+    start = None if h0 is None else reals(h0)
     dtype = torch.bfloat16 if half_products(u) else torch.float32
     y, end = mimo_scan((lam, *tables[1:]), u, start, lengths, dtype)
     return y, torch.view_as_complex(end.unflatten(-1, (-1, 2)))

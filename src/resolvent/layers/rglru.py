@@ -84,7 +84,8 @@ class RGLRU(Layer):
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        return gated_scan(*self.other._drive(x), first=_yes(x))
+        y: Tensor = self.other(x, lengths=lengths)[0]  # as a module: somebody may have hooks on it, pruning has
+        return y
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])

@@ -75,7 +75,8 @@ class ScalarS6(Layer):
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        return self.other._sequence(x, None, lengths)[0]
+        y: Tensor = self.other(x, lengths=lengths)[0]  # as a module: somebody may have hooks on it, pruning has
+        return y
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         dt, B, C = self._select(x_t)

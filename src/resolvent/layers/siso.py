@@ -21,6 +21,7 @@ from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.blocked.tables import (
     DenseBank,
     DiagonalBank,
+    as_state,
     deinterleave,
     dense_blocks,
     diagonal_blocks,
@@ -51,8 +52,7 @@ def sequence(
         return found[0], found[1] if real else deinterleave(found[1])
     blocks, run = _blocks(layer, bank, x, False, key)
     y, end = run(blocks, x, start, lengths)
-    whole = blocks.carry.whole
-    return y, deinterleave(end) if whole.dim() == 3 or whole.is_complex() else end
+    return y, as_state(end, blocks.carry.whole)
 
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
@@ -124,6 +124,12 @@ def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> block
         return dense_blocks(bank, T, dtype, delay)
     make = blocked_traced.diagonal_blocks if is_traced(bank.D, *parts(bank.lam)[:1]) else diagonal_blocks
     return make(bank, T, dtype, delay)
+
+
+def end_state(bank: Bank, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The state after x (b, l, d) from the zero state, with tables that serve this call alone."""
+    blocks = tables(bank, blocked.block_length(x.shape[1]), dtype)
+    return as_state(blocked.run(blocks, x, None)[1], blocks.carry.whole)
 
 
 def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -181,7 +181,7 @@ class Lowered:
         h = self._entered(x, tables)
         for block, layer, weights in zip(self.form.blocks, tables.layers, tables.blocks, strict=True):
             if weights is None or isinstance(layer, Recurrence):
-                h = run_block(block, h, layer)
+                h = run_block(block, h, enter_block(block, h), layer)
             else:
                 h = fused.post_norm_block(h, layer, weights)
         h = columns.norm(self.form.end, h)
@@ -197,7 +197,9 @@ class Lowered:
 
 def serving(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> tuple[Form, torch.dtype] | None:
     """The form and its dtype where it is right for this call and quicker than the modules; else None."""
-    if lengths is not None or not is_plain(x) or x.dim() != 3 or not x.is_floating_point() or not x.numel():
+    if torch.compiler.is_compiling() or lengths is not None or not is_plain(x):
+        return None
+    if x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None
     dtype = _dtype(x)
     form = lowerable(model) if (dtype is not None or x.is_cuda) and is_untransformed() else None
@@ -308,10 +310,14 @@ def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
     return max(length, SLICE["cuda"]) if dtype == torch.float32 else length
 
 
-def run_block(block: p.Skip, x: Tensor, layer: Filter | Recurrence) -> Tensor:
-    """A residual block in torch's operations."""
-    h = columns.norm(block.norm, x) if block.prenorm else x
-    h = columns.follow(block.branch[1:], layer(h))
+def enter_block(block: p.Skip, x: Tensor) -> Tensor:
+    """What a residual block's layer reads of x."""
+    return columns.norm(block.norm, x) if block.prenorm else x
+
+
+def run_block(block: p.Skip, x: Tensor, u: Tensor, layer: Filter | Recurrence) -> Tensor:
+    """A residual block in torch's operations; u is what its layer reads."""
+    h = columns.follow(block.branch[1:], layer(u))
     return block.end(x, h, lambda y: columns.norm(block.norm, y))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
 from resolvent.layers.l2ru.forms import Matrices
-from resolvent.ops.blocked.carry import as_reals
+from resolvent.ops.blocked.tables import reals
 from resolvent.ops.dense_scan import dense_scan
 from resolvent.ops.dense_scan.linear import linear
 from resolvent.ops.linear_scan.pairs import pair_scan
@@ -29,9 +29,9 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
     if x0 is None:
         x0 = K.A.new_zeros(u.shape[0], K.A.shape[-1])
     x = states(K, u, x0)
-    ahead = linear(as_reals(x), K.C)  # what step k + 1 reads: (b, l, d)
+    ahead = linear(reals(x), K.C)  # what step k + 1 reads: (b, l, d)
     y = linear(u, K.D)
-    y[:, 0] += linear(as_reals(x0), K.C)
+    y[:, 0] += linear(reals(x0), K.C)
     y[:, 1:] += ahead[:, :-1]
     return y, at_lengths(x, lengths).clone()  # a view would keep all l states alive
 
@@ -39,7 +39,7 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
 def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same by the kernels of a GPU, with products in half where autocast asks for them."""
     dtype = torch.bfloat16 if half_products(u) else torch.float32
-    lam, start = torch.view_as_real(tensor_of(K.A)), None if x0 is None else as_reals(x0.resolve_conj())
+    lam, start = torch.view_as_real(tensor_of(K.A)), None if x0 is None else reals(x0)
     y, end = mimo_scan((lam, K.B, K.C, K.D), u, start, lengths, dtype)
     return y, _pairs(end)
 
@@ -47,7 +47,7 @@ def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> 
 def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same with states as reals."""
     v = linear(u, K.B)  # (b, l, n)
-    start = torch.zeros_like(v[:, 0]) if x0 is None else as_reals(x0)
+    start = torch.zeros_like(v[:, 0]) if x0 is None else reals(x0)
     x = pair_scan(stack_parts(K.A), v, start) if K.A.is_complex() else dense_scan(K.A, v, start)
     seen = torch.cat([start[:, None], x], 1).narrow(1, 0, u.shape[1])  # the state before each step
     end = at_lengths(x, lengths)
@@ -56,7 +56,7 @@ def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor 
 
 def step(K: Matrices, u_t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """u_t (b, d), x -> y_t (b, d) and the next x."""
-    y_t = linear(as_reals(x), K.C) + linear(u_t, K.D)
+    y_t = linear(reals(x), K.C) + linear(u_t, K.D)
     Bu = linear(u_t, K.B)
     return y_t, (torch.addcmul(_pairs(Bu), tensor_of(K.A), x) if K.A.is_complex() else torch.addmm(Bu, x, K.A.mT))
 

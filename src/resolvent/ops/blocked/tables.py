@@ -257,6 +257,11 @@ def reals(z: Tensor) -> Tensor:
     return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
 
 
+def as_state(end: Tensor, whole: Tensor) -> Tensor:
+    """Reals (b, d, s) as the numbers that a layer's state holds; `whole` is A^T of its carry."""
+    return deinterleave(end) if whole.dim() == 3 or whole.is_complex() else end
+
+
 def deinterleave(reals: Tensor) -> Tensor:
     """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
     real tensor as an input."""

@@ -94,7 +94,7 @@ class Opaque:
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
-                return separate(self.make(own, option, T, delay))
+                return separate(self.make(own, option, T, delay), *own)
 
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
@@ -217,4 +217,4 @@ def _differentiate(
     ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
     with recording():
         found = torch.autograd.grad(ends, own, slopes, retain_graph=again, allow_unused=True)
-    return separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
+    return separate([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)], *g)
