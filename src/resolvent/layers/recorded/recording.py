@@ -72,7 +72,7 @@ class Recording:
             graph.aside(self._backward, device)
         self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
         self.outputs, self.slope, self.slopes = [], None, []
-        self.forward = graph(self._forward, device)
+        self.forward = graph(self._forward, device, apart=trains)  # others run before the way back
         self.backward = graph(self._backward, device) if trains else None
 
     def agrees(self, close: Callable[[Tensor, Tensor], bool]) -> bool:
@@ -99,8 +99,7 @@ class Recording:
     def _backward(self) -> None:
         inputs = [*([self.leaf] if self.leaf.requires_grad else []), *self.asked]
         heads = [self.outputs[i] for i in self.heads]
-        with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
-            found = list(torch.autograd.grad(heads, inputs, self.g, retain_graph=True, allow_unused=True))
+        found = list(torch.autograd.grad(heads, inputs, self.g, retain_graph=True, allow_unused=True))
         self.slope = found.pop(0) if self.leaf.requires_grad else None
         self.known = [g is not None for g in found]
         self.slopes = [g for g in found if g is not None]
