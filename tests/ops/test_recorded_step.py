@@ -164,6 +164,36 @@ def test_a_replay_takes_few_calls(layer: Layer, most: int, graphs: type[StandIn]
     assert not any("slice" in name for name in names)
 
 
+class Interrupted(StandIn):
+    """Something happens after the launch: no memory for the outputs, or a key that is pressed."""
+
+    happens = False
+
+    def replay(self) -> None:
+        super().replay()
+        if Interrupted.happens:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_step_that_was_interrupted_leaves_no_state_halfway(
+    other: bool, graphs: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "GRAPHS", {"cpu": Interrupted})
+    layer, x = S5(4, 6).double(), torch.randn(2, 4, dtype=torch.float64)
+    with torch.no_grad(), layer.frozen():
+        state = layer.initial_state(2)
+        for _ in range(3):
+            _, state = layer.step(x, state)
+        with monkeypatch.context() as patch:
+            patch.setattr(Interrupted, "happens", True)
+            with pytest.raises(KeyboardInterrupt):
+                layer.step(x, state.clone() if other else state)
+        found, want = layer.step(x, state), layer._step_long(x, state)
+    assert graphs.made == 1
+    assert_close(found, want, dtype=torch.float64)
+
+
 def test_another_device_and_another_stream_have_recordings_of_their_own(
     graphs: type[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:

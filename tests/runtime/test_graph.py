@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
@@ -31,14 +32,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     generator = SimpleNamespace(clone_state=lambda: "numbers", graphsafe_set_state=calls.append)
     fakes = {
-        "CUDAGraph": object, "graph": graph, "device": nullcontext, "default_generators": [generator],
-        "current_device": lambda: 0, "current_stream": lambda *_: stands["stream"], "Stream": lambda _: next(numbers),
-        "set_stream": lambda own: stands.update(stream=own), "graph_pool_handle": lambda: f"pool {next(numbers)}",
-    }  # fmt: skip
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: calls.append("replayed")),
+        "graph": graph,
+        "device": nullcontext,
+        "default_generators": [generator],
+        "current_device": lambda: 0,
+        "current_stream": lambda *_: stands["stream"],
+        "Stream": lambda _: next(numbers),
+        "set_stream": lambda own: stands.update(stream=own),
+        "graph_pool_handle": lambda: f"pool {next(numbers)}",
+    }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     leave = lambda _, pool: calls.append(f"left {pool}")  # noqa: E731
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", leave, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     cuda_graph._pool.cache_clear()
     cuda_graph._stream.cache_clear()
     yield calls
@@ -76,3 +84,15 @@ def test_work_runs_in_one_thread(asked: list[Any]) -> None:
     cuda_graph.CudaGraph(lambda: seen.append(torch._C._is_multithreading_enabled()), DEVICE)
     assert seen == [False]
     assert torch._C._is_multithreading_enabled()
+
+
+def test_a_replay_does_not_come_between_another_and_its_copies(asked: list[Any]) -> None:
+    made = cuda_graph.CudaGraph(lambda: None, DEVICE)
+    with cuda_graph.enqueueing:
+        made.replay()  # its own thread's
+        other = threading.Thread(target=made.replay)
+        other.start()
+        other.join(0.1)
+        assert asked[1:] == ["replayed"]
+    other.join()
+    assert asked[1:] == ["replayed"] * 2

@@ -180,3 +180,23 @@ def test_a_step_that_waits_for_the_device_runs_as_ever(tapes: type[Tape], caplog
     given = Batch(torch.rand(4, 3, 1), torch.zeros(4, dtype=torch.int64), None, Draws(0, torch.arange(4)))
     assert [step(model, waits, given, Curved(model)) for _ in range(4)] == [None] * 4
     assert caplog.text.count("cannot be recorded as a CUDA graph") == 1
+
+
+def test_a_replay_that_was_interrupted_has_taken_the_gradients(
+    tapes: type[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, form = nn.Linear(3, 2, bias=False), Curved
+    given = Batch(torch.rand(4, 3, 1), torch.zeros(4, dtype=torch.int64), None, Draws(0, torch.arange(4)))
+    for _ in range(2):
+        found = step(model, square, given, form(model))
+    run = Tape.replay
+
+    def stop(tape: Tape) -> None:
+        run(tape)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tape, "replay", stop)
+    with pytest.raises(KeyboardInterrupt):
+        step(model, square, given, form(model))
+    with pytest.raises(RuntimeError, match="gradients of this loss are gone"):
+        found[0].backward()

@@ -7,7 +7,6 @@ does not stay: passes of the same shape share its place. What is handed out is a
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.ops.step.recorded import flatten, unflatten
-from resolvent.runtime.graph.cuda_graph import GRAPHS
+from resolvent.runtime.graph.cuda_graph import GRAPHS, enqueueing
 
 Call = Callable[[Tensor, Tensor | None], Any]  # (x, lengths) -> (y, state)
-enqueueing = threading.Lock()  # places are shared: copy in, replay and copy out are not to be mixed with another's
 _places: weakref.WeakValueDictionary[Any, Tensor] = weakref.WeakValueDictionary()
 
 
@@ -77,12 +75,13 @@ class Recording:
 
     def agrees(self, close: Callable[[Tensor, Tensor], bool]) -> bool:
         """Whether the replays give what the calls themselves gave."""
-        self.forward.replay()
-        if self.backward is not None:
-            self.backward.replay()
-        found, want = [*self.outputs, *self._found()], self.want
-        del self.want
-        return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
+        with enqueueing:
+            self.forward.replay()
+            if self.backward is not None:
+                self.backward.replay()
+            found, want = [*self.outputs, *self._found()], self.want
+            del self.want
+            return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
 
     def _found(self) -> list[Tensor]:
         return self.slopes if self.slope is None else [self.slope, *self.slopes]

@@ -123,13 +123,11 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     kind = x.device.type
     if kind not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(x):
         return None
-    how, last = _how(x), tables.get(LAST)
+    how, last, given = _how(x), tables.get(LAST), [x]
     if last is not None and last.holds(state):
         with _places:
             if _goes_on(tables, last, x, how):
-                last.made.given[0].copy_(x)
-                return _hand_out(tables, last.made, how)
-    given = [x]
+                return _hand_out(tables, last.made, given, how)
     form = flatten(state, given)
     name = _name(form, given, how)
     if name is None or not is_unwatched(*given):
@@ -141,8 +139,7 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     if not found:
         return None
     with _places:
-        torch._foreach_copy_(found.given, given)
-        return _hand_out(tables, found, how)
+        return _hand_out(tables, found, given, how)
 
 
 def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
@@ -153,8 +150,10 @@ def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
     return tables.get(LAST) is last and last.flat._version == 0
 
 
-def _hand_out(tables: dict[str, Any], made: Recording, how: Any) -> Any:
+def _hand_out(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
     """What a launch gives, remembered for the next step; not in inference mode, where nobody counts what is written."""
+    tables[LAST] = None  # whoever interrupts it leaves a state halfway
+    torch._foreach_copy_(made.given[: len(given)], given)
     leaves, flat = made.launch()
     found = unflatten(made.form, leaves)
     goes_on = made.chained and not flat.is_inference()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 one_at_a_time = threading.RLock()  # whatever is recorded, by whichever thread
+enqueueing = threading.RLock()  # places and memory are shared: copy in, replay and copy out are not to be mixed
 
 
 class CudaGraph:
@@ -37,10 +38,11 @@ class CudaGraph:
             raise
 
     def replay(self) -> None:
-        if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
-            return self.graph.replay()
-        with torch.cuda.device(self.device):
-            self.graph.replay()
+        with enqueueing:
+            if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
+                return self.graph.replay()
+            with torch.cuda.device(self.device):
+                self.graph.replay()
 
     @staticmethod
     def aside(work: Callable[[], None], device: torch.device) -> None:

@@ -172,10 +172,10 @@ class _Recording:
         """`again` is the step's value with its graph, of which second derivatives are made."""
         held = self.batch
         pairs = (held.x, batch.x), (held.y, batch.y), *zip(_numbers(held), _numbers(batch), strict=True)
+        self.replays += 1  # first: whoever interrupts it has lost the gradients of the last
         for to, source in pairs:
             to.copy_(source)
         self.graph.replay()
-        self.replays += 1
         value: Tensor = _Found.apply(self.value, self, again, *self.parameters)
         return value, self.output.clone()
 
