@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from victims import Perceptron
 
 from graph_stand_in import Tape
-from resolvent.attacks import PGD, Draws, Victim
+from resolvent.attacks import PGD, Draws, Threat, Victim
 from resolvent.attacks.recorded import passes, recorder
 from resolvent.runtime.graph.watched import without_recording
 from resolvent.runtime.memory import give_up_kept
@@ -253,6 +254,33 @@ def test_weights_that_change_between_attacks_are_seen(tapes: type[Tape]) -> None
     assert tapes.made > made
     with without_recording():
         agree(found, ATTACKS["square"](f, x, y, threat))
+
+
+def test_threads_that_share_a_victim_do_not_share_places(tapes: type[Tape], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole attack of another thread in the middle of one."""
+    f, (x, y) = Foreign(), own_samples()
+    turned, victim, run, found = x.flip(3), Victim(f), Tape.replay, list[Any]()
+    threat = Threat("linf", 1e-3, (0.0, 1.0))  # which breaks none, so that both are of one size
+    with without_recording():
+        want = [ATTACKS["fab-t"](f, *part, threat) for part in ((turned, f(turned).argmax(1)), (x, y))]
+
+    def other() -> None:
+        found.append(ATTACKS["fab-t"](victim, turned, f(turned).argmax(1), threat))
+
+    def replay(tape: Tape) -> None:
+        run(tape)
+        if not recorder.recording and tapes.replays > 20 and not threads:
+            threads.append(threading.Thread(target=other))
+            threads[0].start()
+            threads[0].join()
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Tape, "replay", replay)
+    with victim.attacked():
+        found.append(ATTACKS["fab-t"](victim, x, y, threat))
+    assert len(threads) == 1
+    for one, right in zip(found, want, strict=True):
+        agree(one, right)
 
 
 def test_a_hook_that_comes_between_attacks_is_seen(tapes: type[Tape]) -> None:
