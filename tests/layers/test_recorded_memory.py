@@ -175,6 +175,20 @@ def test_what_waits_for_its_way_back_outlasts_older_recordings(monkeypatch: pyte
         assert_close(own.run_back([g])[1], list(want), dtype=F64)
 
 
+def test_another_threads_way_back_does_not_refuse_a_recording() -> None:
+    """Recordings of one shape share the place of the gradient that comes in."""
+    x = torch.randn(3, 4, dtype=F64)
+
+    def record() -> recording.Recording:
+        own = nn.Linear(4, 4).double()
+        return recording.Recording(own, lambda x, _: (own(x),), x, None, [*own.parameters()], True)
+
+    other, made = record(), record()
+    other.run(x, None)
+    other.run_back([torch.full((3, 4), 7.0, dtype=F64)])
+    assert made.agrees(torch.allclose)
+
+
 def test_torchs_own_switches_are_seen(graphs: type[StandIn]) -> None:
     """The precision of products, which torch's older question does not answer once the newer way has set it."""
     layer, x = rv.S4D(4, 6), torch.randn(2, 9, 4)

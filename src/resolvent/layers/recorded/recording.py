@@ -65,9 +65,9 @@ class Recording:
         self.heads = [i for i, t in enumerate(self.outputs) if i == 0 or (ends and t.requires_grad)]
         self.g = [_place(f"g {i}", self.outputs[i]) for i in self.heads]
         if trains:
-            for i, g in zip(self.heads, self.g, strict=True):
-                g.copy_(self.outputs[i].detach())  # any numbers, but none drawn: the user's random numbers stay
-            graph.aside(self._backward, device)
+            with enqueueing:
+                self._fill()
+                graph.aside(self._backward, device)
         self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
         self.outputs, self.slope, self.slopes = [], None, []
         self.forward = graph(self._forward, device, apart=trains)  # others run before the way back
@@ -78,10 +78,16 @@ class Recording:
         with enqueueing:
             self.forward.replay()
             if self.backward is not None:
+                self._fill()  # other threads may have been there
                 self.backward.replay()
             found, want = [*self.outputs, *self._found()], self.want
             del self.want
             return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
+
+    def _fill(self) -> None:
+        """Gradients of the outputs: any numbers, but none drawn, so that the user's random numbers stay."""
+        for i, g in zip(self.heads, self.g, strict=True):
+            g.copy_(self.outputs[i].detach())
 
     def _found(self) -> list[Tensor]:
         return self.slopes if self.slope is None else [self.slope, *self.slopes]
