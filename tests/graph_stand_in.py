@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class StandIn:
 
     made = 0
 
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+    def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
         work()
         self.work = work
         StandIn.made += 1
@@ -50,7 +50,7 @@ class Tape(TorchDispatchMode):
 
     made, replays = 0, 0
 
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+    def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
         super().__init__()
         self.lines: list[tuple[Any, Any, Any, list[Tensor]]] = []
         with self:
@@ -75,6 +75,36 @@ class Tape(TorchDispatchMode):
                         place.copy_(new)
 
     aside = StandIn.aside
+
+
+class Crowded(Tape):
+    """Recordings that share memory: what was recorded later lies where an earlier one works, and is gone after it."""
+
+    shared: ClassVar[list[Crowded]] = []
+
+    def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
+        super().__init__(work, device)
+        if not apart:
+            Crowded.shared.append(self)
+
+    def replay(self) -> None:
+        super().replay()
+        behind = Crowded.shared.index(self) + 1 if self in Crowded.shared else len(Crowded.shared)
+        for later in Crowded.shared[behind:]:
+            later.spoil()
+
+    def spoil(self) -> None:
+        """Overwrite all that was made in it."""
+        outside, own = set[int](), set[int]()
+        for _, args, kwargs, made in self.lines:
+            outside |= {_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)} - own
+            own |= set(map(_memory, made)) - outside
+        for t in (t for line in self.lines for t in line[3] if _memory(t) in own and t.is_floating_point()):
+            t.data.fill_(torch.nan)
+
+
+def _memory(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def _places(func: Any, args: Any) -> list[Any]:

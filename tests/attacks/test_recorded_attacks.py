@@ -108,6 +108,19 @@ def test_windows_ahead_are_judged_in_their_order(
     assert victim.forwards >= int(found.queries.sum())
 
 
+def test_bounds_of_one_attack_are_not_written_to_by_the_next(tapes: type[Tape]) -> None:
+    f, x, y = case()
+    given = [(torch.full_like(x[:1], -k), torch.full_like(x[:1], 1.0 + k)) for k in (0.0, 1.0)]
+    threats = [Threat("linf", radii("linf", len(x)).eps, bounds) for bounds in given]
+    with without_recording():
+        want = [ATTACKS["fab-t"](Victim(f), x, y, threat) for threat in threats]
+    with (victim := Victim(f)).attacked():
+        for threat, right in zip(threats, want, strict=True):
+            agree(ATTACKS["fab-t"](victim, x, y, threat), right)
+    assert tapes.made > 1
+    assert [(float(low.max()), float(high.min())) for low, high in given] == [(0.0, 1.0), (-1.0, 2.0)]
+
+
 def test_outputs_that_are_not_finite_are_marked(tapes: type[Tape]) -> None:
     f, x, y = Faulty(), *case()[1:]
     with without_recording():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from victims import Perceptron
 
 from graph_stand_in import Tape
-from resolvent.attacks import PGD, Draws, Victim
+from resolvent.attacks import PGD, Draws, Threat, Victim
 from resolvent.attacks.recorded import passes, recorder
 from resolvent.runtime.graph.watched import without_recording
 from resolvent.runtime.memory import give_up_kept
@@ -112,6 +113,27 @@ class OwnGenerator(Foreign):
         return super().forward(x) + 0.05 * torch.randn(len(x), 5, generator=self.generator).to(x.device)
 
 
+class Averages(Foreign):
+    """As a batch norm in training does, whose averages keep their version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(36))
+        self.register_buffer("spread", torch.ones(36))
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([x, -x]).detach().flatten(1)
+        F.batch_norm(both, self.mean, self.spread, training=True)
+        return super().forward(x)
+
+
+class Beside(Foreign):
+    """What it says of a sample hangs on the others, as in a batch norm without averages."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - 0.2 * x.mean(0))
+
+
 class FixedBatch(Foreign):
     """Of a size to which a recording would round up."""
 
@@ -147,7 +169,7 @@ def attack(make: Callable[[], nn.Module], name: str, b: int = 14, device: str = 
     victim, (x, y), threat = Victim(f), own_samples(b), radii("linf", b)
     found = ATTACKS[name](victim, x.to(device), y.to(device), threat)
     state = dict(vars(f)) if isinstance(f, Foreign) else {}
-    left = state.get("calls"), state.get("notes"), list(SEEN), CountsInItsClass.count
+    left = state.get("calls"), state.get("notes"), list(SEEN), CountsInItsClass.count, [b.tolist() for b in f.buffers()]
     drawn = torch.rand(3).tolist(), random.random(), np.random.rand()
     return found, (victim.forwards, victim.backwards), left, drawn
 
@@ -155,9 +177,10 @@ def attack(make: Callable[[], nn.Module], name: str, b: int = 14, device: str = 
 SILENT = {"hooked": hooked, "scattered": scattered, "stays in training": StaysInTraining}
 TOUCHED = {
     "counts": Counts, "remembers": Remembers, "counts elsewhere": CountsElsewhere, "in its class": CountsInItsClass,
-    "writes a buffer": WritesABuffer, "drops": Drops, "rolls": Rolls,
+    "writes a buffer": WritesABuffer, "drops": Drops, "rolls": Rolls, "own generator": OwnGenerator,
+    "averages": Averages,
 }  # fmt: skip
-TRIED = {"items": Items, "branches": Branches, "selects": Selects}
+TRIED = {"items": Items, "branches": Branches, "selects": Selects, "beside": Beside}
 
 
 @pytest.mark.parametrize("name", ["apgd-ce", "square", "fab-t"])
@@ -176,11 +199,13 @@ def test_it_runs_as_ever(kind: str, name: str, tapes: type[Tape], caplog: pytest
     assert tapes.made == 0
 
 
-def test_numbers_of_a_generator_of_its_own_are_seen(tapes: type[Tape], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        attack(OwnGenerator, "apgd-ce")
+@pytest.mark.parametrize("b", [2, 3, 37])
+def test_batches_that_fill_a_recording_in_part(b: int, tapes: type[Tape]) -> None:
+    """Square keeps broken samples in the batch until a block of queries ends, and rounds batches up."""
+    with without_recording():
+        want = attack(Beside, "square", b)
+    agree(attack(Beside, "square", b)[0], want[0])
     assert tapes.replays == 0
-    assert "two passes over the same numbers differ" in caplog.text
 
 
 def test_a_model_that_refuses_a_larger_batch_is_left_alone(tapes: type[Tape]) -> None:
@@ -229,6 +254,33 @@ def test_weights_that_change_between_attacks_are_seen(tapes: type[Tape]) -> None
     assert tapes.made > made
     with without_recording():
         agree(found, ATTACKS["square"](f, x, y, threat))
+
+
+def test_threads_that_share_a_victim_do_not_share_places(tapes: type[Tape], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole attack of another thread in the middle of one."""
+    f, (x, y) = Foreign(), own_samples()
+    turned, victim, run, found = x.flip(3), Victim(f), Tape.replay, list[Any]()
+    threat = Threat("linf", 1e-3, (0.0, 1.0))  # which breaks none, so that both are of one size
+    with without_recording():
+        want = [ATTACKS["fab-t"](f, *part, threat) for part in ((turned, f(turned).argmax(1)), (x, y))]
+
+    def other() -> None:
+        found.append(ATTACKS["fab-t"](victim, turned, f(turned).argmax(1), threat))
+
+    def replay(tape: Tape) -> None:
+        run(tape)
+        if not recorder.recording and tapes.replays > 20 and not threads:
+            threads.append(threading.Thread(target=other))
+            threads[0].start()
+            threads[0].join()
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Tape, "replay", replay)
+    with victim.attacked():
+        found.append(ATTACKS["fab-t"](victim, x, y, threat))
+    assert len(threads) == 1
+    for one, right in zip(found, want, strict=True):
+        agree(one, right)
 
 
 def test_a_hook_that_comes_between_attacks_is_seen(tapes: type[Tape]) -> None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import resolvent as rv
-from graph_stand_in import StandIn
+from graph_stand_in import Crowded, StandIn
 from helpers import assert_close
 from resolvent.attacks.capacity import within_memory
 from resolvent.layers.recorded import known, recording, without_recording
@@ -152,6 +152,58 @@ def test_memory_that_runs_out_beside_recordings(
     assert within_memory("test", 8, work) == 8
     assert seen == [8, 8]
     assert _count(third) == 0
+
+
+def test_what_waits_for_its_way_back_outlasts_older_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs in one memory overwrite what later ones keep: a teacher that was recorded before the student."""
+    monkeypatch.setitem(recording.GRAPHS, "cpu", Crowded)
+    monkeypatch.setattr(Crowded, "shared", [])
+    teacher, student = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double() for _ in range(2))
+    x, g = torch.randn(3, 4, dtype=F64), torch.randn(3, 4, dtype=F64)
+
+    def record(module: nn.Module, trains: bool) -> recording.Recording:
+        with torch.set_grad_enabled(trains):
+            return recording.Recording(module, lambda x, _: (module(x),), x, None, [*module.parameters()], trains)
+
+    older, newer, newest = record(teacher, False), record(student, True), record(teacher, True)
+    (y,), (other,) = newer.run(x, None), newest.run(x, None)
+    for between in (older, newer):
+        between.run(x, None)
+    assert_close([y, other], [student(x), teacher(x)], dtype=F64)
+    for own, module in ((newest, teacher), (newer, student)):
+        want = torch.autograd.grad(module(x), list(module.parameters()), g)
+        assert_close(own.run_back([g])[1], list(want), dtype=F64)
+
+
+def test_another_threads_way_back_does_not_refuse_a_recording() -> None:
+    """Recordings of one shape share the place of the gradient that comes in."""
+    x = torch.randn(3, 4, dtype=F64)
+
+    def record() -> recording.Recording:
+        own = nn.Linear(4, 4).double()
+        return recording.Recording(own, lambda x, _: (own(x),), x, None, [*own.parameters()], True)
+
+    other, made = record(), record()
+    other.run(x, None)
+    other.run_back([torch.full((3, 4), 7.0, dtype=F64)])
+    assert made.agrees(torch.allclose)
+
+
+def test_torchs_own_switches_are_seen(graphs: type[StandIn]) -> None:
+    """The precision of products, which torch's older question does not answer once the newer way has set it."""
+    layer, x = rv.S4D(4, 6), torch.randn(2, 9, 4)
+    _train(layer, x)
+    for owner, name, value in (
+        (torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        (torch.backends.cudnn, "deterministic", True),
+    ):
+        made, before = graphs.made, getattr(owner, name)
+        setattr(owner, name, value)
+        try:
+            _train(layer, x)
+        finally:
+            setattr(owner, name, before)
+        assert graphs.made == made + 2
 
 
 def test_an_error_of_another_kind_is_the_users() -> None:

@@ -270,11 +270,11 @@ def test_a_loss_whose_gradients_are_gone_says_so() -> None:
     """A recording holds the gradients of its last run alone."""
     w = torch.ones(2, requires_grad=True)
     recording: Any = SimpleNamespace(replays=1, gradients=[torch.full((2,), 3.0)])
-    loss = cuda_graph._Found.apply(torch.tensor(5.0), recording, w)
+    loss = cuda_graph._Found.apply(torch.tensor(5.0), recording, None, w)
     (2 * loss).backward()
     assert w.grad is not None
     assert w.grad.tolist() == [6.0, 6.0]
-    loss = cuda_graph._Found.apply(torch.tensor(5.0), recording, w)
+    loss = cuda_graph._Found.apply(torch.tensor(5.0), recording, None, w)
     recording.replays = 2
     with pytest.raises(RuntimeError, match="call backward\\(\\) on each loss before the next"):
         loss.backward()

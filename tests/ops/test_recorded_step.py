@@ -117,7 +117,7 @@ def test_a_wrong_replay_is_refused(
     class Still(StandIn):
         """Writes nothing: the outputs stay those of zeros."""
 
-        def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
             pass
 
         def replay(self) -> None:
@@ -162,6 +162,56 @@ def test_a_replay_takes_few_calls(layer: Layer, most: int, graphs: type[StandIn]
             layer.step(x, state)
     assert 0 < len(names) <= most, names
     assert not any("slice" in name for name in names)
+
+
+class Interrupted(StandIn):
+    """Something happens after the launch: no memory for the outputs, or a key that is pressed."""
+
+    happens = False
+
+    def replay(self) -> None:
+        super().replay()
+        if Interrupted.happens:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_step_that_was_interrupted_leaves_no_state_halfway(
+    other: bool, graphs: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "GRAPHS", {"cpu": Interrupted})
+    layer, x = S5(4, 6).double(), torch.randn(2, 4, dtype=torch.float64)
+    with torch.no_grad(), layer.frozen():
+        state = layer.initial_state(2)
+        for _ in range(3):
+            _, state = layer.step(x, state)
+        with monkeypatch.context() as patch:
+            patch.setattr(Interrupted, "happens", True)
+            with pytest.raises(KeyboardInterrupt):
+                layer.step(x, state.clone() if other else state)
+        found, want = layer.step(x, state), layer._step_long(x, state)
+    assert graphs.made == 1
+    assert_close(found, want, dtype=torch.float64)
+
+
+def test_another_device_and_another_stream_have_recordings_of_their_own(
+    graphs: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "GRAPHS", {"cpu": StandIn, "meta": StandIn})
+    known, x = dict[Any, Any](), torch.randn(2, 4)
+    run = lambda given, _: [2 * t for t in given]  # noqa: E731
+    for _ in range(2):
+        found = recorded.rerun(known, "twice", run, [x])
+    assert_close(found[0], 2 * x)
+    assert recorded.rerun(known, "twice", run, [x.to("meta")]) is None  # seen once
+    layer, made = S5(4, 6), graphs.made
+    with torch.no_grad(), layer.frozen():
+        for stream in (0, 1, 0):
+            monkeypatch.setattr(recorded, "_stream", lambda _, own=stream: own)
+            state = layer.initial_state(2)
+            for _ in range(3):
+                _, state = layer.step(x, state)
+    assert graphs.made == made + 2
 
 
 def test_forms_of_states() -> None:

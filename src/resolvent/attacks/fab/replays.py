@@ -46,6 +46,7 @@ class Step:
         each = (own[:, None] * k + torch.arange(k, device=device)).flatten()
         self.shape = spots.x.shape[1:]
         self.walk = walk.select(own)
+        self.walk.low, self.walk.high = self.walk.low.clone(), self.walk.high.clone()  # whose were shared
         self.target, self.y = target[own], spots.y[each]
         self.lengths = None if spots.lengths is None else spots.lengths[each]
         self.logits = hunt.clean.new_zeros(rows, k, hunt.clean.shape[1])
@@ -80,8 +81,7 @@ class Step:
     def work(self) -> None:
         walk = replace(self.walk)
         spots = Spots(walk.at.reshape(-1, *self.shape), self.y, self.lengths)
-        with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
-            gap, slope, _ = towards(self.victim, spots, self.target.flatten())
+        gap, slope, _ = towards(self.victim, spots, self.target.flatten())
         gap, slope = gap.view(walk.at.shape[:2]).to(walk.at.dtype), slope.reshape(walk.at.shape)
         self.flat.copy_(walk.is_flat(slope))
         walk.step(gap, slope, self.pace)

@@ -7,6 +7,7 @@ speaks against it, and so do random numbers.
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from typing import Any
@@ -15,12 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS, numerics
 
 SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size))
 KNOWN = ("resolvent", "torch")  # whose classes and files do not change
 DEPTH = 3  # containers and objects within one another that are looked into
 WIDTH = 256  # entries of each
+SMALL = 1 << 16  # bytes of an array whose contents are looked at
+DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _SCATTERED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
 
 
@@ -42,7 +45,7 @@ def is_plain(module: nn.Module, device: torch.device) -> bool:
 def read(module: nn.Module) -> list[Any]:
     """Tensors by place and version, numbers by value, in the modules themselves: what a recording stands on."""
     parts = ((own, own.__dict__, own._parameters, own._buffers) for own in module.modules())
-    return [[id(own), *(_mark(part, 1) for part in held)] for own, *held in parts]
+    return [numerics(), *([id(own), *(_mark(part, 1) for part in held)] for own, *held in parts)]
 
 
 def read_all(module: nn.Module) -> list[Any]:
@@ -69,7 +72,9 @@ def _mark(value: Any, depth: int) -> Any:
     if type(value) in SCALARS:
         return value if value == value else "nan"
     if isinstance(value, Tensor):
-        return id(value), _place(value), 0 if value.is_inference() else value._version
+        return id(value), *_look(value), 0 if value.is_inference() else value._version
+    if isinstance(value, DRAWING):
+        return id(value), pickle.dumps(value)
     if isinstance(value, nn.Module | type) or not depth:
         return id(value)
     if isinstance(value, dict):
@@ -78,15 +83,17 @@ def _mark(value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple):
         return len(value), [_mark(v, depth - 1) for v in value[:WIDTH]]
     if isinstance(value, np.ndarray):
-        return id(value), value.shape, value.tobytes() if value.nbytes < 1 << 16 else 0
+        return id(value), value.shape, value.tobytes() if value.nbytes < SMALL else 0
     held = getattr(value, "__dict__", None)
     if type(held) is dict and not callable(value):
         return id(value), _mark(held, depth - 1)
     return id(value), len(value) if isinstance(value, set | frozenset) else 0
 
 
-def _place(value: Tensor) -> int:
+def _look(value: Tensor) -> tuple[int, bytes]:
+    """Where it lies and, of a small one, what is in it: running averages are written without another version."""
     try:
-        return value.data_ptr()
+        place, small = value.data_ptr(), value.nbytes < SMALL and not isinstance(value, nn.Parameter)
+        return place, value.detach().flatten().view(torch.uint8).cpu().numpy().tobytes() if place and small else b""
     except RuntimeError:  # one without memory
-        return 0
+        return 0, b""

@@ -65,8 +65,7 @@ class Pass:
     def work(self) -> None:
         x, *labels = self.places
         lengths = labels.pop() if self.padded else None
-        with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
-            found = self.plain(x, lengths, self.objective, labels)
+        found = self.plain(x, lengths, self.objective, labels)
         for place, new in zip(self.found, found, strict=True):
             place.copy_(new)
 

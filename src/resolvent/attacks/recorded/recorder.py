@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -55,12 +56,14 @@ class Recorder:
         self.calls: dict[Any, int] = {}
         self.trust, self._doubts, self._passes = 0, 0, 0
         self._base: list[Any] | None = None  # the module as it was recorded, and where
-        self._device = torch.device("cpu")
+        self._device, self._thread = torch.device("cpu"), threading.get_ident()
         _open.add(self)
 
     def is_ready(self, x: Tensor) -> bool:
         """Whether work on tensors like x may be recorded here and now."""
         if self.off or x.device.type not in GRAPHS or is_watched(x, None):
+            return False
+        if threading.get_ident() != self._thread:  # whose samples would lie where those of the first one do
             return False
         return not (torch.is_autocast_enabled(x.device.type) or torch.is_inference_mode_enabled())
 

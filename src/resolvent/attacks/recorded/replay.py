@@ -23,10 +23,13 @@ class Unsteady(RuntimeError):
 def record(module: nn.Module, work: Callable[[], None], state: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
     """A graph of `work`, which reads and writes `state`, a pass of the module among it; the state is left as it was.
 
-    The work runs twice from the same state and must end alike, with nothing changed in the module; its replay must end
-    there, too, and once more from other numbers in `inputs`, which are some of the state.
+    The work runs twice from the same state, the second time with other numbers in the later rows of `inputs`, which are
+    some of the state. The first rows must end alike, whatever fills the batch, with nothing changed in the module; its
+    replay must end there, too, and once more from other numbers in all rows.
     """
     start, device = [t.clone() for t in state], state[0].device
+    count = len(inputs[0])
+    kept = (count + 1) // 2
 
     def run(begin: Sequence[Tensor], way: Callable[[], None]) -> list[Tensor]:
         _put(state, begin)
@@ -37,12 +40,12 @@ def record(module: nn.Module, work: Callable[[], None], state: Sequence[Tensor],
         GRAPHS[device.type].aside(work, device)  # what comes into being at a first pass is there then
         before = read_all(module), read_generators(device)
         want = run(start, work)
-        again = run(start, work)
+        other, mixed = (_turn(state, start, inputs, rows) for rows in (0, kept))
+        again = run(mixed, work)
         if (read_all(module), read_generators(device)) != before:
             raise Unsteady("a pass changes something in it, or draws random numbers")
-        if not _agree(want, again):
-            raise Unsteady("two passes over the same numbers differ")
-        other = [_turn(t) if any(t is own for own in inputs) else s for t, s in zip(state, start, strict=True)]
+        if not _agree([t[:kept] for t in again if len(t) == count], [t[:kept] for t in want if len(t) == count]):
+            raise Unsteady("two passes over the same numbers differ, or with other samples beside them")
         turned = run(other, work)
         _put(state, start)
         graph = GRAPHS[device.type](work, device)
@@ -58,9 +61,10 @@ def _put(state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         t.copy_(value)
 
 
-def _turn(x: Tensor) -> Tensor:
-    """Other numbers of the same kind, without a draw."""
-    return x.flip(0) * _OTHER
+def _turn(state: Sequence[Tensor], start: Sequence[Tensor], inputs: Sequence[Tensor], kept: int) -> list[Tensor]:
+    """`start` with other numbers of the same kind in all but the first rows of the inputs, without a draw."""
+    turned = (any(t is own for own in inputs) for t in state)
+    return [torch.cat([s[:kept], s.flip(0)[kept:] * _OTHER]) if t else s for t, s in zip(turned, start, strict=True)]
 
 
 def _agree(found: Sequence[Tensor], want: Sequence[Tensor]) -> bool:

@@ -81,13 +81,14 @@ class Query:
         self.first, self.stop = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
         self.first.fill_(live.deck.first)
         self.stop.fill_(live.deck.first + live.deck.size)
-        self.counts = torch.zeros(3, dtype=torch.int64, device=device)  # windows seen, accepted, judged
+        self.counts = torch.zeros(1, 3, dtype=torch.int64, device=device)  # windows seen, accepted, judged
         self.column = torch.arange(depth, device=device)
         self.row = torch.arange(rows, device=device)
         self.sample = self.row.repeat_interleave(depth)
+        self.said = live.logits.new_zeros(rows, depth * live.logits.shape[1])  # what a refused window tells nobody else
         self.step: Any = live.step
         self.inputs = [self.live.best]
-        self.state = [*(getattr(self.live, name) for name in _MOVING), self.standing, self.counts]
+        self.state = [*(getattr(self.live, name) for name in _MOVING), self.standing, self.counts, self.said]
 
     def serves(self, samples: int, depth: int, share: float) -> bool:
         """Whether it does for so many samples, looked at about so far ahead."""
@@ -127,7 +128,7 @@ class Query:
         """What has become of the samples; the windows seen, accepted and judged."""
         for name in _MOVING:
             setattr(live, name, getattr(self.live, name)[: len(live.at)].clone())
-        counts: list[int] = self.counts.tolist()
+        counts: list[int] = self.counts[0].tolist()
         return counts
 
     def work(self) -> None:
@@ -139,6 +140,7 @@ class Query:
         u = self.block.gather(1, place[:, :, None].expand(-1, -1, self.block.shape[2])).flatten(0, 1)
         trial = own.step.draw(own.best, self.share, u, None if depth == 1 else self.sample)
         logits = self.score.logits(trial, own.at, self.sample)
+        self.said.copy_(logits.view(self.said.shape))
         y = own.y if depth == 1 else own.y[self.sample]
         self._judge(valid, trial, logits, self.score.loss(logits, y), y)
 

@@ -7,7 +7,6 @@ does not stay: passes of the same shape share its place. What is handed out is a
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.ops.step.recorded import flatten, unflatten
-from resolvent.runtime.graph.cuda_graph import GRAPHS
+from resolvent.runtime.graph.cuda_graph import GRAPHS, enqueueing
 
 Call = Callable[[Tensor, Tensor | None], Any]  # (x, lengths) -> (y, state)
-enqueueing = threading.Lock()  # places are shared: copy in, replay and copy out are not to be mixed with another's
 _places: weakref.WeakValueDictionary[Any, Tensor] = weakref.WeakValueDictionary()
 
 
@@ -67,22 +65,29 @@ class Recording:
         self.heads = [i for i, t in enumerate(self.outputs) if i == 0 or (ends and t.requires_grad)]
         self.g = [_place(f"g {i}", self.outputs[i]) for i in self.heads]
         if trains:
-            for i, g in zip(self.heads, self.g, strict=True):
-                g.copy_(self.outputs[i].detach())  # any numbers, but none drawn: the user's random numbers stay
-            graph.aside(self._backward, device)
+            with enqueueing:
+                self._fill()
+                graph.aside(self._backward, device)
         self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
         self.outputs, self.slope, self.slopes = [], None, []
-        self.forward = graph(self._forward, device)
+        self.forward = graph(self._forward, device, apart=trains)  # others run before the way back
         self.backward = graph(self._backward, device) if trains else None
 
     def agrees(self, close: Callable[[Tensor, Tensor], bool]) -> bool:
         """Whether the replays give what the calls themselves gave."""
-        self.forward.replay()
-        if self.backward is not None:
-            self.backward.replay()
-        found, want = [*self.outputs, *self._found()], self.want
-        del self.want
-        return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
+        with enqueueing:
+            self.forward.replay()
+            if self.backward is not None:
+                self._fill()  # other threads may have been there
+                self.backward.replay()
+            found, want = [*self.outputs, *self._found()], self.want
+            del self.want
+            return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
+
+    def _fill(self) -> None:
+        """Gradients of the outputs: any numbers, but none drawn, so that the user's random numbers stay."""
+        for i, g in zip(self.heads, self.g, strict=True):
+            g.copy_(self.outputs[i].detach())
 
     def _found(self) -> list[Tensor]:
         return self.slopes if self.slope is None else [self.slope, *self.slopes]
@@ -99,8 +104,7 @@ class Recording:
     def _backward(self) -> None:
         inputs = [*([self.leaf] if self.leaf.requires_grad else []), *self.asked]
         heads = [self.outputs[i] for i in self.heads]
-        with torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
-            found = list(torch.autograd.grad(heads, inputs, self.g, retain_graph=True, allow_unused=True))
+        found = list(torch.autograd.grad(heads, inputs, self.g, retain_graph=True, allow_unused=True))
         self.slope = found.pop(0) if self.leaf.requires_grad else None
         self.known = [g is not None for g in found]
         self.slopes = [g for g in found if g is not None]

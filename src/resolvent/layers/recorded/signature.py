@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
+from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS, numerics
 
 SCALARS = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
@@ -45,9 +45,8 @@ def sign(
     if found is None:
         return None
     marks, parameters = found
-    marks += (x.shape, x.dtype, x.device, *how, torch.get_float32_matmul_precision())
+    marks += (x.shape, x.dtype, x.device, *how, *numerics())
     marks += (None,) if lengths is None else (lengths.dtype, lengths.device)
-    marks.append(torch.are_deterministic_algorithms_enabled())
     return tuple(marks), list(parameters.values())
 
 

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from resolvent.ops.step.operation import is_unwatched
 from resolvent.runtime.dispatch import is_forced
+from resolvent.runtime.graph.cuda_graph import CudaGraph
+from resolvent.runtime.graph.watched import numerics
 from resolvent.runtime.graph.watched import recording as _recording
 
 KEY = "recorded steps"  # in the tables of `frozen()`
@@ -35,35 +37,6 @@ log = logging.getLogger("resolvent")
 _places = threading.Lock()  # copies in and out and the launch between them are one thing
 
 
-class CudaGraph:
-    """Records `work`, which reads and writes at fixed places."""
-
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        self.graph, self.device = torch.cuda.CUDAGraph(), device
-        side = torch.cuda.Stream(device)
-        with torch.cuda.device(device):
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                work()  # handles, workspaces and compiled kernels come into being outside of the graph
-            before = torch.cuda.current_stream()
-            before.wait_stream(side)
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            numbers = generator.clone_state()
-            try:
-                with torch.cuda.graph(self.graph, stream=side):
-                    work()
-            except BaseException:  # a capture that fails leaves neither its stream nor its generator
-                torch.cuda.set_stream(before)
-                generator.graphsafe_set_state(numbers)
-                raise
-
-    def replay(self) -> None:
-        if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
-            return self.graph.replay()
-        with torch.cuda.device(self.device):
-            self.graph.replay()
-
-
 GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
 
 
@@ -77,7 +50,9 @@ class Recording:
         self.call = call
         self.places: list[Place] = []
         self._work()  # tells the outputs
-        self.graph = GRAPHS[given[0].device.type](self._work, given[0].device)
+        graph, device = GRAPHS[given[0].device.type], given[0].device
+        graph.aside(self._work, device)
+        self.graph = graph(self._work, device, apart=True)  # streams of several threads run side by side
 
     def _work(self) -> None:
         outputs: list[Tensor] = []
@@ -130,7 +105,7 @@ class _Last(NamedTuple):
     state: Any
     leaves: list[Tensor]
     flat: Tensor  # their memory, whose version tells whether somebody wrote there
-    how: Any  # under which autocast
+    how: Any  # under which autocast, on which stream
 
     def holds(self, state: Any) -> bool:
         """Whether it is that state: a tensor itself, or one of the same tensors."""
@@ -148,13 +123,11 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     kind = x.device.type
     if kind not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(x):
         return None
-    how, last = _autocast(kind), tables.get(LAST)
+    how, last, given = _how(x), tables.get(LAST), [x]
     if last is not None and last.holds(state):
         with _places:
             if _goes_on(tables, last, x, how):
-                last.made.given[0].copy_(x)
-                return _hand_out(tables, last.made, how)
-    given = [x]
+                return _hand_out(tables, last.made, given, how)
     form = flatten(state, given)
     name = _name(form, given, how)
     if name is None or not is_unwatched(*given):
@@ -166,8 +139,7 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     if not found:
         return None
     with _places:
-        torch._foreach_copy_(found.given, given)
-        return _hand_out(tables, found, how)
+        return _hand_out(tables, found, given, how)
 
 
 def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
@@ -178,8 +150,10 @@ def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
     return tables.get(LAST) is last and last.flat._version == 0
 
 
-def _hand_out(tables: dict[str, Any], made: Recording, how: Any) -> Any:
+def _hand_out(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
     """What a launch gives, remembered for the next step; not in inference mode, where nobody counts what is written."""
+    tables[LAST] = None  # whoever interrupts it leaves a state halfway
+    torch._foreach_copy_(made.given[: len(given)], given)
     leaves, flat = made.launch()
     found = unflatten(made.form, leaves)
     goes_on = made.chained and not flat.is_inference()
@@ -192,7 +166,7 @@ def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], A
     x = given[0]
     if x.device.type not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(*given):
         return None
-    name = (name, *((t.shape, t.dtype) for t in given))
+    name = (name, _stream(x), numerics(), *((t.shape, t.dtype, t.device) for t in given))
     found = known.get(name)
     if found is None:
         found = _remember(known, name, lambda own: run(own, None), given)
@@ -284,5 +258,12 @@ def _is_free(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _autocast(kind: str) -> Any:
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+def _how(x: Tensor) -> Any:
+    """Under which autocast a call is made, and on which stream: two would meet at the places of one recording."""
+    kind = x.device.type
+    half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return half, _stream(x)
+
+
+def _stream(x: Tensor) -> int:
+    return int(torch._C._cuda_getCurrentRawStream(x.device.index)) if x.is_cuda else 0

@@ -11,40 +11,48 @@ from typing import Any
 import torch
 
 one_at_a_time = threading.RLock()  # whatever is recorded, by whichever thread
+enqueueing = threading.RLock()  # places and memory are shared: copy in, replay and copy out are not to be mixed
 
 
 class CudaGraph:
-    """Records `work` on one stream, into memory that all recordings share for what does not outlast a replay."""
+    """Records `work` on one stream, into memory that recordings share for what does not outlast a replay; `apart`, into
+    memory of its own, where what is to outlast it stays whatever is replayed meanwhile."""
 
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        with one_at_a_time:
-            self._record(work, device)
+    def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
+        self.device = device
+        with one_at_a_time, torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):
+            self._record(work, torch.cuda.graph_pool_handle() if apart else _pool(device))
 
-    def _record(self, work: Callable[[], None], device: torch.device) -> None:
+    def _record(self, work: Callable[[], None], pool: Any) -> None:
         self.graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        numbers, before = generator.clone_state(), torch.cuda.current_stream(device)
-        own = _stream(device), _pool(device)
-        try:
-            with torch.cuda.graph(self.graph, stream=own[0], pool=own[1], capture_error_mode="thread_local"):
+        numbers, before = generator.clone_state(), torch.cuda.current_stream()
+        own = _stream(self.device)
+        try:  # other threads, a loader's that pins memory among them, may go on meanwhile
+            with torch.cuda.graph(self.graph, stream=own, pool=pool, capture_error_mode="thread_local"):
                 work()
         except BaseException:  # of anybody's code
             torch.cuda.set_stream(before)  # a capture that fails leaves neither its stream nor its memory
             generator.graphsafe_set_state(numbers)  # its own still believes that it is being recorded
-            _leave_pool(device)
+            _leave(pool)
             raise
 
     def replay(self) -> None:
-        self.graph.replay()
+        with enqueueing:
+            if self.device.index is None or self.device.index == torch._C._cuda_getDevice():
+                return self.graph.replay()
+            with torch.cuda.device(self.device):
+                self.graph.replay()
 
     @staticmethod
     def aside(work: Callable[[], None], device: torch.device) -> None:
         """Run on the stream of recordings: handles, workspaces and kernels come into being outside of a graph."""
-        side = _stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            work()
-        torch.cuda.current_stream(device).wait_stream(side)
+        with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
+            before, side = torch.cuda.current_stream(), _stream(device)
+            side.wait_stream(before)
+            with torch.cuda.stream(side):
+                work()
+            before.wait_stream(side)
 
 
 @cache
@@ -57,10 +65,10 @@ def _pool(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle()
 
 
-def _leave_pool(device: torch.device) -> None:
+def _leave(pool: Any) -> None:
     """Allocations go elsewhere again; the next recording has memory of its own."""
     with suppress(RuntimeError):  # it has been left
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), _pool(device))
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     _pool.cache_clear()
     _stream.cache_clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,15 @@ def without_recording() -> AbstractContextManager[None]:
         ...     y, state = rv.S4D(4, 8)(torch.randn(2, 50, 4))
     """
     return push(off, True)
+
+
+def numerics() -> tuple[Any, ...]:
+    """The switches of torch that choose kernels: what was recorded under others has other numbers."""
+    own: Any = torch._C
+    precision = [own._get_fp32_precision_getter("cuda", of) for of in ("matmul", "conv", "rnn")]
+    chosen = own._get_deterministic_algorithms(), own._get_cudnn_deterministic(), own._get_cudnn_enabled()
+    attention = own._get_flash_sdp_enabled(), own._get_mem_efficient_sdp_enabled(), own._get_math_sdp_enabled()
+    return *precision, *chosen, *attention
 
 
 def is_watched(x: Tensor, lengths: Tensor | None) -> bool:

@@ -12,13 +12,16 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import Threat
+from resolvent.attacks.recorded.marks import SCALARS
+from resolvent.runtime.dispatch import is_forced
+from resolvent.runtime.graph.cuda_graph import GRAPHS
+from resolvent.runtime.graph.watched import numerics
 from resolvent.runtime.memory import keeper, lacks_memory, let_go
 from resolvent.training.step.adversarial import Passes, StepLoss, lower
 from resolvent.training.step.batch import Batch, wide
@@ -47,8 +50,13 @@ def replay(
     model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> tuple[Tensor, Tensor] | None:
     """The recording of this step and shape, made where it is due, run on the batch; None where there is none."""
+    if is_forced() or (batch.x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
     known = _of(model)
-    name = (loss, tuple(batch.x.shape), batch.x.dtype, tuple(batch.y.shape), batch.y.dtype, lowered[1])
+    sizes = () if threat is None else (threat.eps, *(threat.bounds or ()))  # which somebody may write to
+    written = tuple(t._version for t in sizes if isinstance(t, Tensor) and not t.is_inference())
+    kinds = ((tuple(t.shape), t.dtype, t.device) for t in (batch.x, batch.y))
+    name = (loss, *kinds, lowered[1], numerics(), written)
     if name not in known:
         known[name] = None  # seen once: a shape that never comes again is not worth a recording
         if len(known) > KNOWN:  # an objective made anew for every step would fill the memory
@@ -58,46 +66,56 @@ def replay(
     full = sum(isinstance(r, _Recording) for r in known.values()) >= MOST
     if known[name] is False or (known[name] is None and full):
         return None
+
+    def again() -> Tensor:
+        return _run(model, lowered, threat and batch.fitted(threat), loss, batch)[0]
+
     if known[name] is None:
         known[name] = _record(model, lowered, batch, threat and batch.fitted(threat), loss)
-    return known[name].replay(batch) if known[name] else None
+    return known[name].replay(batch, again) if known[name] else None
 
 
 def _of(model: nn.Module) -> dict[Any, Any]:
-    """The recordings of a model; those of parameters that have moved since are dropped."""
-    places = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
+    """The recordings of a model; those of parameters that have moved since, or of other settings, are dropped."""
+    places: list[Any] = [(p.data_ptr(), p.requires_grad) for p in model.parameters()]
+    for own in model.modules():
+        places += type(own), *(v for v in own.__dict__.values() if type(v) in SCALARS)
     known = _recorded.get(model)
     if known is None or known[0] != places:
         known = _recorded[model] = (places, {})
     return known[1]
 
 
+def _run(
+    model: nn.Module, lowered: tuple[Any, torch.dtype], threat: Threat | None, loss: StepLoss | CleanLoss, held: Batch
+) -> tuple[Tensor, Tensor]:
+    """(value, output) of the step."""
+    form, dtype = lowered
+    with torch.autocast(held.x.device.type, enabled=False):
+        tables = form.tables(held.x.shape[1], dtype)
+        still = tables.detached()
+        passes = Passes(lambda x: form(x, still), lambda x: form(x, tables))
+        return loss(passes, held, *(() if threat is None else (threat,)))
+
+
 def _record(
     model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> _Recording | bool:
     """A recording, or False where some kernel refuses to be recorded."""
-    form, dtype = lowered
     parameters = [p for p in model.parameters() if p.requires_grad]
-    given = () if threat is None else (threat,)
 
     def run(held: Batch, apart: bool = True) -> tuple[Tensor, Tensor, list[Tensor | None]]:
         standing = alias_parameters(model) if apart else nullcontext({p: p for p in parameters})
-        with torch.autocast("cuda", enabled=False), standing as twin:
-            tables = form.tables(held.x.shape[1], dtype)
-            still = tables.detached()
-            passes = Passes(lambda x: form(x, still), lambda x: form(x, tables))
-            value, output = loss(passes, held, *given)
-            found = torch.autograd.grad(value, [twin[p] for p in parameters], allow_unused=True)
+        with standing as twin:
+            value, output = _run(model, lowered, threat, loss, held)
+            with torch.autocast(held.x.device.type, enabled=False):
+                found = torch.autograd.grad(value, [twin[p] for p in parameters], allow_unused=True)
         return value.detach(), output.detach(), list(found)
 
-    with torch.cuda.device(batch.x.device):  # which need not be the current one
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        numbers = generator.clone_state()
-        try:
-            return _Recording(parameters, run, batch, threat)
-        except RuntimeError as error:
-            generator.graphsafe_set_state(numbers)  # its own still believes that it is being recorded
-            full = _is_out_of_memory(error)
+    try:
+        return _Recording(parameters, run, batch, threat)
+    except RuntimeError as error:
+        full = _is_out_of_memory(error)
     if full:  # the step itself may fit, once the frames of the error are gone and with them what they held
         let_go()
     return False
@@ -124,12 +142,6 @@ def _given_up() -> bool:
     return bool(kept)
 
 
-@cache
-def _stream(device: int) -> torch.cuda.Stream:
-    """One for all recordings: matrix products keep memory for every stream that they ever ran on."""
-    return torch.cuda.Stream(device)
-
-
 class _Recording:
     """One recorded step: its batch, outputs and gradients at fixed places."""
 
@@ -140,28 +152,31 @@ class _Recording:
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
         self.parameters, self.replays = parameters, 0
         self.threat = threat  # the graph reads its numbers where they lie: they must not be given to others
-        self.graph = torch.cuda.CUDAGraph()
-        side = _stream(torch.cuda.current_device())
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            # Twice, so that handles, workspaces and compiled kernels come into being outside of the graph.
-            reached = [[g is not None for g in run(self.batch, apart)[2]] for apart in (False, True)]
+        self._run = run
+        graph, device = GRAPHS[batch.x.device.type], batch.x.device
+        graph.aside(self._look, device)
+        self.graph = graph(self._work, device, apart=True)
+        del self._run  # which knows the model
+
+    def _look(self) -> None:
+        """Twice, so that handles, workspaces and compiled kernels come into being outside of the graph."""
+        reached = [[g is not None for g in self._run(self.batch, apart)[2]] for apart in (False, True)]
         if reached[0] != reached[1]:
             raise RuntimeError("its form holds parameters that are not in its modules")
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self.graph, stream=side):
-            self.value, self.output, found = run(self.batch)
-            self.gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
 
-    def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _work(self) -> None:
+        self.value, self.output, found = self._run(self.batch)
+        self.gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
+
+    def replay(self, batch: Batch, again: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """`again` is the step's value with its graph, of which second derivatives are made."""
         held = self.batch
         pairs = (held.x, batch.x), (held.y, batch.y), *zip(_numbers(held), _numbers(batch), strict=True)
-        with torch.cuda.device(held.x.device):
-            for to, source in pairs:
-                to.copy_(source)
-            self.graph.replay()
-        self.replays += 1
-        value: Tensor = _Found.apply(self.value, self, *self.parameters)
+        self.replays += 1  # first: whoever interrupts it has lost the gradients of the last
+        for to, source in pairs:
+            to.copy_(source)
+        self.graph.replay()
+        value: Tensor = _Found.apply(self.value, self, again, *self.parameters)
         return value, self.output.clone()
 
 
@@ -174,15 +189,20 @@ class _Found(torch.autograd.Function):
     """A value whose gradients are known already: they lie in the recording until it runs again."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, recording: _Recording, *parameters: Tensor) -> Tensor:
-        ctx.recording, ctx.replay = recording, recording.replays
+    def forward(ctx: Any, value: Tensor, recording: _Recording, again: Any, *parameters: Tensor) -> Tensor:
+        ctx.recording, ctx.replay, ctx.again = recording, recording.replays, again
+        ctx.save_for_backward(*parameters)
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            value = ctx.again()
+            found = torch.autograd.grad(value, ctx.saved_tensors, g, create_graph=True, allow_unused=True)
+            return None, None, None, *found
         if ctx.recording.replays != ctx.replay:
             raise RuntimeError(
                 "the gradients of this loss are gone: another step of the same model has been taken since; call "
                 "backward() on each loss before the next is computed."
             )
-        return None, None, *torch._foreach_mul(ctx.recording.gradients, g[0])
+        return None, None, None, *torch._foreach_mul(ctx.recording.gradients, g[0])
