@@ -28,8 +28,9 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def _listen() -> None:
-    """A suite that was started in the background ignores Ctrl-C, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A suite that was started in the background ignores Ctrl-C, under nohup a hang-up, and so would what it starts."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def until(done: Callable[[], bool], seconds: float = 120.0) -> None:

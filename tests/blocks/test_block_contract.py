@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from drive import F64, gradients, in_chunks, in_steps, ready
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers import assert_close
@@ -161,6 +164,36 @@ def test_compiles_in_one_graph(name: str) -> None:
     assert_close(gradients(*compiled(x), wanted), gradients(*block(x), wanted))
 
 
+class Output(nn.Module):
+    """A block whose state nobody keeps."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x)[0]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Residual(S4D(D)), lambda: Stack([Residual(S5(D))]), lambda: H3(D, head_dim=2)]
+)
+def test_compiled_graphs_hold_no_complex_number(make: Callable[[], Block]) -> None:
+    found = []
+
+    def look(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        found.extend(
+            t for n in graph.graph.nodes for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)
+        )
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(Output(make()), backend=aot_autograd(fw_compiler=look, bw_compiler=look), fullgraph=True)
+    compiled(torch.randn(2, 70, D, requires_grad=True)).square().sum().backward()
+    assert len(found) > 10
+    assert not any(t.is_complex() for t in found)
+
+
 @each
 def test_float32_bfloat16_and_autocast(make: Callable[[], Block]) -> None:
     block = ready(make())
@@ -228,6 +261,19 @@ def test_a_state_of_another_block_is_refused() -> None:
         hawk(x, mamba(x)[1])
     with pytest.raises(ValueError, match="batch"):
         mamba(x, mamba(x[:1])[1])
+
+
+@pytest.mark.parametrize("layer", [S4D, S5, S6])
+def test_a_block_that_stands_twice_has_a_state_in_each_place(layer: Callable[[int], Layer]) -> None:
+    shared = Residual(layer(D))
+    stack = ready(Stack([shared, shared]))
+    x = torch.randn(2, 70, D, dtype=F64)
+    whole = stack(x)
+    assert list(whole[1]) == list(stack.state_spec(2)) == ["blocks.0", "blocks.1"]
+    assert_close(in_chunks(stack, x, [1, 40, 29]), whole)
+    assert_close(in_steps(stack.step, x), whole)
+    grouped = [p for group in stack.optim_groups() for p in group["params"]]
+    assert sorted(map(id, grouped)) == sorted(map(id, shared.parameters()))
 
 
 def test_stack_checks_its_blocks() -> None:

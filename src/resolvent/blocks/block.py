@@ -17,8 +17,8 @@ class Block(Layer, ABC):
     """Abstract. A concrete block creates its layers in `__init__`, then writes `_sequence` and `_step` with them.
 
     Inside `_sequence` the layers are *called*, so that a forward hook on any of them sees its input and output, and
-    each zeroes its own padding. `state` is a dict by the layers' names (`{}` where both directions are run);
-    `state.get(name)` goes in, the dict of what comes out is returned.
+    each zeroes its own padding. `state` is a dict by the layers' names, `{}` at rest; `state.get(name)` goes in, the
+    dict of what comes out is returned.
 
     Examples:
         >>> issubclass(rv.blocks.Block, rv.layers.Layer)
@@ -45,15 +45,18 @@ class Block(Layer, ABC):
         return nullcontext()
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self._sequence(x, {}, lengths)[0]
+        return self._sequence(x, self._rest(x), lengths)[0]
+
+    def _rest(self, x: Tensor) -> State:
+        return {}  # each layer starts from its own: most make no zeros, which compiled graphs would hold
 
 
 def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]]:
-    """Layers below `module` that are not inside another layer."""
-    for name, child in module.named_children():
+    """Layers below `module` that are not inside another layer; one that stands in two places has a state in each."""
+    for name, child in module._modules.items():  # `named_children` names a place once
         if isinstance(child, Layer):
             yield prefix + name, child
-        else:
+        elif child is not None:
             yield from outermost(child, f"{prefix}{name}.")
 
 

@@ -73,10 +73,10 @@ class H3(Block):
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         k = self.key(x)
-        shifted, shift = self.shift(k, state["shift"], lengths)
+        shifted, shift = self.shift(k, state.get("shift"), lengths)
         kv = self._outer(shifted + self.shift_D * k, self.value(x))
         each = None if lengths is None else lengths.repeat_interleave(self.head_dim**2)
-        s, ssm = self.ssm(kv, state["ssm"].flatten(0, 1), each)
+        s, ssm = self.ssm(kv, state["ssm"].flatten(0, 1) if state else None, each)
         return self._read(x, s), {"shift": shift, "ssm": ssm.unflatten(0, (x.shape[0], -1))}
 
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:

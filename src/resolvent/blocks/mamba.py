@@ -35,7 +35,6 @@ class Mamba(Block):
         torch.Size([2, 10, 4])
     """
 
-    starts_from_none = True
     rounds_ends = True
 
     def __init__(
@@ -61,8 +60,7 @@ class Mamba(Block):
         self.ads = ads
         self.out_proj = nn.Linear(inner, d_model, bias=bias)
 
-    def _sequence(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        state = {} if state is None else state
+    def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         pair = self.in_proj(x)  # (b, l, 2e)
         h, z = pair.chunk(2, -1)  # (b, l, e)
         own = self.ssm if self.ads is None and isinstance(self.ssm, S6) and is_untouched(self.ssm, S6) else None

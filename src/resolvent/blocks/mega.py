@@ -113,7 +113,8 @@ class GatedAttention(Block):
         with without_autocast(z.device.type):
             z, v = z.to(self.dtype), v.to(self.dtype)
             q, k = (z[..., None, :] * self.gamma + self.beta).unbind(-2)  # (b, l, z)
-            start = self._no_cache(z.shape[0]) if cache is None else cache
+            empty = self._no_cache if self.bidirectional else self._empty_cache
+            start = empty(z.shape[0]) if cache is None else cache
             o, end = attend_cached(q[:, None], k[:, None], v[:, None], start, self.reach, lengths, self._score)
         return o[:, 0], end
 

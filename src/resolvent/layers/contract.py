@@ -204,8 +204,7 @@ class Layer(Freezable, ABC):
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
-                if state is None and not self.starts_from_none:
-                    state = self.initial_state(x.shape[0])
+                state = self._rest(x) if state is None else state
                 y, end = self._sequence(x_in, state, lengths)
                 if readable and not bool(torch.isfinite(x_in.detach().sum())):
                     y = self._isolate_nonfinite(y, x_in, state, lengths)
@@ -341,7 +340,7 @@ class Layer(Freezable, ABC):
         return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
 
     def _rest(self, x: Tensor) -> State:
-        """The zero state of a layer of both directions, which has no `initial_state`; None where it takes that."""
+        """The zero state as `_sequence` takes it, for layers of both directions too; None where it takes that."""
         if self.starts_from_none:
             return None
         return map_spec(

@@ -23,12 +23,6 @@ def mean_sign(m: int) -> float:
     return math.exp(math.lgamma(m) - math.lgamma(k + 1) - math.lgamma(m - k) - (m - 1) * math.log(2))
 
 
-def mean_sign_printed(m: int) -> float:
-    """sqrt(2 / (pi m)), the limit for large m."""
-    _check_count("m", m)
-    return math.sqrt(2 / (math.pi * m))
-
-
 def sum_powers(s_A: float, T: int) -> float:
     """((1 + s_A)^T - 1) / s_A, which is T at 0; infinite beyond the largest number."""
     if not 0 <= s_A < math.inf:

@@ -36,16 +36,9 @@ class Recording:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        call: Call,
-        x: Tensor,
-        lengths: Tensor | None,
-        parameters: list[nn.Parameter],
-        trains: bool,
-        ends: bool = False,
-        rounded: torch.dtype | None = None,
-    ) -> None:
+        self, module: nn.Module, call: Call, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter],
+        trains: bool, ends: bool = False, rounded: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         self.ends, self.dtype = ends, x.dtype
         self.module, self.call, self.trains, device = module, call, trains, x.device
         self.places = [p.data_ptr() for p in parameters]

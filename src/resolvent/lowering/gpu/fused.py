@@ -221,17 +221,9 @@ class _Entry(torch.autograd.Function):
 
 
 def plain_block(
-    h: Tensor,
-    W: Tensor,
-    bias: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    Wa: Tensor | None,
-    ba: Tensor | None,
-    *taps: Tensor,
-    w: Weights,
-    conv: Filter,
-) -> Tensor:
+    h: Tensor, W: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, Wa: Tensor | None, ba: Tensor | None,
+    *taps: Tensor, w: Weights, conv: Filter,
+) -> Tensor:  # fmt: skip
     """The block in torch's operations: the truth, and what gradients of gradients run."""
     y = conv.plain(h, *taps)
     if Wa is not None and ba is not None:

@@ -135,15 +135,9 @@ def parameter_gradients(
 
 
 def carry_dense(
-    whole: Tensor,
-    z: Tensor,
-    h0: Tensor | None,
-    rows: Tensor,
-    end: Tensor | None,
-    b: int,
-    back: bool,
+    whole: Tensor, z: Tensor, h0: Tensor | None, rows: Tensor, end: Tensor | None, b: int, back: bool,
     exact: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """h_{k+1} = h_k A^T + z_k of z (d, b m, s), h_k to rows (d, b m, s) of any stride; `exact`: without matrix units,
     where registers suffice."""
     d, count, s = z.shape

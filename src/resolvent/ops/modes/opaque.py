@@ -35,15 +35,9 @@ class Opaque:
     """
 
     def __init__(
-        self,
-        name: str,
-        make: Make,
-        shapes: Shapes,
-        load: Any = None,
-        given: Any = (),
-        options: Sequence[str] = (),
+        self, name: str, make: Make, shapes: Shapes, load: Any = None, given: Any = (), options: Sequence[str] = (),
         is_large: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.is_large = is_large
         self.make, self.shapes, self.known, self.name = make, shapes, dict[Any, Any](), name
         self._operator = _operator(name, self)

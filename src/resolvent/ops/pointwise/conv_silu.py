@@ -59,7 +59,7 @@ def _triton(x: Tensor, width: int = 1) -> Any:
     unfit = None if x.stride(2) == 1 else "channels that do not lie side by side"
     if x.shape[1] * max(x.stride(1), x.shape[2]) >= 2**31:  # offsets within a sequence are of 31 bits
         unfit = "2^31 numbers or more in a sequence"
-    if len(x) > SEQUENCES:
+    if x.shape[0] > SEQUENCES:
         unfit = f"more than {SEQUENCES} sequences"
     return kernels("pointwise", "conv_silu", x, f"more than {MANY} taps" if width > MANY else unfit)
 
