@@ -11,7 +11,7 @@ from resolvent.attacks import Threat
 from resolvent.attacks.fab.walk import Pace, Walk
 
 SIZES = [(5, 3, 33), (1, 1, 1), (4, 1, 8), (3, 8, 225)]
-BOUNDS = ["none", "scalar", "feature", "sample"]
+BOUNDS = ["none", "scalar", "feature", "sample", "one low", "one high"]
 PACE = Pace(alpha_max=0.3, eta=1.05, beta=0.7)
 
 
@@ -19,8 +19,9 @@ def walk_of(norm: Any, size: tuple[int, int, int], bounds: str = "scalar", dtype
     s, k, n = size
     g = torch.Generator().manual_seed(s + n)
     x = torch.rand(s, n, generator=g, dtype=dtype)
-    low = {"none": None, "scalar": 0.0, "feature": x.amin(0) - 0.05, "sample": x - 0.02}[bounds]
-    threat = Threat(norm, 0.2, None if low is None else (low, low + 1.5)).check(x)
+    low, high = {"none": (None, 0.0), "feature": (x.amin(0) - 0.05, None), "sample": (x - 0.02, None),
+                 "one low": (0.0, x + 0.02), "one high": (x - 0.02, 1.0)}.get(bounds, (0.0, None))  # fmt: skip
+    threat = Threat(norm, 0.2, None if low is None else (low, low + 1.5 if high is None else high)).check(x)
     begin = x[:, None] + 0.01 * torch.randn(s, k, n, generator=g, dtype=dtype)
     far = torch.where(torch.arange(s) % 2 == 0, torch.inf, 1e-3).to(dtype)  # some have a near point already
     return Walk.start(x, begin, threat, x.clone(), far)

@@ -6,7 +6,7 @@ It follows `fab.walk.torch_stride` and `fab.plane.level` line by line.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -35,10 +35,9 @@ def _stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
     slope, gap, at, x, low, high = (t.contiguous() for t in (slope, gap, walk.at, walk.x, walk.low, walk.high))
     out, sound = torch.empty_like(at), torch.empty(s * k, dtype=torch.uint8, device=at.device)
     block = max(triton.next_power_of_2(n), 16)
-    rates: Any = pace.alpha_max, pace.eta
     with on_device(at):
         stride_kernel[(s * k,)](
-            slope, gap, at, x, low, high, out, sound, k, n, len(low), *rates,
+            slope, gap, at, x, low, high, out, sound, k, n, len(low), len(high), pace.alpha_max, pace.eta,
             SQUARED=walk.threat.norm == "l2", BLOCK=block, num_warps=min(max(block // 256, 1), 8),
         )  # fmt: skip
     walk.odd = walk.odd | (sound.view(s, k) == 0).any(1)
@@ -47,22 +46,23 @@ def _stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
 
 @triton.jit
 def stride_kernel(  # type: ignore[no-untyped-def]
-    SLOPE, GAP, AT, X, LOW, HIGH, OUT, SOUND, k, n, lows, alpha_max, eta, SQUARED: tl.constexpr, BLOCK: tl.constexpr
+    SLOPE, GAP, AT, X, LOW, HIGH, OUT, SOUND, k, n, lows, highs, most, eta, SQUARED: tl.constexpr, BLOCK: tl.constexpr
 ):
     walker = tl.program_id(0).to(tl.int64)
     sample, i = walker // k, tl.arange(0, BLOCK)
-    inside, bound = i < n, (sample % lows) * n + i
+    inside = i < n
     w, gap = tl.load(SLOPE + walker * n + i, mask=inside, other=0.0), tl.load(GAP + walker)
     at = tl.load(AT + walker * n + i, mask=inside, other=0.0)
     home = tl.load(X + sample * n + i, mask=inside, other=0.0)
-    low, high = tl.load(LOW + bound, mask=inside, other=0.0), tl.load(HIGH + bound, mask=inside, other=0.0)
+    low = tl.load(LOW + (sample % lows) * n + i, mask=inside, other=0.0)
+    high = tl.load(HIGH + (sample % highs) * n + i, mask=inside, other=0.0)
     sound = tl.sum(w - w, 0) + (gap - gap) == 0  # NaN where something is not finite
     tl.store(SOUND + walker, sound.to(tl.uint8))
     w, gap = tl.where(sound, w, 0.0), tl.where(sound, gap, 0.0)
     here, near = onto(w, gap, at, low, high, SQUARED)
     there, far = onto(w, gap + tl.sum(w * (home - at), 0), home, low, high, SQUARED)
     near, far = tl.maximum(near, _FLOOR), tl.maximum(far, _FLOOR)
-    alpha = tl.minimum(near / (near + far), alpha_max)
+    alpha = tl.minimum(near / (near + far), most)
     end, end_home = at + eta * here, home + eta * there
     apart = end_home - end
     mixed = tl.where(alpha < 0.5, end + alpha * apart, end_home - apart * (1 - alpha))
