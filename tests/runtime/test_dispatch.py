@@ -59,6 +59,24 @@ def test_a_failing_candidate_is_skipped_and_told_once(
     assert "numba" in caplog.text
 
 
+def test_a_probe_has_exact_products_where_torch_may_round_them() -> None:
+    """On a GPU those of float32 would else differ by more than a probe allows, and its kernels be left out for good."""
+    seen, before = list[str](), torch.get_float32_matmul_precision()
+
+    def probe(*_: Any) -> bool:
+        seen.append(torch.backends.cuda.matmul.fp32_precision)
+        return False
+
+    torch.set_float32_matmul_precision("high")
+    try:
+        own = Candidate("triton", lambda device, dtype: True, lambda: probe, probe)
+        assert choose("op", (own, candidate("torch")), CPU, torch.float32)() == "torch"
+        assert (seen, torch.get_float32_matmul_precision()) == (["ieee"], "high")
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_a_candidate_for_something_else_is_skipped_silently(caplog: pytest.LogCaptureFixture) -> None:
     candidates = (candidate("triton", accepts=False), candidate("torch"))
     assert choose("op", candidates, CPU, torch.float32)() == "torch"

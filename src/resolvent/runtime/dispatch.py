@@ -185,10 +185,18 @@ def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> 
 
 
 def _probe(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
+    own: Any = torch._C
+    allowed = own._get_fp32_precision_getter("cuda", "matmul")  # for the whole process, which may let products round
+    rounds = allowed not in ("none", "ieee")
     try:
         kernel = candidate.load()
+        if rounds:
+            own._set_fp32_precision_setter("cuda", "matmul", "ieee")
         with torch.no_grad():
             works = candidate.probe(kernel, device, dtype)
     except Exception as error:  # whatever a compiler or a missing library throws, another backend can take over
         return f"{type(error).__name__}: {error}"
+    finally:
+        if rounds:
+            own._set_fp32_precision_setter("cuda", "matmul", allowed)
     return kernel if works else "its numbers differ from the reference's"
