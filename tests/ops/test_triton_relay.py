@@ -187,3 +187,26 @@ def test_a_kernel_that_does_not_compile(
             a = multiplier(1, 1 if constant else 40, 4)
             check(a, torch.randn(1, 40, 4, dtype=torch.float64), None, False, torch.float32)
         assert sum("others take over" in message for message in caplog.messages) == 2
+
+
+@pytest.mark.usefixtures("asked")
+def test_memory_that_runs_out_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever frees some and goes on has the same kernel, and so the same bits."""
+
+    def fill(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(linear_triton, "_probe", lambda job: True)
+    a, b = multiplier(1, 40, 4, dtype=torch.float32), torch.randn(1, 40, 4)
+    h = triton_scan(a, b)
+    with monkeypatch.context() as full:
+        full.setattr(linear_triton, "run_relay", fill)
+        with pytest.raises(torch.OutOfMemoryError):
+            triton_scan(a, b)
+        with pytest.raises(torch.OutOfMemoryError):
+            triton_backward(b, a, h, None, False)
+    assert torch.equal(triton_scan(a, b), h)
+    assert all(trust._known.values())
+    assert not caplog.messages

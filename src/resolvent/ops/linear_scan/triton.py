@@ -167,6 +167,8 @@ def _by_plan(job: Job, plan: Plan | Relay | None, run: Callable[[Plan | Relay], 
         return run(plan)
     try:
         return run(plan)
+    except torch.OutOfMemoryError:
+        raise  # which says nothing of the kernel
     except Exception as error:
         refuse(_kind(job), str(error))
     return run(_plan(job))
