@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from helpers import assert_close
 from resolvent.attacks import PGD, Draws, Threat
@@ -127,6 +128,56 @@ def test_the_state_is_that_of_the_call(name: str, prenorm: bool, tmp_path: Path)
     assert_close([_inner(last), frozen["blocks.1"]["layer"]], [want, want])
     torch.save(frozen, tmp_path / "state.pt")
     assert_close(torch.load(tmp_path / "state.pt", weights_only=True)["blocks.1"]["layer"], want)
+
+
+def test_what_is_on_when_the_state_is_looked_at_changes_nothing() -> None:
+    own, x = stack().float(), torch.randn(2, 9, 4)
+    want = own.blocks[1](own.blocks[0](x)[0])[1]["layer"]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = own(x)[1]["blocks.1"]["layer"]  # by the modules
+    assert not torch.equal(rounded, want)
+    states = [own(x)[1] for _ in range(4)]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(states[0]["blocks.1"]["layer"], want)
+    with torch.inference_mode():
+        assert_close(states[1]["blocks.1"]["layer"], want)
+        inferred = own(x)[1]
+    assert_close(inferred["blocks.1"]["layer"], want)
+    states[1]["blocks.1"]["layer"].abs().sum().backward()  # it has its graph
+    with torch.device("meta"):
+        assert_close(states[2]["blocks.1"]["layer"], want)
+    own.double()
+    assert_close(states[3]["blocks.1"]["layer"], want)
+
+
+def test_the_state_is_a_dict_in_all_that_may_be_done_to_it() -> None:
+    own, x = stack(), torch.randn(2, 9, 4, dtype=torch.float64)
+    names, empty = ["blocks.0", "blocks.1"], dict[str, Any]()
+    assert [*reversed(own(x)[1])] == names[::-1]
+    assert (own(x)[1] != empty, own(x)[1] == empty) == (True, False)
+    assert [*{**own(x)[1]}] == [*(own(x)[1] | empty)] == [*(empty | own(x)[1])] == names
+    state = own(x)[1]
+    state["blocks.0"] = None
+    assert (state.pop("blocks.0"), [*state]) == (None, names[1:])
+    state = own(x)[1]
+    del state["blocks.0"]
+    assert [*state] == names[1:]
+    state = own(x.detach())[1]
+    assert state.setdefault("blocks.0", {}) is state["blocks.0"] != {}
+    for given in (own(x)[1], state):
+        detached = tree_map(Tensor.detach, given)
+        assert isinstance(detached["blocks.0"]["layer"], Tensor)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_compiled_code_goes_on_from_the_state(looked: bool) -> None:
+    own, x = stack(), torch.randn(2, 20, 4, dtype=torch.float64)
+    quick = torch.compile(own, backend="aot_eager", fullgraph=looked)
+    with torch.no_grad():
+        y, (_, state) = own(x)[0], own(x[:, :9])
+        if looked:
+            assert len(state) == 2
+        assert_close(quick(x[:, 9:], state)[0], y[:, 9:])
 
 
 def _inner(state: Any) -> Any:

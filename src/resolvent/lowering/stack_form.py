@@ -10,6 +10,7 @@ looks at it, from what the layers read and from their systems as they were: x an
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from resolvent.blocks.block import Block, Layer
 from resolvent.layers import siso
@@ -28,7 +30,7 @@ from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import toeplitz
-from resolvent.runtime.transforms import is_untransformed
+from resolvent.runtime.transforms import is_untransformed, without_autocast
 from resolvent.ssm.impulse import impulse
 
 
@@ -52,7 +54,7 @@ def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
         return None
     if not bool(torch.isfinite(x.detach().sum())):  # products take all steps, and 0 times NaN is NaN
         return None
-    l, grad = x.shape[1], torch.is_grad_enabled()
+    l, grad, inference = x.shape[1], torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     tables: Tables = stack.cached(f"stack {l}", lambda: _make_tables(blocks, l, x.dtype))
     h = x.permute(2, 0, 1).clone(memory_format=torch.contiguous_format)  # (d, b, l)
     read = []
@@ -61,7 +63,7 @@ def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
         h = lowered.run_block(block, h, u, layer) if weights is None else fused.post_norm_block(h, layer, weights)
 
     def find_state() -> Any:
-        with torch.set_grad_enabled(grad):
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), without_autocast("cpu"):  # as in the call
             return _arrange(stack.known_spec(x.shape[0]), map(_find_end, blocks, tables.banks, read))
 
     return h.permute(1, 2, 0), LateState(find_state)
@@ -70,8 +72,9 @@ def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
 def _find_end(block: p.Skip, bank: Bank, u: Tensor) -> Any:
     """The state of a block's layer after u (d, b, l)."""
     layer: Layer = block.layer[0].module
-    (_, b, l), h = u.shape, siso.end_state(bank, u.permute(1, 2, 0), layer.dtype)
-    return (h, torch.full((b,), l)) if isinstance(layer.known_spec(b), tuple) else h  # softmax DSS counts its steps
+    (_, b, l), h = u.shape, siso.end_state(bank, u.permute(1, 2, 0), u.dtype)
+    counts = isinstance(layer.known_spec(b), tuple)  # softmax DSS counts its steps
+    return (h, torch.full((b,), l, device=u.device)) if counts else h
 
 
 def _arrange(spec: dict[str, Any], ends: Iterator[Any]) -> dict[str, Any]:
@@ -95,64 +98,46 @@ def _stack(chain: Chain) -> tuple[p.Skip, ...] | None:
 stackable = Verdict(_stack)
 
 
-class LateState(dict[str, Any]):
+class FoundState(dict[str, Any]):
+    """The state of a stack, which has been looked at."""
+
+    def __reduce__(self) -> Any:
+        return OrderedDict, (), None, None, iter(self.items())  # which `torch.load` takes without trust
+
+
+class LateState(FoundState):
     """The state of a stack, found when it is first looked at."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         super().__init__()
         self._find: Callable[[], dict[str, Any]] | None = find
 
-    def _found(self) -> dict[str, Any]:
-        if self._find is not None:
-            found, self._find = self._find(), None
-            super().update(found)
-        return self
+    def _find_all(self) -> None:
+        if (find := self._find) is not None:
+            if torch.compiler.is_compiling():
+                raise RuntimeError("Stack: expected a state that was looked at before compiled code; give dict(state).")
+            if "torch._dynamo" in sys.modules:  # which else would compile it, with the numbers of this call in it
+                find = torch.compiler.disable(find)
+            dict.update(self, find())
+            self.__class__, self._find = FoundState, None  # type: ignore[assignment]  # no method is in the way now
 
-    def __getitem__(self, name: str) -> Any:
-        self._found()
-        return super().__getitem__(name)
 
-    def __iter__(self) -> Iterator[str]:
-        self._found()
-        return super().__iter__()
+def _on_found(name: str) -> Any:
+    """The method of dict of this name, on a state that has been found."""
+    method = getattr(dict, name)
 
-    def __len__(self) -> int:
-        self._found()
-        return super().__len__()
+    def call(self: LateState, *given: Any, **named: Any) -> Any:
+        self._find_all()
+        return method(self, *given, **named)
 
-    def __contains__(self, name: object) -> bool:
-        self._found()
-        return super().__contains__(name)
+    return call
 
-    def __eq__(self, other: object) -> bool:
-        self._found()
-        return super().__eq__(other)
 
-    def __repr__(self) -> str:
-        self._found()
-        return super().__repr__()
-
-    def __or__(self, other: Any) -> Any:
-        return dict(self) | other
-
-    def __reduce__(self) -> Any:
-        return OrderedDict, (), None, None, iter(self.items())  # which `torch.load` takes without trust
-
-    def keys(self) -> Any:
-        self._found()
-        return super().keys()
-
-    def values(self) -> Any:
-        self._found()
-        return super().values()
-
-    def items(self) -> Any:
-        self._found()
-        return super().items()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._found()
-        return super().get(name, default)
-
-    def copy(self) -> dict[str, Any]:
-        return dict(self.items())
+for _name in (
+    "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__reversed__", "__len__", "__repr__",
+    "__eq__", "__ne__", "__or__", "__ror__", "__ior__", "keys", "values", "items", "get", "pop", "popitem",
+    "setdefault", "update", "clear", "copy",
+):  # fmt: skip
+    setattr(LateState, _name, _on_found(_name))
+for _kind in (FoundState, LateState):
+    _pytree.register_pytree_node(_kind, _pytree._dict_flatten, _pytree._dict_unflatten)
