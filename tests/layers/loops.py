@@ -224,6 +224,17 @@ def requires_grad_changed_before_the_way_back(layer: nn.Module) -> Found:
     return found
 
 
+@loop()
+def a_loss_on_the_last_state_where_x_needs_no_gradient(layer: nn.Module) -> Found:
+    """That of a short convolution hangs on x alone."""
+    found: Found = []
+    for _ in range(ROUNDS):
+        y, state = layer(draw(grad=False))
+        (loss_of(y) if state is None else loss_of(y) + sum_of(state)).backward()
+        found += take(layer)
+    return found
+
+
 def sum_of(state: Any) -> Tensor:
     parts = [state] if isinstance(state, Tensor) else list(state.values() if isinstance(state, dict) else state)
     while not all(isinstance(p, Tensor) for p in parts):

@@ -256,6 +256,7 @@ def not_a_number(layer: nn.Module) -> Found:
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "S4D": lambda: rv.S4D(4, 6), "S5": lambda: rv.S5(4, 6), "RGLRU": lambda: rv.RGLRU(4), "DSS": lambda: rv.DSS(4, 3),
     "Mamba": lambda: rv.Mamba(4, 3), "block": lambda: rv.blocks.Residual(rv.LRU(4, 3)), "GRU": lambda: rv.blocks.GRU(4),
+    "ShortConv": lambda: rv.layers.ShortConv(4),
 }  # fmt: skip
 
 

@@ -143,6 +143,17 @@ def test_a_loop_has_the_numbers_of_the_loop_without_compiler(way: str) -> None:
     assert_close([g for g in found if g is not None], [g for g in want if g is not None], dtype=F64)
 
 
+def test_a_state_that_hangs_on_x_alone_has_no_gradient_where_x_needs_none() -> None:
+    run, layer = LOOPS["a_loss_on_the_last_state_where_x_needs_no_gradient"][0], rv.layers.ShortConv(4).double()
+    torch.manual_seed(1)
+    found = run(torch.compile(layer, backend="aot_eager", fullgraph=True))
+    made = StandIn.made
+    torch.manual_seed(1)
+    with without_recording():
+        assert_close(found, run(layer), dtype=F64)
+    assert 0 < made <= 4  # not one for every step
+
+
 def test_uncompiled_and_compiled_passes_share_recordings() -> None:
     layer, x = rv.S4D(4, 6).double(), draw(2, 9, 4)
     fast = torch.compile(lambda x: layer(x)[0], backend="aot_eager", fullgraph=True)

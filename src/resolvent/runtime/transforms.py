@@ -93,11 +93,11 @@ def gradients_by_graph(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none or are None.
 
-    An output whose gradient is None does not count.
+    An output whose gradient is None does not count, nor one that hangs on no input that needs a gradient.
     """
     with torch.enable_grad():
         own = [None if x is None else _set_apart(x, need) for x, need in zip(inputs, needed, strict=True)]
-        asked = [(y, t) for y, t in zip(function(*own), g, strict=True) if t is not None]
+        asked = [(y, t) for y, t in zip(function(*own), g, strict=True) if t is not None and y.requires_grad]
     wanted = [x for x, need in zip(own, needed, strict=True) if need and x is not None]
     if not asked or not wanted:
         return (None,) * len(own)

@@ -38,7 +38,8 @@ class Pass(torch.autograd.Function):
         ctx.precision = x.device.type, torch.get_autocast_dtype(x.device.type), torch.is_autocast_enabled(x.device.type)
         ctx.save_for_backward(x if x.requires_grad else None)
         outputs = own.run(x, lengths)
-        ctx.mark_non_differentiable(*(t for t in outputs if not (t.is_floating_point() or t.is_complex())))
+        alike = zip(outputs, own.outputs, strict=True)
+        ctx.mark_non_differentiable(*(t for t, made in alike if not made.requires_grad))
         return tuple(outputs)
 
     @staticmethod

@@ -131,7 +131,7 @@ class Recording:
 
     def answers(self, g: Sequence[Tensor | None]) -> bool:
         """Whether the graph takes all of these gradients of the outputs."""
-        return all(t is None or i in self.heads for i, t in enumerate(g))
+        return all(t is None or i in self.heads or not self.outputs[i].requires_grad for i, t in enumerate(g))
 
     def run_back(self, g: Sequence[Tensor | None]) -> tuple[Tensor | None, list[Tensor | None]]:
         """The gradients of x and of all parameters from those of the outputs; None for those that have or want none."""
