@@ -43,6 +43,17 @@ def test_first_that_works_is_taken_and_remembered() -> None:
     assert choose("other", (candidate("torch"),), CPU, torch.float32)() == "torch"
 
 
+def test_nothing_is_probed_nor_remembered_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates, gpu = (candidate("triton"), candidate("torch", right=False)), torch.device("cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert choose("op", candidates, gpu, torch.float32)() == "torch"  # unasked whether its numbers are right
+        with use("triton"), pytest.raises(ValueError, match="a CUDA graph is being recorded; call it once before"):
+            choose("op", candidates, gpu, torch.float32)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert choose("op", candidates, gpu, torch.float32)() == "triton"
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"), [({"loads": False}, "ImportError: no such library"), ({"right": False}, "numbers differ")]
 )

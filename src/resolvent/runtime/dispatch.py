@@ -98,7 +98,9 @@ def choose(op: str, candidates: tuple[Candidate, ...], device: torch.device, dty
     key = (op, device.type, dtype, forced)
     kernel = _chosen.get(key)
     if kernel is None:
-        kernel = _chosen[key] = _select(op, candidates, device, dtype, forced)
+        kernel = _select(op, candidates, device, dtype, forced)
+        if not _is_recorded(device):
+            _chosen[key] = kernel
     return kernel
 
 
@@ -167,11 +169,18 @@ def _try(op: str, candidate: Candidate, device: torch.device, dtype: torch.dtype
     if not candidate.accepts(device, dtype):
         return f"not made for {dtype} on {device.type}"
     key = (op, candidate.name, device.type, dtype)
+    if key not in _tried and _is_recorded(device):  # a probe would break the graph, and be taken for a failure
+        return candidate.load() if candidate.name == "torch" else "a CUDA graph is being recorded; call it once before"
     if key not in _tried:
         _tried[key] = result = _attempt(candidate, device, dtype)
         if isinstance(result, str):
             log.warning("%s: skipping the %s backend for %s on %s: %s", op, candidate.name, dtype, device.type, result)
     return _tried[key]
+
+
+def _is_recorded(device: torch.device) -> bool:
+    """Whether somebody records a CUDA graph here, in which nothing can be compared."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
