@@ -2,8 +2,9 @@
 
 On a machine with a GPU the kernels are compiled, for the whole process, and `tests/gpu` runs them.
 
-With newer numpy a scalar, which the interpreter keeps as an array of one element, no longer turns into the bound of a
-loop by itself; the repair lives here, and works on every version.
+What is amiss in its versions is repaired here. With newer numpy a scalar, which the interpreter keeps as an array of
+one element, no longer turns into the bound of a loop by itself. From 3.7 on a constant times a tensor is a constant
+that no operation takes; in 3.9 a condition on scalars, spread out, is whole numbers, which are no mask.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if torch.cuda.is_available():
     pytest.skip("here the kernels run compiled, in tests/gpu", allow_module_level=True)
 os.environ["TRITON_INTERPRET"] = "1"
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs triton, which no extra of ours brings")
+semantic = pytest.importorskip("triton.language.semantic").TritonSemantic
 _patch = interpreter._patch_lang_tensor
 
 
@@ -28,6 +30,20 @@ def _with_index(tensor: Any, scope: Any) -> None:
 
 
 interpreter._patch_lang_tensor = _with_index
+_to_tensor, _splat = semantic.to_tensor, interpreter.InterpreterBuilder.create_splat
+
+
+def _open_constant(self: Any, x: Any, check_type: bool = True) -> Any:
+    return _to_tensor(self, x.value if isinstance(x, interpreter.tl.constexpr) else x, check_type)
+
+
+def _splat_condition(self: Any, kind: Any, x: Any) -> Any:
+    spread = _splat(self, kind, x)
+    spread.data = spread.data.astype(bool) if x.data.dtype == bool else spread.data
+    return spread
+
+
+semantic.to_tensor, interpreter.InterpreterBuilder.create_splat = _open_constant, _splat_condition
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, *places: tuple[ModuleType, str]) -> None:
