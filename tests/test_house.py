@@ -86,11 +86,12 @@ def asks(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(tree):
         call = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-        if call in ("isinstance", "issubclass", "is_untouched", "check_untouched") or _compares_type(node):
+        asked = call in ("isinstance", "issubclass", "is_untouched", "check_untouched")
+        if asked or _compares_type(node) or isinstance(node, ast.MatchClass):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and inner.id in ours:
                     found.add(inner.id)
-                elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "nn":
+                elif isinstance(inner, ast.Attribute) and ast.unparse(inner.value) in ("nn", "layers", "blocks"):
                     found.add(inner.attr)
     return found - NOT_ASKED
 
@@ -109,7 +110,10 @@ def test_one_file_asks_what_a_block_is() -> None:
 
 def test_asking_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "asking.py"
-    for text in ("isinstance(m, S4D)", "type(m) is nn.Linear", "is_untouched(m, S4D)", "type(m) in (nn.GELU, S4D)"):
+    for text in (
+        "isinstance(m, S4D)", "type(m) is nn.Linear", "is_untouched(m, S4D)", "type(m) in (nn.GELU, S4D)",
+        "isinstance(m, layers.S4D)", "match m:\n    case S4D():\n        pass",
+    ):  # fmt: skip
         file.write_text(f"from resolvent.layers.s4d import S4D\n{text}\n", encoding="utf-8")
         assert asks(file), text
     file.write_text("isinstance(m, nn.Module)\ntype(x) is Tensor\n", encoding="utf-8")

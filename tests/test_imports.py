@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,22 @@ def test_the_direction_test_can_fail(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from resolvent.models import build_model\n")
     assert parts(wrong) == {"models"}
+
+
+def test_an_operation_is_imported_from_its_folder() -> None:
+    """Whoever stands above the operations names the folder, not the file; kernels and records of calls apart."""
+    inside = re.compile(r"resolvent\.ops\.\w+\.(?!\w*(?:numba|triton|recorded))(\w+)\.\w+$")
+    for path in FILES:
+        if path.relative_to(SOURCE).parts[0] != "ops":
+            found = sorted(name for name in imports(path) if inside.match(name))
+            assert not found, f"{path.relative_to(SOURCE)} reaches into {found}: import it from the operation's folder"
+
+
+def test_operations_bring_no_kernels() -> None:
+    """The folder is the operation as layers call it: what compiles is imported when it is first chosen."""
+    folders = [f"resolvent.ops.{path.name}" for path in (SOURCE / "ops").iterdir() if (path / "__init__.py").is_file()]
+    code = f"import sys, {', '.join(folders)}; print([m for m in ('numba', 'triton', 'scipy') if m in sys.modules])"
+    assert run(code).strip() == "[]"
 
 
 def run(code: str, env: dict[str, str] | None = None) -> str:

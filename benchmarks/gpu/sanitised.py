@@ -15,6 +15,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,22 +26,26 @@ from resolvent.attacks import Threat
 from resolvent.attacks.fab.walk import Pace, Walk, torch_stride
 from resolvent.layers import dss, ema, lru, s4d, s5
 from resolvent.lowering.gpu import fused, fused_torch
-from resolvent.ops.attention import gated_block
 from resolvent.ops.bank_scan import dense
 from resolvent.ops.bank_scan import operation as bank
 from resolvent.ops.blocked import carry, chain
 from resolvent.ops.dplr_bank import operation as dplr
-from resolvent.ops.filter import toeplitz, two_sided
+from resolvent.ops.filter import two_sided
 from resolvent.ops.gated_scan import operation as gated
 from resolvent.ops.gated_scan import reference as gated_reference
 from resolvent.ops.linear_scan import constant
 from resolvent.ops.mimo_scan import operation as mimo
-from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.ops.projected_scan import operation as projected
 from resolvent.runtime import chip
 from resolvent.scan import linear_scan, selective_scan, use
 from resolvent.ssm import bank_response, half_dplr, response
 from resolvent.training.step.adversarial import plain_step, step_signs
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
+biased_silu = import_module("resolvent.ops.pointwise.biased_silu")
+conv_silu = import_module("resolvent.ops.pointwise.conv_silu")
+skip_norm = import_module("resolvent.ops.pointwise.skip_norm")
+gated_block = import_module("resolvent.ops.attention.gated_block")
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.complex64: 1e-4}
 Function = Callable[..., Any]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from resolvent.attacks import Draws
 from resolvent.attacks.square.deck import Deck
 from resolvent.attacks.square.step import _SIDE, _TILT
-from resolvent.ops.ascent.square_columns import LEFT, LEFT_2, SIGNS, TOP, TOP_2, TURN
+from resolvent.ops.ascent import LEFT, LEFT_2, SIGNS, TOP, TOP_2, TURN
 
 WIDTH = SIGNS + 1  # numbers of one query on an image of one channel
 

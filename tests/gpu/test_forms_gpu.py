@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,14 +17,18 @@ from resolvent.models import build_model
 from resolvent.models.config import MambaConfig, MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import LRUConfig, S5Config
 from resolvent.models.presets import robustness
-from resolvent.ops.attention import gated_block
-from resolvent.ops.filter import toeplitz, two_sided
+from resolvent.ops.filter import two_sided
 from resolvent.ops.linear_scan import constant
-from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.runtime.dispatch import available
 from resolvent.training import pgd_at
 from resolvent.training.step import cuda_graph
 from resolvent.training.step.batch import Batch, criterion
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
+biased_silu = import_module("resolvent.ops.pointwise.biased_silu")
+conv_silu = import_module("resolvent.ops.pointwise.conv_silu")
+skip_norm = import_module("resolvent.ops.pointwise.skip_norm")
+gated_block = import_module("resolvent.ops.attention.gated_block")
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BF16 = 2e-2

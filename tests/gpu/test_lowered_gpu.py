@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -21,12 +22,13 @@ from resolvent.models import build_model
 from resolvent.models.config import AdSConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import DSSConfig, S4Config, S4DConfig
 from resolvent.models.presets import robustness
-from resolvent.ops.filter import toeplitz
 from resolvent.ops.filter.convolution import fft_conv
 from resolvent.training import pgd_at, trades
 from resolvent.training.step import cuda_graph
 from resolvent.training.step.adversarial import Inner, Passes, lowered_step
 from resolvent.training.step.batch import Batch, criterion
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 LAYERS = [S4Config(16), S4DConfig(16), DSSConfig(16), DSSConfig(16, "softmax", separate_dt=False)]

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,12 +24,15 @@ from resolvent.models import build_model
 from resolvent.models.config import MegaConfig, ModelConfig, ResidualConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.models.presets import robustness
-from resolvent.ops.attention import gated_block
-from resolvent.ops.filter import toeplitz
 from resolvent.ops.linear_scan import constant
-from resolvent.ops.pointwise import biased_silu, conv_silu, skip_norm
 from resolvent.ops.projected_scan import operation as projected
 from resolvent.runtime import fallback
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
+biased_silu = import_module("resolvent.ops.pointwise.biased_silu")
+conv_silu = import_module("resolvent.ops.pointwise.conv_silu")
+skip_norm = import_module("resolvent.ops.pointwise.skip_norm")
+gated_block = import_module("resolvent.ops.attention.gated_block")
 
 HALF, WIDE = torch.bfloat16, torch.float64
 

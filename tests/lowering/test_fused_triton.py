@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,10 @@ import triton_interpreter  # noqa: F401
 
 from resolvent.lowering.gpu import fused, fused_torch, fused_triton
 from resolvent.lowering.gpu.fused_torch import Weights
-from resolvent.ops.filter import toeplitz, toeplitz_triton
+from resolvent.ops.filter import toeplitz_triton
 from resolvent.runtime import chip
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
 
 
 def weights(d: int, c: int, kinds: tuple[str, str, str | None], entry: bool = False) -> Weights:

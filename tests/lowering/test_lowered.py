@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,12 @@ from resolvent.models.config import AdSConfig, ClassifierConfig, ModelConfig, Re
 from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S4DConfig, S5Config
 from resolvent.models.model import Model
 from resolvent.models.presets import robustness
-from resolvent.ops.filter import toeplitz
 from resolvent.runtime.dispatch import use
 from resolvent.training import pgd_at, trades
 from resolvent.training.step import adversarial, cuda_graph
 from resolvent.training.step.batch import Batch
+
+toeplitz = import_module("resolvent.ops.filter.toeplitz")
 
 LAYERS: dict[str, LayerConfig] = {
     "s4": S4Config(8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,12 @@ from resolvent.ops.dplr_bank import operation as dplr
 from resolvent.ops.modes import bank_response_triton
 from resolvent.ops.modes import triton as modes_triton
 from resolvent.ops.modes.dense import DenseSource
-from resolvent.ops.pointwise import conv_silu
 from resolvent.ops.selective_scan import triton as selective_triton
 from resolvent.runtime import chip
 from resolvent.ssm import bank_response
 from resolvent.ssm.impulse import impulse
+
+conv_silu = import_module("resolvent.ops.pointwise.conv_silu")
 
 SHORT = 65_535  # programs along every axis of a grid but the first, at most
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from importlib import import_module
 
 import pytest
 import selection_cases
@@ -12,11 +13,13 @@ import triton_interpreter  # first: it switches the interpreter on
 from selective_cases import ALL, double, draw, slow, with_gradients
 
 from helpers import assert_close
-from resolvent.ops.pointwise import conv_silu, conv_silu_triton
+from resolvent.ops.pointwise import conv_silu_triton
 from resolvent.ops.selective_scan import kernels
 from resolvent.ops.selective_scan import torch as selective_chunked
 from resolvent.ops.selective_scan import triton as selective_triton
 from resolvent.ops.selective_scan.inputs import Inputs, each, make_steps
+
+conv_silu = import_module("resolvent.ops.pointwise.conv_silu")
 
 
 def check(x: Inputs, reverse: bool = False, often: bool = False) -> None:

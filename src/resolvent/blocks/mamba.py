@@ -17,7 +17,7 @@ from resolvent.layers.contract import Layer
 from resolvent.layers.s6 import S6
 from resolvent.layers.shortconv import ShortConv
 from resolvent.layers.untouched import is_untouched
-from resolvent.ops.pointwise.conv_silu import conv_silu
+from resolvent.ops.pointwise import conv_silu
 from resolvent.runtime.transforms import MATRIX_DEVICES, is_traced, is_untransformed
 
 

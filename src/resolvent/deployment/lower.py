@@ -14,7 +14,7 @@ from resolvent.deployment.flow import BothWays, Series
 from resolvent.deployment.keyed import Keyed
 from resolvent.lowering import program as p
 from resolvent.lowering.program import Chain, Node
-from resolvent.ops.blocked.tables import DenseBank
+from resolvent.ops.blocked import DenseBank
 from resolvent.usage.error import UsageError
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.deployment.flow import Flow, Temporal
-from resolvent.ops.blocked.tables import DenseBank, DiagonalBank
+from resolvent.ops.blocked import DenseBank, DiagonalBank
 
 State = tuple[Tensor, ...]
 

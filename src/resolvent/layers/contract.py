@@ -31,10 +31,9 @@ from resolvent.layers.recorded import run as run_recorded
 from resolvent.layers.recorded.known import issue
 from resolvent.layers.recorded.signature import TICKET
 from resolvent.layers.states import map_state, reverse, stack_states
-from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.linear_scan import documents_of
 from resolvent.ops.plain import is_chosen
-from resolvent.ops.step import recorded
-from resolvent.ops.step.operation import Step
+from resolvent.ops.step import Step, recorded
 from resolvent.runtime.transforms import half_products, is_exporting, is_traced, is_untransformed, without_autocast
 
 State = Any

@@ -21,10 +21,10 @@ from resolvent.init.spectra import legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, State
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.blocked.tables import DiagonalBank, inside
-from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
+from resolvent.ops.blocked import DiagonalBank, inside
+from resolvent.ops.modes import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, where
-from resolvent.ops.step.operation import Step
+from resolvent.ops.step import Step
 from resolvent.runtime.transforms import is_recorded, is_traced, wide, wide_all
 from resolvent.ssm.discretise import expm1_over, positive
 from resolvent.ssm.hippo import dplr

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
-from resolvent.ops.blocked.tables import DiagonalBank, inside
-from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
+from resolvent.ops.blocked import DiagonalBank, inside
+from resolvent.ops.modes import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, join_parts
-from resolvent.ops.step.operation import Step
+from resolvent.ops.step import Step
 from resolvent.runtime.transforms import wide_all
 from resolvent.ssm.system import Diagonal, System
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from resolvent.ops.step.operation import Pair, Step
+from resolvent.ops.step import Pair, Step
 from resolvent.runtime.dispatch import is_forced
 
 if TYPE_CHECKING:

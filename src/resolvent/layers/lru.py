@@ -21,7 +21,7 @@ from resolvent.init.ring import check_ring, normaliser, ring
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.modes.opaque import Parameters
+from resolvent.ops.modes import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ssm.system import System, conjugate_closed
 

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from resolvent.layers.contract import Layer, at_lengths
 from resolvent.ops import plain
-from resolvent.ops.blocked.tables import deinterleave, reals
-from resolvent.ops.dense_scan.linear import linear
-from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.blocked import deinterleave, reals
+from resolvent.ops.dense_scan import linear
+from resolvent.ops.linear_scan import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
-from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.modes import Opaque, Parameters
 from resolvent.ops.pairs import Number, stack_parts
-from resolvent.ops.step.operation import Step, is_unwatched, mimo_step
+from resolvent.ops.step import Step, is_unwatched, mimo_step
 from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 from resolvent.scan import linear_scan
 

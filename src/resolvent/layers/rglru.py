@@ -12,9 +12,7 @@ from torch.nn import functional as F
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.groups import group_parameters
-from resolvent.ops.gated_scan.operation import gated_scan
-from resolvent.ops.gated_scan.projection import project, project_in_one
-from resolvent.ops.gated_scan.reference import gates
+from resolvent.ops.gated_scan import gated_scan, gates, project, project_in_one
 from resolvent.ssm.system import Diagonal, System
 
 

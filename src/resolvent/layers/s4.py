@@ -20,9 +20,8 @@ from resolvent.init import timestep
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.blocked.tables import DenseBank, deinterleave, dense_blocks, reals
-from resolvent.ops.modes.dense import DenseSource, flat_blocks
-from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.blocked import DenseBank, deinterleave, dense_blocks, reals
+from resolvent.ops.modes import DenseSource, Opaque, Parameters, flat_blocks
 from resolvent.ops.pairs import Make, complex_of, interleave, join_parts, tensor_of
 from resolvent.runtime.transforms import wide, wide_all
 from resolvent.ssm import half_dplr

@@ -24,10 +24,10 @@ from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.blocked.tables import DiagonalBank, inside
-from resolvent.ops.modes.operation import Kind, Modes, Parameters, Source
+from resolvent.ops.blocked import DiagonalBank, inside
+from resolvent.ops.modes import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, tensor_of
-from resolvent.ops.step.operation import Step
+from resolvent.ops.step import Step
 from resolvent.runtime.transforms import wide, wide_all
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, positive, undo_step

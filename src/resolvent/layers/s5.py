@@ -24,7 +24,7 @@ from resolvent.init.spectra import legs_ptd
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
-from resolvent.ops.modes.opaque import Parameters
+from resolvent.ops.modes import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, undo_step

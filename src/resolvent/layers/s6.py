@@ -13,10 +13,9 @@ from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, State
 from resolvent.layers.groups import group_parameters
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
-from resolvent.ops.selective_scan import selective_scan
-from resolvent.ops.selective_scan.selection import Given, selected_scan
-from resolvent.ops.step import operation as step
-from resolvent.ops.step.operation import Step, is_unwatched
+from resolvent.ops import step
+from resolvent.ops.selective_scan import Given, selected_scan, selective_scan
+from resolvent.ops.step import Step, is_unwatched
 from resolvent.runtime.transforms import half_products, without_autocast
 from resolvent.ssm.system import System
 

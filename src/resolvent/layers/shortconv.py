@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec
-from resolvent.ops.filter.taps import causal_taps
+from resolvent.ops.filter import causal_taps
 from resolvent.ssm.system import Dense, System
 
 

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.layers.contract import Layer
-from resolvent.ops import dplr_bank
+from resolvent.ops import blocked, dplr_bank
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
 from resolvent.ops.bank_scan import traced as bank_traced
-from resolvent.ops.blocked import operation as blocked
-from resolvent.ops.blocked import traced as blocked_traced
-from resolvent.ops.blocked.tables import (
+from resolvent.ops.blocked import (
     DenseBank,
     DiagonalBank,
     as_state,
@@ -28,10 +26,10 @@ from resolvent.ops.blocked.tables import (
     narrow,
     reals,
 )
-from resolvent.ops.modes.dense import DenseSource
-from resolvent.ops.modes.operation import Kind, Source
+from resolvent.ops.blocked import traced as blocked_traced
+from resolvent.ops.modes import DenseSource, Kind, Source
 from resolvent.ops.pairs import interleave, parts, tensor_of
-from resolvent.ops.step.operation import Step, bank_step, is_unwatched
+from resolvent.ops.step import Step, bank_step, is_unwatched
 from resolvent.runtime.transforms import half_products, half_products_traced, is_traced, is_untransformed
 
 Bank = DiagonalBank | DenseBank

@@ -22,7 +22,7 @@ from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict
 from resolvent.lowering.gpu import feed, fused, mamba, mega, s5
 from resolvent.lowering.program import Chain, Node
-from resolvent.ops.filter.two_sided import TwoSided
+from resolvent.ops.filter import TwoSided
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.transforms import is_untransformed
 

@@ -35,9 +35,7 @@ from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
 from resolvent.lowering.recurrence import Recurrence, recurrence
 from resolvent.lowering.responses import impulse_responses, linked_responses
-from resolvent.ops.filter.chained import make_chained
-from resolvent.ops.filter.operation import Filter
-from resolvent.ops.filter.toeplitz import SLICE, is_served, tell, toeplitz
+from resolvent.ops.filter import SLICE, Filter, is_served, make_chained, tell, toeplitz
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.transforms import is_untransformed
 from resolvent.ssm.impulse import impulse

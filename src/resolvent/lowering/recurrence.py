@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.layers.mimo import Tables
-from resolvent.ops.linear_scan.constant import constant_scan
+from resolvent.ops.linear_scan import constant_scan
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from torch.func import functional_call, vmap
 
 from resolvent.layers.contract import Layer
 from resolvent.lowering.program import Filter
-from resolvent.ops.blocked.tables import DenseBank, DiagonalBank, links
-from resolvent.ops.modes.dense import DenseSource
-from resolvent.ops.modes.operation import Source
+from resolvent.ops.blocked import DenseBank, DiagonalBank, links
+from resolvent.ops.modes import DenseSource, Source
 from resolvent.ssm import bank_response, dplr_response, response
 from resolvent.ssm.impulse import impulse
 

@@ -28,8 +28,7 @@ from resolvent.lowering import program as p
 from resolvent.lowering.cached_check import Verdict, is_plain
 from resolvent.lowering.gpu import fused
 from resolvent.lowering.program import Chain
-from resolvent.ops.filter.operation import Filter
-from resolvent.ops.filter.toeplitz import toeplitz
+from resolvent.ops.filter import Filter, toeplitz
 from resolvent.runtime.transforms import is_untransformed, without_autocast
 from resolvent.ssm.impulse import impulse
 

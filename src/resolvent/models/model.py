@@ -21,7 +21,7 @@ from resolvent.lowering.describer import rule
 from resolvent.lowering.lowered import serving
 from resolvent.lowering.parts import parts_of
 from resolvent.models.config import ModelConfig
-from resolvent.ops.linear_scan.packed import documents_of
+from resolvent.ops.linear_scan import documents_of
 from resolvent.ops.step import recorded
 from resolvent.ssm.part import Part
 

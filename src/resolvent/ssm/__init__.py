@@ -1,6 +1,6 @@
 """Linear state-space maths on tensors: systems, HiPPO matrices, discretisation, kernels, causal convolution."""
 
-from resolvent.ops.filter.convolution import causal_conv, direct_conv, fft_conv, toeplitz_conv
+from resolvent.ops.filter import causal_conv, direct_conv, fft_conv, toeplitz_conv
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
 from resolvent.ssm.discretise import diagonal_step, discretise, expm1_over
 from resolvent.ssm.foreign import as_system

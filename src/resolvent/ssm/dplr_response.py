@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.tables import links
+from resolvent.ops.blocked import links
 from resolvent.ops.dplr_bank import kernels_of, load
-from resolvent.ops.modes.dense import DenseSource
+from resolvent.ops.modes import DenseSource
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 from resolvent.ssm.impulse import impulse
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.tables import DenseBank
+from resolvent.ops.blocked import DenseBank
 from resolvent.ops.pairs import Make, Number, Pair, join_parts
 from resolvent.runtime.transforms import wide_all
 from resolvent.ssm.discretise import discretise, positive

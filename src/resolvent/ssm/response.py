@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.modes.operation import Modes, Source
+from resolvent.ops.modes import Modes, Source
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.impulse import impulse

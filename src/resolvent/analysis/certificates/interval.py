@@ -22,7 +22,7 @@ from torch import Tensor
 
 from resolvent.analysis.certificates.error_bounds import impulse
 from resolvent.analysis.certificates.padding import check_lengths, own_steps
-from resolvent.ops.filter.convolution import fast_length, fft_conv
+from resolvent.ops.filter import fast_length, fft_conv
 from resolvent.ssm.system import System, check_discrete
 
 OUTWARD = 1e-9  # by which radii are widened at each stage, relative to themselves, and

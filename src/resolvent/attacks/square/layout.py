@@ -18,7 +18,7 @@ from torch import Tensor
 
 from resolvent.attacks.square.bump import bumps
 from resolvent.attacks.square.deck import whole
-from resolvent.ops.ascent.square_columns import LEFT, LEFT_2, SIGNS, TOP, TOP_2
+from resolvent.ops.ascent import LEFT, LEFT_2, SIGNS, TOP, TOP_2
 
 Form = Literal["auto", "image", "sequence"]
 # What places a window: two limits of its random numbers, their two strides, the stride of a channel, how many channels

@@ -18,7 +18,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.square.layout import Layout, layout_of
 from resolvent.attacks.threat.region import Bounds, Region, inward, slack
 from resolvent.attacks.threat.threat import Threat
-from resolvent.ops.ascent.square_columns import SIGNS, TURN
+from resolvent.ops.ascent import SIGNS, TURN
 from resolvent.runtime.dispatch import choose, nothing, numba_or
 from resolvent.runtime.memory import plain
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from resolvent.blocks.block import Block, State
 from resolvent.layers import mimo
-from resolvent.layers.l2ru.forms import LOG_LIMIT
+from resolvent.layers.l2ru.forms import LOG_LIMIT, prescribed_gain
 from resolvent.layers.lru import LRU
 from resolvent.ops.pairs import stack_parts
 from resolvent.runtime.transforms import wide
@@ -53,10 +53,7 @@ class NormalisedLRU(Block):
     @property
     def gamma(self) -> Tensor:
         """The prescribed gain, a positive number."""
-        if self.log_gamma is None:
-            assert self.fixed_gamma is not None
-            return torch.full((), self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
-        return self.log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        return prescribed_gain(self.fixed_gamma, self.log_gamma, self.anchor)
 
     def scale(self) -> Tensor:
         """gamma / bound in the layer's dtype, rounded down."""

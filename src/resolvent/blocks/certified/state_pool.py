@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from resolvent.layers.checks import check_even, check_positive, padding_mask
 from resolvent.layers.freezing import Freezable
 from resolvent.layers.states import reverse
-from resolvent.ops.dense_scan import dense_scan
-from resolvent.ops.dense_scan.krylov import krylov
+from resolvent.ops.dense_scan import dense_scan, krylov
 from resolvent.runtime.transforms import is_traced, wide
 from resolvent.ssm.contraction import cayley_rows, rounding_margin, spectral_norm
 from resolvent.ssm.rounding import Allowance, Rounding, count

@@ -32,6 +32,15 @@ SLOW_TURN = 0.97  # |A| at the start of the dense contraction
 RELATIVE_SHIFT = 1e-12  # added to P in units of its mean eigenvalue: inside the identity, see `Complete`
 
 
+def gain_of(log_gamma: Tensor) -> Tensor:
+    return log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+
+def prescribed_gain(fixed: float | None, log_gamma: Tensor | None, like: Tensor) -> Tensor:
+    """gamma, a positive number: the fixed one where it is not trained."""
+    return like.new_full((), fixed or 0.0, dtype=torch.float64) if log_gamma is None else gain_of(log_gamma)
+
+
 class Matrices(NamedTuple):
     """K in pieces. `A` is a matrix (n, n), or complex (p,): pairs of real states turned and damped by lam."""
 

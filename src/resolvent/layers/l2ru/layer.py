@@ -31,12 +31,14 @@ from resolvent.layers.l2ru.forms import (
     DenseContraction,
     FreeForm,
     Matrices,
+    gain_of,
+    prescribed_gain,
     rotations,
     round_contraction,
 )
 from resolvent.layers.l2ru.storage import contraction_of
 from resolvent.ops import plain
-from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.modes import Opaque, Parameters
 from resolvent.ops.pairs import Pair, stack_parts
 from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
@@ -125,10 +127,7 @@ class L2RU(Layer):
     @property
     def gamma(self) -> Tensor:
         """The prescribed gain, a positive number."""
-        if self.log_gamma is None:
-            assert self.fixed_gamma is not None
-            return torch.full((), self.fixed_gamma, dtype=torch.float64, device=self.anchor.device)
-        return _gamma_of(self.log_gamma)
+        return prescribed_gain(self.fixed_gamma, self.log_gamma, self.anchor)
 
     def gain(self) -> float:
         """An upper bound of the layer's L2 gain, which is its Lipschitz constant: gamma, as `certificate()` proves."""
@@ -190,17 +189,13 @@ class L2RU(Layer):
         return l2ru_run.step(self.matrices(x_t), x_t, state)
 
 
-def _gamma_of(log_gamma: Tensor) -> Tensor:
-    return log_gamma.double().clamp(-LOG_LIMIT, LOG_LIMIT).exp()
-
-
 def _make_matrices(parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
     """From the free parameters and log_gamma, or the fixed gain in `option`."""
     form, *fixed = option.split()
     like = parameters[0]
     own, gain = (parameters, None) if fixed else (parameters[:-1], parameters[-1])
     fill = torch.full  # `torch.tensor` would copy a number to the device, and wait
-    gamma = fill((), float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else _gamma_of(gain)
+    gamma = fill((), float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else gain_of(gain)
     return [stack_parts(t) for t in round_contraction(CLASSES[form].make(gamma, *own), like.dtype)]
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from resolvent.layers.contract import at_lengths
 from resolvent.layers.l2ru.forms import Matrices
-from resolvent.ops.blocked.tables import reals
-from resolvent.ops.dense_scan import dense_scan
-from resolvent.ops.dense_scan.linear import linear
-from resolvent.ops.linear_scan.pairs import pair_scan
+from resolvent.ops.blocked import reals
+from resolvent.ops.dense_scan import dense_scan, linear
+from resolvent.ops.linear_scan import pair_scan
 from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.pairs import stack_parts, tensor_of
 from resolvent.runtime.transforms import half_products, is_traced

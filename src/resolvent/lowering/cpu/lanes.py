@@ -33,7 +33,7 @@ from resolvent.lowering.cpu.lanes_layout import PAD, WIDTH, Plan, Source
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Chain, Linear, Skip, settle
 from resolvent.lowering.recurrence import Recurrence
-from resolvent.ops.ascent.reference import sign_step
+from resolvent.ops.ascent import sign_step
 from resolvent.runtime.dispatch import choose, lazily, nothing, numba_or
 from resolvent.runtime.transforms import by_graph_only, outside_autocast
 

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from resolvent.lowering import columns
 from resolvent.lowering.program import Activation, Linear, Mix, Node, Norm, Skip
-from resolvent.ops.pointwise.biased_silu import biased_silu
-from resolvent.ops.pointwise.feed_forward import feed_forward, product
-from resolvent.ops.pointwise.skip_norm import Ending, ending
+from resolvent.ops.pointwise import Ending, biased_silu, ending, feed_forward, product
 
 AXIS = 0  # of the channels
 

@@ -22,7 +22,7 @@ from resolvent.lowering.gpu import fused_torch
 from resolvent.lowering.gpu.fused_torch import Kept, Weights
 from resolvent.lowering.gpu.tiles import ROOMY
 from resolvent.lowering.program import Chain, Linear, Skip
-from resolvent.ops.filter.operation import Filter
+from resolvent.ops.filter import Filter
 from resolvent.runtime import chip
 from resolvent.runtime.fallback import ABSENT, left_to_torch
 from resolvent.runtime.launch import attempt

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.lowering.program import Activation, Filter, Linear, Node, Norm, Recurrence, Scale, Skip
-from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
-from resolvent.ops.selective_scan.selection import Given, selected_scan
+from resolvent.ops.pointwise import Ending, ending, skip_norm
+from resolvent.ops.selective_scan import Given, selected_scan
 
 AXIS = -1  # of the channels
 

@@ -7,11 +7,9 @@ from torch import Tensor
 
 from resolvent.lowering import columns
 from resolvent.lowering.program import Filter, GatedAttention, Linear, Node, Norm
-from resolvent.ops.attention.column_attention import bias_line
-from resolvent.ops.attention.gated_block import Weights, gated_block
-from resolvent.ops.filter.toeplitz import toeplitz
-from resolvent.ops.filter.two_sided import TwoSided
-from resolvent.ops.pointwise.skip_norm import ending
+from resolvent.ops.attention import Weights, bias_line, gated_block
+from resolvent.ops.filter import TwoSided, toeplitz
+from resolvent.ops.pointwise import ending
 from resolvent.ssm.impulse import impulse
 
 AXIS = 0  # of the channels

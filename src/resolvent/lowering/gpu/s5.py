@@ -14,8 +14,8 @@ from torch import Tensor
 
 from resolvent.lowering import columns
 from resolvent.lowering.program import Node, Norm, Recurrence, Skip
-from resolvent.ops.pointwise.skip_norm import Ending, ending, skip_norm
-from resolvent.ops.projected_scan.operation import fork_scan
+from resolvent.ops.pointwise import Ending, ending, skip_norm
+from resolvent.ops.projected_scan import fork_scan
 
 AXIS = 0  # of the channels
 

@@ -81,7 +81,7 @@ def _kernel(dtype: Any) -> Any:
                 if squared:
                     _into(new, x[i], eps[i], bottom, top, boxed, numbers[1], work)
                 else:
-                    _clamp(new, bottom, top)
+                    clamp(new, bottom, top)
 
     return kernel(body)
 
@@ -129,7 +129,7 @@ def _mix(point: Any, old: Any, a: Any, new: Any) -> None:
 
 
 @_inner
-def _clamp(point: Any, low: Any, high: Any) -> None:
+def clamp(point: Any, low: Any, high: Any) -> None:
     for i in range(len(point)):
         value = point[i]
         value = value if value > low[i] else low[i]
@@ -153,7 +153,7 @@ def _into(point: Any, x: Any, eps: Any, low: Any, high: Any, boxed: int, unit: A
     if _long(size) > np.float64(eps) * (1 - less / 2):
         _shy(delta, x, np.float64(eps) * (1 - less), point)
     if boxed:
-        _clamp(point, low, high)
+        clamp(point, low, high)
 
 
 @_inner

@@ -16,6 +16,7 @@ import torch
 from numba import carray, njit, types
 from torch import Tensor
 
+from resolvent.ops.ascent.apgd_numba import clamp
 from resolvent.runtime.memory import fresh_like, plain
 from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
@@ -82,7 +83,7 @@ def _stride(dtype: Any) -> Any:
                 point, held = (at[r], near) if side == 0 else (home, far)
                 lengths[side] = _onto(squared, w, miss + _between(w, at[r], point), point, bottom, top, held)
             _mix(at[r], near[0], home, far[0], _weight(lengths[0], lengths[1], rates), rates[1], out[r])
-            _inside(out[r], bottom, top)
+            clamp(out[r], bottom, top)
 
     return kernel(body)
 
@@ -169,14 +170,6 @@ def _mix(point: Any, here: Any, home: Any, there: Any, alpha: Any, eta: Any, out
     for i in range(len(out)):
         end, end_home = point[i] + eta * here[i], home[i] + eta * there[i]
         out[i] = end + alpha * (end_home - end)
-
-
-@_inner
-def _inside(point: Any, low: Any, high: Any) -> None:
-    for i in range(len(point)):
-        value = point[i]
-        value = value if value > low[i] else low[i]
-        point[i] = value if value < high[i] else high[i]
 
 
 @_inner

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from resolvent.ops.ascent.square_columns import LEFT, SIGNS, TOP, TURN
+from resolvent.ops.ascent import LEFT, SIGNS, TOP, TURN
 
 _TINY = 1e-12
 _DOUBLE = float(np.finfo(np.float64).eps)

@@ -28,7 +28,7 @@ from resolvent.attacks.pgd import ascend
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.threat.region import Region
 from resolvent.lowering.cpu.lanes import Path
-from resolvent.ops.ascent.reference import sign_step
+from resolvent.ops.ascent import sign_step
 from resolvent.runtime.fallback import triton_module
 from resolvent.training.objective import Loss, standard
 from resolvent.training.step.batch import Batch, criterion, wide
