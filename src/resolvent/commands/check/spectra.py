@@ -14,6 +14,7 @@ from resolvent.report.record import Curve, Panel, Spectrum
 from resolvent.ssm.hippo import dplr, hippo
 
 Maker = Callable[[float, int], nn.Module]  # (dt, states) -> a layer of one channel
+Respond = Callable[[nn.Module], list[float]]
 STEPS = (0.001, 0.01, 0.1)  # the time steps that are drawn
 N = 64  # states of the spectra
 N_HEARD = 16  # states of the impulse responses: few enough to see the single tones
@@ -38,7 +39,8 @@ def panels(seed: int = 0) -> list[Panel]:
     made = [_by_step("S4", "HiPPO-LegS with its low-rank part, read out at random.", _s4, seed)]
     made += [_by_step(name, caption, _s4d(init), seed) for init, (name, caption) in S4D.items()]
     made.append(_by_step("S5", "Four LegS blocks of four states.", _s5, seed))
-    made.append(_by_step("S6 (Mamba)", "Held at a constant input, where it is time-invariant.", _s6, seed))
+    held = "Held at a constant input, where it is time-invariant."
+    made.append(_by_step("S6 (Mamba)", held, _s6, seed, _held_response))
     made.append(_lru_panel(seed))
     made.append(_ema_panel(seed))
     return made
@@ -122,11 +124,11 @@ def _spectrum(
     return Spectrum(name, caption, plane, lam.real.tolist(), lam.imag.tolist(), group or [0] * len(lam), groups or [])  # type: ignore[arg-type]
 
 
-def _by_step(name: str, caption: str, make: Maker, seed: int) -> Panel:
+def _by_step(name: str, caption: str, make: Maker, seed: int, respond: Respond | None = None) -> Panel:
     curves = []
     for dt in STEPS:
         torch.manual_seed(seed)  # the same read-out at every time step
-        curves.append(Curve(f"dt {dt:g}", _response(make(dt, N_HEARD))))
+        curves.append(Curve(f"dt {dt:g}", (respond or _response)(make(dt, N_HEARD))))
     return Panel(name, caption, curves)
 
 
@@ -151,23 +153,21 @@ def _ema_panel(seed: int) -> Panel:
 def _response(layer: nn.Module, channel: int = 0) -> list[float]:
     """The kernel K_0, K_1, ... of one channel without its direct term, scaled to a largest size of one."""
     layer = layer.double()
-    if isinstance(layer, layers.S6):
-        kernel = _held_kernel(layer)
-    else:
-        system = layer.system()  # type: ignore[operator]
-        impulse = torch.zeros(1, LENGTH, layer.d_model, dtype=torch.float64)  # type: ignore[call-overload]
-        impulse[:, 0, channel] = 1
-        kernel = layer(impulse)[0][0, :, channel]
-        direct = system.D.real if system.D.is_complex() else system.D
-        kernel[0] -= direct.reshape(-1)[channel if direct.dim() == 3 else 0]
+    system = layer.system()  # type: ignore[operator]
+    impulse = torch.zeros(1, LENGTH, layer.d_model, dtype=torch.float64)  # type: ignore[call-overload]
+    impulse[:, 0, channel] = 1
+    kernel = layer(impulse)[0][0, :, channel]
+    direct = system.D.real if system.D.is_complex() else system.D
+    kernel[0] -= direct.reshape(-1)[channel if direct.dim() == 3 else 0]
     return _thin(kernel)
 
 
-def _held_kernel(layer: layers.S6) -> Tensor:
+@torch.no_grad()
+def _held_response(layer: nn.Module) -> list[float]:
     """C exp(l dt A) dt B of a selective layer whose input stays at one: time-invariant while it does."""
-    held = layer.linearise(torch.ones(1, 1, layer.d_model, dtype=torch.float64))
-    lam, B, C = held.A.lam[0, 0, 0], held.B[0, 0, 0, :, 0], held.C[0, 0, 0, 0]  # type: ignore[union-attr]
-    return (lam[None] ** torch.arange(LENGTH)[:, None] * (B * C)).sum(-1)
+    held = layer.double().linearise(torch.ones(1, 1, layer.d_model, dtype=torch.float64))  # type: ignore[operator, call-overload]
+    lam, B, C = held.A.lam[0, 0, 0], held.B[0, 0, 0, :, 0], held.C[0, 0, 0, 0]
+    return _thin((lam[None] ** torch.arange(LENGTH)[:, None] * (B * C)).sum(-1))
 
 
 def _thin(kernel: Tensor) -> list[float]:
