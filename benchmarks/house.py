@@ -46,7 +46,7 @@ RETIRED = re.compile(
     "told|crew|gang|cohort|cohorts|perform|assess|examine|guarantee|catalogue|gallery|twins|captured|border|climb|pace"
 )
 NOT_RETIRED = {"attacks/fab", "ops/ascent/fab_"}  # the pace of FAB's walk is the paper's
-SIGN_STEP = re.compile(r"\+ .*\.sign\(\)|return g\.sign\(\)$")
+SIGN_STEP = re.compile(r"\+ .*\.sign\(\)|(return|else) \w+\.sign\(\)( if .*)?$")
 LAYER_NORM = re.compile(r"- mean\) \* torch\.rsqrt|rsqrt\(\w+\.square\(\)\.mean\(0\)")
 COPIED = 5  # statements of one shape in a row, some six lines or more, that make two functions a pair
 RESIDUAL = re.compile(r"= [xh] \+ [hy] if |z = h \+ ")

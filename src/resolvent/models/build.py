@@ -149,32 +149,19 @@ def _attention(config: c.ModelConfig, block: c.AttentionConfig) -> Attention:
 def _mega(config: c.ModelConfig, block: c.MegaConfig) -> Layer:
     names = ("z", "hidden", "d_state", "attention", "chunk", "max_length", "bidirectional", "unmasked")
     same = {name: getattr(block, name) for name in names}
-    ads = _ads(config, config.d_model)
-    return GatedAttention(
-        config.d_model,
-        **same,
-        norm=config.norm,
-        norm_eps=config.norm_eps,
-        prenorm=config.prenorm,
-        dropout=config.dropout,
-        ads=ads,
-    )
+    return GatedAttention(config.d_model, **same, **_around(config), ads=_ads(config, config.d_model))
 
 
 def _residual(
     config: c.ModelConfig, layer: Layer, ads: nn.Module | None = None, mixer: nn.Module | None = None
 ) -> Residual:
     skip = config.block.skip if isinstance(config.block, c.ResidualConfig) else True
-    return Residual(
-        layer,
-        mixer=mixer,
-        ads=ads,
-        norm=config.norm,
-        norm_eps=config.norm_eps,
-        prenorm=config.prenorm,
-        dropout=config.dropout,
-        skip=skip,
-    )
+    return Residual(layer, mixer=mixer, ads=ads, skip=skip, **_around(config))
+
+
+def _around(config: c.ModelConfig) -> dict[str, Any]:
+    """What stands around every branch."""
+    return {name: getattr(config, name) for name in ("norm", "norm_eps", "prenorm", "dropout")}
 
 
 def _feed(config: c.ModelConfig, inner: nn.Module) -> Residual:

@@ -237,30 +237,10 @@ class GRUConfig(Settings):
 
 
 LayerConfig = (
-    S4Config
-    | S4DConfig
-    | DSSConfig
-    | S5Config
-    | LRUConfig
-    | L2RUConfig
-    | EMAConfig
-    | S6Config
-    | ScalarS6Config
-    | RGLRUConfig
-    | ShortConvConfig
-    | GRUConfig
-)
+    S4Config | S4DConfig | DSSConfig | S5Config | LRUConfig | L2RUConfig | EMAConfig | S6Config | ScalarS6Config |
+    RGLRUConfig | ShortConvConfig | GRUConfig
+)  # fmt: skip
 LAYERS: dict[type, type[Layer]] = {
-    S4Config: S4,
-    S4DConfig: S4D,
-    DSSConfig: DSS,
-    S5Config: S5,
-    LRUConfig: LRU,
-    L2RUConfig: L2RU,
-    EMAConfig: EMA,
-    S6Config: S6,
-    ScalarS6Config: ScalarS6,
-    RGLRUConfig: RGLRU,
-    ShortConvConfig: ShortConv,
-    GRUConfig: GRU,
-}
+    S4Config: S4, S4DConfig: S4D, DSSConfig: DSS, S5Config: S5, LRUConfig: LRU, L2RUConfig: L2RU, EMAConfig: EMA,
+    S6Config: S6, ScalarS6Config: ScalarS6, RGLRUConfig: RGLRU, ShortConvConfig: ShortConv, GRUConfig: GRU,
+}  # fmt: skip

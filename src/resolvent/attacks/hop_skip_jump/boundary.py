@@ -11,7 +11,7 @@ from resolvent.attacks.objective.gradient_probe import where_rows
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.strongest import Strongest
-from resolvent.attacks.threat.ball import unit
+from resolvent.attacks.threat.ball import direction, unit
 from resolvent.attacks.victim import Victim
 
 _HALVINGS = 25  # of a line search, at most
@@ -126,7 +126,7 @@ class Boundary:
         normal = total - (weight / queries)[:, None] * drift  # less variance than the plain mean
         same = weight.abs() == queries  # all alike: the plain mean tells the way
         normal = torch.where(same[:, None], total, normal)
-        return unit(normal) if self.euclidean else normal.sign()
+        return direction("l2" if self.euclidean else "linf", normal)
 
     def _wrong(self, v: Tensor, asked: Tensor | None = None) -> Tensor:
         """The answers: one query for each sample that is asked."""

@@ -70,6 +70,11 @@ def _cap(delta: Tensor, low: Tensor | None, high: Tensor | None, size: Tensor) -
     return torch.where(delta > 0, high, -low).double()
 
 
+def direction(norm: str, flat: Tensor) -> Tensor:
+    """The steepest way of unit norm along each row (b, n), in "linf" its signs, in "l2" itself; 0 where it is 0."""
+    return flat.sign() if norm == "linf" else unit(flat)
+
+
 _SMALL = 1e-12  # of a gradient's L2 norm, below which its squares may have underflown
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws, Noise
-from resolvent.attacks.threat.ball import safe, sparse, unit
+from resolvent.attacks.threat.ball import direction, safe, sparse
 from resolvent.attacks.threat.channels import FAR, is_channelwise, split, spread
 from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, named_norm
 from resolvent.attacks.threat.region import Region, below, further, number_below, slack
@@ -233,11 +233,9 @@ class Threat:
         if scale is not None:  # the steepest way in v = delta / scale, where the gradient is scale times as large
             return scale * replace(self, _scale=None, _rank=grad.dim()).steepest(scale * grad, share)
         g = self.masked(grad)
-        if self.norm == "linf":
-            return g.sign()
-        if self.norm == "l2":
-            return unit(g.flatten(1)).view(g.shape)
-        return sparse(g.flatten(1), self.count(g), share).view(g.shape)
+        flat = g.flatten(1)
+        steepest = sparse(flat, self.count(g), share) if self.norm == "l1" else direction(self.norm, flat)
+        return steepest.view(g.shape)
 
     def random_start(
         self,
