@@ -104,8 +104,10 @@ def _compares_type(node: ast.AST) -> bool:
 def test_one_file_asks_what_a_block_is() -> None:
     """Layers and blocks know their own parts; whoever else wants to know reads a description."""
     rest = [p for p in FILES if p.relative_to(SOURCE).parts[0] not in ("layers", "blocks", "conformance")]
-    asking = {p.relative_to(SOURCE).as_posix() for p in rest if asks(p)}
-    assert asking == {"lowering/describe.py"}
+    asking = {p.relative_to(SOURCE).as_posix(): asks(p) for p in rest if asks(p)}
+    others = {place: names for place, names in asking.items() if place != "lowering/describe.py"}
+    assert not others, f"{others}: read `describe(module)` instead"
+    assert asking
 
 
 def test_asking_is_seen(tmp_path: Path) -> None:
@@ -132,4 +134,5 @@ def test_a_file_holds_one_noun(path: Path) -> None:
 def test_the_tree_in_contributing_is_the_tree() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     drawn = set(re.findall(r"^ {4}  (\w+)/", text, re.M))
-    assert drawn == {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").is_file()}
+    there = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").is_file()}
+    assert drawn == there, f"CONTRIBUTING.md draws {sorted(drawn - there)} and leaves out {sorted(there - drawn)}"
