@@ -52,6 +52,10 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+def divide_by_rms(x: Tensor, eps: float, dim: int = -1) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(dim, keepdim=True) + eps)
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * (1 + scale), scale starting at zero: Griffin's form.
 
@@ -66,7 +70,7 @@ class RMSNorm(nn.Module):
         self.scale = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (1 + self.scale)
+        return divide_by_rms(x, self.eps) * (1 + self.scale)
 
 
 class ScaleNorm(nn.Module):
@@ -83,7 +87,7 @@ class ScaleNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.scale
+        return divide_by_rms(x, self.eps) * self.scale
 
 
 class BatchNorm(nn.Module):

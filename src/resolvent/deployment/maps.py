@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from resolvent.blocks.norm import divide_by_rms
 from resolvent.deployment.flow import Flow
 from resolvent.lowering.eager import CURVES
 from resolvent.lowering.program import end_block
@@ -89,7 +89,7 @@ class Normed(nn.Module):
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
-        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.scale
+        y = divide_by_rms(x, self.eps) * self.scale
         return y if self.shift is None else y + self.shift
 
 

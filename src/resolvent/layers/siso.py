@@ -16,16 +16,7 @@ from resolvent.layers.contract import Layer
 from resolvent.ops import blocked, dplr_bank
 from resolvent.ops.bank_scan import bank_scan, dense_bank_scan, serves, serves_dense, steps_of
 from resolvent.ops.bank_scan import traced as bank_traced
-from resolvent.ops.blocked import (
-    DenseBank,
-    DiagonalBank,
-    as_state,
-    deinterleave,
-    dense_blocks,
-    diagonal_blocks,
-    narrow,
-    reals,
-)
+from resolvent.ops.blocked import DenseBank, DiagonalBank, as_state, deinterleave, narrow, reals
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.modes import DenseSource, Kind, Source
 from resolvent.ops.pairs import interleave, parts, tensor_of
@@ -114,13 +105,13 @@ def _tables(bank: MakeBank, T: int, dtype: torch.dtype, delay: bool, opaque: boo
     if not isinstance(bank, Source):
         return tables(bank(), T, dtype, delay)
     own = bank.modes.bank(bank.parameters, bank.option, torch.complex)
-    return diagonal_blocks(own, T, dtype, delay, by_hand)
+    return blocked.diagonal_blocks(own, T, dtype, delay, by_hand)
 
 
 def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> blocked.Blocks:
     if isinstance(bank, DenseBank):
-        return dense_blocks(bank, T, dtype, delay)
-    make = blocked_traced.diagonal_blocks if is_traced(bank.D, *parts(bank.lam)[:1]) else diagonal_blocks
+        return blocked.dense_blocks(bank, T, dtype, delay)
+    make = blocked_traced.diagonal_blocks if is_traced(bank.D, *parts(bank.lam)[:1]) else blocked.diagonal_blocks
     return make(bank, T, dtype, delay)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from resolvent.blocks.norm import divide_by_rms
 from resolvent.lowering import program as p
 from resolvent.lowering.eager import CURVES
 from resolvent.lowering.program import Chain, Node
@@ -51,7 +52,7 @@ def norm(chain: Chain, x: Tensor) -> Tensor:
         z = torch.addcmul(_along(own.bias), (z - mean) * torch.rsqrt(var + own.eps), _along(own.weight))
     else:
         scale = 1 + _along(own.scale) if node.kind == "rms" else own.scale
-        z = z * torch.rsqrt(z.square().mean(0, keepdim=True) + own.eps) * scale
+        z = divide_by_rms(z, own.eps, 0) * scale
     return z.to(x.dtype)
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from resolvent.blocks.norm import divide_by_rms
 from resolvent.blocks.pool import pool
 from resolvent.layers.checks import padding_mask
 from resolvent.lowering import program as p
@@ -55,9 +56,9 @@ def _norm(node: p.Norm, x: Tensor, lengths: Tensor | None) -> Tensor:
         return found
     if node.kind == "layer":
         x = x - x.mean(-1, keepdim=True)
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + own.eps) * own.weight + own.bias
+        return divide_by_rms(x, own.eps) * own.weight + own.bias
     scale = 1 + own.scale if node.kind == "rms" else own.scale
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + own.eps) * scale
+    return divide_by_rms(x, own.eps) * scale
 
 
 def _scale(node: p.Scale, x: Tensor, lengths: Tensor | None) -> Tensor:
