@@ -100,12 +100,12 @@ def test_a_log_gets_a_line_for_each_measured_epoch(capsys: pytest.CaptureFixture
 
     log = logging.getLogger("resolvent.training")
     before = (list(log.handlers), log.level)
-    with run_cells.epochs_told(Console()):
+    with run_cells.show_epochs(Console()):
         log.info("epoch 3, loss 0.412")
     log.info("epoch 4, loss 0.4")
     assert capsys.readouterr().out == "epoch 3, loss 0.412\n"
     assert (log.handlers, log.level) == before
-    with run_cells.epochs_told(Console(force_terminal=True)):
+    with run_cells.show_epochs(Console(force_terminal=True)):
         log.info("epoch 5, loss 0.3")  # there is a bar
     assert capsys.readouterr().out == ""
 

@@ -43,12 +43,12 @@ class Log:
     """Go on looking for new epochs and new runs until stopped."""
 
     def execute(self) -> int:
-        from resolvent.commands.trouble import told_as_usage
+        from resolvent.commands.trouble import as_usage_errors
         from resolvent.report.log import Follower
         from resolvent.usage.error import UsageError
 
         self._check()
-        with told_as_usage(str(self.runs[0])):
+        with as_usage_errors(str(self.runs[0])):
             log = self._open()
             try:
                 follower = Follower(list(self.runs), log)

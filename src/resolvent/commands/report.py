@@ -41,7 +41,7 @@ class Report:
 
 def write_page(folders: tuple[str, ...], target: str, title: str | None = None, most: int = 1024 * MIB) -> str:
     """The page about all runs below `folders`, written to `target`, and where it is. Each is a folder or a URL."""
-    from resolvent.commands.trouble import told_as_usage
+    from resolvent.commands.trouble import as_usage_errors
     from resolvent.experiments.store.objects import Objects, is_url
     from resolvent.report import write_report
     from resolvent.usage.destination import require_writable
@@ -49,7 +49,7 @@ def write_page(folders: tuple[str, ...], target: str, title: str | None = None, 
     with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
         place = Path(scratch) / "page" if is_url(target) else Path(target)
         require_writable(place / "report.html", "--out")
-        with told_as_usage(target):
+        with as_usage_errors(target):
             found = {_local(folder, Path(scratch) / str(i), most): folder for i, folder in enumerate(folders)}
             copies = {copy: origin for copy, origin in found.items() if is_url(origin)}
             page = write_report(list(found), place, title, copies, _warn)

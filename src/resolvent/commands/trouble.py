@@ -11,7 +11,7 @@ from resolvent.usage.error import UsageError
 
 
 @contextmanager
-def told_as_usage(out: str) -> Iterator[None]:
+def as_usage_errors(out: str) -> Iterator[None]:
     """What the user can mend as a UsageError; `out` is where finished work lies."""
     try:
         yield

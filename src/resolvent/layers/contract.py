@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.layers import checks
-from resolvent.layers import fast_step as lane
+from resolvent.layers import checks, fast_step
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
 from resolvent.layers.recorded import GRAPHS, forget_own, node
@@ -252,7 +251,7 @@ class Layer(Freezable, ABC):
             checks.check_step(self, x_t)
             y, end = self(x_t[:, None], state, dt=checks.step_time(self, x_t, dt)[:, None])
             return y[:, 0], end
-        taken = lane.take(self, x_t, state)
+        taken = fast_step.take(self, x_t, state)
         if taken is None and state is not None and not (self.check_finite or "_step" in self.__dict__):
             taken = recorded.replay(self._tables, self._step_long, x_t, state)
         return self._step_long(x_t, state) if taken is None else taken

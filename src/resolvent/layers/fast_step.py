@@ -19,10 +19,10 @@ from resolvent.runtime.dispatch import is_forced
 if TYPE_CHECKING:
     from resolvent.layers.contract import Layer
 
-_KEY = "lane"
+_KEY = "fast"
 
 
-class _Lane(NamedTuple):
+class _Fast(NamedTuple):
     """What u (b, d) and h (b, ...) have to look like, and the step itself."""
 
     step: Step
@@ -48,13 +48,13 @@ def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
         return None
     if _KEY not in tables:
         tables[_KEY] = _open(layer)
-    lane: _Lane | None = tables[_KEY]
-    if lane is None or u.dtype is not lane.dtype or h.dtype is not lane.kind:
+    fast: _Fast | None = tables[_KEY]
+    if fast is None or u.dtype is not fast.dtype or h.dtype is not fast.kind:
         return None
     shape = u.shape
-    if len(shape) != 2 or shape[1] != lane.d or h.shape != (shape[0], *lane.tail):
+    if len(shape) != 2 or shape[1] != fast.d or h.shape != (shape[0], *fast.tail):
         return None
-    return lane.step(u, h)
+    return fast.step(u, h)
 
 
 def _is_watched(u: Tensor, h: Tensor) -> bool:
@@ -63,7 +63,7 @@ def _is_watched(u: Tensor, h: Tensor) -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def _open(layer: Layer) -> _Lane | None:
+def _open(layer: Layer) -> _Fast | None:
     from resolvent.layers.contract import Spec
 
     spec = layer.state_spec(1)
@@ -74,7 +74,7 @@ def _open(layer: Layer) -> _Lane | None:
     with torch.inference_mode(False), torch.no_grad():
         step = layer._stepper()
     tail = tuple(n for n in spec.shape[1:] if n is not None)
-    return None if step is None else _Lane(step, layer.d_model, tail, layer.dtype, spec.dtype)
+    return None if step is None else _Fast(step, layer.d_model, tail, layer.dtype, spec.dtype)
 
 
 def _agrees(kind: type) -> bool:

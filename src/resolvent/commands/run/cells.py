@@ -20,7 +20,7 @@ from resolvent.commands.run.forecast import foretell
 from resolvent.commands.run.on_ray import spread_cells
 from resolvent.commands.run.options import Run
 from resolvent.commands.run.train import train_cell
-from resolvent.commands.trouble import told_as_usage
+from resolvent.commands.trouble import as_usage_errors
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.cluster.dispatch import Heard
 from resolvent.experiments.how import How, Late, after, never
@@ -58,7 +58,7 @@ def run(request: Run, page: Path | None = None) -> int:
     begun = time.monotonic()
     stop_with_parent()
     try:
-        with told_as_usage(request.out):
+        with as_usage_errors(request.out):
             device = find_device(request)
             cells = [_overrides(request).of(cell) for cell in find(request, console.print)]
             if request.dry_run:
@@ -66,7 +66,7 @@ def run(request: Run, page: Path | None = None) -> int:
                 return 0
             if not is_url(request.out):
                 require_writable(Path(request.out) / "report.html", "--out")
-            with epochs_told(console):
+            with show_epochs(console):
                 records = _records(request, cells, console, late, begun)
     except Paused as stop:
         console.print(f"the budget of {request.budget:g} s is spent. {stop}")
@@ -187,7 +187,7 @@ def of_worker(request: Run) -> list[str]:
 
 
 @contextmanager
-def epochs_told(console: Console) -> Iterator[None]:
+def show_epochs(console: Console) -> Iterator[None]:
     """In a log, a line for each measured epoch, where a terminal has a bar."""
     if console.is_terminal or console.quiet:
         yield

@@ -98,7 +98,7 @@ def covers(parts: Parts) -> bool:
 
 
 @dataclass
-class _Sheet:
+class _Pack:
     """Numbers one after another."""
 
     dtype: torch.dtype
@@ -148,35 +148,35 @@ def detach(plan: Plan) -> Plan:
 
 def lay_out(parts: Parts, dtype: torch.dtype, learnt: bool, kernels: Any) -> Plan:
     (d, c), layers = parts.entry.read(parts.entry.module)[0].shape, len(parts.blocks)
-    sheet, header, norms = _Sheet(dtype), [0] * at.HEADER, layers + 2
+    pack, header, norms = _Pack(dtype), [0] * at.HEADER, layers + 2
     saved, traces = count(norms), count()  # the norms' own arrays come first
-    header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = sheet.matrices(parts.entry)
-    header[at.START_NORM], header[at.END_NORM] = sheet.norm(parts.start), sheet.norm(parts.end)
+    header[at.ENTRY], header[at.ENTRY_BACK], header[at.ENTRY_BIAS] = pack.matrices(parts.entry)
+    header[at.START_NORM], header[at.END_NORM] = pack.norm(parts.start), pack.norm(parts.end)
     header[at.START_UNIT], header[at.END_UNIT] = layers, layers + 1
-    blocks = [_block(*own, sheet, i, saved) for i, own in enumerate(zip(parts.blocks, parts.layers, strict=True))]
+    blocks = [_block(*own, pack, i, saved) for i, own in enumerate(zip(parts.blocks, parts.layers, strict=True))]
     own = sum(_learn(block, saved, traces) for block in blocks) if learnt else 0
     kept, traced, states = next(saved), next(traces), max(block[at.STATES] for block in blocks)
     wide = states * WIDTH + WIDTH if states else 0
     header[: at.WIDE + 1] = [parts.l, d, c, layers, int(parts.pooling == "last"), kept, norms, traced, wide]
-    numbers, sources = torch.cat(sheet.pieces), tuple(sheet.sources) if learnt else ()
+    numbers, sources = torch.cat(pack.pieces), tuple(pack.sources) if learnt else ()
     program = torch.tensor([*header, *chain.from_iterable(blocks)])
     return Plan(program, numbers, parts.l, d, c, layers, kept, norms, wide, sources, kernels, own, traced)
 
 
-def _block(block: Skip, layer: Operator, sheet: _Sheet, unit: int, saved: Iterator[int]) -> list[int]:
+def _block(block: Skip, layer: Operator, pack: _Pack, unit: int, saved: Iterator[int]) -> list[int]:
     own = [-1] * at.BLOCK
     own[at.PRENORM], own[at.SKIP] = int(block.prenorm), int(block.adds)
-    own[at.NORM], own[at.UNIT] = sheet.norm(block.norm), unit
-    _layer(own, layer, sheet)
+    own[at.NORM], own[at.UNIT] = pack.norm(block.norm), unit
+    _layer(own, layer, pack)
     own[at.SIGMA] = own[at.ACT] = own[at.FINAL] = 0
     around = block.around
     assert around is not None
     if around.scale is not None:
-        own[at.ADS], own[at.ADS_BACK], own[at.ADS_BIAS] = sheet.matrices(around.scale)
+        own[at.ADS], own[at.ADS_BACK], own[at.ADS_BIAS] = pack.matrices(around.scale)
         own[at.SIGMA], own[at.SCALED], own[at.LEVER] = CURVES[around.sigma], next(saved), next(saved)
     own[at.ACT] = CURVES[around.act]
     if around.linear is not None:
-        own[at.MIX], own[at.MIX_BACK], own[at.MIX_BIAS] = sheet.matrices(around.linear)
+        own[at.MIX], own[at.MIX_BACK], own[at.MIX_BIAS] = pack.matrices(around.linear)
         own[at.FINAL] = CURVES[around.final]
     kept = (at.ACT, at.BENT), (at.FINAL, at.CURVED)
     for place in (place for code, place in kept if own[code]):
@@ -184,15 +184,15 @@ def _block(block: Skip, layer: Operator, sheet: _Sheet, unit: int, saved: Iterat
     return own
 
 
-def _layer(own: list[int], layer: Operator, sheet: _Sheet) -> None:
+def _layer(own: list[int], layer: Operator, pack: _Pack) -> None:
     """The numbers of a block's layer."""
     if isinstance(layer, Recurrence):
-        own[at.STATES], own[at.LAM], own[at.PAST] = layer.lam.shape[0], sheet.row(layer.lam), sheet.row(layer.D)
-        own[at.IN], own[at.IN_BACK] = sheet.matrix(layer.W_in)
-        own[at.OUT], own[at.OUT_BACK] = sheet.matrix(layer.W_out)
+        own[at.STATES], own[at.LAM], own[at.PAST] = layer.lam.shape[0], pack.row(layer.lam), pack.row(layer.D)
+        own[at.IN], own[at.IN_BACK] = pack.matrix(layer.W_in)
+        own[at.OUT], own[at.OUT_BACK] = pack.matrix(layer.W_out)
         return
     padded = F.pad(layer.detach(), (PAD, 0))
-    own[at.KERNEL], own[at.KERNEL_BACK] = sheet.add(padded, "kernel", layer), sheet.add(padded.flip(1))
+    own[at.KERNEL], own[at.KERNEL_BACK] = pack.add(padded, "kernel", layer), pack.add(padded.flip(1))
     own[at.STATES] = 0
 
 
@@ -230,21 +230,21 @@ class _Walk(torch.autograd.Function):
             gx, *found = _by_graph(ctx.again, [x, *tensors], g, needed)
             return gx, None, None, *found
         learnt = any(needed[1:])
-        gx, sheet = plan.kernels.backward(plan, g, ctx.room, x if learnt else None)
-        if sheet is None:
+        gx, pack = plan.kernels.backward(plan, g, ctx.room, x if learnt else None)
+        if pack is None:
             return gx, None, None, *([None] * len(tensors))
-        found = [_gradient(s, sheet).to(s.tensor.dtype) for s in plan.sources]
+        found = [_gradient(s, pack).to(s.tensor.dtype) for s in plan.sources]
         return gx, None, None, *found
 
 
-def _gradient(source: Source, sheet: Tensor) -> Tensor:
+def _gradient(source: Source, pack: Tensor) -> Tensor:
     shape = source.tensor.shape
     if source.kind == "row":
-        return sheet[source.place : source.place + WIDTH * shape[0]].view(-1, WIDTH).sum(1)
+        return pack[source.place : source.place + WIDTH * shape[0]].view(-1, WIDTH).sum(1)
     if source.kind == "kernel":
         whole = shape[0] * (PAD + shape[1])
-        return sheet[source.place : source.place + whole].view(shape[0], -1)[:, PAD:]
-    return sheet[source.place : source.place + shape.numel()].view(shape)
+        return pack[source.place : source.place + whole].view(shape[0], -1)[:, PAD:]
+    return pack[source.place : source.place + shape.numel()].view(shape)
 
 
 def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool]) -> list[Tensor | None]:

@@ -26,7 +26,7 @@ from resolvent.lowering.cpu import interpreter_numba, ops_numba, recurrence_numb
 from resolvent.lowering.cpu import lanes_layout as at
 from resolvent.lowering.cpu.interpreter_numba import one_backward, one_forward
 from resolvent.lowering.cpu.lanes_layout import Plan
-from resolvent.lowering.cpu.ops_numba import COUNT, ROWS, TYPES, Kept, Net, Work, leaves, piece, stamp
+from resolvent.lowering.cpu.ops_numba import COUNT, ROWS, TYPES, Kept, Ops, Work, leaves, piece, stamp
 from resolvent.runtime.cfunc_numba import call, leaf
 from resolvent.runtime.memory import fresh, plain
 from resolvent.runtime.team import HEAD, kernel, pointer, run, share, taken, threads_for
@@ -36,33 +36,33 @@ ROOM = 64 << 20  # bytes that a pass may take where nothing has to be kept
 
 
 @piece
-def _bytes_saved(net: Net) -> int:
+def _bytes_saved(ops: Ops) -> int:
     """By one cohort, in rows of channels."""
-    p = net[0]
-    return p[at.SAVED] * p[at.L] * net[4] * net[3]
+    p = ops[0]
+    return p[at.SAVED] * p[at.L] * ops[4] * ops[3]
 
 
 @piece
-def _bytes_kept(net: Net) -> int:
+def _bytes_kept(ops: Ops) -> int:
     """All that one cohort keeps."""
-    p = net[0]
-    return _bytes_saved(net) + (p[at.NORMS] * p[at.L] * WIDTH + p[at.TRACES] * (p[at.L] + 1) * p[at.WIDE]) * net[3]
+    p = ops[0]
+    return _bytes_saved(ops) + (p[at.NORMS] * p[at.L] * WIDTH + p[at.TRACES] * (p[at.L] + 1) * p[at.WIDE]) * ops[3]
 
 
 @piece
-def place_to_keep(net: Net, room: int, i: int, grads: int) -> Kept:
+def place_to_keep(ops: Ops, room: int, i: int, grads: int) -> Kept:
     """Where the i-th of those who keep something has what it keeps; `grads`: its gradients of the numbers, or 0."""
-    p, own = net[0], room + i * _bytes_kept(net)
-    rstd = own + _bytes_saved(net)
-    return own, rstd, grads, rstd + p[at.NORMS] * p[at.L] * WIDTH * net[3]
+    p, own = ops[0], room + i * _bytes_kept(ops)
+    rstd = own + _bytes_saved(ops)
+    return own, rstd, grads, rstd + p[at.NORMS] * p[at.L] * WIDTH * ops[3]
 
 
 @piece
-def place_to_work(net: Net, room: int, samples: int, begin: int) -> Work:
+def place_to_work(ops: Ops, room: int, samples: int, begin: int) -> Work:
     """The same for all cohorts of a thread, so that it stays warm; `begin` is the thread's first cohort."""
-    p, row = net[0], net[4] * net[3]
-    own = (3 * p[at.L] + 2 * ROWS) * row + (ROWS + 1) * p[at.WIDE] * net[3]
-    h, all_l = room + (samples + WIDTH - 1) // WIDTH * _bytes_kept(net) + begin * own, p[at.L] * row
+    p, row = ops[0], ops[4] * ops[3]
+    own = (3 * p[at.L] + 2 * ROWS) * row + (ROWS + 1) * p[at.WIDE] * ops[3]
+    h, all_l = room + (samples + WIDTH - 1) // WIDTH * _bytes_kept(ops) + begin * own, p[at.L] * row
     scratch = h + 3 * all_l
     return h, h + all_l, h + 2 * all_l, scratch, scratch + 2 * ROWS * row
 
@@ -81,14 +81,14 @@ def _walk_of(sources: int) -> Any:
         begin, end = share(t)
         back, keep, samples, row, size, at_p, at_f, numbers, x, y, room, grads, inside, length, total = t[HEAD:]
         p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
-        net = p, f, numbers, size, row
-        work = place_to_work(net, room, samples, begin)
+        ops = p, f, numbers, size, row
+        work = place_to_work(ops, room, samples, begin)
         for i in range(begin, end):
-            kept = place_to_keep(net, room, i if keep else begin, grads + i * total * size if grads else 0)
+            kept = place_to_keep(ops, room, i if keep else begin, grads + i * total * size if grads else 0)
             if back:
-                one_backward(net, (x, y, samples, inside), i * WIDTH, work, kept)
+                one_backward(ops, (x, y, samples, inside), i * WIDTH, work, kept)
             else:
-                one_forward(net, (x, y, samples), i * WIDTH, work, kept)
+                one_forward(ops, (x, y, samples), i * WIDTH, work, kept)
 
     return _walk
 
@@ -240,14 +240,14 @@ def _make_loop(sources: int) -> Any:
         count, x, g, features, room, readout, rest, box, sizes, flaws = t[HEAD + 10 : HEAD + 20]
         threads = t[HEAD + 20]
         p, f = carray(pointer(at_p, types.int64), (length,)), carray(pointer(at_f, types.int64), (COUNT,))
-        own, net = carray(pointer(at_own, types.int64), (2,)), (p, f, numbers, size, row)
-        work, kept = place_to_work(net, room, threads * WIDTH, begin), place_to_keep(net, room, begin, 0)
+        own, ops = carray(pointer(at_own, types.int64), (2,)), (p, f, numbers, size, row)
+        work, kept = place_to_work(ops, room, threads * WIDTH, begin), place_to_keep(ops, room, begin, 0)
         first, d, n = taken(count) * WIDTH, p[at.D], p[at.L] * p[at.C]
         while first < samples:
             for _ in range(steps):
-                one_forward(net, (x, features, samples), first, work, kept)
+                one_forward(ops, (x, features, samples), first, work, kept)
                 call(own[0], (features, readout, rest, flaws, first, samples, d, k))
-                one_backward(net, (g, features, samples, 0), first, work, kept)
+                one_backward(ops, (g, features, samples, 0), first, work, kept)
                 call(own[1], (x, g, box, sizes, flaws, first, samples, n))
             first = taken(count) * WIDTH
 

@@ -43,10 +43,10 @@ _LEAVES = (
     rotate_numba.slopes,
 )
 COUNT = len(_LEAVES)
-MAP, CONVOLVE, BEND, NORM, SLOPE, MEET, GATHER, SCATTER, POOL, UNPOOL = range(10)
+MAP, CONVOLVE, BEND, NORM, SLOPE, COMBINE, GATHER, SCATTER, POOL, UNPOOL = range(10)
 OUTER, CORRELATE, SUM, TURN, TURN_SLOPE = range(10, COUNT)
 
-Net = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
+Ops = tuple[Array, Array, int, int, int]  # program, leaves, address of the numbers, bytes of one, numbers of a row
 Work = tuple[int, int, int, int, int]  # h, y, u (l, row), scratch (2 ROWS, row), states (ROWS + 1, wide)
 # Saved (arrays, l, row), 1 / deviation (norms, l, WIDTH), gradients of the numbers or 0, traces (arrays, l + 1, wide).
 Kept = tuple[int, int, int, int]
@@ -76,36 +76,36 @@ def leaves(dtype: torch.dtype) -> Tensor:
 
 
 @piece
-def row_at(net: Net, array: int, t: int) -> int:
+def row_at(ops: Ops, array: int, t: int) -> int:
     """The address of row t."""
-    return array + t * net[4] * net[3]
+    return array + t * ops[4] * ops[3]
 
 
 @piece
-def number(net: Net, place: int) -> int:
-    return net[2] + place * net[3]
+def number(ops: Ops, place: int) -> int:
+    return ops[2] + place * ops[3]
 
 
 @piece
-def find_saved(net: Net, kept: Kept, i: int, t: int) -> int:
+def find_saved(ops: Ops, kept: Kept, i: int, t: int) -> int:
     """The address of row t of saved array i."""
-    return row_at(net, kept[0], i * net[0][at.L] + t)
+    return row_at(ops, kept[0], i * ops[0][at.L] + t)
 
 
 @piece
-def apply_map(net: Net, place: int, x: int, y: int, count: int) -> None:
+def apply_map(ops: Ops, place: int, x: int, y: int, count: int) -> None:
     """By a matrix (d, d)."""
-    d = net[0][at.D]
-    call(net[1][MAP], (number(net, place), d, d, x, net[4], y, net[4], count))
+    d = ops[0][at.D]
+    call(ops[1][MAP], (number(ops, place), d, d, x, ops[4], y, ops[4], count))
 
 
 @piece
-def meet(net: Net, code: int, z: int, h: int, step: int, count: int) -> None:
-    call(net[1][MEET], (code, z, h, step, z, net[4], count, net[0][at.D] * WIDTH))
+def combine(ops: Ops, code: int, z: int, h: int, step: int, count: int) -> None:
+    call(ops[1][COMBINE], (code, z, h, step, z, ops[4], count, ops[0][at.D] * WIDTH))
 
 
 @piece
-def learn_rows(net: Net, place: int, a: int, b: int, kept: Kept, count: int) -> None:
+def learn_rows(ops: Ops, place: int, a: int, b: int, kept: Kept, count: int) -> None:
     """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
     if kept[2]:
-        call(net[1][SUM], (kept[2] + place * net[3], a, b, net[4], count, net[0][at.D] * WIDTH))
+        call(ops[1][SUM], (kept[2] + place * ops[3], a, b, ops[4], count, ops[0][at.D] * WIDTH))
