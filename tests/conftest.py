@@ -15,6 +15,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes at once: threads of
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start
 
+if not torch.cuda.is_available():  # kernels then run in Triton's interpreter; it reads this when it is first imported
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(autouse=True)
 def _seeds() -> None:

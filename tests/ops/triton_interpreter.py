@@ -1,4 +1,4 @@
-"""Triton kernels on the CPU, one numpy operation after another; import this before the modules that hold kernels.
+"""Triton kernels on the CPU, one numpy operation after another (`conftest` says so to Triton).
 
 On a machine with a GPU the kernels are compiled, for the whole process, and `tests/gpu` runs them.
 
@@ -9,7 +9,6 @@ that no operation takes; in 3.9 a condition on scalars, spread out, is whole num
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +17,6 @@ import torch
 
 if torch.cuda.is_available():
     pytest.skip("here the kernels run compiled, in tests/gpu", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs triton, which no extra of ours brings")
 semantic = pytest.importorskip("triton.language.semantic").TritonSemantic
 _patch = interpreter._patch_lang_tensor
