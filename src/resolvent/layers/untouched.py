@@ -6,13 +6,18 @@ own code, which such a path would go around.
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
 
+_READS = torch.__version__ >= "2.13"  # whether compilers read the names of an instance's attributes; 2.11's does not
+
 
 def is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Exactly of this class, and nobody watches or replaces its calls; its children are not looked at."""
+    if not _READS and torch.compiler.is_compiling():
+        return False
     return type(module) is kind and not (has_hooks(module) or has_own_methods(module) or any(GLOBAL_HOOKS))
 
 
