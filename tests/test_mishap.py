@@ -41,7 +41,7 @@ def raising(wrong: BaseException) -> Any:
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "not enough memory"),
         (torch.OutOfMemoryError("CUDA out of memory."), 2, "not enough memory"),
         (SystemExit("bye"), 2, "sys.exit('bye')"),
-        (KeyError("x"), 3, "KeyError: 'x'. That was not foreseen"),
+        (KeyError("x"), 3, "KeyError: 'x'. This is a bug"),
         (RecursionError("too deep"), 3, "RESOLVENT_TRACEBACK=1"),
     ],
 )

@@ -68,20 +68,20 @@ COMMANDS: dict[str, type[Command]] = {
     )
 }
 TRACEBACK = "RESOLVENT_TRACEBACK"
-UNFORESEEN = f"That was not foreseen: please report it with what {TRACEBACK}=1 before the command shows."
+UNFORESEEN = f"This is a bug: please report it with the traceback that {TRACEBACK}=1 before the command prints."
 COMPLETION, SHELLS = "--tyro-print-completion", ("bash", "zsh", "fish")
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes)
 ABOUT = """State-space sequence models: train them under attack, attack, certify, explain and compare them.
 
 $ resolvent list               what there is: recipes, tasks, layers, presets
-$ resolvent demo               seven models on embedded data, a page of results, minutes on two cores
+$ resolvent demo               ten small models on embedded data and a report, two to five minutes on two cores
 $ resolvent COMMAND --help     what a command does and takes; --help-all: every option
 $ resolvent --version
 
-Exit status: 0 all well; 1 the answer is no (a property fails, a run diverged, a model has no bound); 2 the command was
-called wrongly, or a file or package is missing: one line says which; 3 an error that nobody foresaw, in one line (set
-RESOLVENT_TRACEBACK=1 to see where); 124 the budget of run is spent; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a
-closed terminal, and the same command resumes from there.
+Exit status: 0 done; 1 done, with a negative result (a property fails, a run diverged, a model has no bound); 2 the
+command was called wrongly, or a file or package is missing: one line says which; 3 an unexpected error, in one line
+(set RESOLVENT_TRACEBACK=1 for the traceback); 124 the budget of run is used up; 130 stopped by Ctrl-C, 143 by SIGTERM,
+129 by a closed terminal, and the same command resumes from there.
 
 Shell completion: resolvent --tyro-print-completion bash (or zsh, fish) prints a script to install.
 """

@@ -63,7 +63,7 @@ def test_a_wrong_layer_gets_no_time(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(execute, "measure_case", lambda case: outcome(case, 1e-2))
     assert cli.main(["bench", "--layer", "S4"]) == 1
     text = capsys.readouterr().out
-    assert "differ from its plain version's by 1.0e-02; no time is told" in text
+    assert "differ from its plain version's by 1.0e-02; it is not timed" in text
     assert "10.0 / 20.0" not in text
 
 

@@ -60,7 +60,7 @@ def test_the_check_writes_its_page(
     monkeypatch.setattr(cases, "PROPERTIES", properties.PROPERTIES[:2])
     assert cli.main(["check", "--page", str(tmp_path)]) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out.replace("\n", "")
-    assert "All 1 layers keep the contract" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The layer meets the contract" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "record.json").read_text())["check"]["ok"] is True
 
 

@@ -66,7 +66,7 @@ WRONG = {
     "a number": ({"x": np.float32(1), "y": np.int64(1)}, "expected x"),
     "words": ({"x": X.astype("U8"), "y": Y}, "expected numbers in x"),
     "complex": ({"x": X.astype("c8"), "y": Y}, "expected numbers in x"),
-    "fewer answers": ({"x": X, "y": Y[:7]}, "an answer for each|as many answers"),
+    "fewer answers": ({"x": X, "y": Y[:7]}, "a label for each|as many labels"),
     "two answers": ({"x": X, "y": np.stack([Y, Y], 1)}, "y of shape|y \\(b,\\)"),
     "codes": ({"x": X, "y": Y + 10**9}, "number the classes|labels must lie in"),
 }

@@ -122,7 +122,7 @@ def test_files_that_do_not_fit(place: Path, capsys: pytest.CaptureFixture[str], 
 def test_an_attack_needs_answers_and_gaps_a_rule(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "bare.csv"
     path.write_text("id,time,wind,pressure,kelvin\na,0,1,,3\n")
-    assert "expected answers (a column 'weather')" in said(capsys, "attack", str(place / "run"), "--data", str(path))
+    assert "expected labels (a column 'weather')" in said(capsys, "attack", str(place / "run"), "--data", str(path))
     error = said(capsys, "predict", str(place / "run"), str(path), "--missing", "refuse")
     assert "sample 0, step 0, channel pressure" in error
     assert "fixes its channels" in said(capsys, "predict", str(place / "run"), str(path), "--missing", "flag")

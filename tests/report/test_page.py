@@ -75,7 +75,7 @@ def test_figures_take_the_page_colours_and_share_no_id() -> None:
 
 
 def test_the_verdict_follows_the_results() -> None:
-    assert "All 2 layers keep the contract" in render(record(result("S4", "chunks"), result("S5", "chunks")))
+    assert "All 2 layers meet the contract" in render(record(result("S4", "chunks"), result("S5", "chunks")))
     page = render(record(result("S4", "chunks"), result("S5", "chunks", "fail", "inf", note="<b>boom</b>")))
     assert "1 property fails" in page
     assert "&lt;b&gt;boom&lt;/b&gt;" in page

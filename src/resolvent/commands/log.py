@@ -23,7 +23,7 @@ class Log:
     $ resolvent log runs/train --to wandb --project gait --follow
 
     Every number of metrics.jsonl at its step, the settings, and what was found in the end (accuracies of the best and
-    the last epoch, under each attack). Called again it takes the place of what it wrote. Needs the extra `tensorboard`
+    the last epoch, under each attack). Called again it replaces what it wrote. Needs the extra `tensorboard`
     or `wandb`.
 
     Exit status: 0 written, 2 bad usage; --follow ends with Ctrl-C (130).
@@ -32,15 +32,15 @@ class Log:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS ...]")] = (Path("runs"),)
     """Folders that `resolvent run` or `fit` wrote, each of one run or of many."""
     to: Literal["tensorboard", "wandb"] = "tensorboard"
-    """For which of the two."""
+    """Which tracker to write for."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Where files go; RUNS/tensorboard or RUNS/wandb of the first folder when left out."""
     project: Annotated[str, tyro.conf.arg(metavar="NAME")] = "resolvent"
-    """Of Weights & Biases."""
+    """The project in Weights & Biases."""
     offline: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Weights & Biases: write to the folder alone, to be sent later with `wandb sync`."""
+    """Weights & Biases: write to the folder only; `wandb sync` sends it later."""
     follow: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Go on looking for new epochs and new runs until stopped."""
+    """Keep looking for new epochs and new runs until stopped."""
 
     def execute(self) -> int:
         from resolvent.commands.trouble import as_usage_errors

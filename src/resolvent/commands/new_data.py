@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Other samples than all of the run's own test samples."""
+    """Which samples to use; the run's own test samples when left out."""
 
     data: Annotated[str | None, option("NAME|FILE")] = None
     """A task by name (its test split) or a file (.npz, .safetensors, .csv, .tsv, .parquet, .ts); else the run's own."""
     samples: Annotated[int | None, option("INT")] = None
-    """Use only the first so many samples; all of them when left out."""
+    """Use only the first samples, this many; all of them when left out."""
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How a new file is read; as the training file was where nothing is said."""
+    """How to read a new file; like the training file when left out."""
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {"new data": ("label", "missing", "header")}
 
     label: Annotated[str | None, option("COLUMN")] = None
-    """The column of a table that holds the answers."""
+    """The column of a table that holds the labels."""
     missing: Annotated[Rule | None, option("{refuse,zero,mean,ffill,flag}")] = None
     """How missing values are filled."""
     header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True

@@ -27,7 +27,7 @@ class Report:
     title: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     """The page's title."""
     fetch_limit: Annotated[int, tyro.conf.arg(metavar="MIB")] = 1024
-    """From a URL, fetch at most so many MiB of settings and records."""
+    """From a URL, fetch at most this many MiB of settings and records."""
 
     def execute(self) -> int:
         from resolvent.usage.error import UsageError

@@ -151,7 +151,7 @@ def _check_split(task: Task, name: str, split: Split) -> None:
     if split.x.shape[1:] != shape:
         raise ValueError(f"{where}: expected x of shape (n, {str(shape)[1:]}, got {tuple(split.x.shape)}.")
     if split.y.shape[:1] != split.x.shape[:1]:
-        raise ValueError(f"{where}: expected one answer a sample, got {len(split)} samples, y {tuple(split.y.shape)}.")
+        raise ValueError(f"{where}: expected one label per sample, got {len(split)} samples, y {tuple(split.y.shape)}.")
     if split.lengths is not None:
         _check_lengths(where, split, task.length)
     if task.classes is not None:

@@ -63,7 +63,7 @@ def build_model(config: c.ModelConfig) -> Model | TwoTower:
 
 def _language_head(config: c.ModelConfig, tower: Tower, head: c.LanguageConfig) -> Readout:
     if not isinstance(config.input, c.TokensConfig):
-        raise ValueError("build_model: LanguageConfig answers with tokens and needs TokensConfig as its input.")
+        raise ValueError("build_model: LanguageConfig predicts tokens and needs TokensConfig as its input.")
     vocab, d, entry = config.input.vocab, config.d_model, cast(nn.Embedding, tower.entry)
     return Readout(d, vocab, "none", out=TokenLogits(d, vocab, entry if head.tied else None, head.soft_cap))
 

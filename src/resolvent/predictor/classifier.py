@@ -97,7 +97,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if len(y) != len(sequences):
-            raise ValueError(f"fit: expected one answer a sample, got {len(sequences)} samples and {len(y)} answers.")
+            raise ValueError(f"fit: expected one label per sample, got {len(sequences)} samples and {len(y)} labels.")
         self.classes_, answers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"fit: expected at least 2 classes in y, got 1 class ({self.classes_[0]!r}).")

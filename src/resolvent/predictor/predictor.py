@@ -79,7 +79,7 @@ class Predictor:
         """
         raw = self.read(data, y, lengths)
         if raw.y is None:
-            raise ValueError("score: expected answers, got none; pass y, or a file with a column of answers.")
+            raise ValueError("score: expected labels, got none; pass y, or a file with a column of labels.")
         if not len(raw):
             raise ValueError("score: expected at least one sample, got none.")
         return self.measure(self.outputs(raw), raw.y)
@@ -112,7 +112,7 @@ class Predictor:
         how = self.preprocess.by(missing)
         if isinstance(data, Path) or (isinstance(data, str) and Path(data).suffix.lower() in SUFFIXES):
             if y is not None or lengths is not None:
-                raise ValueError("predict: a file holds its own answers and lengths; leave y and lengths out.")
+                raise ValueError("predict: a file holds its own labels and lengths; leave y and lengths out.")
             raw = read_like(data, how)
         else:
             raw = arrays_like(data, how, y, lengths)
@@ -139,7 +139,7 @@ class Predictor:
 
     def probabilities(self, outputs: Tensor) -> np.ndarray:
         if self.classes is None:
-            raise ValueError("predict_proba: the model answers with real targets, which have no probabilities.")
+            raise ValueError("predict_proba: the model predicts real targets, which have no probabilities.")
         found: np.ndarray = pair_logits(outputs).softmax(-1).numpy()
         return found
 

@@ -74,7 +74,7 @@ def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
     raw = read_like(path, learned, label=how.label, header=how.header)
     if raw.y is None:
         wanted = f" (a column {learned.layout.label!r})" if learned.layout.label else ""
-        raise UsageError(f"{path}: expected answers{wanted} beside the values, found none; name them with --label.")
+        raise UsageError(f"{path}: expected labels{wanted} beside the values, found none; name them with --label.")
     x = learned.by(how.missing)(raw.x, raw.lengths)
     bounds, notes = _widen_bounds(x, learned)
     return Samples(x, raw.y, raw.lengths, bounds, (*raw.notes, *notes))
@@ -152,7 +152,7 @@ def _read_unscaled(path: Path, how: Reading) -> Samples:
     x, y = (tensor_of(name, value) for name, value in (("x", arrays["x"]), ("y", answers["y"])))
     if x.dim() < 2 or 0 in x.shape or y.shape[:1] != x.shape[:1]:
         raise UsageError(
-            f"{path}: expected x (n, l, ...) of at least one sample and an answer for each, got x {tuple(x.shape)} and "
+            f"{path}: expected x (n, l, ...) of at least one sample and a label for each, got x {tuple(x.shape)} and "
             f"y {tuple(y.shape)}; one sample is x[None]."
         )
     return Samples(x, y, tensor_of("lengths", arrays["lengths"]) if "lengths" in arrays else None)

@@ -66,7 +66,7 @@ def run(request: Attack) -> int:
             own = [replace(e, bounds=threat.bounds) for e in threats]
             return attack_regression(request, model, data, own, console)
         if request.tolerance is not None:
-            raise UsageError("--tolerance is for models with real outputs; these answers are classes: leave it out.")
+            raise UsageError("--tolerance is for models with real outputs; this model predicts classes: leave it out.")
         sizes = None if len(threats) == 1 else [each.eps for each in threats]
         with progress, interrupted_once(), others_missed(), join_torchrun(request.device):
             curve = curve_together(model, data, threat, sizes, request.preset, settings, request.out, listener)

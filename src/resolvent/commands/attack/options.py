@@ -14,8 +14,7 @@ from resolvent.commands.run.train_options import option
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack a model with a list of attacks and print its accuracy (of real outputs: its error) after each, with all
-    reasons to doubt it.
+    """Attack a model with a list of attacks; print its accuracy (real outputs: its error) after each, and all flags.
 
     Exit status: 0 done, 2 bad usage, 130 stopped by Ctrl-C.
     """
@@ -32,11 +31,11 @@ class Attack:
     checkpoint: Literal["best", "last", "best_by_test"] = "best"
     """Which weights of a training run."""
     preset: str = "standard"
-    """standard, qi2024, plus, rand, fast, or decision (the model's answers alone are used)."""
+    """standard, qi2024, plus, rand, fast, or decision (uses the model's answers only)."""
     norm: Literal["linf", "l2", "l1"] = "linf"
     """How the size of a perturbation is measured."""
     eps: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
-    """The largest size in the units of the model (deviations, where the run was scaled), a number or a fraction; 8/255
+    """The largest size in the units of the model (deviations, if the run was scaled), a number or a fraction; 8/255
     when left out. Several make a curve. 0.1,0.1,0.5 is one size with a value for each channel."""
     eps_raw: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
     """The same in the units of the file that the run was trained on, e.g. 0.5,0.5,2."""
@@ -47,21 +46,21 @@ class Attack:
     tolerance: Annotated[float | None, option("ERROR")] = None
     """Of a model with real outputs: the error (root mean square over a sample's outputs) that may not be exceeded."""
     substitutions: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Of a model of tokens: at most so many of a sample's tokens are exchanged for others."""
+    """For token models: replace at most this many tokens of a sample by others."""
     beam: int = 1
     """--substitutions: sequences that are kept at a time; 1 is greedy."""
     embedding: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Of a model of tokens: attack its embeddings as real numbers, with --norm and --eps; no token is exchanged."""
+    """For token models: attack the embeddings as real numbers, with --norm and --eps; no token is replaced."""
     time_steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """At most so many time steps of a sample may change at all, each within --eps."""
+    """At most this many time steps of a sample may change, each within --eps."""
     band: Annotated[tuple[float, float] | None, option("LOW HIGH")] = None
-    """The perturbation holds frequencies from LOW to HIGH alone: cycles a step, at most 0.5 (hertz with --rate)."""
+    """The perturbation contains only frequencies from LOW to HIGH: cycles per step, at most 0.5 (hertz with --rate)."""
     rate: Annotated[float | None, option("HERTZ")] = None
-    """Samples a second of the data: --band is then in hertz."""
+    """Samples per second of the data: --band is then in hertz."""
     limit: Annotated[float | None, option("SECONDS")] = None
-    """Begin no batch after so many seconds, and tell what is undecided; with --out the same command goes on."""
+    """Start no batch after this many seconds, and print what is undecided; with --out the same command resumes."""
     batch_size: int = 256
-    """At most so many samples pass through the model at once."""
+    """At most this many samples pass through the model at once."""
     seed: int = 0
     """Where random numbers start."""
     kwargs: str = "{}"

@@ -21,7 +21,7 @@ def attack_regression(
     if request.preset not in ("standard", "fast"):
         raise UsageError(f"--preset {request.preset} is for classes; a model with real outputs takes standard or fast.")
     if request.limit is not None:
-        raise UsageError("--limit is for classes; with --out a stopped attack on real outputs goes on.")
+        raise UsageError("--limit is for classes; with --out a stopped attack on real outputs resumes.")
     settings = RegressionSettings(request.seed, request.batch_size, request.on.samples, request.preset == "standard")
     for threat in threats:
         out = request.out

@@ -101,7 +101,7 @@ def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Bench, 
         soft_wrap=True,
     )
     for each in wrong:
-        message = f"{each.case.layer}: its values differ from its plain version's by {each.error:.1e}; no time is told."
+        message = f"{each.case.layer}: its values differ from its plain version's by {each.error:.1e}; it is not timed."
         console.print(message, soft_wrap=True)
 
 

@@ -15,7 +15,7 @@ from resolvent.commands.new_data import FileOptions, NewFile
 class Bench:
     """Time layers on this machine: forward, backward, one step, memory; beside the same layers in plain torch.
 
-    With RUN it times what was trained there instead: reading raw data, answering, a step, the gradient of an attack.
+    With RUN it times that trained model instead: reading raw data, predicting, a step, the gradient of an attack.
 
     $ resolvent bench
     $ resolvent bench runs/train/mine-s4d-standard/seed-0 --data new.csv
@@ -26,7 +26,7 @@ class Bench:
     busy core distorts short times. Comparisons with other projects' packages are in the repository's benchmarks/
     (make bench).
 
-    Exit status: 0 measured, 1 a layer's values disagree with its plain version (no time is told then), 2 bad usage.
+    Exit status: 0 measured, 1 a layer's values disagree with its plain version (which is then not timed), 2 bad usage.
     """
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {"how it runs": ("threads",)}
@@ -34,7 +34,7 @@ class Bench:
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The folder of a run, of one of its checkpoints, or of a saved model."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
-    """RUN: a task's test split, or a file with answers or without; the run's own test samples when left out."""
+    """RUN: a task's test split, or a file with or without labels; the run's own test samples when left out."""
     layer: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of s4, s4d, dss, ema, s5, lru, l2ru, s6, rglru; all of them when left out."""
     batch: int = 8

@@ -66,7 +66,7 @@ def run(request: Certify) -> int:
         if _answers_are_real(request):
             return certify_regression(request, threats, console)
         if request.tolerance is not None:
-            raise UsageError("--tolerance is for models with real outputs; these answers are classes: leave it out.")
+            raise UsageError("--tolerance is for models with real outputs; this model predicts classes: leave it out.")
         records, gain = _records(request, threats, console)
     except Crossed:
         raise  # a contradiction between certificate and attack is no mistake of the user's

@@ -42,7 +42,7 @@ class Certify:
     tolerance: Annotated[float | None, option("ERROR")] = None
     """Of a model with real outputs: the error (root mean square over a sample's outputs) that may not be exceeded."""
     preset: str = "fast"
-    """The attack that the certificate is held against; none to leave it out."""
+    """The attack to compare the certificate with; none to leave it out."""
     smoothing: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
     """Also certify the model smoothed by normal noise of this deviation (L2): the way for models without a bound."""
     noise_samples: int = 1000

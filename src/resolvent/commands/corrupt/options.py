@@ -14,8 +14,9 @@ from resolvent.commands.run.train_options import option
 
 @dataclass(frozen=True)
 class Corrupt:
-    """Try a trained model on corrupted data: noise, drift, tones, clipping, silent channels and spans, jitter, another
-    sampling rate, warped time; five severities of each, and the mean corruption error.
+    """Test a trained model on corrupted data: nine corruptions at five severities, and the mean corruption error.
+
+    Noise, drift, tones, clipping, silent channels, silent spans, jitter, another sampling rate, warped time.
 
     $ resolvent corrupt runs/train/mine-s4d-standard/seed-0
 
@@ -31,9 +32,9 @@ class Corrupt:
     only: Annotated[tuple[str, ...], option("NAME ...")] = ()
     """Some of noise, drift, tone, clipping, channels, spans, jitter, rate, warping; all of them when left out."""
     baseline: Annotated[Path | None, option("RUN")] = None
-    """Another run that was corrupted: the error is told relative to its, too."""
+    """Another corrupted run: also print the error relative to its error."""
     batch_size: int = 256
-    """At most so many samples pass through the model at once."""
+    """At most this many samples pass through the model at once."""
     seed: int = 0
     """Where random numbers start."""
     device: str = "cpu"

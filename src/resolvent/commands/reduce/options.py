@@ -18,7 +18,7 @@ class Reduce:
     $ resolvent reduce runs/train/mine-s4d-standard/seed-0 --error 1e-3
 
     The output of every layer moves by at most the error times its gain times its input, in L2. The small model is saved
-    for attack, certify, corrupt, predict and rv.load; its accuracy, outputs and speed are told beside those of the
+    for attack, certify, corrupt, predict and rv.load; its accuracy, outputs and speed are compared with those of the
     first.
 
     Exit status: 0 done, 1 nothing to gain within this error, 2 bad usage.
@@ -33,7 +33,7 @@ class Reduce:
     checkpoint: Literal["best", "last", "best_by_test"] = "best"
     """Which weights of a run."""
     samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Compare on the first so many test samples."""
+    """Compare on the first test samples, this many."""
 
     def execute(self) -> int:
         from resolvent.commands.reduce import execute

@@ -60,7 +60,7 @@ class Run:
     attack_batch: Annotated[int | None, option("INT")] = None
     """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     budget: Annotated[float | None, option("SECONDS")] = None
-    """Stop after so many seconds, between two steps or batches of an attack, and say what is left; the same command
+    """Stop after this many seconds, between two steps or batches of an attack, and say what is left; the same command
     resumes from there and reaches the same numbers."""
     keep_points: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Keep the attacked points of every batch when an attack is done; without, what is known of every sample."""
@@ -69,7 +69,7 @@ class Run:
     commit: Annotated[str, tyro.conf.arg(metavar="COMMIT")] = ""
     """With --evidence: the commit that runs."""
     dry_run: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Only say what would run, with its time and memory."""
+    """Only print what would run, with its time and memory."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """Leave out the page that is written when everything is done."""
     source: Annotated[DataOptions, tyro.conf.arg(name="data")] = field(default_factory=DataOptions)

@@ -101,7 +101,7 @@ def class_weights(training: TrainingOptions, task: Task) -> tuple[float, ...]:
     if wish == "none":
         return ()
     if task.classes is None:
-        raise UsageError(f"--class-weights is for classes, and {task.name} has real answers: leave it out.")
+        raise UsageError(f"--class-weights is for classes, and {task.name} has real targets: leave it out.")
     if wish == "balanced":
         return balanced_weights(task.train.y, task.classes)
     weights = tuple(number("--class-weights", word) for word in wish.split(","))

@@ -20,7 +20,7 @@ def option(metavar: str) -> Any:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """With `train` alone: what to learn from."""
+    """For `train` only: the data."""
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
         "data": ("test", "id", "time", "ignore", "group", "task", "window", "horizon", "target", "header"),
@@ -29,9 +29,9 @@ class DataOptions:
     data: Annotated[str | None, option("FILE")] = None
     """A task, a file (csv, tsv, npz, parquet, ts, safetensors) or a folder of npy."""
     test: Annotated[str | None, option("FILE")] = None
-    """Another file of that kind, all of it for the test."""
+    """A file of the same kind with the test samples."""
     label: Annotated[str | None, option("COLUMN")] = None
-    """The column of the answers; else label, class, target, y."""
+    """The column of the labels; else label, class, target, y."""
     id: Annotated[str | None, option("COLUMN")] = None
     """The column that says which sample a row belongs to, where a row is one step; else id. Without a column of times
     rows are in order."""
@@ -45,13 +45,13 @@ class DataOptions:
     task: Annotated[
         Literal["classification", "regression", "forecast"] | None, option("{classification,regression,forecast}")
     ] = None
-    """What the answers of a file are: classes, quantities, or the series' next values; by the file when left out."""
+    """What the labels of a file are: classes, quantities, or the series' next values; by the file when left out."""
     window: Annotated[int | None, option("INT")] = None
-    """Of a forecast: the steps of the past that the model sees."""
+    """Forecast: how many past steps the model reads."""
     horizon: Annotated[int | None, option("INT")] = None
-    """Of a forecast: how many steps ahead; 1 when left out."""
+    """Forecast: how many steps ahead; 1 when left out."""
     target: Annotated[str | None, option("CHANNEL")] = None
-    """Of a forecast: the channel that is asked for; all of them when left out."""
+    """Forecast: the channel to predict; all of them when left out."""
     header: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = True
     """The first line of a CSV is a sample, not the names of the columns; the label comes first."""
     missing: Annotated[Rule | None, option("RULE")] = None
@@ -62,7 +62,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """With `train` alone: the model."""
+    """For `train` only: the model."""
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
         "model": ("block", "preset", "init", "ads", "bidirectional", "gamma", "width", "layers"),
@@ -94,7 +94,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """With `train` alone: how to train, and against what."""
+    """For `train` only: how to train, and against which attack."""
 
     RARE: ClassVar[dict[str, tuple[str, ...]]] = {
         "attack": ("norm", "eps_raw", "bounds", "bounds_raw", "attack_steps", "beta", "awp"),
@@ -130,6 +130,6 @@ class TrainingOptions:
     accumulate: Annotated[int | None, option("INT")] = None
     """Pieces in which a batch passes through the model, for less memory with the same gradient; 1 when left out."""
     patience: Annotated[int | None, option("INT")] = None
-    """Stop after so many measurements without a better one; all epochs when left out."""
+    """Stop after this many evaluations without improvement; all epochs when left out."""
     average: Annotated[Literal["none", "ema", "swa"] | None, option("{none,ema,swa}")] = None
     """Measure and keep a mean of the weights: exponential over the steps, or of the last half of the epochs."""

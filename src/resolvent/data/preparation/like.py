@@ -63,7 +63,7 @@ def arrays_like(x: Any, how: Preprocess, y: Any = None, lengths: Any = None, whe
         raw = _fit_length(_inputs(x, how, where), None if lengths is None else _lengths(lengths, where), how, where)
     answers = None if y is None else _answers(y, how, where)
     if answers is not None and len(answers) != len(raw):
-        raise ValueError(f"{where}: expected one answer a sample, got {len(raw)} samples and {len(answers)} answers.")
+        raise ValueError(f"{where}: expected one label per sample, got {len(raw)} samples and {len(answers)} labels.")
     return Raw(raw.x, answers, raw.lengths)
 
 
@@ -89,7 +89,7 @@ def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> 
         values = [as_number(answer) for answer in answers]
         wrong = next((a for a, v in zip(answers, values, strict=True) if v is None), None)
         if wrong is not None:
-            raise ValueError(f"{where}: expected numbers as answers, as in training, got {wrong!r}.")
+            raise ValueError(f"{where}: expected numbers as labels, as in training, got {wrong!r}.")
         return torch.tensor(values, dtype=torch.float32)
     names = how.class_names or tuple(str(i) for i in range(how.classes))
     written = {name: i for i, name in enumerate(names)}

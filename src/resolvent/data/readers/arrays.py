@@ -54,7 +54,7 @@ def own(x: Any, y: Any, lengths: Any = None, groups: Any = None) -> Own:
         raise TypeError(f"from_arrays: expected whole numbers as lengths, got {steps.dtype}.")
     if len(inputs) != len(answers) or (steps is not None and len(steps) != len(inputs)):
         counts = f"{len(inputs)} inputs, {len(answers)} answers" + ("" if steps is None else f", {len(steps)} lengths")
-        raise ValueError(f"from_arrays: expected as many answers (and lengths) as inputs, got {counts}.")
+        raise ValueError(f"from_arrays: expected as many labels (and lengths) as inputs, got {counts}.")
     return Own(inputs, answers, None if steps is None else steps.long(), check_groups(groups, len(inputs)))
 
 

@@ -98,7 +98,7 @@ def from_file(
     if task == "regression":
         parts, names = {part: _as_quantities(found, names, first) for part, found in parts.items()}, ()
     elif task == "classification" and any(found.y.is_floating_point() for found in parts.values()):
-        raise ValueError(f"{first}: expected classes, got real numbers as answers; use task='regression'.")
+        raise ValueError(f"{first}: expected classes, got real numbers as labels; use task='regression'.")
     return prepare(parts, how, name=first.stem, source=source, class_names=names, notes=notes, layout=layout)
 
 
@@ -210,7 +210,7 @@ def _as_quantities(part: Own, names: tuple[str, ...], file: Path) -> Own:
         return replace(part, y=part.y.float())
     values = [as_number(name) for name in names]
     if any(value is None for value in values):
-        raise ValueError(f"{file}: expected numbers as answers of a regression, got the words {', '.join(names[:5])}.")
+        raise ValueError(f"{file}: expected numbers as targets of a regression, got the words {', '.join(names[:5])}.")
     return replace(part, y=torch.tensor(values, dtype=torch.float32)[part.y])
 
 

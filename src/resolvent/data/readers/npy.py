@@ -36,7 +36,7 @@ def read_folder(path: str | Path) -> tuple[Path, Arrays]:
         raise FileNotFoundError(f"from_file: {str(path)!r} is not there.")
     if place.is_file() and not place.stem.startswith("x"):
         raise ValueError(
-            f"from_file: {place.name} alone has no answers; call it x.npy, put y.npy beside it and give the folder."
+            f"from_file: {place.name} alone has no labels; call it x.npy, put y.npy beside it and give the folder."
         )
     folder = place if place.is_dir() else place.parent
     held = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
@@ -57,7 +57,7 @@ def on_disk(arrays: Mapping[str, np.ndarray], ending: str, folder: Path, group: 
         if lengths.shape != (len(x),) or not 1 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
             raise ValueError(f"{folder}: expected {len(x)} lengths from 1 to {x.shape[1]}, got {tuple(lengths.shape)}.")
     if len(y) != len(x):
-        raise ValueError(f"{folder}: expected as many answers as inputs, got {len(x)} inputs, {len(y)} answers.")
+        raise ValueError(f"{folder}: expected as many labels as inputs, got {len(x)} inputs, {len(y)} labels.")
     groups = check_groups(None if group is None else arrays[f"{group}{ending}"], len(x))
     files = tuple(path for path in sorted(folder.glob("*.npy")))
     return OnDisk(Rows(x, y, None if lengths is None else lengths.to(torch.int64), None, files), groups)

@@ -296,7 +296,7 @@ def _same_answer(table: Table, rows: list[int], answer: int) -> str:
     for i in rows[1:]:
         if table.rows[i][answer].strip() != first:
             raise ValueError(
-                f"{table.line(i)}: expected the answer {first!r} as in line {table.lines[rows[0]]} of the same sample, "
+                f"{table.line(i)}: expected the label {first!r} as in line {table.lines[rows[0]]} of the same sample, "
                 f"got {table.rows[i][answer][:40]!r}."
             )
     return first
@@ -305,7 +305,7 @@ def _same_answer(table: Table, rows: list[int], answer: int) -> str:
 def _answer(cell: str, where: str) -> str:
     text = cell.strip()
     if not text or text == "?":
-        raise ValueError(f"{where}: expected an answer, got {cell!r}.")
+        raise ValueError(f"{where}: expected a label, got {cell!r}.")
     return text
 
 
@@ -329,7 +329,7 @@ def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
     start = f"{table.line(row)}, column {name!r}: expected a number, or nothing where it is missing, got {cell!r}"
     if words > len(column) // 2:
         raise ValueError(
-            f"{start}. Say what this column is (--label the answers, --id the sample that a row belongs to, --time "
+            f"{start}. Say what this column is (--label the labels, --id the sample that a row belongs to, --time "
             "when it was taken, --group which samples belong together), or leave it out with --ignore "
             f"{shlex.quote(name)}."
         )

@@ -38,7 +38,7 @@ def read_ts(text: str, where: str, needed: bool = True) -> Sequences:
             if classes and answer not in classes:
                 raise ValueError(f"{place}: expected one of the classes {', '.join(classes)}, got {answer!r}.")
             if not classes and not is_number(answer):
-                raise ValueError(f"{place}: expected a number as the answer (@targetLabel true), got {answer!r}.")
+                raise ValueError(f"{place}: expected a number as the label (@targetLabel true), got {answer!r}.")
             _check(value, tags, place, values)
             values.append(value)
             answers += [answer] if answered else []
@@ -75,16 +75,14 @@ def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...]:
         return tuple(words[1:])
     if _first(tags, "targetlabel") == "true":
         return ()
-    raise ValueError(
-        f"{where}: expected answers (@classLabel true .. or @targetLabel true), got none; they are needed."
-    )
+    raise ValueError(f"{where}: expected labels (@classLabel true .. or @targetLabel true), got none; they are needed.")
 
 
 def _sample(line: str, where: str) -> tuple[np.ndarray, str]:
     """(t, c) and the answer. Dimensions of one sample that differ in length are filled with NaN at their ends."""
     *dimensions, answer = line.split(":")
     if not dimensions or not answer.strip():
-        raise ValueError(f"{where}: expected dimensions and an answer between colons, got {line[:40]!r}.")
+        raise ValueError(f"{where}: expected dimensions and a label between colons, got {line[:40]!r}.")
     if "(" in line:
         raise ValueError(f"{where}: expected plain values, got time stamps in brackets.")
     series = [numbers(text.split(","), where) for text in dimensions]

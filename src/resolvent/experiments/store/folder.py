@@ -155,7 +155,7 @@ class Folder:
         try:
             held = read_json(path)
         except Damaged as wrong:
-            raise RunError(f"run: {wrong}; remove it, and the run goes on without it.") from wrong
+            raise RunError(f"run: {wrong}; remove it, and the run continues without it.") from wrong
         cell = self._legible(CELL)
         other = held.get("cell")
         found = None

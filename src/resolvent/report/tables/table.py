@@ -22,8 +22,8 @@ HEADS = (  # of the CSV
     "standard_error", "n", "preset", "norm", "eps", "epochs", "parameters",
 )  # fmt: skip
 LEGEND = (
-    "± is the standard error of a share of n samples; with several seeds the mean, and beside it the deviation "
-    "between them. best: the checkpoint that validation chose, last: the final one."
+    "± is the standard error of an accuracy on n samples; with several seeds, the mean and the deviation between "
+    "them. best: the checkpoint chosen by validation, last: the final one."
 )
 
 

@@ -34,7 +34,7 @@ class Batch:
         """Samples of a loop of one's own; `seed` fixes what an objective draws, the number of the step for instance."""
         if not x.shape[:1] == y.shape[:1] == (x if lengths is None else lengths).shape[:1]:
             shapes = ", ".join(str(tuple(t.shape)) for t in (x, y, lengths) if t is not None)
-            raise ValueError(f"Batch.of: expected as many answers (and lengths) as samples, got shapes {shapes}.")
+            raise ValueError(f"Batch.of: expected as many labels (and lengths) as samples, got shapes {shapes}.")
         return cls(x, y, lengths, Draws.of(x, seed))
 
     def mean(self, values: Tensor) -> Tensor:
