@@ -139,7 +139,7 @@ def test_a_limit_tells_what_is_undecided(data: Path, tmp_path: Path, capsys: pyt
     assert attack(*words, "--limit", "1e-9") == 0
     text = capsys.readouterr().out
     assert "0.00 to 75.00 %   6 samples undecided" in text
-    assert "the same command goes on" in text
+    assert "the same command resumes" in text
     assert attack(*words) == 0
     assert "undecided" not in capsys.readouterr().out
 

@@ -320,7 +320,7 @@ def test_memory_that_runs_out_takes_the_recordings(tapes: type[Tape], caplog: py
         made, replays = tapes.made, tapes.replays
         agree(ATTACKS["square"](victim, x, y, threat), want)
     assert (tapes.made, tapes.replays) == (made, replays)
-    assert "memory has run out beside" in caplog.text
+    assert "out of memory: the recorded passes" in caplog.text
 
 
 def test_a_replay_that_gives_other_numbers_is_not_used(

@@ -61,7 +61,7 @@ def test_classes_that_are_words_share_one_numbering(tmp_path: Path) -> None:
     task = from_file(tmp_path / "a.npz")
     assert (task.class_names, task.test.y.tolist()) == (("a", "b", "c"), [2, 1] * 4)
     np.savez(tmp_path / "b.npz", x_train=np.zeros((20, 3)), x_test=np.zeros((8, 3)), **answers | {"y_test": np.ones(8)})
-    with pytest.raises(ValueError, match="words or numbers in every y"):
+    with pytest.raises(ValueError, match="either words or numbers in y"):
         from_file(tmp_path / "b.npz")
 
 
@@ -70,7 +70,7 @@ def test_classes_that_are_words_share_one_numbering(tmp_path: Path) -> None:
     [
         ({"a": np.zeros(3)}, "expected arrays x and y, or x_train"),
         ({"x": np.zeros((3, 2))}, "expected an array y"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, "3 inputs, 2 answers"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, "3 inputs, 2 labels"),
         ({"x_train": np.zeros((3, 2)), "y_train": np.zeros(3)}, "x_train, y_train, x_test"),
         ({"x": np.array([{}], dtype=object), "y": np.zeros(1)}, "not to be read"),
         ({"x": np.array([["a"]]), "y": np.zeros(1)}, "expected numbers in x"),

@@ -92,7 +92,7 @@ def test_mistakes(tmp_path: Path) -> None:
         from_file(path, group="whom")
     with pytest.raises(ValueError, match=r"line 7: expected the name of a group"):
         from_file(path, group="who")
-    with pytest.raises(ValueError, match="columns have names"):
+    with pytest.raises(ValueError, match="table with column names"):
         from_file(path, group="who", header=False)
     path.write_text("id,time,a,who,label\n1,0,0,g,0\n1,1,0,h,0\n")
     with pytest.raises(ValueError, match=r"line 3: expected the group 'g' of sample 1, got 'h'"):

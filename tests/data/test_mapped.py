@@ -128,7 +128,7 @@ def test_training_is_that_of_memory(tmp_path: Path) -> None:
     [
         ({}, "got no .npy file"),
         ({"x": np.zeros((4, 3, 1))}, "an array y beside x"),
-        ({"x": np.zeros((4, 3, 1)), "y": np.zeros(3, int)}, "4 inputs, 3 answers"),
+        ({"x": np.zeros((4, 3, 1)), "y": np.zeros(3, int)}, "4 inputs, 3 labels"),
         ({"x": np.zeros((4, 3, 1, 2)), "y": np.zeros(4, int)}, "expected .n, l, c."),
         ({"x": np.full((40, 3, 1), np.nan), "y": np.arange(40) % 2}, "missing"),
         ({"x": np.array([{}] * 4), "y": np.zeros(4, int)}, "Python objects"),

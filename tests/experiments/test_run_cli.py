@@ -44,7 +44,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["train", "--layer", "l2ru", "--bidirectional"], "take one of s4, s4d"),
         (["train", "--block", "mamba", "--layer", "s5"], "leave --layer s5 out"),
         (["train", "--layer", "mamba", "--block", "mlp"], "leave --block mlp out"),
-        (["train", "--preset", "lru-stack"], "answers with real values, and digits asks for classes"),
+        (["train", "--preset", "lru-stack"], "answers with real values, and digits needs classes"),
         (["train", "--preset", "lra-s4-text"], "reads tokens, and digits has real values"),
         (["train", "--preset", "robustness-s4-mnist", "--init", "ptd"], "--init is part of the preset"),
         (["train", "--block", "attention", "--ads", "relu"], "no state-space layer to scale"),

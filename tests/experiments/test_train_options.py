@@ -179,7 +179,7 @@ def test_a_name_and_a_new_start(table: Path, tmp_path: Path, capsys: pytest.Capt
     (out / "train" / "else" / "seed-0").mkdir(parents=True)
     (out / "train" / "else" / "seed-0" / "letter.txt").write_text("mine")
     assert cli.main(call(table, out, "--name", "else", "--overwrite")) == 2
-    assert "removes runs alone" in capsys.readouterr().err
+    assert "removes runs only" in capsys.readouterr().err
     assert (out / "train" / "else" / "seed-0" / "letter.txt").read_text() == "mine"
 
 

@@ -121,7 +121,7 @@ def test_memory_that_runs_out_beside_recordings(
     monkeypatch.setattr(Full, "is_full", True)
     with caplog.at_level(logging.WARNING, "resolvent"):
         assert_close(layer(x)[0].detach(), want, dtype=F64)
-    assert "memory has run out beside recorded passes" in caplog.text
+    assert "out of memory: recorded passes" in caplog.text
     monkeypatch.setattr(Full, "is_full", False)
     _train(layer, x, 2 * PATIENCE)
     assert _count(layer) == 0

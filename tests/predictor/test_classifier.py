@@ -100,7 +100,7 @@ def test_missing_values() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x, y: (x, y[:-1]), "one answer a sample"),
+        (lambda x, y: (x, y[:-1]), "one label per sample"),
         (lambda x, y: (x, np.full(len(y), "one")), "at least 2 classes"),
         (lambda x, y: (x[:, :, :, None], y), "x of shape"),
         (lambda x, y: (x[:0], y[:0]), "0 sample"),

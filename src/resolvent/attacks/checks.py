@@ -55,7 +55,7 @@ def check_finite(where: str, logits: Tensor) -> None:
     if bool(wrong.any()):
         raise ValueError(
             f"{where}: the model returns NaN or infinity on {int(wrong.sum())} of {len(wrong)} unperturbed samples; "
-            "mend the model first: nothing can be said about its robustness."
+            "fix the model first; nothing can be said about its robustness."
         )
 
 

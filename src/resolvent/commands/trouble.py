@@ -23,7 +23,7 @@ def as_usage_errors(out: str) -> Iterator[None]:
 
 def explain(wrong: Exception, out: str) -> str:
     if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
-        return f"{_full(wrong)} goes on from what is in {out}."
+        return f"{_full(wrong)} resumes from what is in {out}."
     return str(wrong).removeprefix("run: ").removeprefix("report: ").removeprefix("log: ")
 
 

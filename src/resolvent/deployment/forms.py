@@ -107,9 +107,9 @@ def _head(network: p.Network) -> Series:
 def check_streams(network: p.Network) -> None:
     """Raise where a stream has no answer before its end."""
     if isinstance(network.head, p.Match):
-        raise UsageError("export: two documents have no step form; export the sequence form alone.")
+        raise UsageError("export: two documents have no step form; export the sequence form only.")
     for node in p.walk(network.body):
         if getattr(node.module, "bidirectional", False):
-            raise UsageError("export: a bidirectional model has no step form; export the sequence form alone.")
+            raise UsageError("export: a bidirectional model has no step form; export the sequence form only.")
         if isinstance(node, p.GatedAttention) or (isinstance(node, p.Attention) and node.module.reach.kind != "local"):
-            raise UsageError("export: attention without a window has no step form; export the sequence form alone.")
+            raise UsageError("export: attention without a window has no step form; export the sequence form only.")

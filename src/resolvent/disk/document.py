@@ -80,7 +80,7 @@ def check_same(found: dict[str, Any], config: dict[str, Any], holder: str) -> No
         where, then, now = first_difference(found, config) or ("config", "?", "?")
         raise ValueError(
             f"{holder} of another configuration: {where} was {then!r} there and is {now!r} now; use another folder, "
-            "or the old settings to go on."
+            "or resume with the old settings."
         )
 
 

@@ -121,7 +121,7 @@ def clear(store: Store, places: Sequence[str]) -> None:
             if not folder.path.exists():
                 continue
             if folder.started() and not (folder.path / CELL).is_file():
-                raise RunError(f"run: {str(folder.path)!r} holds no run, and --overwrite removes runs alone.")
+                raise RunError(f"run: {str(folder.path)!r} holds no run, and --overwrite removes runs only.")
             with Lock(folder.path):
                 folder.empty()
         else:

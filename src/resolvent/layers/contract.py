@@ -233,8 +233,8 @@ class Layer(Freezable, ABC):
         """Documents of packed rows, each in a row of its own, and back."""
         if any(other is not None for other in others):
             raise ValueError(
-                f"{type(self).__name__}: packed documents (start) begin anew and fill their rows; leave state, "
-                "lengths, dt and rate out, and mark padding as a document."
+                f"{type(self).__name__}: packed documents (start) begin with a fresh state and fill their rows; leave "
+                "state, lengths, dt and rate out, and mark padding as a document."
             )
         if x.shape[1] == 0:
             return self.forward(x)

@@ -112,7 +112,7 @@ class Model(nn.Module):
         if state is None:
             return self.initial_state(batch)
         if not isinstance(state, dict) or state.keys() != {"body", "head"}:
-            raise ValueError("Model: expected the state that stream or step returned last, or None to start anew.")
+            raise ValueError("Model: expected the state that stream or step returned last, or None for a new stream.")
         return state
 
     def initial_state(self, batch: int) -> Any:

@@ -93,7 +93,7 @@ class Predictor:
             raise ValueError("step: a model of two documents has no stream; predict whole ones.")
         held = {"last": None, "model": None} if state is None else state
         if not isinstance(held, dict) or held.keys() != {"last", "model"}:
-            raise ValueError("step: expected the state that step returned last, or None to start anew.")
+            raise ValueError("step: expected the state that step returned last, or None to start a new stream.")
         x, last = self._ready_step(values, held["last"])
         with torch.no_grad():
             output, carried = self.model.step(x, held["model"])

@@ -86,7 +86,7 @@ def _load(path: Path) -> list[Evidence]:
         parts = [held | each for each in several] if isinstance(several, list) else [held]
         return [_parse(part, path.name) for part in parts if {"recipe", "tags", "seed", "values"} <= set(part)]
     except (ValueError, TypeError, AttributeError, RecursionError) as wrong:
-        raise ValueError(f"{path} is no evidence file: {wrong}; mend or remove it.") from wrong
+        raise ValueError(f"{path} is no evidence file: {wrong}; repair or remove it.") from wrong
 
 
 def _parse(held: dict[str, Any], source: str) -> Evidence:

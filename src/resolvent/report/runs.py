@@ -56,7 +56,7 @@ def read_runs(folders: list[Path], shown: dict[Path, str] | None = None) -> Runs
 def _read(folder: Path, runs: Runs) -> None:
     path = folder / "record.json"
     if not path.is_file():
-        runs.problems.append(f"{folder}: not complete; the command that started it goes on with it")
+        runs.problems.append(f"{folder}: not complete; the command that started it resumes it")
         return
     try:
         record = read_json(path)

@@ -95,7 +95,7 @@ class AutoAttackResult:
             raise ValueError("AutoAttackResult.joined: expected at least one part, got none.")
         first = parts[0]
         if any((p.seed, p.attacks, p.stages) != (first.seed, first.attacks, first.stages) for p in parts):
-            raise ValueError("AutoAttackResult.joined: the parts come from different attacks or seeds; run them alike.")
+            raise ValueError("AutoAttackResult.joined: the parts differ in attacks or seed; run them with the same.")
         order = torch.cat([p.index for p in parts]).argsort()
         tensors = [f.name for f in fields(first) if isinstance(getattr(first, f.name), Tensor)]
         joined: dict[str, Any] = {n: torch.cat([getattr(p, n) for p in parts])[order] for n in tensors}

@@ -154,5 +154,5 @@ def _give_up() -> bool:
     for own in full:
         own.give_up()
     if full:
-        log.warning("memory has run out beside the recorded passes of a model under attack, which are given up")
+        log.warning("out of memory: the recorded passes of a model under attack are dropped")
     return bool(full)

@@ -54,4 +54,4 @@ def check_targets(where: str, output: Tensor, y: Tensor) -> None:
             f"{where}: expected a target for each output, got outputs {tuple(output.shape)} and y {tuple(y.shape)}."
         )
     if not bool(torch.isfinite(output).all()):
-        raise ValueError(f"{where}: the model returns NaN or infinity on unperturbed samples; mend the model first.")
+        raise ValueError(f"{where}: the model returns NaN or infinity on unperturbed samples; fix the model first.")

@@ -71,7 +71,7 @@ def run(request: Attack) -> int:
         with progress, interrupted_once(), others_missed(), join_torchrun(request.device):
             curve = curve_together(model, data, threat, sizes, request.preset, settings, request.out, listener)
     except KeyboardInterrupt:
-        kept = "nothing was kept: with --out FOLDER a stopped attack goes on"
+        kept = "nothing was kept: with --out FOLDER a stopped attack resumes"
         if request.out is not None:
             kept = f"finished batches are in {request.out}: the same command resumes from there"
         console.print(f"stopped; {kept}.", highlight=False, soft_wrap=True)
@@ -108,8 +108,8 @@ def _tell_where(out: Path | None, curve: Curve, console: Console) -> None:
     if out is not None:
         console.print(f"record: {out / RECORD}", highlight=False, soft_wrap=True)
     if any(low < high for low, high in curve.bracket):
-        goes = "the same command goes on from here" if out else "with --out FOLDER the same command goes on from here"
-        console.print(f"{goes}; a larger --limit settles more at once.", highlight=False, soft_wrap=True)
+        goes = "the same command resumes from here" if out else "with --out FOLDER the same command resumes from here"
+        console.print(f"{goes}; a larger --limit decides more samples at once.", highlight=False, soft_wrap=True)
 
 
 def learned_by(request: Attack) -> Preprocess | None:

@@ -32,7 +32,7 @@ def check_options(request: Run) -> None:
     for seed in request.seeds:
         require_within("--seeds", seed, 0, 2**63 - 1)
     if request.name is not None and not TAG.fullmatch(request.name):
-        raise UsageError(f"--name goes into a path: letters, digits and _+.=- alone, got {request.name!r}.")
+        raise UsageError(f"--name goes into a path: letters, digits and _+.=- only, got {request.name!r}.")
     if request.recipe == "train":
         if request.only is not None or request.size is not None:
             name = "--only" if request.only is not None else "--size"

@@ -68,7 +68,7 @@ def goal_of(training: TrainingOptions) -> Goal:
     given = next((text for text in (training.eps, training.eps_raw) if text is not None), None)
     eps = None if given is None else max(line_of(size("--eps" if training.eps else "--eps-raw", given)))
     if eps is None and (training.bounds or training.bounds_raw):
-        raise UsageError("--bounds is the range that an attack keeps, and there is none: add --eps, or leave it out.")
+        raise UsageError("--bounds is the range for an attack, and there is no attack: add --eps, or leave it out.")
     steps = 10 if training.attack_steps is None else training.attack_steps
     goal = Goal(kind, training.norm or "linf", eps, steps, beta=6.0 if training.beta is None else training.beta)
     return goal if training.awp is None else replace(goal, awp=training.awp)

@@ -171,7 +171,7 @@ def _fit_to_task(config: c.ModelConfig, task: Task, name: str) -> c.ModelConfig:
     if type(head) is not type(config.head):
         gives = {c.ClassifierConfig: "classes", c.RegressionConfig: "real values"}.get(type(config.head), "pairs")
         wants = "pairs" if task.pair else "real values" if task.classes is None else "classes"
-        raise UsageError(f"--preset {name} answers with {gives}, and {task.name} asks for {wants}; choose another.")
+        raise UsageError(f"--preset {name} answers with {gives}, and {task.name} needs {wants}; choose another.")
     return replace(config, input=_merge_inputs(config.input, entry), head=_answering(config.head, head),
                    block=_reaching(config.block, task.length))  # fmt: skip
 

@@ -53,7 +53,7 @@ def own(x: Any, y: Any, lengths: Any = None, groups: Any = None) -> Own:
     if steps is not None and steps.is_floating_point():
         raise TypeError(f"from_arrays: expected whole numbers as lengths, got {steps.dtype}.")
     if len(inputs) != len(answers) or (steps is not None and len(steps) != len(inputs)):
-        counts = f"{len(inputs)} inputs, {len(answers)} answers" + ("" if steps is None else f", {len(steps)} lengths")
+        counts = f"{len(inputs)} inputs, {len(answers)} labels" + ("" if steps is None else f", {len(steps)} lengths")
         raise ValueError(f"from_arrays: expected as many labels (and lengths) as inputs, got {counts}.")
     return Own(inputs, answers, None if steps is None else steps.long(), check_groups(groups, len(inputs)))
 

@@ -236,7 +236,7 @@ def read_sequences(
 ) -> Sequences:
     """The samples of a table or .ts file; `like`, `needed`, `group`: see `table.sequences`."""
     if group is not None and (file.suffix.lower() == ".ts" or not header):
-        raise ValueError(f"{file}: expected a table whose columns have names to find the groups {group!r} in.")
+        raise ValueError(f"{file}: expected a table with column names to find the groups {group!r} in.")
     if file.suffix.lower() == ".ts" or not header:
         _refuse_columns(file, columns)
     if file.suffix.lower() == ".parquet":

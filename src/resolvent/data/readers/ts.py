@@ -25,7 +25,7 @@ def read_ts(text: str, where: str, needed: bool = True) -> Sequences:
     tags, start = _header(lines, where)
     if _first(tags, "timestamps") == "true":
         raise ValueError(
-            f"{where}: expected values alone, got time stamps (@timeStamps true); write the values without."
+            f"{where}: expected values only, got time stamps (@timeStamps true); write the values without them."
         )
     answered = needed or "true" in (_first(tags, "classlabel"), _first(tags, "targetlabel"))
     classes = _classes(tags, where) if answered else None

@@ -19,7 +19,7 @@ def number_words(answers: Mapping[str, Any], known: Sequence[str] = ()) -> tuple
     if not words:
         return dict(answers), tuple(known)
     if len(words) < len(answers):
-        raise ValueError("data: expected words or numbers in every y, got some of each; write all of them one way.")
+        raise ValueError("data: expected either words or numbers in y, got both; use one of them throughout.")
     found = sorted({str(word) for array in words.values() for word in array.flat})
     new = [name for name in found if known and name not in known]
     if new:

@@ -164,7 +164,7 @@ class _Nodes:
         """Tell of nodes that came and went."""
         now = self._list_alive()
         for name in self.alive.keys() - now.keys():
-            self.tell_line(f"node {_describe(self.alive[name])} is lost: its cells go on elsewhere from the store")
+            self.tell_line(f"node {_describe(self.alive[name])} is lost: its cells resume elsewhere from the store")
         for name in now.keys() - self.alive.keys():
             self.tell_line(f"node {_describe(now[name])} has joined")
         self.alive = now

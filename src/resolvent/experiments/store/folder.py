@@ -170,7 +170,7 @@ class Folder:
         try:
             return self.record()
         except RunError as wrong:
-            tell(f"{wrong} It is set aside and made again.")
+            tell(f"{wrong} It is set aside and rebuilt.")
             self.set_aside((RECORD,))
             return None
 

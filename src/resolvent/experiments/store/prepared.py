@@ -49,7 +49,7 @@ def refuse_older(cell: Cell, folder: Path) -> None:
     if rule != "refuse":
         raise RunError(
             f"run: {str(folder)!r} was trained by an older version, which filled missing values ({rule!r}) before it "
-            "scaled them and kept no preprocess.json; what the model expects cannot be made again: train it anew."
+            "scaled them and kept no preprocess.json; the preprocessing cannot be restored: train the model again."
         )
 
 

@@ -122,7 +122,7 @@ class ObjectStore:
         try:
             unpack(bundle, path)
         except DamagedBundle as wrong:
-            tell(f"{self.where(place)}: {wrong}; it starts anew")
+            tell(f"{self.where(place)}: {wrong}; it starts again")
         bundle.unlink()
 
     def _publish(self, place: str, path: Path) -> None:

@@ -140,7 +140,7 @@ def give_up() -> bool:
             known.kinds.clear()
     if full:
         log.warning(
-            "memory has run out beside recorded passes of layers, which are given up: these layers run without CUDA "
-            "graphs from now on; a smaller batch, or rv.layers.forget_recordings() before a larger one, keeps them"
+            "out of memory: recorded passes of layers are dropped, and these layers run without CUDA graphs from now "
+            "on; a smaller batch, or rv.layers.forget_recordings() before a larger one, keeps them"
         )
     return bool(full)

@@ -136,8 +136,8 @@ def _given_up() -> bool:
         known[name] = False
     if kept:
         _log.warning(
-            "memory has run out beside the recorded training step, which is given up: steps run without a CUDA graph "
-            "from now on; a smaller batch_size keeps it"
+            "out of memory: the recorded training step is dropped, and steps run without a CUDA graph from now on; "
+            "a smaller batch_size keeps it"
         )
     return bool(kept)
 
