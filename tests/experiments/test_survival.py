@@ -147,7 +147,7 @@ def test_a_full_disk_stops_the_run_and_more_room_lets_it_go_on(tmp_path: Path, s
         assert status == 2
         assert "the disk is full" in said
         assert str(small_disk) in said
-        assert "the same command goes on" in said
+        assert "the same command resumes" in said
         assert "Traceback" not in said
         ballast.write_bytes(b"")
         room += whole // 3
