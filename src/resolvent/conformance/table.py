@@ -64,5 +64,6 @@ def _summary(report: Report) -> Text:
     failed = len(report.failures)
     seconds = sum(r.seconds for r in report.results)
     dtype = report.settings.get("dtype", "")
-    message = f"{passed} hold, {failed} fail, {len(report.layers)} layers, {dtype}, {seconds:.0f} s"
+    layers = f"{len(report.layers)} layer{'s' * (len(report.layers) != 1)}"
+    message = f"{passed} hold, {failed} fail, {layers}, {dtype}, {seconds:.0f} s"
     return Text(message, style="bold green" if report.ok else "bold red")

@@ -40,7 +40,7 @@ def run(request: Predict) -> int:
     except (ValueError, TypeError, OSError, ImportError) as wrong:
         raise UsageError(str(wrong).removeprefix("load: ").removeprefix("from_file: ")) from wrong
     rows = list(table(made, raw, outputs))
-    show(rows, console)
+    show(rows, console, request.out)
     for note in raw.notes:
         console.print(f"note: {note}", markup=False)
     _tell(made, raw, outputs, console)
@@ -89,8 +89,8 @@ def _targets(values: np.ndarray) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """The first rows, with the probability of what is predicted."""
+def show(rows: list[dict[str, Any]], console: Console, out: Path | None) -> None:
+    """The first rows, with the probability of what is predicted; `out` takes all of them."""
     made = Table(box=None, pad_edge=False)
     shown = [name for name in rows[0] if not name.startswith("p(")][:6] if rows else []
     for name in (*shown, *(["probability"] if any(name.startswith("p(") for name in (rows or [{}])[0]) else [])):
@@ -101,7 +101,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
         made.add_row(*cells, *([] if share is None else [f"{share:.1%}"]))
     console.print(made, markup=False)
     if len(rows) > SHOWN:
-        console.print(f"... and {len(rows) - SHOWN} more: --out FILE.csv writes all of them")
+        console.print(f"... and {len(rows) - SHOWN} more" + ("" if out else ": --out FILE.csv writes all of them"))
 
 
 def _tell(made: Predictor, raw: Raw, outputs: torch.Tensor, console: Console) -> None:

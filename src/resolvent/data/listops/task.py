@@ -30,7 +30,7 @@ def listops(
     seed: int = 0,
     packed: bool | None = None,
 ) -> Task:
-    """Trees of more than 500 and fewer than 2000 tokens, answered by a digit; 96,000 / 2,000 / 2,000 distinct ones.
+    """Trees of more than 500 and fewer than 2000 tokens, labelled by a digit; 96,000 / 2,000 / 2,000 distinct ones.
 
     16 tokens: padding 0, digits 1 to 10, [MIN [MAX [MED [SM 11 to 14, and the closing bracket 15; no parentheses.
     around    trees of around - 5 to around + 5 tokens, as the study of generalisation takes them

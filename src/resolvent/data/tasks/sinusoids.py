@@ -29,7 +29,7 @@ def sinusoids(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Task:
-    """u(t) = a sin(s t + phi) on [0, duration], to be answered with (s, a) divided by the ends of their ranges.
+    """u(t) = a sin(s t + phi) on [0, duration], the targets are (s, a), divided by the ends of their ranges.
 
     s (radians a unit of time), a and phi are uniform; `test_frequencies` moves the test part elsewhere, to extrapolate.
     `noise` is the deviation of white noise on every value.

@@ -59,7 +59,7 @@ def ptd_kappa(size: Size = "full") -> list[Study]:
 
 
 def ptd_sensitivity(size: Size = "full") -> list[Study]:
-    """Yu et al. 2024, check: what grids of frequencies see of the difference, and the bands where it is large."""
+    """Yu et al. 2024, check: how much of the difference frequency grids find, and the bands where it is large."""
     sizes = (32, 64) if size == "full" else (16,)
     nodes = (30, 100, 300, 1000, 3000, 10_000) if size == "full" else (30, 100, 300)
     return [Study("ptd-sensitivity", (f"n={n}",), "transfer.sensitivity", (("n", n), ("nodes", nodes))) for n in sizes]

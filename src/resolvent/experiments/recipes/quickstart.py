@@ -22,7 +22,7 @@ RADII = (0.1, 0.25)
 
 
 def quickstart(size: Size = "small") -> list[Cell]:
-    """S4, S5, Mamba, L2RU, a GRU, a CNN and a linear map of like size: standard training and TRADES, attacked."""
+    """S4, S5, Mamba, L2RU, a GRU, a CNN and a linear map of similar size: standard training and TRADES, attacked."""
     cells = [_cell(name, of, kind) for kind in KINDS for name, of in make_compared().items()]
     if size == "small":
         return [cell for cell in cells if cell.goal.kind == "standard" or cell.tags[0] not in SLOW]
