@@ -35,8 +35,8 @@ class Attack:
     norm: Literal["linf", "l2", "l1"] = "linf"
     """How the size of a perturbation is measured."""
     eps: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
-    """The largest size in the units of the model (deviations, if the run was scaled), a number or a fraction; 8/255
-    when left out. Several make a curve. 0.1,0.1,0.5 is one size with a value for each channel."""
+    """The largest size in the units of the model (deviations, if the run was scaled); 8/255 when left out.
+    Several sizes make a curve; 0.1,0.1,0.5 is one size with a value for each channel."""
     eps_raw: Annotated[tuple[str, ...] | None, option("SIZE ...")] = None
     """The same in the units of the file that the run was trained on, e.g. 0.5,0.5,2."""
     bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None

@@ -37,33 +37,30 @@ class Run:
     out: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = "runs"
     """Where results go: a folder, or a URL such as s3://bucket/runs."""
     name: Annotated[str | None, option("NAME")] = None
-    """train: the run's name below the folder; made of data, model and objective when left out, and of what differs
-    where a run of other settings has that name."""
+    """train: the run's name below the folder; else made of data, model, objective and settings that differ."""
     overwrite: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Remove what earlier calls left of these runs, and start anew."""
+    """Remove what earlier calls left of these runs, and start again."""
     workers: int = 1
-    """Processes on this machine that share the cells; small models train quickest with one for each core, and several
-    may share one GPU."""
+    """Processes on this machine that share the cells, e.g. one for each core; several may share one GPU."""
     on: Annotated[str | None, option("ray[://ADDRESS]")] = None
-    """Spread the cells over the machines of a Ray cluster: ray://HOST:PORT, ray://auto for the one that runs on this
-    machine; ray alone is the cluster that RAY_ADDRESS names, or a Ray of this machine's own while the command runs."""
+    """Distribute cells over a Ray cluster: ray://HOST:PORT, or ray://auto for the one on this machine.
+    ray alone is the cluster that RAY_ADDRESS names, else a local Ray while the command runs."""
     cell_cpus: Annotated[int | None, option("INT")] = None
     """With --on: CPUs of a cell, and its threads; one when left out."""
     cell_gpus: Annotated[float | None, option("SHARE")] = None
-    """With --on: GPUs of a cell, 0.25 where four may share one; one with --device cuda when left out."""
+    """With --on: GPUs of a cell, 0.25 if four may share one; with --device cuda one when left out."""
     device: str = "cpu"
     """Where to compute, e.g. cuda."""
     precision: Annotated[Literal["float32", "bf16"] | None, option("{float32,bf16}")] = None
-    """Of training, the recipe's own when left out; measurements and attacks are in float32 always."""
+    """Of training; the recipe's own when left out. Evaluation and attacks always use float32."""
     evaluate_every: Annotated[int | None, option("INT")] = None
-    """Epochs between measurements; the recipe's own when left out."""
+    """Epochs between evaluations; the recipe's own when left out."""
     attack_batch: Annotated[int | None, option("INT")] = None
     """Samples that pass through the model at once in an attack; the recipe's own when left out."""
     budget: Annotated[float | None, option("SECONDS")] = None
-    """Stop after this many seconds, between two steps or batches of an attack, and say what is left; the same command
-    resumes from there and reaches the same numbers."""
+    """Stop after this many seconds and say what is left; the same command resumes and reaches the same numbers."""
     keep_points: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Keep the attacked points of every batch when an attack is done; without, what is known of every sample."""
+    """Keep the attacked points of every batch after the run; else only the results for every sample are kept."""
     evidence: Annotated[str | None, option("FOLDER")] = None
     """Write a small file to commit for each run that ends: recipe, tags, seed, commit, command, numbers."""
     commit: Annotated[str, tyro.conf.arg(metavar="COMMIT")] = ""

@@ -33,15 +33,13 @@ class DataOptions:
     label: Annotated[str | None, option("COLUMN")] = None
     """The column of the labels; else label, class, target, y."""
     id: Annotated[str | None, option("COLUMN")] = None
-    """The column that says which sample a row belongs to, where a row is one step; else id. Without a column of times
-    rows are in order."""
+    """If a row is one step: the column that says which sample it belongs to; else id. See --time for the order."""
     time: Annotated[str | None, option("COLUMN")] = None
-    """The column of times, where a row is one step; else time."""
+    """If a row is one step: the column of times; else time. Without one, rows are taken in order."""
     ignore: Annotated[str | None, option("COLUMN,COLUMN")] = None
     """Columns to leave out."""
     group: Annotated[str | None, option("COLUMN")] = None
-    """The column (of an archive: the array) that tells which samples belong together, e.g. a patient: none of them is
-    in two of training, validation and test."""
+    """The column (or array of an archive) of samples that must stay in one split, e.g. the patient."""
     task: Annotated[
         Literal["classification", "regression", "forecast"] | None, option("{classification,regression,forecast}")
     ] = None
@@ -71,12 +69,12 @@ class ModelOptions:
     layer: Annotated[str | None, option("NAME")] = None
     """The layer, or a block such as mamba; else s4d (l2ru with --certified)."""
     block: Annotated[str | None, option("NAME")] = None
-    """What surrounds the layer: glu, mlp, linear, half_glu1, half_glu2 or none after it in a residual block (glu when
-    left out), or a whole block with a layer of its own: mamba, hawk, griffin, h3, mega, attention."""
+    """What follows the layer in its residual block: glu (when left out), mlp, linear, half_glu1, half_glu2 or none;
+    or a whole block that includes its layer: mamba, hawk, griffin, h3, mega, attention."""
     preset: Annotated[str | None, option("NAME")] = None
-    """A published model (`resolvent list` names them) with the input and answers of your data, in place of a layer."""
+    """A published model (`resolvent list` names them) with the input and classes of your data, instead of a layer."""
     init: Annotated[str | None, option("NAME")] = None
-    """Where the layer's state matrix starts, e.g. legs, lin, inv, real or ptd for s4d; its own when left out."""
+    """The initial state matrix, e.g. legs, lin, inv, real or ptd for s4d; the layer's default when left out."""
     ads: Annotated[Literal["relu", "sigmoid", "tanh"] | None, option("{relu,sigmoid,tanh}")] = None
     """Adaptive scaling after every state-space layer."""
     bidirectional: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -84,8 +82,8 @@ class ModelOptions:
     certified: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Build a model with a Lipschitz bound, and certify it."""
     gamma: Annotated[float | None, option("BOUND")] = None
-    """The Lipschitz bound of a certified model, 3 when left out: larger is more accurate, with smaller radii. Without
-    --certified the gain of each l2ru layer, 1 when left out."""
+    """The Lipschitz bound of a certified model, 3 when left out: larger is more accurate, with smaller radii.
+    Without --certified: the gain of each l2ru layer, 1 when left out."""
     width: Annotated[int | None, option("INT")] = None
     """Channels of the model; 64 when left out."""
     layers: Annotated[int | None, option("INT")] = None
@@ -110,7 +108,7 @@ class TrainingOptions:
     eps_raw: Annotated[str | None, option("SIZE")] = None
     """The same in the units of the file."""
     bounds: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
-    """The range that an attack keeps, of all values or of each channel; that of the data when left out."""
+    """The valid range of values in an attack, for all or for each channel; that of the data when left out."""
     bounds_raw: Annotated[tuple[str, str] | None, option("LOW HIGH")] = None
     """The same in the units of the file."""
     attack_steps: Annotated[int | None, option("INT")] = None
@@ -118,9 +116,9 @@ class TrainingOptions:
     beta: Annotated[float | None, option("FLOAT")] = None
     """Weight of the robust term of TRADES; 6 when left out."""
     awp: Annotated[float | None, option("FLOAT")] = None
-    """Train pgd-at or trades at the worst weights within this share of their size (AWP; 0.005 is usual)."""
+    """Train pgd-at or trades at the worst weights within this fraction of their norm (AWP; 0.005 is usual)."""
     class_weights: Annotated[str | None, option("{balanced,none,A,B,...}")] = None
-    """How much the samples of each class count: balanced (rare classes more), or a number for each; none: the same."""
+    """Weight of each class: balanced (every class the same in total), a number for each, or none (equal samples)."""
     epochs: Annotated[int | None, option("INT")] = None
     """Passes over the data; 20 when left out."""
     batch_size: Annotated[int | None, option("INT")] = None
