@@ -117,7 +117,7 @@ def test_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     found = measure_case(Case("EMA", batch=1, length=32, d_model=2, threads=1))
     assert found.error < 1e-4
     assert found.plain.forward_ms > 0
-    assert Bench("s4d", batch=1, length=8, d_model=2, d_state=3).layer == "s4d"
+    assert Bench(layer="s4d", batch=1, length=8, d_model=2, d_state=3).layer == "s4d"
     assert cli.main(["bench", "--layer", "s4d", "--d-state", "3", "--batch", "1", "--length", "8"]) == 2
     assert "even" in capsys.readouterr().err
 
