@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Protocol, Union
 
 import tyro
 
@@ -30,43 +30,20 @@ from resolvent.commands.run.options import Run
 from resolvent.commands.signals import stoppable
 from resolvent.commands.verdicts.options import Verdicts
 
-Command = (
-    List
-    | Run
-    | Report
-    | Log
-    | Verdicts
-    | Predict
-    | Export
-    | Check
-    | Attack
-    | Corrupt
-    | Certify
-    | Reduce
-    | Analyse
-    | Bench
-    | Demo
-)
+
+class Command(Protocol):
+    """Options as fields, and what they ask for."""
+
+    def execute(self) -> int: ...
+
+
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
     for kind in (
-        List,
-        Demo,
-        Run,
-        Report,
-        Log,
-        Verdicts,
-        Predict,
-        Export,
-        Attack,
-        Corrupt,
-        Certify,
-        Reduce,
-        Analyse,
-        Check,
+        List, Demo, Run, Report, Log, Verdicts, Predict, Export, Attack, Corrupt, Certify, Reduce, Analyse, Check,
         Bench,
     )
-}
+}  # fmt: skip
 TRACEBACK = "RESOLVENT_TRACEBACK"
 UNFORESEEN = f"This is a bug: please report it with the traceback that {TRACEBACK}=1 before the command prints."
 COMPLETION, SHELLS = "--tyro-print-completion", ("bash", "zsh", "fish")

@@ -120,7 +120,7 @@ def test_record_is_plain_json() -> None:
     "change", [{"sigma": 0.0}, {"sigma": math.nan}, {"alpha": 0.0}, {"alpha": 1.0}, {"n": 0}, {"n0": 1.5}]
 )
 def test_refusals(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
+    with pytest.raises((ValueError, TypeError), match=next(iter(change))):
         settings(**change)
 
 

@@ -10,7 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.attacks import APGD, FAB, FGSM, PGD, Draws, Square, Threat, autoattack, dlr, evaluate, targeted_dlr
+from resolvent.attacks import (
+    APGD,
+    FAB,
+    FGSM,
+    PGD,
+    Draws,
+    Square,
+    Threat,
+    apgd,
+    autoattack,
+    dlr,
+    evaluate,
+    fab,
+    fgsm,
+    hop_skip_jump,
+    pgd,
+    square,
+    targeted_dlr,
+)
 from resolvent.attacks.autoattack.evaluate import EvaluationSettings
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
 
@@ -72,6 +90,22 @@ def test_an_attack_finds_what_it_finds_on_each_short_sequence(attack: Any, norm:
         assert_close(found.x_adv[i, :length], one.x_adv[0], tolerance=1e-6)
         assert torch.equal(found.x_adv[i, length:], x[i, length:])
         assert int(found.queries[i]) == int(one.queries)
+
+
+FUNCTIONS = {
+    fgsm: {}, pgd: {"steps": 3}, apgd: {"steps": 3}, fab: {"steps": 2}, square: {"n_queries": 4},
+    hop_skip_jump: {"iterations": 1, "queries": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions_take_lengths_as_their_classes_do(function: Any) -> None:
+    x, y = padded()
+    found = function(model(), x, y, Threat("l2", 0.5, (0.0, 1.0)), lengths=LENGTHS, **FUNCTIONS[function])
+    assert torch.equal(found.x_adv[torch.arange(12) >= LENGTHS[:, None]], x[torch.arange(12) >= LENGTHS[:, None]])
+    assert not torch.equal(found.x_adv, x)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'step'"):
+        function(model(), x, y, Threat("l2", 0.5), step=3)
 
 
 @pytest.mark.parametrize("norm", EPS)

@@ -261,7 +261,7 @@ def test_bad_input() -> None:
     s = discretise(continuous, 0.1)
     with pytest.raises(ValueError, match="is continuous; call discretise"):
         kernel(continuous, 4)
-    with pytest.raises(ValueError, match="must not be negative, got -1"):
+    with pytest.raises(ValueError, match="length must be at least 0, got -1"):
         kernel(s, -1)
     with pytest.raises(TypeError, match=r"whole number, got 4\.0"):
         kernel(s, 4.0)  # type: ignore[arg-type]

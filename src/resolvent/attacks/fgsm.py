@@ -42,7 +42,7 @@ class FGSM(Opened):
 
 
 def fgsm(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """One step along the gradient from x (b, ...) with classes y (b,); keywords are the fields of `FGSM`.
+    """One step along the gradient from x (b, ...) with classes y (b,); keywords: the fields of `FGSM`, and `lengths`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -50,4 +50,4 @@ def fgsm(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = 
         >>> rv.attacks.fgsm(f, x, y, threat).x_adv.shape
         torch.Size([4, 3])
     """
-    return FGSM(**settings)(f, x, y, threat, draws=draws)
+    return FGSM.attack(f, x, y, threat, draws=draws, **settings)

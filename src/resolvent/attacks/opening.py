@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted
+
+CALLED = ("draws", "clean_logits", "labels", "lengths", "target")  # what a call takes beside samples and threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,12 @@ class Opened(Counted, ABC):
     @abstractmethod
     def run(self, opening: Opening) -> AttackResult:
         """The attack itself, with the model in evaluation mode."""
+
+    @classmethod
+    def attack(cls, f: Any, x: Tensor, y: Tensor, threat: Threat, **given: Any) -> AttackResult:
+        """Made of its own keywords and called with the rest: `PGD.attack(f, x, y, threat, steps=20, lengths=n)`."""
+        called = {name: given.pop(name) for name in CALLED if name in given}
+        return cls(**given)(f, x, y, threat, **called)
 
     def __call__(
         self,

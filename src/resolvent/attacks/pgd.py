@@ -18,7 +18,7 @@ from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
-from resolvent.usage.numbers import check_count, check_positive
+from resolvent.usage.numbers import check_choice, check_positive
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class PGD(Opened):
 
     shapes: ClassVar[bool] = True
     aims: ClassVar[bool] = True
+    least: ClassVar[dict[str, int]] = {"steps": 0, "restarts": 1, "passes": 1}
     steps: int = 10
     step_size: float | None = None
     restarts: int = 1
@@ -53,12 +54,10 @@ class PGD(Opened):
     passes: int = 1
 
     def __post_init__(self) -> None:
-        check_count("PGD", 0, steps=self.steps)
-        check_count("PGD", 1, restarts=self.restarts, passes=self.passes)
+        super().__post_init__()
         if self.step_size is not None:
             check_positive("PGD", step_size=self.step_size)
-        if self.keep not in ("best", "last"):
-            raise ValueError(f"PGD: keep must be 'best' or 'last', got {self.keep!r}.")
+        check_choice("PGD", "keep", self.keep, ("best", "last"))
 
     @property
     def name(self) -> str:
@@ -86,8 +85,7 @@ def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
         >>> rv.attacks.pgd(f, x, y, threat, steps=20).x_adv.shape
         torch.Size([4, 3])
     """
-    given = {name: settings.pop(name) for name in ("labels", "lengths", "target") if name in settings}
-    return PGD(**settings)(f, x, y, threat, draws=draws, **given)
+    return PGD.attack(f, x, y, threat, draws=draws, **settings)
 
 
 def ascend(

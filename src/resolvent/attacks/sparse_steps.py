@@ -78,8 +78,7 @@ def sparse_steps(
         >>> rv.attacks.sparse_steps(f, x, y, rv.Threat("linf", 0.5, steps=2), swaps=1).x_adv.shape
         torch.Size([4, 8, 1])
     """
-    given = {name: settings.pop(name) for name in ("lengths", "target") if name in settings}
-    return SparseSteps(**settings)(f, x, y, threat, draws=draws, **given)
+    return SparseSteps.attack(f, x, y, threat, draws=draws, **settings)
 
 
 class _Search:

@@ -36,7 +36,10 @@ class Strongest:
         """
         y, sound = self.rows.y[at], loss > -torch.inf
         target = self.rows.target
-        wrong, gap = judge(logits, y, loss) if target is None else judge_aim(logits, target[at])
+        if target is None:
+            wrong, gap = judge(logits, y, loss)
+        else:  # that class wins, and by how much
+            wrong, gap = logits.argmax(1) == target[at], -margin(logits, target[at])
         wrong &= sound
         better = self._better(at, wrong, loss)
         take = sound if latest else better
@@ -78,8 +81,3 @@ def judge(logits: Tensor, y: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
     if not is_label(y):
         return torch.zeros(y.shape[0], dtype=torch.bool, device=y.device), -loss
     return logits.argmax(1) != y, margin(logits, y)
-
-
-def judge_aim(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """(the target wins, by how much)."""
-    return logits.argmax(1) == target, -margin(logits, target)

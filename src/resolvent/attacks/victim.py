@@ -18,6 +18,7 @@ from resolvent.attacks.recorded.recorder import Recorder
 from resolvent.runtime.graph.cuda_graph import GRAPHS
 from resolvent.runtime.graph.watched import recording
 from resolvent.runtime.memory import keep_freed_memory
+from resolvent.usage.numbers import check_count
 
 T = TypeVar("T")
 _HALF = (torch.float16, torch.bfloat16)
@@ -46,10 +47,8 @@ class Victim:
     ) -> None:
         if not callable(f):
             raise TypeError(f"Victim: expected a model, a callable from x to logits, got {type(f).__name__}.")
-        if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
-            raise TypeError(f"Victim: batch_size must be None or a whole number, got {batch_size!r}.")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"Victim: batch_size must be at least 1, got {batch_size}.")
+        if batch_size is not None:
+            check_count("Victim", 1, batch_size=batch_size)
         self.f = f
         self.batch_size = batch_size
         self.freeze = freeze

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from resolvent.layers.checks import check_choice
+from resolvent.usage.numbers import check_choice
 
 Activation = Literal["none", "gelu", "gelu_tanh", "silu", "relu", "sigmoid", "tanh"]
 """gelu is the exact erf form (S4, S4D, DSS, H3); gelu_tanh the tanh form (S5, LRU, Hawk)."""
@@ -22,5 +22,5 @@ def activation(name: Activation) -> nn.Module:
         "sigmoid": nn.Sigmoid(),
         "tanh": nn.Tanh(),
     }
-    check_choice("activation", "name", name, tuple(table))
+    check_choice("activation", "name", name, table)
     return table[name]

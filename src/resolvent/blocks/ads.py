@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from resolvent.blocks.activation import activation
-from resolvent.layers.checks import check_choice
+from resolvent.usage.numbers import check_choice
 
 AdSKind = Literal["relu", "sigmoid", "tanh"]
 

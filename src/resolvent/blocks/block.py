@@ -83,8 +83,4 @@ def merge_groups(offered: Iterable[dict[str, Any]], module: nn.Module) -> list[d
     return [{"params": params, **dict(key)} for key, params in groups.items() if params]
 
 
-def any_bidirectional(*layers: Layer) -> bool:
-    return any(layer.bidirectional for layer in layers)
-
-
-__all__ = ["Block", "Layer", "State", "any_bidirectional", "merged_groups", "outermost"]
+__all__ = ["Block", "Layer", "State", "merged_groups", "outermost"]

@@ -22,10 +22,11 @@ from resolvent.blocks.block import Block, State
 from resolvent.blocks.norm import NormKind, make_norm
 from resolvent.blocks.projection import Projection
 from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec
-from resolvent.layers.checks import check_choice, check_positive
+from resolvent.layers.checks import check_positive
 from resolvent.layers.contract import map_spec
 from resolvent.layers.ema import EMA
 from resolvent.runtime.transforms import without_autocast
+from resolvent.usage.numbers import check_choice
 
 
 class GatedAttention(Block):

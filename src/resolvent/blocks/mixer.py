@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.blocks.activation import Activation, activation
-from resolvent.layers.checks import check_choice, check_positive
+from resolvent.layers.checks import check_positive
+from resolvent.usage.numbers import check_choice
 
 MixerKind = Literal["none", "linear", "glu", "full_glu", "half_glu1", "half_glu2", "gelu", "mlp"]
 KINDS: tuple[MixerKind, ...] = ("none", "linear", "glu", "full_glu", "half_glu1", "half_glu2", "gelu", "mlp")

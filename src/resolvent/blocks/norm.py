@@ -9,7 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.layers.checks import check_choice, padding_mask
+from resolvent.layers.checks import padding_mask
+from resolvent.usage.numbers import check_choice
 
 NormKind = Literal["layer", "batch", "rms", "scale", "none"]
 
@@ -22,7 +23,7 @@ def make_norm(kind: NormKind, d_model: int, eps: float | None = None) -> nn.Modu
         torch.Size([2, 10, 4])
     """
     table = {"layer": LayerNorm, "batch": BatchNorm, "rms": RMSNorm, "scale": ScaleNorm, "none": NoNorm}
-    check_choice("make_norm", "kind", kind, tuple(table))
+    check_choice("make_norm", "kind", kind, table)
     return table[kind](d_model) if eps is None or kind == "none" else table[kind](d_model, eps)
 
 

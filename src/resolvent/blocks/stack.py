@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.blocks.block import Block, Layer, State, any_bidirectional
+from resolvent.blocks.block import Block, Layer, State
 
 
 class Stack(Block):
@@ -30,7 +30,7 @@ class Stack(Block):
         widths = [block.d_model for block in blocks]
         if len(set(widths)) > 1:
             raise ValueError(f"Stack: every block must have the same width, got {widths}.")
-        super().__init__(widths[0], bidirectional=any_bidirectional(*blocks))
+        super().__init__(widths[0], bidirectional=any(block.bidirectional for block in blocks))
         self.blocks = nn.ModuleList(blocks)
 
     def forward(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from resolvent.data.tasks.imdb import imdb, imdb_words
 from resolvent.data.tasks.majority import majority
 from resolvent.data.tasks.mnist import mnist, permuted_mnist
 from resolvent.data.tasks.sinusoids import sinusoids
+from resolvent.usage.numbers import check_choice, did_you_mean
 
 _TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
@@ -73,20 +73,13 @@ def load_task(name: str, **options: Any) -> Task:
     """
     if not isinstance(name, str):
         raise TypeError(f"load_task: expected a name, got {type(name).__name__}; known: {', '.join(_TASKS)}.")
-    make = _TASKS.get(name.replace("_", "-"))
-    if make is None:
-        raise ValueError(
-            f"load_task: expected one of {', '.join(map(repr, _TASKS))}, got {name!r}{_hint(name, list(_TASKS))}"
-        )
+    check_choice("load_task", "name", name.replace("_", "-"), _TASKS)
+    make = _TASKS[name.replace("_", "-")]
     known = list(inspect.signature(make).parameters)
     for option in options:
         if option not in known:
             raise TypeError(
-                f"load_task: task {name!r} takes {', '.join(known)}; it has no option {option!r}{_hint(option, known)}"
+                f"load_task: task {name!r} takes {', '.join(known)}; it has no option {option!r}"
+                f"{did_you_mean(option, known)}"
             )
     return make(**options)
-
-
-def _hint(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."

@@ -84,7 +84,7 @@ def export(
         raise UsageError("export: an opset is ONNX's; leave it out for pt2.")
     made = _Made(model, torch.float32 if to == "onnx" else None)
     place = Path(folder).expanduser()
-    data, error = _write(made, made.whole, made.sequence_example(), to, opset)
+    data, error = _write(made, made.whole, (made.values(2, 5), made.lengths(2, 5)), to, opset)
     errors, stepped, why = [error], None, None
     if step:
         try:
@@ -92,7 +92,8 @@ def export(
         except UsageError as refused:
             why = str(refused)
         else:
-            stepped, error = _write(made, form, made.step_example(form), to, opset)
+            given = (made.values(2, 5)[:, 0], *made.start(form, 2))
+            stepped, error = _write(made, form, given, to, opset)
             errors.append(error)
     replace(place / f"model.{to}", lambda path: path.write_bytes(data))
     if stepped is not None:
@@ -170,12 +171,6 @@ class _Made:
         steps = torch.tensor([max(1, length - 2 * i) for i in range(count)])
         return steps.view(batch, 2) if self.pairs else steps
 
-    def sequence_example(self) -> tuple[Any, ...]:
-        return self.values(2, 5), self.lengths(2, 5)
-
-    def step_example(self, form: Step) -> tuple[Any, ...]:
-        return self.values(2, 5)[:, 0], *self.start(form, 2)
-
     def start(self, form: Step, batch: int) -> list[Tensor]:
         return [torch.zeros(batch, *shape, dtype=self.dtype) for shape in form.shapes]
 
@@ -214,7 +209,7 @@ def _write(
     with torch.no_grad():
         program = torch.export.export(form, example, dynamic_shapes=_dynamic(form, example), strict=False)
     if to == "onnx":
-        states = _state_names(form) if isinstance(form, Step) else []
+        states = [f"state_{i}" for i in range(len(form.shapes))] if isinstance(form, Step) else []
         names = ["x", *states] if isinstance(form, Step) else ["x", "lengths"]
         outputs = ["outputs", *(f"next_{name}" for name in states)]
         data = onnx_bytes(program, names, outputs, opset)
@@ -228,10 +223,6 @@ def _write(
     if not error <= ALLOWED:
         raise RuntimeError(f"export: the {to} file differs from the model by {error:.1e} of its outputs; not written.")
     return data, error
-
-
-def _state_names(form: Step) -> list[str]:
-    return [f"state_{i}" for i in range(len(form.shapes))]
 
 
 def _dynamic(form: Whole | Pairs | Step, example: tuple[Any, ...]) -> Any:

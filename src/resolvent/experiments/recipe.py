@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +12,7 @@ from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.study import Job
 from resolvent.experiments.sweep import sweep
+from resolvent.usage.numbers import did_you_mean
 
 Recipe = Callable[[Size], Sequence[Job]]
 
@@ -62,7 +62,7 @@ def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int
     known = [each.replace("_", "-") for each in _own()]
     if name not in known:
         known.append("train")
-        raise RunError(f"run: there is no recipe {name!r}{_nearest(name, known)} known: {', '.join(known)}.")
+        raise RunError(f"run: there is no recipe {name!r}{did_you_mean(name, known)} Known: {', '.join(known)}.")
     make: Recipe = getattr(recipes, name.replace("-", "_"))
     cells = select(make(size), only)
     if not seeds:
@@ -86,7 +86,7 @@ def select(cells: Sequence[Job], only: str) -> list[Job]:
     wanted = [tag.strip() for tag in only.split(",") if tag.strip()]
     for tag in wanted:
         if tag not in tags:
-            raise RunError(f"run: no cell is called {tag!r}{_nearest(tag, tags)} known: {', '.join(tags)}.")
+            raise RunError(f"run: no cell is called {tag!r}{did_you_mean(tag, tags)} Known: {', '.join(tags)}.")
     chosen = [cell for cell in cells if set(wanted) <= set(cell.tags)]
     if not chosen:
         some = "; ".join(cell.address for cell in cells[:6])
@@ -96,8 +96,3 @@ def select(cells: Sequence[Job], only: str) -> list[Job]:
 
 def _own() -> list[str]:
     return list(recipes.__all__)
-
-
-def _nearest(got: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(got, list(known), n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"

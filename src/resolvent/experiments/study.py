@@ -23,8 +23,8 @@ from resolvent.experiments.cell import Addressed, Cell, check_tags
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.store.entry import enter_folder
 from resolvent.experiments.store.folder import RECORD, Folder, Tell
-from resolvent.models.settings import nearest
 from resolvent.training.process_group import current_group
+from resolvent.usage.numbers import check_choice
 
 FORMAT = 1
 Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
@@ -52,8 +52,7 @@ class Study(Addressed):
         check_tags("Study", self.recipe, *self.tags)
         known = inspect.signature(self.find()).parameters
         for name, _ in self.settings:
-            if name not in known:
-                raise ValueError(f"Study: {self.function} takes {', '.join(known)}; {nearest(name, known)}")
+            check_choice("Study", f"a setting of {self.function}", name, known)
 
     def find(self) -> Callable[..., dict[str, Any]]:
         """The function itself: only those of the package of studies are looked at."""

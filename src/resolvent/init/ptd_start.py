@@ -19,7 +19,7 @@ RANDOM_SIZES = (0.03, 0.1, 0.3)
 def perturbations(A: Tensor, seed: int = 0) -> Iterator[Tensor]:
     """Candidates for E, none first."""
     yield torch.zeros_like(A)
-    for direction in (towards_skew(A), towards_symmetric(A)):
+    for direction in (towards_skew(A), (A.mH - A) / 2):
         for t in SHARES:
             yield t * direction
     for size in RANDOM_SIZES:
@@ -31,11 +31,6 @@ def towards_skew(A: Tensor) -> Tensor:
     symmetric = (A + A.mH) / 2
     mu = torch.linalg.eigvalsh(symmetric).median()
     return mu * torch.eye(len(A), dtype=A.dtype) - symmetric
-
-
-def towards_symmetric(A: Tensor) -> Tensor:
-    """-(A - A^*) / 2: A plus it is symmetric."""
-    return -(A - A.mH) / 2
 
 
 def gaussian(A: Tensor, size: float, seed: int) -> Tensor:

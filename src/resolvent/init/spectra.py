@@ -6,7 +6,6 @@ Complex spectra keep one of each conjugate pair, lam_n with n = 0 .. d_state/2 -
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -63,12 +62,8 @@ def legs_ptd(n: int, size: float | None = None) -> PTD:
     """
     if size is None and ptd_store.holds("legs", n):
         return perturb_then_diagonalise("legs", n)
-    return _closed_form(n, size).copy()
-
-
-@functools.lru_cache(32)
-def _closed_form(n: int, size: float | None) -> PTD:
-    return closed_form("legs", n) if size is None else closed_form("legs", n, share=share_of(n, size))
+    made = closed_form("legs", n) if size is None else closed_form("legs", n, share=share_of(n, size))
+    return made.copy()
 
 
 def share_of(n: int, size: float) -> float:

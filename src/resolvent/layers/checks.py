@@ -29,11 +29,6 @@ def check_even(where: str, d_state: int) -> None:
         )
 
 
-def check_choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{where}: {name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
-
-
 def no_streaming(layer: Layer, what: str) -> str:
     return (
         f"{type(layer).__name__} is bidirectional, so {what!r} has no meaning: the backward direction needs the whole "

@@ -29,6 +29,7 @@ from resolvent.runtime.transforms import is_recorded, is_traced, wide, wide_all
 from resolvent.ssm.discretise import expm1_over, positive
 from resolvent.ssm.hippo import dplr
 from resolvent.ssm.system import System, conjugate_closed
+from resolvent.usage.numbers import check_choice
 
 REGULARISER = 1e-7  # of the softmax's reciprocal, as published
 LARGEST_GROWTH = 80.0  # e^80 over the whole length is as far apart as two float32 numbers can usefully be
@@ -75,10 +76,10 @@ class DSS(Layer):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         checks.check_positive("DSS", d_state=d_state)
-        checks.check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
+        check_choice("DSS", "kernel", kernel, ("exp", "softmax"))
         timestep.check_range("DSS", dt_min, dt_max)
         _check_length(kernel, length)
-        checks.check_choice("DSS", "init", init, ("legs", "ptd"))
+        check_choice("DSS", "init", init, ("legs", "ptd"))
         self.d_state, self.kernel, self.length, self.lr = d_state, kernel, length, lr
         self.init = init
         lam = dplr("legs", 2 * d_state)[0] if init == "legs" else legs_ptd(2 * d_state).half()[0]  # (n,)

@@ -14,6 +14,7 @@ from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.groups import group_parameters
 from resolvent.ops.gated_scan import gated_scan, gates, project, project_in_one
 from resolvent.ssm.system import Diagonal, System
+from resolvent.usage.numbers import check_choice
 
 
 class RGLRU(Layer):
@@ -57,7 +58,7 @@ class RGLRU(Layer):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         checks.check_positive("RGLRU", heads=heads)
-        checks.check_choice("RGLRU", "convention", convention, ("code", "paper"))
+        check_choice("RGLRU", "convention", convention, ("code", "paper"))
         _check_settings(d_model, heads, c, radius)
         self.heads, self.c = heads, c
         block = d_model // heads

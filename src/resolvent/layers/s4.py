@@ -28,6 +28,7 @@ from resolvent.ssm import half_dplr
 from resolvent.ssm.half_dplr import HalfDPLR
 from resolvent.ssm.hippo import NAMES, dplr
 from resolvent.ssm.system import DPLR, Dense, System
+from resolvent.usage.numbers import check_choice
 
 LEAST_DECAY = 1e-4  # legt, lagt and fout have Re(lam) = 0, whose logarithm could never be trained
 EXTRA_COLUMN = 1e-2  # size of low-rank columns beyond the HiPPO matrix's own: at zero they would have no gradient
@@ -74,8 +75,8 @@ class S4(Layer):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         checks.check_even("S4", d_state)
-        checks.check_choice("S4", "init", init, NAMES)
-        checks.check_choice("S4", "discretisation", discretisation, ("bilinear", "zoh"))
+        check_choice("S4", "init", init, NAMES)
+        check_choice("S4", "discretisation", discretisation, ("bilinear", "zoh"))
         timestep.check_range("S4", dt_min, dt_max)
         _check_sharing(d_model, n_ssm)
         self.d_state, self.n, self.lr = d_state, d_state // 2, lr

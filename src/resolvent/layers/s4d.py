@@ -32,6 +32,7 @@ from resolvent.runtime.transforms import wide, wide_all
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, positive, undo_step
 from resolvent.ssm.system import Diagonal, System, conjugate_closed
+from resolvent.usage.numbers import check_choice
 
 
 class S4D(Layer):
@@ -75,8 +76,8 @@ class S4D(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
-        checks.check_choice("S4D", "init", init, tuple(SPECTRA))
-        checks.check_choice("S4D", "discretisation", discretisation, ("zoh", "bilinear"))
+        check_choice("S4D", "init", init, tuple(SPECTRA))
+        check_choice("S4D", "discretisation", discretisation, ("zoh", "bilinear"))
         (checks.check_positive if init == "real" else checks.check_even)("S4D", d_state=d_state)
         timestep.check_range("S4D", dt_min, dt_max)
         checks.check_perturbation("S4D", init, perturbation)

@@ -30,6 +30,7 @@ from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.hippo import dplr, nplr
 from resolvent.ssm.system import System, conjugate_closed
+from resolvent.usage.numbers import check_choice
 
 LARGEST_REAL = -1e-4  # what `clip` holds Re(lam) at, as published
 SHORT_STEP = 1e-3  # of a system that is taken over: so short that `clip` leaves slow states alone
@@ -78,9 +79,9 @@ class S5(mimo.Mimo):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         _check_blocks(d_state, blocks, conjugate)
-        checks.check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
-        checks.check_choice("S5", "init", init, ("legs", "ptd"))
-        checks.check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
+        check_choice("S5", "discretisation", discretisation, ("zoh", "bilinear"))
+        check_choice("S5", "init", init, ("legs", "ptd"))
+        check_choice("S5", "c_init", c_init, ("lecun", "complex_normal"))
         timestep.check_range("S5", dt_min, dt_max)
         self.d_state, self.conjugate, self.clip, self.lr = d_state, conjugate, clip, lr
         self.discretisation = discretisation

@@ -18,6 +18,7 @@ from resolvent.ops.selective_scan import Given, selected_scan, selective_scan
 from resolvent.ops.step import Step, is_unwatched
 from resolvent.runtime.transforms import half_products, without_autocast
 from resolvent.ssm.system import System
+from resolvent.usage.numbers import check_choice
 
 
 class S6(Layer):
@@ -181,7 +182,7 @@ def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Te
 
 def _initial_A_log(A: str | Tensor, d: int, n: int) -> Tensor:
     if isinstance(A, str):
-        checks.check_choice("S6", "A", A, ("s4d-real",))
+        check_choice("S6", "A", A, ("s4d-real",))
         A = -torch.arange(1, n + 1, dtype=torch.float64, device="cpu")  # has values even under the meta device
     if A.shape not in ((n,), (d, n)) or not bool((A < 0).all()):
         raise ValueError(f"S6: A must be negative numbers of shape ({n},) or ({d}, {n}), got shape {tuple(A.shape)}.")

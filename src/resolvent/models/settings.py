@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import types
-from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from resolvent.usage.numbers import check_choice
 
 
 class Settings:
@@ -19,25 +19,12 @@ class Settings:
             choices = _choices(hint)
             value = getattr(self, name)
             if choices and value not in choices and not _other_type_fits(hint, value):
-                check_name(kind.__name__, name, value, choices)
+                check_choice(kind.__name__, name, value, choices)
 
 
 def choices_of(kind: Any, name: str) -> tuple[Any, ...]:
     """What a field typed Literal[...] may be."""
     return _choices(_hints(kind)[name])
-
-
-def nearest(got: Any, choices: Iterable[Any]) -> str:
-    """`got 'bach'; did you mean 'batch'?`"""
-    close = difflib.get_close_matches(str(got), [str(c) for c in choices], n=1, cutoff=0.5)
-    return f"got {got!r}" + (f"; did you mean {close[0]!r}?" if close else ".")
-
-
-def check_name(where: str, name: str, value: Any, choices: Iterable[Any]) -> None:
-    """A name typed by a user: one of `choices`, or an error with the nearest one."""
-    known = tuple(choices)
-    if value not in known:
-        raise ValueError(f"{where}: {name} must be one of {_join_names(known)}; {nearest(value, known)}")
 
 
 def to_dict(settings: Any) -> Any:
@@ -57,7 +44,7 @@ def from_dict(data: Any, hint: Any) -> Any:
     if not isinstance(data, dict):
         return data
     kinds: dict[str, Any] = {kind.__name__: kind for kind in _members(hint) if isinstance(kind, type)}
-    check_name("settings", "class", data.get("class"), kinds)
+    check_choice("settings", "class", data.get("class"), kinds)
     kind = kinds[data["class"]]
     values = {name: value for name, value in data.items() if name != "class"}
     _check_fields(kind, values)
@@ -68,14 +55,12 @@ def from_dict(data: Any, hint: Any) -> Any:
 def _check_fields(kind: type, values: dict[str, Any]) -> None:
     known = [f.name for f in fields(kind)]
     for name in values:
-        if name not in known:
-            raise ValueError(f"{kind.__name__}: a field must be one of {_join_names(known)}; {nearest(name, known)}")
+        check_choice(kind.__name__, "a field", name, known)
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if name not in values]
     if missing:
-        raise ValueError(
-            f"{kind.__name__}: the fields {_join_names(missing)} have no default and are missing; add them."
-        )
+        names = ", ".join(map(repr, missing))
+        raise ValueError(f"{kind.__name__}: the fields {names} have no default and are missing; add them.")
 
 
 @functools.cache
@@ -99,7 +84,3 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 def _other_type_fits(hint: Any, value: Any) -> bool:
     kinds = tuple(m for m in _members(hint) if isinstance(m, type))
     return isinstance(value, kinds) and not isinstance(value, str)
-
-
-def _join_names(names: Iterable[Any]) -> str:
-    return ", ".join(repr(name) for name in names)

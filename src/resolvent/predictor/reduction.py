@@ -15,7 +15,6 @@ as the most demanding one needs: a model has one d_state.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from resolvent.models.config import ModelConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
 from resolvent.predictor.modes import Modes, largest_difference, modes_of
 from resolvent.ssm import System
+from resolvent.usage.numbers import check_positive
 
 _WIDTH = 1e-2  # of the bracket around an error, relative
 
@@ -95,8 +95,7 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
         >>> small(torch.rand(2, 30, 1)).shape
         torch.Size([2, 10])
     """
-    if isinstance(error, bool) or not isinstance(error, int | float) or not 0 < error < math.inf:
-        raise ValueError(f"reduce: error must be a positive number, got {error!r}.")
+    check_positive("reduce", error=error)
     held = {name: layer for name, layer in model.named_modules() if hasattr(layer, "set_modes")}
     config = _layer_config(model.config, held)
     gains = {name: _gain(layer) for name, layer in held.items()}

@@ -76,7 +76,7 @@ def _texts(runs: Runs, title: str | None = None) -> dict[str, str]:
     claimed = f"## What the papers claim\n\n{verdict_table(judged)}\n" if judged else ""
     return {
         NAMES["markdown"]: claimed + markdown(found, problems(runs)) + "".join(f"\n## {n}\n\n{t}\n" for n, t in lines),
-        NAMES["csv"]: "".join(t.csv() if i == 0 else _headless(t.csv()) for i, t in enumerate(found)),
+        NAMES["csv"]: "".join(t.csv() if i == 0 else t.csv().partition("\n")[2] for i, t in enumerate(found)),
         NAMES["html"]: render(runs, found, title),
     }
 
@@ -209,13 +209,9 @@ def problems(runs: Runs) -> list[dict[str, str]]:
     for record in runs.records.values():
         where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
         for name, attack in record.get("attacks", {}).items():
-            found += [{"where": f"{where}, {name}", "what": flag_text(flag)} for flag in attack["flags"]]
+            lines = (f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}" for flag in attack["flags"])
+            found += [{"where": f"{where}, {name}", "what": text} for text in lines]
     return found
-
-
-def flag_text(flag: dict[str, Any]) -> str:
-    """A reliability flag in one line."""
-    return f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}"
 
 
 def certificate(name: str, record: Record) -> dict[str, Any]:
@@ -327,7 +323,3 @@ def _examples(record: Record) -> list[dict[str, Any]]:
 def _version(record: Record) -> str:
     held = record["versions"]
     return f"Resolvent {held['resolvent']}, torch {held['torch']}, Python {held['python']}, {held['device']}"
-
-
-def _headless(text: str) -> str:
-    return text.partition("\n")[2]

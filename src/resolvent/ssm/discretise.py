@@ -9,7 +9,6 @@ C and D stay. All of it is differentiable, and exact also where A is singular or
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from resolvent.ops.library import fresh, register
 from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System
+from resolvent.usage.numbers import check_choice
 
 METHODS = ("zoh", "bilinear", "euler")
 LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step does nothing in any of our dtypes
@@ -79,9 +79,8 @@ def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, An
     if method == "bilinear":
         inverse = (-z / 2 + 1).reciprocal()
         return (z / 2 + 1) * inverse, inverse.mul(dt)
-    if method == "euler":
-        return z.exp(), dt * torch.ones_like(z.real)
-    raise ValueError(_unknown(method))
+    check_choice("discretise", "method", method, METHODS)
+    return z.exp(), dt * torch.ones_like(z.real)
 
 
 def undo_step(lam_bar: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor, Tensor]:
@@ -249,16 +248,9 @@ def _check(system: System, dt: float | Tensor, method: str) -> None:
             f"discretise: expected a continuous system (dt None), got one already discrete with dt = {system.dt}; "
             "discretise the original system with the new step instead."
         )
-    if method not in METHODS:
-        raise ValueError(_unknown(method))
+    check_choice("discretise", "method", method, METHODS)
     step = torch.as_tensor(dt)
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(step):
         return  # values cannot be read while tracing
     if not bool((step > 0).all()):
         raise ValueError(f"discretise: dt must be positive, got {dt}; parametrise it by its logarithm to keep it so.")
-
-
-def _unknown(method: object) -> str:
-    near = difflib.get_close_matches(str(method).lower(), METHODS, 1, cutoff=0.3)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"discretise: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}{hint}"

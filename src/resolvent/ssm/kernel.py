@@ -22,7 +22,7 @@ from torch import Tensor
 
 from resolvent.ssm.discretise import discretise
 from resolvent.ssm.system import DPLR, Diagonal, System, check_discrete
-from resolvent.usage.numbers import check_choice
+from resolvent.usage.numbers import check_choice, check_count
 
 Form = TypeVar("Form", Diagonal, DPLR)
 METHODS = ("dense", "krylov", "vandermonde", "cauchy")
@@ -205,9 +205,6 @@ def _check(system: System, length: int, method: str | None) -> None:
     check_discrete("kernel", system, "build System(A, B, C, D, dt)")
     if system.time_varying:
         raise ValueError("kernel: a time-varying system has no single kernel; use system.simulate(u).")
-    if isinstance(length, bool) or not isinstance(length, int):
-        raise TypeError(f"kernel: length must be a whole number, got {length!r} of type {type(length).__name__}.")
-    if length < 0:
-        raise ValueError(f"kernel: length must not be negative, got {length}.")
+    check_count("kernel", 0, length=length)
     if method is not None:
         check_choice("kernel", "method", method, METHODS)

@@ -102,7 +102,7 @@ def refined_grid(poles: Tensor, points: int = 64, *, both_signs: bool = False) -
 def response_distance(one: Response, other: Response, points: int = 1000, *, both_signs: bool = False) -> Peak:
     """D and where it is reached, on a grid refined around the poles of both and then around its own largest values."""
     w = refined_grid(torch.cat([one.poles, other.poles]), points, both_signs=both_signs)
-    return _largest(lambda w: _gap(one, other, w), w)
+    return _largest(lambda w: _norms(one.at(w) - other.at(w)), w)
 
 
 def response_peak(one: Response, points: int = 1000, *, both_signs: bool = False) -> Peak:
@@ -129,10 +129,6 @@ def _enlarge(w: Tensor, d: Tensor) -> Tensor:
     low, high = w[(crest - 1).clamp_min(0)], w[(crest + 1).clamp_max(len(w) - 1)]
     part = torch.linspace(0, 1, ZOOM, dtype=w.dtype, device=w.device)
     return (low[:, None] + (high - low)[:, None] * part).flatten().unique(sorted=True)
-
-
-def _gap(one: Response, other: Response, w: Tensor) -> Tensor:
-    return _norms(one.at(w) - other.at(w))
 
 
 def _norms(H: Tensor) -> Tensor:

@@ -163,6 +163,7 @@ def config_of(run: Run) -> dict[str, Any]:
     """Everything that the numbers depend on, as JSON values; the initial weights are in the first stored state."""
     shapes = {name: [str(t.dtype), *t.shape] for name, t in run.model.state_dict().items()}
     splits = {name: _describe_split(split) for name, split in run.task.splits().items()}
+    varied = {} if run.task.augment is None else {"augment": jsonable(run.task.augment)}
     return {
         "format": FORMAT,
         "model": {"class": type(run.model).__name__, "shapes": fingerprint(shapes)[:16]},
@@ -170,7 +171,7 @@ def config_of(run: Run) -> dict[str, Any]:
         "objective": jsonable(run.objective),
         "settings": _describe_settings(run.settings),
         "probe": jsonable(run.probe),
-        "task": {"name": run.task.name, **splits} | _describe_augmentation(run.task),
+        "task": {"name": run.task.name, **splits, **varied},
     }
 
 
@@ -234,11 +235,6 @@ def check_outputs(run: Run) -> None:
         raise ValueError(f"fit: {softmax.explanation}")
     if classes is None and output.numel() != batch.y.numel():
         raise ValueError(f"fit: expected outputs like the targets {tuple(batch.y.shape)}, got {tuple(output.shape)}.")
-
-
-def _describe_augmentation(task: Task) -> dict[str, Any]:
-    """How samples change from epoch to epoch, where they do."""
-    return {} if task.augment is None else {"augment": jsonable(task.augment)}
 
 
 def _describe_split(split: Split) -> dict[str, Any]:

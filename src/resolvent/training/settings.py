@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from resolvent.attacks import Attack, Threat
 from resolvent.attacks.pgd import PGD
 from resolvent.training.step.batch import criterion
-from resolvent.usage.numbers import check_count, check_not_negative
+from resolvent.usage.numbers import Counted, check_choice, check_not_negative
 
 Precision = Literal["float32", "bf16"]
 Schedule = Literal["cosine", "constant", "plateau"]
@@ -31,7 +31,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Counted):
     """How long and how a model is trained, in plain values. The defaults are those of the study of deep SSMs under
     adversarial training, its 180 epochs apart.
 
@@ -59,6 +59,10 @@ class Budget:
         5
     """
 
+    least: ClassVar[dict[str, int]] = {
+        "epochs": 1, "batch_size": 1, "evaluate_every": 1, "save_every": 1, "track_seen": 0, "accumulate": 1,
+        "patience": 1,
+    }  # fmt: skip
     epochs: int = 30
     batch_size: int = 256
     lr: float = 1e-3
@@ -83,23 +87,17 @@ class Budget:
     average_from: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         where = type(self).__name__
-        check_count(where, 1, epochs=self.epochs, batch_size=self.batch_size, evaluate_every=self.evaluate_every)
-        check_count(where, 0, track_seen=self.track_seen)
-        check_count(where, 1, accumulate=self.accumulate)
-        if self.patience is not None:
-            check_count(where, 1, patience=self.patience)
-        if self.save_every is not None:
-            check_count(where, 1, save_every=self.save_every)
         check_not_negative(where, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
         check_not_negative(where, average_decay=self.average_decay, average_from=self.average_from)
         optional = {"clip": self.clip, "ssm_lr": self.ssm_lr}
         check_not_negative(where, **{name: value for name, value in optional.items() if value is not None})
-        _choice(where, "schedule", self.schedule, get_args(Schedule))
-        _choice(where, "precision", self.precision, get_args(Precision))
-        _choice(where, "choose", self.choose, get_args(Choice))
-        _choice(where, "optimiser", self.optimiser, get_args(Optimiser))
-        _choice(where, "average", self.average, get_args(Averaging))
+        check_choice(where, "schedule", self.schedule, get_args(Schedule))
+        check_choice(where, "precision", self.precision, get_args(Precision))
+        check_choice(where, "choose", self.choose, get_args(Choice))
+        check_choice(where, "optimiser", self.optimiser, get_args(Optimiser))
+        check_choice(where, "average", self.average, get_args(Averaging))
         for name, value in (("groups", self.groups), ("track_test", self.track_test)):
             if not isinstance(value, bool):
                 raise TypeError(f"{where}: {name} must be True or False, got {value!r}.")
@@ -127,12 +125,12 @@ class FitSettings(Budget):
         0
     """
 
+    least: ClassVar[dict[str, int]] = Budget.least | {"seed": 0}
     seed: int = 0
     probe: Probe | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("FitSettings", 0, seed=self.seed)
         if self.probe is not None and not isinstance(self.probe, Probe):
             raise TypeError(f"FitSettings: probe must be a Probe(threat), got {type(self.probe).__name__}.")
 
@@ -140,8 +138,3 @@ class FitSettings(Budget):
     def of(budget: Budget, seed: int, probe: Probe | None = None) -> FitSettings:
         """That budget, from this seed."""
         return FitSettings(**{each.name: getattr(budget, each.name) for each in fields(Budget)}, seed=seed, probe=probe)
-
-
-def _choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{where}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")

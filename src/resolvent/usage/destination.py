@@ -16,10 +16,7 @@ def require_writable(path: Path, option: str) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "there is a folder of that name")
-        tempfile.TemporaryFile(dir=_existing(path.absolute().parent)).close()
+        nearest = next(each for each in path.absolute().parents if each.exists())
+        tempfile.TemporaryFile(dir=nearest).close()
     except OSError as wrong:
         raise UsageError(f"cannot write {str(path)!r} ({wrong.strerror or wrong}); choose another {option}.") from None
-
-
-def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.exists())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from resolvent.usage.error import UsageError
+from resolvent.usage.numbers import nearest
 
 
 def load_class(target: str) -> type:
@@ -57,8 +57,7 @@ def build(kind: type, given: dict[str, Any]) -> Any:
 
 def suggestion(name: str, known: list[str]) -> str:
     """The nearest known names, or all of them."""
-    spelt = {k.lower(): k for k in known}
-    near = [spelt[k] for k in difflib.get_close_matches(name.lower(), list(spelt), n=3, cutoff=0.5)]
+    near = nearest(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known)) or 'none'}."
 
 

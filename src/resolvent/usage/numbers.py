@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
@@ -18,7 +14,7 @@ def is_number(value: Any) -> bool:
 
 def check_count(where: str, least: int, **values: Any) -> None:
     for name, value in values.items():
-        if not is_whole(value):
+        if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{where}: {name} must be a whole number, got {value!r} of type {type(value).__name__}.")
         if value < least:
             raise ValueError(f"{where}: {name} must be at least {least}, got {value}.")
@@ -58,12 +54,32 @@ def check_share(where: str, **values: Any) -> None:
             raise ValueError(f"{where}: {name} must lie between 0 and 1, got {value}.")
 
 
-def check_choice(where: str, name: str, value: Any, choices: Sequence[str], cutoff: float = 0.6) -> None:
-    """One of these names, or an error with the nearest: so close to it at least, from 0 to 1."""
-    if value not in choices:
-        near = difflib.get_close_matches(str(value).lower(), choices, 1, cutoff)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"{where}: {name} must be one of {', '.join(map(repr, choices))}; got {value!r}{hint}")
+def check_fraction(where: str, **values: Any) -> None:
+    """Numbers between 0 and 1, neither of them."""
+    for name, value in values.items():
+        _check_number(where, name, value)
+        if not 0 < value < 1:
+            raise ValueError(f"{where}: {name} must lie strictly between 0 and 1, got {value}.")
+
+
+def check_choice(where: str, name: str, value: Any, choices: Iterable[Any]) -> None:
+    """One of these, or an error with the nearest."""
+    known = tuple(choices)
+    if value not in known:
+        listed = ", ".join(map(repr, known))
+        raise ValueError(f"{where}: {name} must be one of {listed}; got {value!r}{did_you_mean(value, known)}")
+
+
+def did_you_mean(value: Any, known: Iterable[Any]) -> str:
+    """The end of a message about a wrong name: `; did you mean 'batch'?`, or a full stop where none is like it."""
+    near = nearest(value, known)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+
+
+def nearest(value: Any, known: Iterable[Any]) -> list[Any]:
+    """Up to three names that are spelt like it, the nearest first."""
+    spelt = {str(each).lower(): each for each in known}
+    return [spelt[name] for name in difflib.get_close_matches(str(value).lower(), list(spelt), 3, cutoff=0.5)]
 
 
 def _check_number(where: str, name: str, value: Any) -> None:

@@ -31,6 +31,7 @@ from resolvent.analysis.certificates.padding import check_lengths, own_entries, 
 from resolvent.analysis.certificates.precision import eps_of
 from resolvent.attacks.checks import check_data, check_logits
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_choice, check_positive
 
 Norm = Literal["l2", "linf", "l1"]
 NORMS = ("l2", "linf", "l1")
@@ -145,8 +146,7 @@ def _certificate(
 ) -> Certificate:
     """Twice `error` (b,) is taken off each margin; differences of logits move by `growth` more for a unit of |d|."""
     L = positive(gain)
-    if norm not in NORMS:
-        raise ValueError(f"certify: norm must be one of {', '.join(map(repr, NORMS))}; got {norm!r}.")
+    check_choice("certify", "norm", norm, NORMS)
     check_logits("certify", logits, y)
     z, own = logits.detach().double(), y.long()[:, None]
     others = torch.ones_like(z, dtype=torch.bool).scatter(1, own, False)
@@ -222,8 +222,7 @@ def verify(
 
 def positive(gain: Gain | float) -> float:
     value = gain.require() if isinstance(gain, Gain) else gain
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"certify: the Lipschitz constant must be positive and finite, got {value!r}.")
+    check_positive("certify", **{"the Lipschitz constant": value})
     return float(value)
 
 

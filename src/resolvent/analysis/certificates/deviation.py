@@ -24,6 +24,7 @@ from resolvent.analysis.certificates.gain import Gain
 from resolvent.analysis.certificates.padding import check_lengths, own_entries
 from resolvent.attacks.regression.objective import check_targets, root_mean_square
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,7 @@ def certify_deviation(
         >>> found.error(0.1).shape
         torch.Size([4])
     """
-    if norm not in NORMS:
-        raise ValueError(f"certify_deviation: norm must be one of {', '.join(map(repr, NORMS))}; got {norm!r}.")
+    check_choice("certify_deviation", "norm", norm, NORMS)
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2 or not len(x):
         raise ValueError("certify_deviation: x must be real (b, ...) with at least one sample.")
     if y is not None and (not isinstance(y, Tensor) or not y.is_floating_point()):

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from resolvent.ssm.kernel import kernel
 from resolvent.ssm.system import Dense, Diagonal, System, check_discrete
+from resolvent.usage.numbers import check_count
 
 REAL = 1e-9  # how large an imaginary part, relative to the modulus, is rounding
 
@@ -215,8 +216,8 @@ def _check(system: System, length: int | None, mean: float, second_moment: float
             f"error_bounds: a time-varying system has its own length {system.B.shape[-3]} and no delay; "
             f"got length {length}, delay {system.delay}."
         )
-    if not system.time_varying and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise ValueError(f"error_bounds: length must be a whole number of at least 1, got {length!r}.")
+    if not system.time_varying:
+        check_count("error_bounds", 1, length=length)
     if not (math.isfinite(mean) and 0 <= second_moment < math.inf):
         raise ValueError(f"error_bounds: mean and second_moment must be finite, got {mean} and {second_moment}.")
     if second_moment < mean**2 * (1 - 1e-12):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from resolvent.analysis.certificates.interval_stages import (
 )
 from resolvent.analysis.certificates.precision import eps_of
 from resolvent.attacks.checks import check_data, check_logits
+from resolvent.usage.numbers import check_choice, check_count
 
 Method = Literal["interval", "linear"]
 ROUNDING = 1e-9  # of the logits' scale: what a certified margin must exceed
@@ -55,10 +56,8 @@ class LinfSettings:
     rows: int = 256
 
     def __post_init__(self) -> None:
-        if self.method not in ("interval", "linear"):
-            raise ValueError(f"LinfSettings: method must be 'interval' or 'linear', got {self.method!r}.")
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 0:
-            raise ValueError(f"LinfSettings: rows must be a whole number of at least 0, got {self.rows!r}.")
+        check_choice("LinfSettings", "method", self.method, get_args(Method))
+        check_count("LinfSettings", 0, rows=self.rows)
         low, high = (torch.as_tensor(v) for v in self.bounds or (0, 1))
         if not bool((low < high).all()):
             raise ValueError(f"LinfSettings: bounds must be (low, high) with low < high, got {self.bounds}.")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from resolvent.usage.numbers import check_choice
+
 Function = Literal["none", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu"]
 
 GRID = 48
@@ -52,8 +54,7 @@ class Lines(NamedTuple):
 
 
 def curve(name: str) -> Curve:
-    if name not in CURVES:
-        raise ValueError(f"Pointwise: function must be one of {', '.join(map(repr, CURVES))}; got {name!r}.")
+    check_choice("Pointwise", "function", name, CURVES)
     return CURVES[name]
 
 

@@ -58,7 +58,10 @@ class Recurrence:
 
     def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         l = a.shape[-2]
-        forward, backward = memory.once(id(self), lambda: self._responses(l))
+        forward, backward = memory.once(
+            id(self),
+            lambda: (response(self.system, l), None if self.backward is None else response(self.backward, l)),
+        )
         pulled = convolve(forward, a, reverse=True)
         if backward is not None:
             pulled = pulled + self._reverse(convolve(backward, self._reverse(a), reverse=True))
@@ -75,9 +78,6 @@ class Recurrence:
 
     def _reverse(self, x: Tensor) -> Tensor:
         return reverse_time(x, self.lengths)
-
-    def _responses(self, l: int) -> tuple[Tensor, Tensor | None]:
-        return response(self.system, l), None if self.backward is None else response(self.backward, l)
 
 
 def _bound_rounding(system: System, size: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from resolvent.analysis.certificates.gain import Gain, certified_gain
 from resolvent.analysis.certificates.smoothing import SmoothingSettings, smooth
 from resolvent.attacks.victim import Victim
 from resolvent.ssm.part import Part
+from resolvent.usage.numbers import check_choice, check_not_negative
 
 NAMED = 5  # samples that an error message names
 
@@ -106,10 +107,8 @@ class CertifySettings:
     smoothing: SmoothingSettings | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.eps, bool) or not isinstance(self.eps, int | float) or not 0 <= self.eps < math.inf:
-            raise ValueError(f"CertifySettings: eps must be finite and not negative, got {self.eps!r}.")
-        if self.norm not in NORMS:
-            raise ValueError(f"CertifySettings: norm must be one of {', '.join(NORMS)}; got {self.norm!r}.")
+        check_not_negative("CertifySettings", eps=self.eps)
+        check_choice("CertifySettings", "norm", self.norm, NORMS)
         if self.smoothing is not None and self.norm != "l2":
             raise ValueError(f"CertifySettings: smoothing with normal noise certifies l2, not {self.norm!r}.")
 

@@ -12,10 +12,9 @@ copy) alone, so a result does not depend on batch sizes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,12 +23,13 @@ from resolvent.analysis.certificates.padding import check_lengths, own_steps
 from resolvent.attacks.checks import check_data
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import Counted, check_fraction, check_positive
 
 ABSTAIN = -1
 
 
 @dataclass(frozen=True)
-class SmoothingSettings:
+class SmoothingSettings(Counted):
     """sigma is the noise's standard deviation in the units of x; `rows` noisy copies pass through f at once.
 
     Examples:
@@ -37,6 +37,7 @@ class SmoothingSettings:
         0.001
     """
 
+    least: ClassVar[dict[str, int]] = {"n0": 1, "n": 1, "rows": 1}
     sigma: float
     n0: int = 100
     n: int = 10_000
@@ -45,14 +46,9 @@ class SmoothingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.sigma, bool) or not isinstance(self.sigma, int | float) or not 0 < self.sigma < math.inf:
-            raise ValueError(f"SmoothingSettings: sigma must be positive and finite, got {self.sigma!r}.")
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 < self.alpha < 1:
-            raise ValueError(f"SmoothingSettings: alpha must lie strictly between 0 and 1, got {self.alpha!r}.")
-        for name in ("n0", "n", "rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"SmoothingSettings: {name} must be a whole number of at least 1, got {value!r}.")
+        super().__post_init__()
+        check_positive("SmoothingSettings", sigma=self.sigma)
+        check_fraction("SmoothingSettings", alpha=self.alpha)
 
     @property
     def largest_radius(self) -> float:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from resolvent.analysis.generalisation.norms import SelectiveNorms, check_data_bound
 from resolvent.analysis.generalisation.sums import log_sums, second_sum_printed
+from resolvent.usage.numbers import check_count, check_fraction, check_positive
 
 
 @dataclass(frozen=True)
@@ -209,17 +210,13 @@ def _capacity(pairs: dict[str, tuple[float, float]], log_short: float) -> Capaci
 
 def _check(norms: SelectiveNorms, m: int, delta: float, lipschitz: float, ceiling: float) -> None:
     where = "generalisation_bound"
-    if isinstance(m, bool) or not isinstance(m, int) or m < 1:
-        raise ValueError(f"{where}: m must be a whole number of samples, at least 1; got {m!r}.")
+    check_count(where, 1, m=m)
     if m < norms.N * norms.d:
         raise ValueError(
             f"{where}: the covers (Lemma D.3) need m >= N d = {norms.N * norms.d} samples, got m = {m}: no bound holds."
         )
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
-        raise ValueError(f"{where}: delta must lie strictly between 0 and 1, got {delta!r}.")
-    for name, value in {"lipschitz": lipschitz, "ceiling": ceiling}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{where}: {name} of the loss must be positive and finite, got {value!r}.")
+    check_fraction(where, delta=delta)
+    check_positive(where, **{"lipschitz of the loss": lipschitz, "ceiling of the loss": ceiling})
 
 
 def _log(value: float) -> float:

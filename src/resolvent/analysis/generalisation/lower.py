@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 
+from resolvent.usage.numbers import check_count, check_not_negative
+
 
 def mean_sign(m: int) -> float:
     """E|sigma_1 + ... + sigma_m| / m for fair signs: binom(m - 1, floor(m / 2)) / 2^(m - 1)."""
-    _check_count("m", m)
+    check_count("rademacher_lower", 1, m=m)
     if m <= 1000:
         return math.comb(m - 1, m // 2) / 2 ** (m - 1)
     k = m // 2
@@ -27,7 +29,7 @@ def sum_powers(s_A: float, T: int) -> float:
     """((1 + s_A)^T - 1) / s_A, which is T at 0; infinite beyond the largest number."""
     if not 0 <= s_A < math.inf:
         raise ValueError(f"rademacher_lower: Theorem 4.1 needs a spectral abscissa s_A >= 0, got {s_A}.")
-    _check_count("T", T)
+    check_count("rademacher_lower", 1, T=T)
     if s_A == 0:
         return float(T)
     exponent = T * math.log1p(s_A)
@@ -41,15 +43,5 @@ def rademacher_lower(B_w: float, s_A: float, T: int, m: int) -> float:
         >>> rv.analysis.rademacher_lower(B_w=1.0, s_A=0.0, T=10, m=100) > 0
         True
     """
-    return _weight(B_w) * sum_powers(s_A, T) * mean_sign(m)
-
-
-def _weight(B_w: float) -> float:
-    if not 0 <= B_w < math.inf:
-        raise ValueError(f"rademacher_lower: B_w bounds |w| and must be finite and not negative, got {B_w}.")
-    return B_w
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"rademacher_lower: {name} must be a whole number of at least 1, got {value!r}.")
+    check_not_negative("rademacher_lower", B_w=B_w)
+    return B_w * sum_powers(s_A, T) * mean_sign(m)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from resolvent.usage.numbers import check_count
+
 ROUNDING = 1e-6  # how far a sample's norm may exceed B_u, relative: what float32 makes of a norm computed elsewhere
 
 
@@ -58,7 +60,7 @@ class SelectiveNorms:
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name in ("N", "d", "T"):
-                _check_count(f.name, value)
+                check_count("SelectiveNorms", 1, **{f.name: value})
             elif value is not None:
                 _check_number(f.name, value, signed=f.name in ("p", "s_A"))
         if abs(self.s_A) * (1 - ROUNDING) > self.B_A:
@@ -198,11 +200,6 @@ def _check_tensors(W_B: Tensor, W_C: Tensor, A: Tensor, q: Tensor, w: Tensor) ->
         )
     if A.is_complex():
         raise TypeError("selective_norms: A must be real and diagonal, stored as (d, n); got complex values.")
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"SelectiveNorms: {name} must be a whole number of at least 1, got {value!r}.")
 
 
 def _check_number(name: str, value: float, signed: bool) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resolvent.usage.numbers import check_count
+
 Growth = Literal["constant", "linear", "exponential", "log"]
 
 
@@ -76,9 +78,8 @@ def scaling_curves(lengths: Sequence[int], log_rho: float = 0.0) -> list[dict[st
         >>> len(rv.analysis.scaling_curves([10, 100])) > 0
         True
     """
-    wrong = [T for T in lengths if isinstance(T, bool) or not isinstance(T, int) or T < 2]
-    if wrong or not lengths:
-        raise ValueError(f"scaling_curves: lengths must be whole numbers of at least 2, got {wrong or list(lengths)}.")
+    for T in lengths:
+        check_count("scaling_curves", 2, **{"each length": T})
     curves = []
     for row in TABLE:
         logs = [row.log_at(T, log_rho) for T in lengths]

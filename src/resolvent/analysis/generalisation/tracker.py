@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.usage.numbers import check_count
+
 if TYPE_CHECKING:
     from resolvent.training import Batch, Loss, Objective
 
@@ -75,8 +77,7 @@ class NormTracker:
     __name__ = "NormTracker"  # what a run's description calls it
 
     def __init__(self, find: Callable[[nn.Module], SelectiveTensors], every: int = 1) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"NormTracker: every must be a whole number of steps, at least 1; got {every!r}.")
+        check_count("NormTracker", 1, every=every)
         self.find = find
         self.every = every
         self.rows: list[dict[str, float]] = []

@@ -32,7 +32,7 @@ def frequency_response(system: System, omega: Any) -> Tensor:
         tensor([2.])
     """
     checks.check_system("frequency_response", system)
-    return _at(system, _frequencies(system, checks.check_axis("frequency_response", "omega", omega)))
+    return _at(system, checks.check_axis("frequency_response", "omega", omega).to(system.D.device, system.D.real.dtype))
 
 
 def dc_gain(system: System) -> Tensor:
@@ -144,7 +144,3 @@ def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
 def _wants_gradient(system: System, omega: Tensor) -> bool:
     parts = (*checks.matrix_parts(system), system.B, system.C, omega)
     return torch.is_grad_enabled() and any(t.requires_grad for t in parts)
-
-
-def _frequencies(system: System, omega: Tensor) -> Tensor:
-    return omega.to(system.D.device, system.D.real.dtype)

@@ -25,6 +25,7 @@ from resolvent.analysis.systems.norm import HinfNorm, fill_bank, join_reasons
 from resolvent.analysis.systems.realisation import Realisation, realisations
 from resolvent.analysis.systems.transfer import Transfer, transfer
 from resolvent.ssm import System
+from resolvent.usage.numbers import check_choice
 
 METHODS = ("phase", "hamiltonian")
 FEWEST = 1e-10  # the narrowest bracket to ask for: below it rounding decides
@@ -44,8 +45,7 @@ def hinf_norm(system: System, rtol: float = 1e-6, method: str = "phase") -> Hinf
     """
     checks.check_system("hinf_norm", system)
     checks.check_real_number("hinf_norm", "rtol", rtol, least=FEWEST * 0.999, most=0.5)
-    if method not in METHODS:
-        raise ValueError(f"hinf_norm: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}.")
+    check_choice("hinf_norm", "method", method, METHODS)
     found = [_one(one, rtol, method) for one in realisations(system)]
     bank = system.bank
     values, lowers, uppers, places, reasons = zip(*found, strict=True)

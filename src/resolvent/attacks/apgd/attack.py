@@ -89,14 +89,14 @@ class APGD(Opened):
         clean_logits = opening.look(found)
         _offer_clean(self, objective, found, clean_logits)
         for restart, ranks in _rounds(self, clean_logits.shape[-1]):
-            left = _left(self, found)
+            left = (~found.wrong if self.stop else torch.ones_like(found.wrong)).nonzero().flatten()
             if left.numel():
                 _attack(self, victim, objective, found, _pairs(rows, left, clean_logits, ranks), restart)
         return found.result(self.name, objective.notes)
 
 
 def apgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """PGD with steps that adapt, from x (b, ...) with classes y (b,); keywords are the fields of `APGD` (`steps=50`).
+    """PGD with steps that adapt, from x (b, ...) with classes y (b,); keywords: the fields of `APGD`, and `lengths`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -104,7 +104,7 @@ def apgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = 
         >>> rv.attacks.apgd(f, x, y, threat, steps=5).success.shape
         torch.Size([4])
     """
-    return APGD(**settings)(f, x, y, threat, draws=draws)
+    return APGD.attack(f, x, y, threat, draws=draws, **settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +175,6 @@ def _offer_clean(settings: APGD, objective: Fitted, found: Strongest, clean_logi
     labels = (rows.y, _wrong_classes(clean_logits, rows.y)[:, 0]) if settings.targets else rows.labels
     _, loss, _ = finite(objective(clean_logits, *labels), torch.zeros_like(rows.x), clean_logits)
     found.offer(everyone, rows.x, loss, clean_logits)
-
-
-def _left(settings: APGD, found: Strongest) -> Tensor:
-    return (~found.wrong if settings.stop else torch.ones_like(found.wrong)).nonzero().flatten()
 
 
 def _wrong_classes(logits: Tensor, y: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ runs the targeted list below as `standard`. Both are here, and a result always p
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Literal, get_args
 
 from resolvent.attacks.apgd.attack import APGD
@@ -18,6 +17,7 @@ from resolvent.attacks.result import Attack
 from resolvent.attacks.sparse_steps import SparseSteps
 from resolvent.attacks.square.attack import Square
 from resolvent.attacks.threat.threat import Norm, Threat
+from resolvent.usage.numbers import check_choice
 
 PresetName = Literal["standard", "qi2024", "plus", "rand", "fast", "decision"]
 Preset = PresetName | str | tuple[Attack, ...]
@@ -114,11 +114,7 @@ def choose_attacks(preset: Any, threat: Threat) -> tuple[Attack, ...]:
 
 
 def check_preset(name: str) -> None:
-    known = get_args(PresetName)
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"preset must be one of {_list_presets()}, got {name!r}{hint}")
+    check_choice("autoattack", "preset", name, get_args(PresetName))
 
 
 def _list_presets() -> str:

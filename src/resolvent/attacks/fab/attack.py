@@ -93,7 +93,7 @@ class FAB(Opened):
 
 
 def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any) -> AttackResult:
-    """The nearest misclassified points to x (b, ...) with classes y (b,); keywords are the fields of `FAB`.
+    """The nearest misclassified points to x (b, ...) with classes y (b,); keywords: the fields of `FAB`, and `lengths`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -101,7 +101,7 @@ def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
         >>> rv.attacks.fab(f, x, y, threat, steps=5).x_adv.shape
         torch.Size([4, 3])
     """
-    return FAB(**settings)(f, x, y, threat, draws=draws)
+    return FAB.attack(f, x, y, threat, draws=draws, **settings)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,8 +89,7 @@ def hop_skip_jump(
         >>> rv.attacks.hop_skip_jump(f, x, y, rv.Threat("l2", 1.0), iterations=1, queries=5).x_adv.shape
         torch.Size([4, 3])
     """
-    given = {name: settings.pop(name) for name in ("lengths",) if name in settings}
-    return HopSkipJump(**settings)(f, x, y, threat, draws=draws, **given)
+    return HopSkipJump.attack(f, x, y, threat, draws=draws, **settings)
 
 
 def answers_as_logits(f: Callable[..., Tensor], classes: int) -> Callable[..., Tensor]:

@@ -150,7 +150,7 @@ class Square(Opened):
 def square(
     f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = None, **settings: Any
 ) -> AttackResult:
-    """A random search without gradients from x (b, ...) with classes y (b,); keywords are the fields of `Square`.
+    """A random search without gradients from x (b, ...), classes y (b,); keywords: fields of `Square`, and `lengths`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -158,4 +158,4 @@ def square(
         >>> rv.attacks.square(f, x, y, threat, n_queries=10).x_adv.shape
         torch.Size([4, 3])
     """
-    return Square(**settings)(f, x, y, threat, draws=draws)
+    return Square.attack(f, x, y, threat, draws=draws, **settings)

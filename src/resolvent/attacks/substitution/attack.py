@@ -20,7 +20,7 @@ from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.rows import check_logits
 from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
-from resolvent.usage.numbers import Counted
+from resolvent.usage.numbers import Counted, check_count
 
 _AT_ONCE = 1 << 24  # promises of swaps, or tokens of sequences to be tried, that are held at a time
 
@@ -238,7 +238,6 @@ def _vocabulary(model: Any, given: int | None) -> int:
                 f"{type(model).__name__} has no {name}; give it both, so that forward(x) is from_embedding(embed(x))."
             )
     known = getattr(getattr(getattr(model, "config", None), "input", None), "vocab", None)
-    size = known if given is None else given
-    if isinstance(size, bool) or not isinstance(size, int) or size < 2:
-        raise ValueError(f"substitute: vocabulary must be a whole number of at least 2, got {size!r}.")
-    return size
+    size: Any = known if given is None else given
+    check_count("substitute", 2, vocabulary=size)
+    return int(size)

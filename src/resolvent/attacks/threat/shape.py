@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.usage.numbers import check_count
+
 NYQUIST = 0.5
 _SNAP = 1e-9  # a frequency that rounding puts this far outside of the band belongs to it
 
@@ -19,12 +21,8 @@ Band = tuple[float, float] | Tensor
 
 
 def check_steps(steps: Any) -> None:
-    if steps is None:
-        return
-    if isinstance(steps, bool) or not isinstance(steps, int):
-        raise TypeError(f"Threat: steps must be a whole number of time steps, got {steps!r}.")
-    if steps < 1:
-        raise ValueError(f"Threat: steps must be at least 1, got {steps}; without an attack use eps=0.")
+    if steps is not None:
+        check_count("Threat", 1, steps=steps)
 
 
 def parse_band(band: Any) -> Band | None:

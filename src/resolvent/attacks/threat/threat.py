@@ -381,9 +381,5 @@ def _rows(value: Any, index: Tensor) -> Any:
     return value if value.shape[0] == 1 else value[index]
 
 
-def _is_half(x: Tensor) -> bool:
-    return x.dtype in (torch.float16, torch.bfloat16)
-
-
 def _working(x: Tensor) -> torch.dtype:
-    return torch.float32 if _is_half(x) else x.dtype
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype

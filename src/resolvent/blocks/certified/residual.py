@@ -17,8 +17,8 @@ from resolvent.blocks.block import Block, State
 from resolvent.blocks.certified.gate import Gate
 from resolvent.blocks.certified.normalised import NormalisedLRU
 from resolvent.blocks.certified.sandwich import Sandwich
-from resolvent.layers.checks import check_choice
 from resolvent.layers.l2ru.layer import L2RU
+from resolvent.usage.numbers import check_choice
 
 Sigma = Literal["none", "relu", "tanh", "gate", "sandwich"]
 ROUNDED_DOWN = 1 - torch.finfo(torch.float32).eps

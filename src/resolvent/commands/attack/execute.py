@@ -50,7 +50,7 @@ def run(request: Attack) -> int:
         found = samples_of(Path(request.run), request.on.data, request.new.reading(), request.checkpoint)
         device = require_device(request.device)
         model = load(request.run, request.kwargs, request.checkpoint, request.weights).to(device)
-        data = _in_type_of(model, found.data)
+        data = in_type_of(model, found.data)
         if request.beam != 1 and request.substitutions is None:
             raise UsageError("--beam goes with --substitutions: sequences that are kept at a time.")
         if request.substitutions is not None:
@@ -118,7 +118,7 @@ def learned_by(request: Attack) -> Preprocess | None:
     return preprocess_in(folder, request.checkpoint) if folder.is_dir() else None
 
 
-def _in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """x in the model's own type where both are float32 or float64: numpy writes float64 unless told."""
     full = (torch.float32, torch.float64)
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), data[0].dtype)

@@ -16,7 +16,6 @@ from resolvent import layers
 from resolvent.commands.bench.options import Bench
 from resolvent.disk import write_json
 from resolvent.experiments.provenance import provenance
-from resolvent.layers import Layer
 from resolvent.timing.case import Case, Outcome, measure_case
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
@@ -70,15 +69,11 @@ def cases_of(request: Bench) -> list[Case]:
 
 def _states(request: Bench, name: str) -> int | None:
     """Only where the layer has such a choice; one layer asked for by name must have it."""
-    if request.d_state is None or "d_state" in _arguments(getattr(layers, name)):
+    if request.d_state is None or "d_state" in list(inspect.signature(getattr(layers, name).__init__).parameters):
         return request.d_state
     if request.layer is not None:
         raise UsageError(f"{name} has no states to choose; leave --d-state out.")
     return None
-
-
-def _arguments(layer: type[Layer]) -> Sequence[str]:
-    return list(inspect.signature(layer.__init__).parameters)
 
 
 def _measure(case: Case) -> Outcome:

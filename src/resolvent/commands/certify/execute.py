@@ -31,7 +31,7 @@ from resolvent.attacks import EvaluationSettings, Threat, evaluate
 from resolvent.attacks.autoattack.outcome import standard_error
 from resolvent.attacks.autoattack.presets import check_preset
 from resolvent.attacks.threat.threat import Sizes
-from resolvent.commands.attack.execute import load
+from resolvent.commands.attack.execute import in_type_of, load
 from resolvent.commands.attack.sizes import line_of, threats_of
 from resolvent.commands.certify.options import Certify
 from resolvent.commands.certify.stages import pad_stages, stages_of
@@ -152,9 +152,8 @@ def _samples(request: Certify, model: Model, console: Console) -> Data:
     n = request.on.samples
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
-    own, full = next(model.parameters()).dtype, (torch.float32, torch.float64)
-    x = found.x.to(own) if own in full and found.x.dtype in full else found.x
-    return Data(x[:n], found.y[:n], None if found.lengths is None else found.lengths[:n], found.bounds)
+    x, y, *lengths = (part[:n] for part in in_type_of(model, found.data))
+    return Data(x, y, lengths[0] if lengths else None, found.bounds)
 
 
 def _model(request: Certify) -> Model:

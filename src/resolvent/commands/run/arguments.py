@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 
@@ -13,7 +13,9 @@ def arguments(options: Any) -> list[str]:
         value = getattr(options, each.name)
         if is_dataclass(value):
             made += arguments(value)
-        elif (usual := default_of(each)) is MISSING:  # a positional
+            continue
+        usual = each.default if each.default_factory is MISSING else each.default_factory()
+        if usual is MISSING:  # a positional
             made.append(str(value))
         elif value != usual:
             made += _words(each.name.replace("_", "-"), value)
@@ -23,10 +25,6 @@ def arguments(options: Any) -> list[str]:
 def list_given(options: Any) -> list[str]:
     """The options that are not at their defaults, as a user writes them: `--batch-size`, `--no-header`."""
     return [word.partition("=")[0] for word in arguments(options) if word.startswith("--")]
-
-
-def default_of(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _words(name: str, value: Any) -> list[str]:

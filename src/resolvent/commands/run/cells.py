@@ -60,7 +60,8 @@ def run(request: Run, page: Path | None = None) -> int:
     try:
         with as_usage_errors(request.out):
             device = find_device(request)
-            cells = [_overrides(request).of(cell) for cell in find(request, console.print)]
+            wished = Overrides(request.precision, request.evaluate_every, request.attack_batch)
+            cells = [wished.of(cell) for cell in find(request, console.print)]
             if request.dry_run:
                 foretell(cells, device, console)
                 return 0
@@ -227,7 +228,3 @@ def find(request: Run, tell: Tell = print) -> list[Job]:
     if request.name is not None:
         cell = replace(cell, tags=(request.name,))
     return [cell.seeded(seed) for seed in request.seeds or (0,)]
-
-
-def _overrides(request: Run) -> Overrides:
-    return Overrides(request.precision, request.evaluate_every, request.attack_batch)

@@ -14,8 +14,9 @@ from resolvent.init.timestep import time_scales
 from resolvent.models import config as c
 from resolvent.models.layer_config import L2RUConfig, LayerConfig
 from resolvent.models.presets.named import named_preset
-from resolvent.models.settings import check_name, choices_of
+from resolvent.models.settings import choices_of
 from resolvent.usage.error import UsageError
+from resolvent.usage.numbers import check_choice
 
 WIDEST, DEEPEST = 8192, 256
 WHOLE = {
@@ -51,9 +52,9 @@ def check_model(options: ModelOptions) -> None:
         if fixed:
             raise UsageError(f"{fixed[0]} is part of the preset {options.preset!r}: leave one of the two out.")
         return
-    check_name("run train", "--layer", layer_of(options), layer_kinds())
+    check_choice("run train", "--layer", layer_of(options), layer_kinds())
     if options.block is not None:
-        check_name("run train", "--block", options.block, (*MIXERS, *WHOLE))
+        check_choice("run train", "--block", options.block, (*MIXERS, *WHOLE))
         if options.block in WHOLE and options.layer not in (None, options.block):
             raise UsageError(f"--block {options.block} has a layer of its own: leave --layer {options.layer} out.")
         if options.layer in WHOLE and options.block != options.layer:
@@ -123,7 +124,7 @@ def _choices(kind: Any, name: str, options: ModelOptions) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if options.init is not None:
         _require_field(kind, "init", f"--init is no choice of {name}")
-        check_name("run train", f"--init of {name}", options.init, choices_of(kind, "init"))
+        check_choice("run train", f"--init of {name}", options.init, choices_of(kind, "init"))
         chosen["init"] = options.init
     if options.bidirectional:
         _require_field(kind, "bidirectional", f"{name} runs forward alone; --bidirectional is no choice of it")

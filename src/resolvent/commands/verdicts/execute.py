@@ -60,10 +60,7 @@ def _table(found: list[Verdict]) -> Table:
         table.add_column(name, overflow="fold")
     for v in found:
         style = STYLES[v.outcome]
-        cells = (f"{v.claim.paper}, {v.claim.place}", v.claim.says, v.claim.published, v.ours or _how_to_run(v))
+        ours = v.ours or f"{v.claim.command} ({v.claim.cost})"  # or how to run it
+        cells = (f"{v.claim.paper}, {v.claim.place}", v.claim.says, v.claim.published, ours)
         table.add_row(Text(v.outcome, style), str(v.seeds or ""), *map(Text, cells))
     return table
-
-
-def _how_to_run(verdict: Verdict) -> str:
-    return f"{verdict.claim.command} ({verdict.claim.cost})"

@@ -50,7 +50,8 @@ def many_lengths(subject: Subject) -> Finding | Skip:
     def look(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         from torch._functorch.aot_autograd import make_boxed_func
 
-        complex_nodes.extend(node.name for node in graph.graph.nodes if _is_complex(node.meta.get("val")))
+        values = {node.name: node.meta.get("val") for node in graph.graph.nodes}
+        complex_nodes.extend(name for name, val in values.items() if isinstance(val, Tensor) and val.is_complex())
         return make_boxed_func(graph)
 
     torch._dynamo.reset()
@@ -71,10 +72,6 @@ def many_lengths(subject: Subject) -> Finding | Skip:
 
 def _lengths(subject: Subject) -> list[int]:
     return [min(length, subject.length) for length in LENGTHS]
-
-
-def _is_complex(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_complex()
 
 
 def dynamic_export(subject: Subject) -> Finding | Skip:

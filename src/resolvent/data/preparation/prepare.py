@@ -19,6 +19,7 @@ from resolvent.data.preparation.learn import learn, pieces
 from resolvent.data.preparation.mapped import Rows, prepare_rows
 from resolvent.data.preparation.preprocess import Bounds, Layout, Missing, Preprocess, Scale
 from resolvent.data.task import Split, Task
+from resolvent.usage.numbers import check_choice
 
 PARTS = ("train", "validation", "test")
 
@@ -43,9 +44,8 @@ class Preparation:
     scale: Scale = "none"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("missing", self.missing, Missing), ("scale", self.scale, Scale)):
-            if value not in get_args(known):
-                raise ValueError(f"data: {name} must be one of {', '.join(map(repr, get_args(known)))}, got {value!r}.")
+        check_choice("data", "missing", self.missing, get_args(Missing))
+        check_choice("data", "scale", self.scale, get_args(Scale))
         if isinstance(self.bounds, str) and self.bounds != "infer":
             raise ValueError(f"data: bounds must be a pair (low, high), 'infer' or None, got {self.bounds!r}.")
 
@@ -110,22 +110,23 @@ def prepare(
 ) -> Task:  # fmt: skip
     """`parts` holds "all", or "train" with "test" and perhaps "validation"."""
     raw = _splits(parts, how)
-    classes = None if raw["train"].y.is_floating_point() else max(len(class_names), *(_top(s.y) for s in raw.values()))
+    first = raw["train"]
+    top = max((int(split.y.max()) + 1 for split in raw.values() if split.y.numel()), default=0)
+    classes = None if first.y.is_floating_point() else max(len(class_names), top)
     _require_few(classes, sum(len(s) for s in raw.values()))
-    if _is_real(raw["train"]):
+    if first.real if isinstance(first, Rows) else first.x.is_floating_point():
         ready, learnt = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
     else:
         ready, learnt = _tokens(raw, how), []
     ready = replace(ready, classes=classes, class_names=tuple(class_names))
     splits = _prepare_splits(raw, ready)
-    first = splits["train"]
     return Task(
         name,
         splits["train"],
         splits["validation"],
         splits["test"],
-        length=first.x.shape[1],
-        channels=None if ready.inputs is None else first.x.shape[2],
+        length=splits["train"].x.shape[1],
+        channels=None if ready.inputs is None else splits["train"].x.shape[2],
         vocabulary=ready.vocabulary,
         classes=classes,
         class_names=tuple(class_names),
@@ -149,14 +150,6 @@ def _require_few(classes: int | None, samples: int) -> None:
 def _count_parts(parts: Mapping[str, Own | OnDisk]) -> list[str]:
     found = {group for part in parts.values() for group in part.groups}
     return [f"{len(found)} groups, each in one part of the split"] if found else []
-
-
-def _top(values: Tensor) -> int:
-    return int(values.max()) + 1 if values.numel() else 0
-
-
-def _is_real(split: Split | Rows) -> bool:
-    return split.real if isinstance(split, Rows) else split.x.is_floating_point()
 
 
 def _prepare_splits(raw: Mapping[str, Split | Rows], ready: Preprocess) -> dict[str, Split]:

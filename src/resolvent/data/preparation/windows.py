@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from resolvent.data.preparation.prepare import Own
+from resolvent.usage.numbers import check_count
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,7 @@ class Windows:
     targets: tuple[int, ...] | None = None  # None: all channels
 
     def __post_init__(self) -> None:
-        for name in ("window", "horizon", "stride"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"forecast: {name} must be a whole number of at least 1, got {value!r}.")
+        check_count("forecast", 1, window=self.window, horizon=self.horizon, stride=self.stride)
 
 
 def cut_windows(

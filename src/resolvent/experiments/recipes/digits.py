@@ -23,7 +23,7 @@ from resolvent.models import (
     S5Config,
 )
 from resolvent.models.presets import l2ru_classifier
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 EPS = 0.1  # of inputs in [0, 1]
 WIDTH = 32
@@ -60,9 +60,9 @@ def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
         "mega": MegaConfig(z=16, hidden=2 * width, ffn=2 * width, d_state=16, max_length=64),
         "mamba": MambaConfig(8),
     }
-    check_name("digits", "structure", name, [*layers, *whole, "l2ru"])
+    check_choice("digits", "structure", name, [*layers, *whole, "l2ru"])
     if ads:
-        check_name("digits", "adaptive scaling", ads, get_args(AdSKind))
+        check_choice("digits", "adaptive scaling", ads, get_args(AdSKind))
     return ModelConfig(
         input=ChannelsConfig(1),
         block=whole[name] if name in whole else ResidualConfig(layers[name], mixer="linear"),

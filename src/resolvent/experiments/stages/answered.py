@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from resolvent.experiments.work import Work
 from resolvent.training.measure import choose_class
@@ -27,11 +26,6 @@ def count_answers(work: Work) -> dict[str, Any]:
             batch = take(split, index, 0, work.device)
             found.append(torch.stack([batch.y.long(), choose_class(wide(batch.call(model)(batch.x)))]).cpu())
     labels, answers = torch.cat(found, 1) if found else torch.zeros(2, 0, dtype=torch.long)
-    counts = cross_tabulate(labels, answers, classes)
+    counts = torch.bincount(labels * classes + answers, minlength=classes**2).view(classes, classes)
     record = {"of": counts.sum(1).tolist(), "right": counts.diagonal().tolist(), "checkpoint": "best"}
     return record | ({"confusion": counts.tolist()} if classes <= MOST else {})
-
-
-def cross_tabulate(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
-    """(label, answer) -> how often."""
-    return torch.bincount(labels * classes + answers, minlength=classes**2).view(classes, classes)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from resolvent.init.spectra import SPECTRA, legs_ptd
-from resolvent.models.settings import nearest
 from resolvent.ssm.hippo import dplr, hippo
 from resolvent.ssm.response_grid import EigenResponse, Response, dense_response
+from resolvent.usage.numbers import check_choice
 
 NAMES = ("legs", "s4d-legs", "s4d-lin", "s4d-inv", "s4d-real", "ptd")
 LEAST = {"legs": 1, "s4d-real": 1}  # states; the others keep conjugate pairs
@@ -55,8 +55,7 @@ class Start:
 
 def start(name: str, n: int) -> Start:
     """The system of that name with n states."""
-    if name not in NAMES:
-        raise ValueError(f"init must be one of {', '.join(map(repr, NAMES))}; {nearest(name, NAMES)}")
+    check_choice("start", "init", name, NAMES)
     if n < LEAST.get(name, 2):
         raise ValueError(f"{name} needs at least 2 states, a conjugate pair, got n = {n}; legs takes any number.")
     if name not in LEAST and n % 2:

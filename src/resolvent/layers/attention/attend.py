@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from resolvent.layers import checks
 from resolvent.layers.contract import Spec
 from resolvent.runtime.transforms import is_traced, lacks_float64
+from resolvent.usage.numbers import check_choice
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
 BLOCK = 128  # queries taken at once where the reach is short
@@ -37,7 +38,7 @@ class Reach:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        checks.check_choice("Reach", "kind", self.kind, ("full", "chunked", "local"))
+        check_choice("Reach", "kind", self.kind, ("full", "chunked", "local"))
         if self.kind != "full":
             if self.size is None:
                 raise ValueError(f"Reach: kind={self.kind!r} needs a size, the number of positions in reach; got None.")
@@ -84,7 +85,7 @@ def attend(
     fused        use torch's fused kernel. It has no second derivative and no forward mode, so None takes it only where
                  no derivative is being recorded; True takes it always; False never. Softmax only.
     """
-    checks.check_choice("attend", "activation", activation, ("softmax", "laplace"))
+    check_choice("attend", "activation", activation, ("softmax", "laplace"))
     if fused is None:
         fused = activation == "softmax" and not _needs_derivative([t for t in (q, k, v, bias) if t is not None])
     if not fused:

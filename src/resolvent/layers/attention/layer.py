@@ -12,6 +12,7 @@ from resolvent.layers import checks
 from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
 from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters
+from resolvent.usage.numbers import check_choice
 
 
 class Attention(Layer):
@@ -57,8 +58,8 @@ class Attention(Layer):
     ) -> None:
         super().__init__(d_model, bidirectional=bidirectional, check_finite=check_finite)
         groups, width = _check_heads(d_model, heads, kv_heads, head_dim)
-        checks.check_choice("Attention", "position", position, ("rotary", "half-rotary", "relative", "none"))
-        checks.check_choice("Attention", "activation", activation, ("softmax", "laplace"))
+        check_choice("Attention", "position", position, ("rotary", "half-rotary", "relative", "none"))
+        check_choice("Attention", "activation", activation, ("softmax", "laplace"))
         if fused and activation == "laplace":
             raise ValueError("Attention: Laplace attention has no fused kernel; leave fused at None.")
         self.heads, self.kv_heads, self.head_dim = heads, groups, width

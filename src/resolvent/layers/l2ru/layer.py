@@ -44,6 +44,7 @@ from resolvent.runtime.transforms import is_traced
 from resolvent.ssm.bounded_real import BoundedReal, bounded_real
 from resolvent.ssm.contraction import rounding_margin
 from resolvent.ssm.system import Dense, System, conjugate_closed
+from resolvent.usage.numbers import check_choice
 
 Form = Literal["complete", "contraction", "diagonal", "dense"]
 FORMS: tuple[Form, ...] = ("complete", "contraction", "diagonal", "dense")
@@ -97,7 +98,7 @@ class L2RU(Layer):
         check_finite: bool = False,
     ) -> None:
         super().__init__(d_model, check_finite=check_finite)
-        checks.check_choice("L2RU", "form", form, FORMS)
+        check_choice("L2RU", "form", form, FORMS)
         checks.check_positive("L2RU", d_state=d_model if d_state is None else d_state)
         _check_gamma(gamma)
         self.d_state = d_model if d_state is None else d_state

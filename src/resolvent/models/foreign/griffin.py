@@ -79,15 +79,12 @@ def _import(weights: Weights, reach: int, soft_cap: float | None, norm_eps: floa
     )
     table = {"tower.entry.weight": take("embed_tokens.weight"), "tower.final_norm.scale": take("final_norm.weight")}
     for i in range(layers):
-        table |= _layer(f"tower.body.blocks.{2 * i}.", f"layers.{i}.", _attends(block, i))
+        attends = isinstance(block, GriffinConfig) and i % 3 == 2
+        table |= _layer(f"tower.body.blocks.{2 * i}.", f"layers.{i}.", attends)
         table |= _feed(f"tower.body.blocks.{2 * i + 1}.", f"layers.{i}.")
     model = build_model(config)
     assert isinstance(model, Model)
     return fill(model, weights, table, ignored=("lm_head.weight",))
-
-
-def _attends(block: HawkConfig | GriffinConfig, i: int) -> bool:
-    return isinstance(block, GriffinConfig) and i % 3 == 2
 
 
 def _block_config(weights: Weights, layers: int, d: int, reach: int) -> HawkConfig | GriffinConfig:

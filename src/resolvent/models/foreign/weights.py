@@ -18,7 +18,7 @@ from resolvent.models.foreign.mega import import_mega
 from resolvent.models.foreign.read import read_settings, read_weights
 from resolvent.models.foreign.s4 import import_s4
 from resolvent.models.foreign.s5 import import_s5, import_s5_pytorch
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 Source = Literal[
     "mamba_ssm", "transformers", "mambapy", "recurrentgemma", "s4", "s5", "s5-pytorch", "lru", "mega", "neural-ssm"
@@ -58,7 +58,7 @@ def import_weights(source: Source, weights: Mapping[str, Any] | nn.Module | str 
             ...
         ValueError: ...
     """
-    check_name("import_weights", "source", source, SOURCES)
+    check_choice("import_weights", "source", source, SOURCES)
     found = Weights(source, read_weights(weights))
     settings = read_settings(weights) if source == "transformers" else {}
     make = _of_transformers(found) if source == "transformers" else IMPORTERS[source]
@@ -77,7 +77,7 @@ def _check_facts(source: str, make: Callable[..., Any], facts: dict[str, Any]) -
         return  # checked where they are used
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     for name in facts:
-        check_name(f"import_weights({source!r})", "a fact", name, known)
+        check_choice(f"import_weights({source!r})", "a fact", name, known)
 
 
 __all__ = ["SOURCES", "Source", "import_weights"]

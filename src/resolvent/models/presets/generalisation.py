@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from resolvent.models.config import ClassifierConfig, ModelConfig, ResidualConfig, TokensConfig
 from resolvent.models.layer_config import ScalarS6Config
 from resolvent.models.presets.recipe import TrainConfig
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 StudyTask = Literal["imdb", "majority", "listops"]
 VOCABULARIES: dict[StudyTask, int] = {"imdb": 30522, "majority": 2, "listops": 16}
@@ -22,7 +22,7 @@ def selective_block(
     `abscissa` is s_A, the largest entry of A at the start; `fixed_A` holds all of A there. Every weight starts
     standard normal.
     """
-    check_name("selective_block", "task", task, get_args(StudyTask))
+    check_choice("selective_block", "task", task, get_args(StudyTask))
     layer = ScalarS6Config(4, abscissa, fixed_A)
     return ModelConfig(
         input=TokensConfig(vocab or VOCABULARIES[task]),
@@ -36,6 +36,6 @@ def selective_block(
 
 def selective_training(task: StudyTask = "imdb") -> TrainConfig:
     """Experiment 2: Adam, L2 of 1e-5 on everything, rate times .9 on a plateau, gradients clipped at 5."""
-    check_name("selective_training", "task", task, get_args(StudyTask))
+    check_choice("selective_training", "task", task, get_args(StudyTask))
     epochs, batch = _LENGTHS[task]
     return TrainConfig(1e-2, 1e-5, batch, epochs, groups=False, optimiser="adam", schedule="plateau", clip=5.0)

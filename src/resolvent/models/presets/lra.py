@@ -21,7 +21,7 @@ from resolvent.models.presets.lra_ptd import s4_ptd, s4_ptd_training
 from resolvent.models.presets.lra_task import Task, lra_head, lra_input
 from resolvent.models.presets.lra_transformer import transformer, transformer_training
 from resolvent.models.presets.recipe import TrainConfig
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 Family = Literal["s4", "s4d", "s4_ptd", "s5", "s5_ptd", "lru", "mega", "transformer"]
 
@@ -133,8 +133,8 @@ def lra_training(family: Family, task: Task) -> TrainConfig:
 
 
 def _check(where: str, family: str, task: str) -> None:
-    check_name(where, "family", family, get_args(Family))
-    check_name(where, "task", task, get_args(Task))
+    check_choice(where, "family", family, get_args(Family))
+    check_choice(where, "task", task, get_args(Task))
 
 
 def _s4(family: Family, task: Task, vocab: int | None, init: Literal["legs", "lin", "inv"]) -> ModelConfig:

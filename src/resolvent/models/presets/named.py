@@ -13,7 +13,7 @@ from resolvent.models.presets.lra import Family, lra
 from resolvent.models.presets.lra_task import Task
 from resolvent.models.presets.lru_stack import lru_stack
 from resolvent.models.presets.robustness import Dataset, Structure, robustness
-from resolvent.models.settings import nearest
+from resolvent.usage.numbers import did_you_mean
 
 
 def named_presets() -> dict[str, Callable[[], ModelConfig]]:
@@ -39,6 +39,6 @@ def named_preset(name: str) -> ModelConfig:
     if name not in known:
         raise ValueError(
             f"run: --preset names a published model such as {', '.join(list(known)[:3])} or {list(known)[-1]}; "
-            f"{nearest(name, known)} `resolvent list` shows all of them."
+            f"got {name!r}{did_you_mean(name, known)} `resolvent list` shows all of them."
         )
     return known[name]()

@@ -21,7 +21,7 @@ from resolvent.models.config import (
 )
 from resolvent.models.layer_config import DSSConfig, LayerConfig, S4Config, S5Config
 from resolvent.models.presets.recipe import TrainConfig
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 Structure = Literal["s4", "dss", "s5", "mega", "mamba"]
 Dataset = Literal["cifar10", "mnist"]
@@ -42,9 +42,9 @@ def robustness(
     released code, which applies no GELU in the S4 and DSS blocks and no LayerNorm to Mega's input.
     `ads` puts adaptive scaling after every state-space layer; `shift` adds the released code's additive branch to it.
     """
-    check_name("robustness", "structure", structure, get_args(Structure))
-    check_name("robustness", "dataset", dataset, get_args(Dataset))
-    check_name("robustness", "activation", activation, get_args(Version))
+    check_choice("robustness", "structure", structure, get_args(Structure))
+    check_choice("robustness", "dataset", dataset, get_args(Dataset))
+    check_choice("robustness", "activation", activation, get_args(Version))
     colour = dataset == "cifar10"
     return ModelConfig(
         input=ChannelsConfig(3 if colour else 1),
@@ -61,7 +61,7 @@ def robustness(
 
 def robustness_training(dataset: Dataset = "cifar10") -> TrainConfig:
     """Table 4: AdamW on one group of all parameters, cosine to zero."""
-    check_name("robustness_training", "dataset", dataset, get_args(Dataset))
+    check_choice("robustness_training", "dataset", dataset, get_args(Dataset))
     epochs = 180 if dataset == "cifar10" else 100
     return TrainConfig(lr=1e-3, weight_decay=2e-4, batch=256, epochs=epochs, groups=False)
 

@@ -16,7 +16,7 @@ from typing import Any
 from resolvent.disk import Damaged, read_json
 from resolvent.models.checkpoint import load_model
 from resolvent.models.model import Model, TwoTower
-from resolvent.models.settings import check_name
+from resolvent.usage.numbers import check_choice
 
 HERE = Path(__file__).parent
 CARD = "card.json"
@@ -86,7 +86,7 @@ def folder_of(name: str) -> Path:
         >>> (rv.models.folder_of("digits-l2ru-certified") / "card.json").exists()
         True
     """
-    check_name("pretrained", "name", name, pretrained_names())
+    check_choice("pretrained", "name", name, pretrained_names())
     return HERE / name
 
 

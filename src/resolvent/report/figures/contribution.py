@@ -32,12 +32,9 @@ def contribution_figures(recipe: str, named: Named) -> list[tuple[str, str]]:
         for what, distance in DISTANCES.items() if len(runs) > 1 else ():
             bars = [(name, attribution_bars(record["attribution"], what)) for name, record in short_names(runs)]
             title = f"{distance}, {task}, {WAYS.get(way, way)}"
-            made.append((title + _format_published(recipe), svg(contribution_figure(bars, distance), recipe + title)))
+            place = f" ({PUBLISHED[recipe]} of Qi et al. 2024)" if recipe in PUBLISHED else ""
+            made.append((title + place, svg(contribution_figure(bars, distance), recipe + title)))
     return made
-
-
-def _format_published(recipe: str) -> str:
-    return f" ({PUBLISHED[recipe]} of Qi et al. 2024)" if recipe in PUBLISHED else ""
 
 
 def contribution_figure(bars: BARS, distance: str) -> Figure:

@@ -50,7 +50,8 @@ def way_of(record: Record) -> str:
 
 
 def _finding(recipe: str, task: str, way: str, runs: Named) -> Findings:
-    split = "test" if all(_has(record, "test_clean") for _, record in runs) else "validation"
+    tested = all(any(_is_known(row, "test_clean") for row in _rows(record)) for _, record in runs)
+    split = "test" if tested else "validation"
     charts = [_chart(field.replace("SPLIT", split), title.replace("SPLIT", split), share, runs)
               for field, title, share in FRAMES]  # fmt: skip
     figure = f" ({PUBLISHED[way]} of Qi et al. 2024)" if recipe == "qi2024-table1" and way in PUBLISHED else ""
@@ -88,10 +89,6 @@ def _chart(field: str, title: str, share: bool, runs: Named) -> dict[str, Any]:
 
 def _rows(record: Record) -> list[dict[str, Any]]:
     return list(record["training"]["rows"])
-
-
-def _has(record: Record, field: str) -> bool:
-    return any(_is_known(row, field) for row in _rows(record))
 
 
 def _is_known(row: dict[str, Any], field: str) -> bool:
