@@ -12,7 +12,7 @@ from torch import nn
 from resolvent.attacks import PGD, Threat
 from resolvent.attacks.autoattack.evaluate import Evaluation, EvaluationSettings, add_probes, evaluate
 from resolvent.attacks.square.attack import Square
-from resolvent.experiments.stages.together import evaluate_together
+from resolvent.experiments.stages.together import curve_together
 
 BOX = Threat("linf", 0.05, (0.0, 1.0))
 QUICK: Any = (PGD(steps=4), Square(n_queries=20))
@@ -63,4 +63,5 @@ def test_a_single_process_evaluates_as_ever() -> None:
     model, x = Plain(), torch.rand(9, 6, 2, dtype=torch.float64)
     y = model(x).argmax(1)
     alone = evaluate(model, (x, y), BOX, QUICK, settings=SETTINGS)
-    assert evaluate_together(model, (x, y), BOX, QUICK, SETTINGS).to_dict() == alone.to_dict()
+    (found,) = curve_together(model, (x, y), BOX, None, QUICK, SETTINGS).evaluations
+    assert found.to_dict() == alone.to_dict()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from resolvent.attacks.autoattack.curve import ascending
@@ -22,22 +21,7 @@ from resolvent.usage.error import UsageError
 Bounds = tuple[Sizes, Sizes]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What was asked for, where a command takes one size."""
-
-    eps: tuple[str, ...] | None
-    eps_raw: tuple[str, ...] | None
-    bounds: tuple[str, str] | None
-    bounds_raw: tuple[str, str] | None
-
-    @classmethod
-    def of(cls, options: TrainingOptions) -> Wish:
-        eps, raw = (None if text is None else (text,) for text in (options.eps, options.eps_raw))
-        return cls(eps, raw, options.bounds, options.bounds_raw)
-
-
-Asked = Attack | Certify | Wish  # all that tells sizes and bounds
+Asked = Attack | Certify | TrainingOptions  # all that tells sizes and bounds; training takes one size
 
 
 def number(option: str, text: str) -> float:
@@ -70,8 +54,8 @@ def sizes_of(asked: Asked, learned: Preprocess | None, usual: str) -> tuple[Size
     if asked.eps is not None and asked.eps_raw is not None:
         raise UsageError("--eps is in the units of the model, --eps-raw in those of the file; give one of them.")
     if asked.eps_raw is not None:
-        return tuple(_scale_sizes(size("--eps-raw", text), learned) for text in _some("--eps-raw", asked.eps_raw))
-    return tuple(size("--eps", text) for text in _some("--eps", asked.eps if asked.eps is not None else (usual,)))
+        return tuple(_scale_sizes(size("--eps-raw", text), learned) for text in _list_texts("--eps-raw", asked.eps_raw))
+    return tuple(size("--eps", text) for text in _list_texts("--eps", usual if asked.eps is None else asked.eps))
 
 
 def bounds_of(asked: Asked, learned: Preprocess | None) -> Bounds | None:
@@ -90,7 +74,8 @@ def bounds_of(asked: Asked, learned: Preprocess | None) -> Bounds | None:
     return _one(low), _one(high)
 
 
-def _some(option: str, texts: Sequence[str]) -> Sequence[str]:
+def _list_texts(option: str, texts: str | Sequence[str]) -> Sequence[str]:
+    texts = (texts,) if isinstance(texts, str) else texts
     if not texts:
         raise UsageError(f"{option} needs a size, such as 8/255, or several.")
     return texts

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from resolvent import layers
 from resolvent.commands.bench.options import Bench
 from resolvent.disk import write_json
 from resolvent.experiments.provenance import provenance
+from resolvent.report.tables.terminal import print_parts
 from resolvent.timing.case import Case, Outcome, measure_case
 from resolvent.usage.destination import require_writable
 from resolvent.usage.device import require_device
@@ -23,7 +24,6 @@ from resolvent.usage.error import UsageError
 from resolvent.usage.load import suggestion
 
 NAMES = ("S4", "S4D", "DSS", "EMA", "S5", "LRU", "L2RU", "S6", "RGLRU")
-WIDEST = 400  # characters of a line in a log: nothing is split
 LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
 
 
@@ -86,9 +86,8 @@ def _measure(case: Case) -> Outcome:
 def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Bench, console: Console) -> None:
     shape = f"batch {request.batch}, length {request.length}, width {request.d_model}"
     console.print(f"{shape}, float32, {place(request)}; milliseconds.", soft_wrap=True)
-    for part in parts(outcomes, console.width if console.is_terminal else WIDEST):
-        text = _lines(table(outcomes, part))
-        console.print(text, soft_wrap=True, markup=False)
+    if outcomes:
+        print_parts(list(columns(outcomes[0])), partial(table, outcomes), console)
     console.print(
         "backward: with the forward pass. step: one, inside frozen(). MB: above what is held, with backward.\n"
         "copy: the share of a copy's rate that the forward pass reaches, reading x and writing y once.\n"
@@ -116,18 +115,6 @@ def columns(each: Outcome) -> dict[str, str]:
     }
 
 
-def parts(outcomes: Sequence[Outcome], width: int) -> Iterator[list[str]]:
-    """The columns in groups that fit into the width; one at least."""
-    part: list[str] = []
-    for head in columns(outcomes[0]) if outcomes else ():
-        if part and len(_lines(table(outcomes, [*part, head])).splitlines()[0]) > width:
-            yield part
-            part = []
-        part.append(head)
-    if part:
-        yield part
-
-
 def table(outcomes: Sequence[Outcome], heads: Sequence[str]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     made.add_column("layer", no_wrap=True)
@@ -136,14 +123,6 @@ def table(outcomes: Sequence[Outcome], heads: Sequence[str]) -> Table:
     for each in outcomes:
         made.add_row(each.case.layer, *(columns(each)[head] for head in heads))
     return made
-
-
-def _lines(made: Table) -> str:
-    """The table as text, as wide as it must be."""
-    sheet = Console(width=WIDEST, file=io.StringIO())
-    sheet.print(made)
-    text: str = sheet.file.getvalue()  # type: ignore[attr-defined]  # the buffer above
-    return text.rstrip("\n")
 
 
 def record(outcomes: Sequence[Outcome], device: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 
-from resolvent.commands.attack.sizes import Wish, bounds_of, line_of, number, size, sizes_of
+from resolvent.commands.attack.sizes import bounds_of, line_of, number, size, sizes_of
 from resolvent.commands.run.check import require_number, require_within
 from resolvent.commands.run.train_model import check_model, model_for, name_of
 from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions
@@ -84,8 +84,8 @@ def within_reach(goal: Goal, training: TrainingOptions, task: Task) -> Goal:
             "out --eps and train with --objective standard. The trained model can be attacked: `resolvent attack RUN "
             "--substitutions 3` exchanges tokens, `--embedding --eps 0.5` moves their embeddings."
         )
-    wish = Wish.of(training)
-    line, bounds = line_of(sizes_of(wish, task.preprocess, "0")[0]), bounds_of(wish, task.preprocess)
+    line = line_of(sizes_of(training, task.preprocess, "0")[0])
+    bounds = bounds_of(training, task.preprocess)
     low, high = ((), ()) if bounds is None else (line_of(bound) for bound in bounds)
     if not all(map(math.isfinite, (*low, *high))):
         raise UsageError("--bounds must be finite numbers in training; leave out what is open.")

@@ -18,6 +18,7 @@ from torch import Tensor
 from resolvent.data.readers.tokeniser import Tokeniser
 from resolvent.data.readers.values import tensor_of
 from resolvent.models.settings import Settings
+from resolvent.usage.numbers import is_number
 
 Missing = Literal["refuse", "zero", "mean", "ffill", "flag"]
 Scale = Literal["none", "standard", "minmax"]
@@ -216,7 +217,7 @@ def _check(made: Preprocess) -> None:
     wanted |= dict.fromkeys(("low", "high"), made.inputs + len(made.flagged))
     for name, count in wanted.items():
         values = getattr(made, name)
-        if len(values) != count or not all(_finite(value) for value in values):
+        if len(values) != count or not all(is_number(value) and math.isfinite(value) for value in values):
             raise ValueError(f"Preprocess: {name} must hold {count} finite numbers, got {str(values)[:60]}.")
     if min(made.width) <= 0 or any(a > b for a, b in zip(made.low, made.high, strict=True)):
         raise ValueError("Preprocess: expected widths above 0 and low <= high in every channel.")
@@ -224,7 +225,3 @@ def _check(made: Preprocess) -> None:
         raise ValueError(f"Preprocess: flagged must hold channels from 0 to {made.inputs - 1}, got {made.flagged}.")
     if len(made.layout.channels) not in (0, made.inputs):
         raise ValueError(f"Preprocess: expected {made.inputs} channel names, got {len(made.layout.channels)}.")
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -24,7 +24,7 @@ from resolvent.experiments.stages.certified import certify_run
 from resolvent.experiments.stages.corrupted import corrupt_run
 from resolvent.experiments.stages.fourier import sweep_noise
 from resolvent.experiments.stages.generalised import bound_generalisation
-from resolvent.experiments.stages.together import evaluate_together
+from resolvent.experiments.stages.together import curve_together
 from resolvent.experiments.work import Work
 from resolvent.models import Model, RegressionConfig, TwoTower
 
@@ -60,7 +60,8 @@ def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str)
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, probe=plan.probe)
     threat = threat_of(plan, plan.eps, work.task.bounds)
     place = work.folder.path / "attack" / key
-    outcome = evaluate_together(model, data, threat, plan.preset, settings, place, _listener(work, key))
+    curve = curve_together(model, data, threat, None, plan.preset, settings, place, _listener(work, key))
+    (outcome,) = curve.evaluations
     record = outcome.to_dict()
     records = record.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
@@ -95,17 +96,16 @@ def _round_values(values: torch.Tensor) -> list[Any]:
     return [[round(v, 4) for v in row] for row in values.double().reshape(values.shape[0], -1).tolist()]
 
 
-def explain_checkpoint(work: Work) -> dict[str, Any]:
-    """What each component of the best checkpoint does to the difference that an attack makes."""
-    return attribute(work.trained("best"), work.task, work.cell.goal, work.cell.seed)
-
-
 STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("answers", lambda cell: not isinstance(cell.model.head, RegressionConfig), count_answers),
     ("attacks", lambda cell: bool(cell.attacks), attack_checkpoints),
     ("certificate", lambda cell: cell.certify is not None, certify_run),
     ("analysis", lambda cell: cell.analyse, analyse_layers),
-    ("attribution", lambda cell: cell.attribution and cell.goal.eps is not None, explain_checkpoint),
+    (
+        "attribution",
+        lambda cell: cell.attribution and cell.goal.eps is not None,
+        lambda work: attribute(work.trained("best"), work.task, work.cell.goal, work.cell.seed),
+    ),
     ("fourier", lambda cell: cell.fourier is not None, sweep_noise),
     ("corruptions", lambda cell: bool(cell.corrupt), corrupt_run),
     ("generalisation", lambda cell: cell.bound is not None, bound_generalisation),

@@ -20,22 +20,6 @@ from resolvent.disk import write_json
 from resolvent.training.process_group import current_group
 
 
-def evaluate_together(
-    f: Callable[..., Tensor],
-    data: tuple[Tensor, ...],
-    threat: Threat,
-    preset: Preset,
-    settings: EvaluationSettings,
-    folder: Path | None = None,
-    listener: Listener | None = None,
-) -> Evaluation:
-    """`attacks.evaluate` on (x, y) or (x, y, lengths). Every process attacks its share, and all get the whole.
-
-    The shares lie in folder/part-0-of-2 ...; folder/record.json is about all samples, as that of one process is.
-    """
-    return curve_together(f, data, threat, None, preset, settings, folder, listener).evaluations[0]
-
-
 def curve_together(
     f: Callable[..., Tensor],
     data: tuple[Tensor, ...],
@@ -46,7 +30,11 @@ def curve_together(
     folder: Path | None = None,
     listener: Listener | None = None,
 ) -> Curve:
-    """The same for a list of sizes; None is the threat's own, a curve of one point."""
+    """`attacks.evaluate` on (x, y) or (x, y, lengths). Every process attacks its share, and all get the whole.
+
+    sizes   one after another; None is the threat's own, a curve of one point
+    folder  the shares lie in part-0-of-2 ...; its record.json is about all samples, as that of one process is
+    """
     group = current_group()
     samples = min(len(data[0]), settings.samples or len(data[0]))
     shares = min(group.size, samples)

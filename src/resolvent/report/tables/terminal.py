@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table as Drawn
@@ -12,6 +14,7 @@ from resolvent.report.runs import Record
 from resolvent.report.tables.column import Column
 from resolvent.report.tables.table import LEGEND, Table, count, tables
 
+T = TypeVar("T")
 WIDEST = 400  # characters of a line in a log: nobody's terminal, so that nothing is split
 
 
@@ -23,29 +26,34 @@ def show(records: Sequence[Record], console: Console) -> None:
             groups.setdefault(",".join(record["cell"]["tags"]), []).append(record)
     for held in tables(records[0]["cell"]["recipe"], groups) if groups else ():
         console.print(f"{held.title}. {held.unit}; {LEGEND}", soft_wrap=True, markup=False)
-        width = console.width if console.is_terminal else WIDEST
-        for part in split(held, width):
-            lines = Console(width=max(width, measure_width(held, part)), file=io.StringIO())
-            lines.print(draw_table(held, part))
-            text: str = lines.file.getvalue()  # type: ignore[attr-defined]  # the buffer above
-            shown = "\n".join(line.rstrip() for line in text.splitlines())
-            console.print(shown, soft_wrap=True, highlight=False, markup=False)
+        print_parts(held.columns, partial(draw_table, held), console)
 
 
-def split(held: Table, width: int) -> Iterable[list[Column]]:
+def print_parts(columns: Sequence[T], draw: Callable[[list[T]], Drawn], console: Console) -> None:
+    """A table in parts that fit a terminal, each of one column at least; whole in a log."""
+    width = console.width if console.is_terminal else WIDEST
+    for part in split(columns, lambda some: measure_width(draw(some)) <= width):
+        lines = Console(width=max(width, measure_width(draw(part))), file=io.StringIO())
+        lines.print(draw(part))
+        text: str = lines.file.getvalue()  # type: ignore[attr-defined]  # the buffer above
+        shown = "\n".join(line.rstrip() for line in text.splitlines())
+        console.print(shown, soft_wrap=True, highlight=False, markup=False)
+
+
+def split(columns: Sequence[T], fits: Callable[[list[T]], bool]) -> Iterable[list[T]]:
     """The columns in parts that fit; one column at least, however narrow."""
-    part: list[Column] = []
-    for column in held.columns:
-        if part and measure_width(held, [*part, column]) > width:
+    part: list[T] = []
+    for column in columns:
+        if part and not fits([*part, column]):
             yield part
             part = []
         part.append(column)
     yield part
 
 
-def measure_width(held: Table, columns: list[Column]) -> int:
-    """Characters that a line of these columns takes."""
-    return Console(width=10 * WIDEST).measure(draw_table(held, columns)).maximum
+def measure_width(drawn: Drawn) -> int:
+    """Characters that a line of it takes."""
+    return Console(width=10 * WIDEST).measure(drawn).maximum
 
 
 def draw_table(held: Table, columns: list[Column]) -> Drawn:
