@@ -26,6 +26,7 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "resolvent"
 TOP = {"__init__.py", "__main__.py", "cli.py"}
 KERNELS = ("runtime/", "ops/", "lowering/")  # the parts that may import a compiler
+READERS = ("lowering/describe.py", "conformance/")  # that know one block from another
 SETTINGS = (  # all that a run is told on its way from the command to the loop
     "commands/run/options.py", "commands/run/train_options.py", "experiments/cell.py", "experiments/overrides.py",
     "experiments/objective_settings.py", "training/settings.py",
@@ -85,6 +86,7 @@ def rows() -> list[Row]:
     wide = max((counts[name], name) for name in WIDE)
     loose = sorted({path.name for path in SOURCE.glob("*.py")} - TOP)
     others = [place for place in map(place_of, filter(imports_compiler, files())) if not place.startswith(KERNELS)]
+    asking = [place for place in map(place_of, filter(asks_for_block, files())) if not place.startswith(READERS)]
     option, where = most_declared()
     bare, old, same = participles(), retired(), copies()
     return [
@@ -92,6 +94,7 @@ def rows() -> list[Row]:
         Row("python files in layers or blocks", *narrow_limit(wide, 22)),
         Row("loose modules at the top", len(loose), 0, ", ".join(loose)),
         Row("files beside runtime, ops and lowering that import a compiler", len(others), 0, ", ".join(others)),
+        Row("files beside describe and conformance that ask what a block is", len(asking), 2, ", ".join(asking)),
         Row("declarations of one option of `run train`", len(where), 2, f"{option}: {', '.join(where)}"),
         Row("sign steps in torch's operations", *found(SIGN_STEP, 2)),
         Row("layer norms in torch's operations", *found(LAYER_NORM, 4)),
@@ -116,6 +119,30 @@ def imports_compiler(path: Path) -> bool:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.split(".")[0])
     return bool(names & {"numba", "llvmlite", "triton"})
+
+
+def asks_for_block(path: Path) -> bool:
+    """`isinstance`, `type(x) is` or a `match` on a concrete layer or block; what is asserted is known already."""
+    tree = tree_of(path)
+    imported = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    homes = ("resolvent.layers", "resolvent.blocks")
+    names = [alias for node in imported if (node.module or "").startswith(homes) for alias in node.names]
+    ours = {alias.asname or alias.name for alias in names} - {"Layer", "Block", "Spec"}
+    asserted = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Assert) for part in ast.walk(node)}
+    asked = (names_asked(node) for node in ast.walk(tree) if id(node) not in asserted)
+    return any(ours & names for names in asked)
+
+
+def names_asked(node: ast.AST) -> set[str]:
+    """The classes that a question names."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, kind]):
+            return {part.id for part in ast.walk(kind) if isinstance(part, ast.Name)}
+        case ast.Compare(left=ast.Call(func=ast.Name("type")), comparators=[ast.Name(kind)]):
+            return {kind}
+        case ast.MatchClass(cls=ast.Name(kind)):
+            return {kind}
+    return set()
 
 
 def lines_of(path: Path) -> int:

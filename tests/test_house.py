@@ -47,6 +47,13 @@ def test_the_rows_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert house.found(house.SIGN_STEP, 0) == (1, 0, "attacks/wrong.py:5")
 
 
+@pytest.mark.parametrize("question", ["isinstance(x, int | Mamba)", "type(x) is Mamba", "f(x)"])
+def test_questions_about_blocks_are_seen(tmp_path: Path, question: str) -> None:
+    path = tmp_path / f"{len(question)}.py"
+    path.write_text(f"from resolvent.blocks.mamba import Mamba\nfound = {question}\n", encoding="utf-8")
+    assert house.asks_for_block(path) == ("Mamba" in question)
+
+
 def test_copies_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names and numbers do not hide them; other functions are other work."""
     wrong = tmp_path / "wrong.py"

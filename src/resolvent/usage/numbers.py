@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 
@@ -21,15 +22,15 @@ def check_count(where: str, least: int, **values: Any) -> None:
 
 
 class Counted:
-    """Settings with whole numbers, each of which has a least value; None passes where it is the default."""
+    """A dataclass of settings with whole numbers that have a least value each; None passes where its type says so."""
 
     least: ClassVar[Mapping[str, int]] = {}
 
     def __post_init__(self) -> None:
-        for name, least in self.least.items():
-            value = getattr(self, name)
-            if value is not None or getattr(type(self), name) is not None:
-                check_count(type(self).__name__, least, **{name: value})
+        for field in fields(self):  # type: ignore[arg-type]  # whoever inherits is a dataclass
+            value = getattr(self, field.name)
+            if field.name in self.least and not (value is None and "None" in str(field.type)):
+                check_count(type(self).__name__, self.least[field.name], **{field.name: value})
 
 
 def check_positive(where: str, **values: Any) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -32,13 +32,13 @@ from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.threat.threat import Sizes, Threat
 from resolvent.attacks.victim import Victim
 from resolvent.disk import write_json
-from resolvent.usage.numbers import check_count, check_positive
+from resolvent.usage.numbers import Counted, check_count, check_positive
 
 RECORD = "record.json"
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(Counted):
     """How an evaluation is done.
 
     seed        with a sample's id it fixes all random numbers of that sample
@@ -53,6 +53,7 @@ class EvaluationSettings:
         60.0
     """
 
+    least: ClassVar[dict[str, int]] = {"seed": 0, "batch_size": 1, "samples": 1, "probe": 0}
     seed: int = 0
     batch_size: int | None = 256
     samples: int | None = None
@@ -61,12 +62,8 @@ class EvaluationSettings:
     limit: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         where = "evaluate"
-        check_count(where, 0, seed=self.seed)
-        check_count(where, 0, probe=self.probe)
-        for name in ("batch_size", "samples"):
-            if getattr(self, name) is not None:
-                check_count(where, 1, **{name: getattr(self, name)})
         if self.limit is not None:
             check_positive(where, limit=self.limit)
         if not isinstance(self.shard, tuple | list) or len(self.shard) != 2:

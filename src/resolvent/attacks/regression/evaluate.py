@@ -144,19 +144,15 @@ def regression_attacks(outputs: int, thorough: bool) -> tuple[Attack, ...]:
     return (APGD(squared_error, steps=steps, restarts=restarts, stop=False), *climbs, search)
 
 
+@dataclass(frozen=True, eq=False)
 class _Job:
-    def __init__(
-        self,
-        victim: Victim,
-        x: Tensor,
-        y: Tensor,
-        lengths: Tensor | None,
-        threat: Threat,
-        how: RegressionSettings,
-        tolerance: float | None,
-    ) -> None:
-        self.victim, self.x, self.y, self.lengths = victim, x, y, lengths
-        self.threat, self.how, self.tolerance = threat, how, tolerance
+    victim: Victim
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None
+    threat: Threat
+    how: RegressionSettings
+    tolerance: float | None
 
     def run(
         self, threat_values: dict[str, Any], folder: str | Path | None, listener: Listener | None

@@ -12,6 +12,7 @@ from resolvent.attacks import Substitution
 from resolvent.attacks.autoattack.evaluate import RECORD
 from resolvent.commands.attack.options import Attack
 from resolvent.disk import write_json
+from resolvent.training.measure import choose_class
 from resolvent.usage.error import UsageError
 
 
@@ -79,7 +80,5 @@ def _accuracy(model: nn.Module, data: tuple[Tensor, ...], rows: int) -> float:
     right = 0
     for part in torch.arange(len(data[0])).split(rows):
         x, y, *rest = (value[part] for value in data)
-        output = model(x, *rest)
-        answer = (output > 0).squeeze(1).long() if output.shape[1] == 1 else output.argmax(1)
-        right += int((answer == y).sum())
+        right += int((choose_class(model(x, *rest)) == y).sum())
     return right / max(len(data[0]), 1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from resolvent.disk import read_json, write_json
 from resolvent.experiments.cell import Cell
-from resolvent.experiments.store.folder import RunError
+from resolvent.experiments.store.folder import RunError, file_sum
 
 SOURCE = "source.json"
 
@@ -33,18 +32,13 @@ def require_source(cell: Cell, folder: Path) -> None:
 
 
 def _digests(cell: Cell) -> dict[str, str]:
-    return {str(path): _digest(path) for path in _files(cell) if path.is_file()}
+    return {str(path): file_sum(path) for path in _files(cell) if path.is_file()}
 
 
 def _files(cell: Cell) -> list[Path]:
     """The file, and that of the test split where it has one of its own."""
     named = (cell.task.file, cell.task.keywords().get("test") if cell.task.file is not None else None)
     return [Path(name) for name in named if isinstance(name, str)]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_kept(folder: Path) -> dict[str, Any]:

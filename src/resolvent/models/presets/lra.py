@@ -102,28 +102,20 @@ def lra(
 ) -> ModelConfig:
     """The model of `family` for `task`. `vocab` overrides the task's usual one; `init` is for S4D alone."""
     _check("lra", family, task)
-    if family == "mega":
-        return mega(task, vocab)
-    if family == "transformer":
-        return transformer(task, vocab)
-    if family == "s4_ptd":
-        return s4_ptd(task, vocab)
-    if family in ("s5", "s5_ptd"):
-        return _s5(family, task, vocab)
-    return _lru(task, vocab) if family == "lru" else _s4(family, task, vocab, init)
+    own = {"mega": mega, "transformer": transformer, "s4_ptd": s4_ptd, "lru": _lru}
+    if family in own:
+        return own[family](task, vocab)
+    return _s5(family, task, vocab) if family in ("s5", "s5_ptd") else _s4(family, task, vocab, init)
 
 
 def lra_training(family: Family, task: Task) -> TrainConfig:
     """How that model was trained."""
     _check("lra_training", family, task)
-    if family == "mega":
-        return mega_training(task)
-    if family == "transformer":
-        return transformer_training(task)
+    own = {"mega": mega_training, "transformer": transformer_training, "s4_ptd": s4_ptd_training}
+    if family in own:
+        return own[family](task)
     if family == "lru":
         return TrainConfig(lr=1e-3, ssm_lr=5e-4, weight_decay=0.05, batch=50, epochs=_LRU_EPOCHS[task])
-    if family == "s4_ptd":
-        return s4_ptd_training(task)
     if family in ("s5", "s5_ptd"):
         r = _s5_row(family, task)
         rate = r.ssm_lr * r.lr_factor

@@ -72,6 +72,10 @@ class Row:
     epochs: int | None = None
     parameters: int | None = None
 
+    @property
+    def seeds_text(self) -> str:
+        return f"{self.seeds}" + (f", {self.failed} diverged" if self.failed else "")
+
     def value(self, kind: str, place: str) -> Value | None:
         """The first of a kind, whatever its size and samples."""
         return next((v for c, v in self.values.items() if (c.kind, c.place) == (kind, place)), None)
@@ -102,7 +106,7 @@ class Table:
         lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
         for row in self.rows:
             cells = [_words(row.values.get(column)) for column in self.columns]
-            own = [markdown_cell(row.name), _seeds(row), count(row.epochs), count(row.parameters)]
+            own = [markdown_cell(row.name), row.seeds_text, count(row.epochs), count(row.parameters)]
             lines.append(f"| {' | '.join([*own, *cells])} |")
         return "\n".join(lines)
 
@@ -182,10 +186,6 @@ def _words(value: Value | None) -> str:
     if value is None:
         return "-"
     return str(value) if value.published is None else f"{value} (published {value.published:.2f}, {value.gap:+.1f})"
-
-
-def _seeds(row: Row) -> str:
-    return str(row.seeds) if not row.failed else f"{row.seeds}, {row.failed} diverged"
 
 
 def count(number: int | None) -> str:

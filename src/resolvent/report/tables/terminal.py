@@ -71,7 +71,7 @@ def draw_table(held: Table, columns: list[Column]) -> Drawn:
 
 def _facts(held: Table) -> dict[str, list[str]]:
     """Seeds where there are several, epochs, parameters: head -> one entry a row."""
-    seeds = [f"{row.seeds}" + (f", {row.failed} diverged" if row.failed else "") for row in held.rows]
-    several = {"seeds": seeds} if any(row.seeds > 1 or row.failed for row in held.rows) else {}
+    shown = any(row.seeds > 1 or row.failed for row in held.rows)
+    several = {"seeds": [row.seeds_text for row in held.rows]} if shown else {}
     epochs, sizes = ([count(getattr(row, name)) for row in held.rows] for name in ("epochs", "parameters"))
     return several | {"epochs": epochs, "parameters": sizes}
