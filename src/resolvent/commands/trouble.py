@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from resolvent.experiments.store.lock import NO_ROOM, Taken
-from resolvent.report import MissingPackage
 from resolvent.usage.error import UsageError
 
 
@@ -17,7 +16,7 @@ def as_usage_errors(out: str) -> Iterator[None]:
         yield
     except BrokenPipeError:  # nobody reads on
         raise
-    except (MissingPackage, ValueError, TypeError, OSError, ImportError, Taken) as wrong:
+    except (ValueError, TypeError, OSError, ImportError, Taken) as wrong:
         raise UsageError(explain(wrong, out)) from wrong
 
 

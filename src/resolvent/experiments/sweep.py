@@ -20,6 +20,7 @@ from resolvent.experiments.study import Job, Study, run_study
 from resolvent.experiments.training_run import run_cell
 from resolvent.experiments.workers import begin_apart
 from resolvent.training import Paused
+from resolvent.usage.numbers import list_some
 
 WAIT = 2.0  # seconds between looks at cells that others hold
 SHOWN = 8  # places that are named
@@ -90,8 +91,7 @@ def sweep(
 def tell_left(places: Sequence[str], store: Store) -> str:
     """What a call whose time is spent leaves to do."""
     left = [place for place in places if not store.complete(place)]
-    some = ", ".join(left[:SHOWN]) + (f" and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
-    return f"{len(places) - len(left)} of {len(places)} runs are done; left: {some}"
+    return f"{len(places) - len(left)} of {len(places)} runs are done; left: {list_some(left, SHOWN)}"
 
 
 def _run(job: Job, path: Path, how: How, tell: Tell) -> None:

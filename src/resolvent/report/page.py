@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
 from resolvent.report.record import Record
+from resolvent.usage.error import UsageError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 PACKAGES = ("matplotlib", "jinja2")
 
 
-class MissingPackage(ImportError):
+class MissingPackage(ImportError, UsageError):
     """A package of the `report` extra is absent.
 
     Examples:

@@ -71,6 +71,12 @@ def check_choice(where: str, name: str, value: Any, choices: Iterable[Any]) -> N
         raise ValueError(f"{where}: {name} must be one of {listed}; got {value!r}{did_you_mean(value, known)}")
 
 
+def list_some(names: Iterable[str], most: int) -> str:
+    """`a, b and 3 more`."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")
+
+
 def did_you_mean(value: Any, known: Iterable[Any]) -> str:
     """The end of a message about a wrong name: `; did you mean 'batch'?`, or a full stop where none is like it."""
     near = nearest(value, known)

@@ -22,7 +22,7 @@ from resolvent.experiments.store.folder import CELL, Folder
 from resolvent.experiments.tasks import open_task
 from resolvent.models import Model, ModelConfig, TwoTower, build_model, presets
 from resolvent.predictor.samples import samples_of
-from resolvent.report import MissingPackage, require_packages
+from resolvent.report import require_packages
 from resolvent.report.analysis_page import NAMES, facts, write_analysis, write_figures, write_numbers
 from resolvent.usage.destination import require_writable
 from resolvent.usage.error import UsageError
@@ -114,10 +114,7 @@ def _value(text: str) -> str | int | float:
 
 
 def _check_places(request: Analyse) -> None:
-    try:
-        require_packages()
-    except MissingPackage as missing:
-        raise UsageError(str(missing)) from missing
+    require_packages()
     for name in NAMES.values():
         require_writable(request.out / name, "--out")
     if request.json is not None:

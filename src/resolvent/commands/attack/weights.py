@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.usage.error import UsageError
+from resolvent.usage.numbers import list_some
 
 INNER = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in a larger file
 PARALLEL = "module."  # what DataParallel writes before every name
@@ -66,14 +67,9 @@ def _require_fitting(model: nn.Module, held: dict[str, Tensor], path: Path) -> N
             if name in held and held[name].shape != own[name].shape
         ],
     }
-    lines = [f"it {what} {_join_names(names)}" for what, names in wrong.items() if names]
+    lines = [f"it {what} {list_some(names, SHOWN)}" for what, names in wrong.items() if names]
     if lines:
         raise UsageError(f"--weights: {path} is not of {type(model).__name__}: {'; '.join(lines)}; see --kwargs.")
-
-
-def _join_names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _first_line(wrong: BaseException) -> str:

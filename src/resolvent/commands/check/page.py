@@ -15,15 +15,11 @@ from resolvent.conformance.table import show
 from resolvent.report.page import write_page
 from resolvent.report.record import Record
 from resolvent.usage.destination import require_writable
-from resolvent.usage.error import UsageError
 
 
 def write(out: Path, seed: int = 0) -> int:
     """Write the page and tell where it is; 1 when a property fails."""
-    try:
-        report.require_packages()
-    except report.MissingPackage as missing:
-        raise UsageError(str(missing)) from missing
+    report.require_packages()
     for name in ("record.json", "report.html"):
         require_writable(out / name, "--page")
     console = Console()

@@ -173,28 +173,18 @@ def _fit_to_task(config: c.ModelConfig, task: Task, name: str) -> c.ModelConfig:
         gives = {c.ClassifierConfig: "classes", c.RegressionConfig: "real values"}.get(type(config.head), "pairs")
         wants = "pairs" if task.pair else "real values" if task.classes is None else "classes"
         raise UsageError(f"--preset {name} answers with {gives}, and {task.name} needs {wants}; choose another.")
-    return replace(config, input=_merge_inputs(config.input, entry), head=_answering(config.head, head),
-                   block=_reaching(config.block, task.length))  # fmt: skip
+    entry = _take(config.input, entry, ("vocab", "channels"))
+    head = _take(config.head, head, ("outputs", "pooling") if task.classes is None else ("classes",))
+    return replace(config, input=entry, head=head, block=_reaching(config.block, task.length))
 
 
 def _kind(task: Task) -> str:
     return "tokens" if task.vocabulary is not None else "real values"
 
 
-def _merge_inputs(own: c.InputConfig, asked: c.InputConfig) -> c.InputConfig:
-    if isinstance(own, c.TokensConfig) and isinstance(asked, c.TokensConfig):
-        return replace(own, vocab=asked.vocab)
-    assert isinstance(own, c.ChannelsConfig)
-    assert isinstance(asked, c.ChannelsConfig)
-    return replace(own, channels=asked.channels)
-
-
-def _answering(own: c.HeadConfig, asked: c.HeadConfig) -> c.HeadConfig:
-    if isinstance(own, c.RegressionConfig) and isinstance(asked, c.RegressionConfig):
-        return replace(own, outputs=asked.outputs, pooling=asked.pooling)
-    assert isinstance(own, c.ClassifierConfig | c.RetrievalConfig)
-    assert isinstance(asked, c.ClassifierConfig | c.RetrievalConfig)
-    return replace(own, classes=asked.classes)
+def _take(own: Any, asked: Any, names: tuple[str, ...]) -> Any:
+    """Settings with those fields of others of their kind, as far as they have them."""
+    return replace(own, **{name: getattr(asked, name) for name in names if hasattr(own, name)})
 
 
 def _reaching(block: c.BlockConfig, length: int) -> c.BlockConfig:

@@ -21,6 +21,7 @@ from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, checked_file, names_in, read_sequences
 from resolvent.data.readers.sequences import as_number, pad
 from resolvent.data.readers.values import tensor_of, words_of
+from resolvent.usage.numbers import list_some
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,18 +99,14 @@ def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> 
     new = sorted({answer for answer, i in zip(answers, found, strict=True) if i is None})
     if new:
         raise ValueError(
-            f"{where}: expected the classes of training, {_join_names(names)}; got {_join_names(new)}, which the model "
-            "does not know."
+            f"{where}: expected the classes of training, {list_some(names, 20)}; got {list_some(new, 20)}, which the "
+            "model does not know."
         )
     return torch.tensor(found, dtype=torch.long)
 
 
 def _is_word(name: str) -> bool:
     return as_number(name) is None
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from resolvent.usage.numbers import list_some
+
 SHOWN = 24  # names that an error lists
 HALF = (torch.float16, torch.bfloat16)
 Module = TypeVar("Module", bound=nn.Module)
@@ -56,7 +58,7 @@ class Weights:
         if name not in self.tensors:
             raise ValueError(
                 f"import_weights: these are no weights of {self.source}: {name!r} is missing; "
-                f"got {join_names(self.described())}."
+                f"got {list_some(self.described(), SHOWN) or 'nothing'}."
             )
         found = tuple(self.tensors[name].shape)
         if len(found) != rank:
@@ -70,7 +72,7 @@ class Weights:
         if not found:
             raise ValueError(
                 f"import_weights: these are no weights of {self.source}: no name begins with {prefix + '0.'!r}; "
-                f"got {join_names(self.described())}."
+                f"got {list_some(self.described(), SHOWN) or 'nothing'}."
             )
         return max(found) + 1
 
@@ -82,12 +84,6 @@ class Weights:
         """float64 where any of them has it, else float32, which layers need at least."""
         wide = any(t.dtype in (torch.float64, torch.complex128) for t in self.tensors.values())
         return torch.float64 if wide else torch.float32
-
-
-def join_names(names: Iterable[str]) -> str:
-    every = list(names)
-    more = "" if len(every) <= SHOWN else f" and {len(every) - SHOWN:,} more"
-    return ", ".join(every[:SHOWN]) + more if every else "nothing"
 
 
 def fill(module: Module, weights: Weights, table: dict[str, Take], ignored: Iterable[str] = ()) -> Module:
@@ -112,7 +108,9 @@ def fill(module: Module, weights: Weights, table: dict[str, Take], ignored: Iter
     used = {n for taken in table.values() for n in taken.names} | set(ignored)
     extra = [f"{n} {tuple(weights[n].shape)} is not known" for n in weights.tensors if n not in used]
     if wrong or extra:
-        raise ValueError(f"import_weights: {weights.source}: {join_names([*wrong, *extra])}; nothing was imported.")
+        raise ValueError(
+            f"import_weights: {weights.source}: {list_some([*wrong, *extra], SHOWN)}; nothing was imported."
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(made[name])
