@@ -10,10 +10,10 @@ from resolvent import cli
 from resolvent.commands.run.cells import of_worker
 from resolvent.commands.run.options import Run
 from resolvent.experiments.cell import Budget, Cell
-from resolvent.experiments.overrides import Overrides
+from resolvent.experiments.overrides import override
 from resolvent.experiments.recipe import cells_of
 
-ALL = Overrides("bf16", 6, 2000)
+ALL = ("bf16", 6, 2000)
 
 
 def headline() -> Cell:
@@ -23,11 +23,11 @@ def headline() -> Cell:
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    assert Overrides().of(headline()) == headline()
+    assert override(headline()) == headline()
 
 
 def test_only_what_is_asked_changes() -> None:
-    own, made = headline(), ALL.of(headline())
+    own, made = headline(), override(headline(), *ALL)
     assert isinstance(made, Cell)
     assert made.budget == replace(own.budget, precision="bf16", evaluate_every=6)
     assert made.attacks == tuple(replace(plan, batch_size=2000) for plan in own.attacks)
@@ -37,7 +37,7 @@ def test_only_what_is_asked_changes() -> None:
 
 def test_a_study_stays_as_it_is() -> None:
     (study,) = cells_of("qi2024-error-growth", "small")
-    assert ALL.of(study) is study
+    assert override(study, *ALL) is study
 
 
 def test_workers_are_told() -> None:
@@ -50,7 +50,7 @@ def test_workers_are_told() -> None:
     )
 
 
-@pytest.mark.parametrize(("changes", "name"), [({"evaluate_every": 0}, "evaluate_every"), ({"attack_batch": -1}, "at")])
-def test_bad_counts_are_refused(changes: dict[str, int], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        Overrides(**changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize("words", [["--evaluate-every", "0"], ["--attack-batch", "-1"]])
+def test_bad_counts_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "quickstart", *words]) == 2
+    assert f"{words[0]} must be a whole number" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from resolvent.experiments.cluster.dispatch import Heard
 from resolvent.experiments.how import How, Late, after, never
 from resolvent.experiments.interrupt import interrupted_once, others_missed
 from resolvent.experiments.naming import clear, name_apart, strangers
-from resolvent.experiments.overrides import Overrides
+from resolvent.experiments.overrides import override
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.store.folder import Tell
 from resolvent.experiments.store.lock import Taken
@@ -60,8 +60,8 @@ def run(request: Run, page: Path | None = None) -> int:
     try:
         with as_usage_errors(request.out):
             device = find_device(request)
-            wished = Overrides(request.precision, request.evaluate_every, request.attack_batch)
-            cells = [wished.of(cell) for cell in find(request, console.print)]
+            wished = request.precision, request.evaluate_every, request.attack_batch
+            cells = [override(cell, *wished) for cell in find(request, console.print)]
             if request.dry_run:
                 foretell(cells, device, console)
                 return 0

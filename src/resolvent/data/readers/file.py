@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +76,9 @@ def from_file(
         _refuse_mapped_options(task, **given, **{columns.given() or "id": columns.given()})
         return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
     if task == "forecast":
-        return forecast_file(path, window, horizon, target, _Rest(test, label, group, header, columns, options))
+        _refuse_options("no option of a forecast, which asks for the series' own values",
+                        {"test": test, "label": label, "group": group})  # fmt: skip
+        return forecast_file(path, window, horizon, target, header, columns, options)
     _refuse_forecast_options(task, window=window, horizon=horizon, target=target)
     first = checked_file(path)
     how = Preparation.of("from_file", **{"bounds": "infer"} | options)
@@ -146,28 +148,21 @@ def _refuse_options(why: str, given: dict[str, Any]) -> None:
         raise ValueError(f"from_file: {wrong} is {why}; leave it out.")
 
 
-@dataclass(frozen=True)
-class _Rest:
-    """Options of from_file that a forecast has no use for, and those that it shares."""
-
-    test: str | Path | None
-    label: str | None
-    group: str | None
-    header: bool
-    columns: Columns
-    options: dict[str, Any]
-
-
-def forecast_file(path: str | Path, window: int | None, horizon: int | None, target: str | None, rest: _Rest) -> Task:
+def forecast_file(
+    path: str | Path,
+    window: int | None,
+    horizon: int | None,
+    target: str | None,
+    header: bool,
+    columns: Columns,
+    options: dict[str, Any],
+) -> Task:
     """Windows of the series in a file; see `windows.cut_windows`."""
-    for name in ("test", "label", "group"):
-        if getattr(rest, name) is not None:
-            raise ValueError(f"from_file: a forecast asks for the series' own values; leave out {name}.")
     if window is None:
         raise ValueError("from_file: a forecast needs a window, the steps of the past that the model sees (--window).")
     file = checked_file(path)
-    how = Preparation.of("from_file", **{"bounds": "infer"} | rest.options)
-    series, layout, notes = _read_series(file, rest.header, rest.columns)
+    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
+    series, layout, notes = _read_series(file, header, columns)
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
     if target is not None and target not in names:
         text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from resolvent.disk import (
     Damaged,
@@ -31,7 +31,7 @@ from resolvent.disk import (
     replace,
     write_json,
 )
-from resolvent.experiments.cell import Cell
+from resolvent.experiments.cell import Addressed, Cell
 from resolvent.models.checkpoint import PREPROCESS, restore_settings, sound
 
 CELL, RECORD, SUMS, STAGE, ASIDE = "cell.json", "record.json", "sums.json", "stage", "damaged"
@@ -50,12 +50,6 @@ class RunError(ValueError):
     """
 
 
-class Described(Protocol):
-    """A cell or a study: what a folder is taken for."""
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 class Folder:
     """Reads and writes the files of one cell.
 
@@ -69,7 +63,7 @@ class Folder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"run: {str(self.path)!r} is a file; give a folder, which need not exist yet.")
 
-    def admit(self, cell: Described) -> None:
+    def admit(self, cell: Addressed) -> None:
         """Take the folder for this cell, or refuse when it holds another."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -255,7 +249,7 @@ class Folder:
         return sorted((self.path / "checkpoint").glob("*/model.safetensors"))
 
 
-def settings_of(what: Described) -> dict[str, Any]:
+def settings_of(what: Addressed) -> dict[str, Any]:
     """Settings as they come back from JSON."""
     held: dict[str, Any] = json.loads(json.dumps(what.to_dict()))
     return held
