@@ -27,7 +27,8 @@ def certified_model(config: c.ModelConfig) -> Model:
 
     Holds for sequences of every length, from a zero (or any fixed) initial state, in evaluation and in training mode.
     """
-    check_certified(config)
+    for reason in _refusals(config):
+        raise ValueError(f"build_model: a certified model cannot have {reason}")
     block, head, how = config.block, config.head, config.certified
     assert how is not None
     assert isinstance(block, c.LipschitzConfig)
@@ -99,12 +100,6 @@ def by_construction(parts: Iterable[Part]) -> float:
         constant = 1 + by_construction(part.parts) if part.kind == "residual" else part.lipschitz
         found *= math.inf if constant is None else constant
     return found
-
-
-def check_certified(config: c.ModelConfig) -> None:
-    """Everything that would break the bound, or leave it without proof, is refused here."""
-    for reason in _refusals(config):
-        raise ValueError(f"build_model: a certified model cannot have {reason}")
 
 
 def _refusals(config: c.ModelConfig) -> Iterator[str]:

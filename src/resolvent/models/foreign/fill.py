@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from resolvent.models.build import build_model
+from resolvent.models.config import ModelConfig
+from resolvent.models.model import Model
 from resolvent.usage.numbers import list_some
 
 SHOWN = 24  # names that an error lists
@@ -115,6 +118,13 @@ def fill(module: Module, weights: Weights, table: dict[str, Take], ignored: Iter
         for name, tensor in own.items():
             tensor.copy_(made[name])
     return module
+
+
+def fill_model(config: ModelConfig, weights: Weights, table: dict[str, Take], ignored: Iterable[str] = ()) -> Model:
+    """A model of these settings, filled."""
+    model = build_model(config)
+    assert isinstance(model, Model)
+    return fill(model, weights, table, ignored)
 
 
 def _make(taken: Take, weights: Weights, own: Tensor) -> Tensor | str:

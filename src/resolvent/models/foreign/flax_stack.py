@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.mixer import MixerKind
-from resolvent.models.build import build_model
 from resolvent.models.config import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
-from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.fill import Take, Weights, fill_model, take
 from resolvent.models.layer_config import LRUConfig, S5Config
 from resolvent.models.model import Model
 
@@ -61,9 +60,7 @@ def import_stack(
             made |= _glu(f"{own}mixer.linear.", other)
         elif mixer != "gelu":
             made |= _dense(f"{own}mixer.linear.", f"{other}out2.")
-    model = build_model(config)
-    assert isinstance(model, Model)
-    return fill(model, weights, made)
+    return fill_model(config, weights, made)
 
 
 def _count(weights: Weights) -> int:

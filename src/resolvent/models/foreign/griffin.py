@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.models.build import build_model
 from resolvent.models.config import GriffinConfig, HawkConfig, LanguageConfig, ModelConfig, TokensConfig
-from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.fill import Take, Weights, fill_model, take
 from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
@@ -82,9 +81,7 @@ def _import(weights: Weights, reach: int, soft_cap: float | None, norm_eps: floa
         attends = isinstance(block, GriffinConfig) and i % 3 == 2
         table |= _layer(f"tower.body.blocks.{2 * i}.", f"layers.{i}.", attends)
         table |= _feed(f"tower.body.blocks.{2 * i + 1}.", f"layers.{i}.")
-    model = build_model(config)
-    assert isinstance(model, Model)
-    return fill(model, weights, table, ignored=("lm_head.weight",))
+    return fill_model(config, weights, table, ignored=("lm_head.weight",))
 
 
 def _block_config(weights: Weights, layers: int, d: int, reach: int) -> HawkConfig | GriffinConfig:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from resolvent.blocks.stack import Stack
-from resolvent.models.build import build_model, make_tower
+from resolvent.models.build import make_tower
 from resolvent.models.config import LanguageConfig, MambaConfig, ModelConfig, TokensConfig
-from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.fill import Take, Weights, fill, fill_model, take
 from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
@@ -43,9 +43,7 @@ def import_mamba(
     table |= _layers("tower.body.blocks.", block, layers)
     if not tied:
         table["head.out.weight"] = take("lm_head.weight")
-    model = build_model(config)
-    assert isinstance(model, Model)
-    return fill(model, weights, table, ignored=("lm_head.weight",) if tied else ())
+    return fill_model(config, weights, table, ignored=("lm_head.weight",) if tied else ())
 
 
 def _block_config(weights: Weights, d: int) -> MambaConfig:

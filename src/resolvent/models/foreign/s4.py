@@ -13,9 +13,9 @@ from torch import Tensor
 
 from resolvent.blocks.mixer import Mixer
 from resolvent.blocks.residual import Residual
-from resolvent.models.build import build_model, make_layer
+from resolvent.models.build import make_layer
 from resolvent.models.config import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig
-from resolvent.models.foreign.fill import Take, Weights, fill, take
+from resolvent.models.foreign.fill import Take, Weights, fill, fill_model, take
 from resolvent.models.layer_config import S4Config, S4DConfig
 from resolvent.models.model import Model
 
@@ -55,9 +55,7 @@ def import_s4(
         own = f"tower.body.blocks.{i}."
         table |= _block(weights, own, f"s4_layers.{i}.", config)
         table |= {f"{own}norm.{name}": take(f"norms.{i}.{name}") for name in ("weight", "bias")}
-    model = build_model(settings)
-    assert isinstance(model, Model)
-    return fill(model, weights, table, _list_untrained(weights))
+    return fill_model(settings, weights, table, _list_untrained(weights))
 
 
 def _rank(weights: Weights, before: str) -> int:
