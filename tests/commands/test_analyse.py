@@ -202,3 +202,14 @@ def test_attribution_of_a_bare_checkpoint_is_refused(
 def test_the_defaults_are_what_help_says() -> None:
     assert Analyse().n == 64
     assert Analyse().contours
+
+
+@pytest.mark.parametrize("words", [["analyse", "--init", "legs"], ["check", "--page", "page"]])
+def test_a_missing_package_is_told_in_a_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert cli.main(words) == 2
+    assert "pip install 'resolvent[report]'" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -65,7 +65,7 @@ def test_whole_numbers_are_quantities_when_told(tmp_path: Path) -> None:
         ({"task": "forecast", "window": 0}, "at least 1"),
         ({"task": "forecast", "window": 190}, "fits into"),
         ({"task": "forecast", "window": 5, "target": "c"}, "channel 'c'"),
-        ({"task": "forecast", "window": 5, "label": "b"}, "leave out label"),
+        ({"task": "forecast", "window": 5, "label": "b"}, "label is no option of a forecast"),
         ({"window": 5}, "for task='forecast'"),
         ({"task": "guess"}, "task must be"),
     ],

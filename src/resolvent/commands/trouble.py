@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from resolvent.experiments.store.lock import NO_ROOM, Taken
+from resolvent.report import MissingPackage
 from resolvent.usage.error import UsageError
 
 
@@ -36,6 +37,8 @@ def explain_failure(wrong: BaseException) -> str | None:
     if isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and _no_memory(wrong)):
         reason = next(iter(str(wrong).splitlines()), "") or type(wrong).__name__
         return f"there is not enough memory for this ({reason}); ask for a smaller model or fewer samples."
+    if isinstance(wrong, MissingPackage):
+        return str(wrong)
     if isinstance(wrong, SystemExit):
         return f"code that was loaded ended the program, sys.exit({wrong.code!r}); take that call out of it."
     return None

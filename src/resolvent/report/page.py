@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
 from resolvent.report.record import Record
-from resolvent.usage.error import UsageError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 PACKAGES = ("matplotlib", "jinja2")
 
 
-class MissingPackage(ImportError, UsageError):
+class MissingPackage(ImportError):
     """A package of the `report` extra is absent.
 
     Examples:

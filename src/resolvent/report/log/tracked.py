@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.disk import Damaged, fingerprint, read_json, read_sealed
-from resolvent.usage.numbers import is_number
 
 METRICS = "metrics.jsonl"
 SPLITS = ("train", "validation", "test", "seen")  # a row names its numbers train_loss, validation_clean, ...
@@ -103,6 +102,10 @@ def _numbers(parts: dict[str, Any], before: str = "") -> dict[str, float]:
             if is_number(value):
                 found[f"{before}{part}/{name}"] = float(value)
     return found
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def scalars(row: Row) -> dict[str, float]:
