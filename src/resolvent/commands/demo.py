@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Demo:
-    """Train, attack, certify and analyse ten models on the embedded digits, and write one page of evidence.
+    """Train, attack, certify and analyse ten models on the embedded digits; write a page.
 
     It is `resolvent run quickstart` with a folder of its own: called again, it resumes where it stopped.
 
