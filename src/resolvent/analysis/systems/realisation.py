@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.analysis.matrices.balance import balance
 from resolvent.analysis.matrices.exact import Array
 from resolvent.ssm import DPLR, Diagonal, System
 
@@ -54,10 +55,10 @@ def realisations(system: System) -> Iterator[Realisation]:
     symmetric = is_real(system)
     diagonal = isinstance(system.A, Diagonal)
     A = system.A.lam if isinstance(system.A, Diagonal) else system.A.dense()
-    B, C, D = (_flat(t, bank, 2) for t in (system.B, system.C, system.D))
-    for a, b, c, d in zip(_flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
+    B, C, D = (flat(t, bank, 2) for t in (system.B, system.C, system.D))
+    for a, b, c, d in zip(flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
         lam, matrix = (a, None) if diagonal else (None, a)
-        yield _visible(Realisation(lam, matrix, b, c, d, system.dt is not None, system.delay, symmetric))
+        yield _balanced(_visible(Realisation(lam, matrix, b, c, d, system.dt is not None, system.delay, symmetric)))
 
 
 def is_real(system: System) -> bool:
@@ -81,7 +82,8 @@ def _conjugate_halves(t: Tensor, axis: int) -> bool:
     return bool((first == second.conj()).all())
 
 
-def _flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
+def flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
+    """The bank as one leading axis before the last `keep`, in double precision."""
     wide = t.detach().to("cpu", torch.complex128 if t.is_complex() else torch.float64).resolve_conj()
     return wide.expand(*bank, *t.shape[t.dim() - keep :]).reshape(-1, *t.shape[t.dim() - keep :]).numpy()
 
@@ -99,6 +101,14 @@ def _visible(one: Realisation) -> Realisation:
     lam = None if one.lam is None else one.lam[seen]
     A = None if one.A is None else one.A[np.ix_(seen, seen)]
     return replace(one, lam=lam, A=A, B=one.B[seen], C=one.C[:, seen])
+
+
+def _balanced(one: Realisation) -> Realisation:
+    """A full A in units of the states' own, in which norms of A, B and C tell how far rounding reaches."""
+    if one.A is None or not one.states:
+        return one
+    A, B, C = balance(one.A, one.B, one.C)
+    return replace(one, A=A, B=B, C=C)
 
 
 def _find_reachable(links: Array, start: Array) -> Array:
