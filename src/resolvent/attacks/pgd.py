@@ -18,7 +18,7 @@ from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
-from resolvent.usage.numbers import check_count, check_positive
+from resolvent.usage.numbers import check_positive
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class PGD(Opened):
 
     shapes: ClassVar[bool] = True
     aims: ClassVar[bool] = True
+    least: ClassVar[dict[str, int]] = {"steps": 0, "restarts": 1, "passes": 1}
     steps: int = 10
     step_size: float | None = None
     restarts: int = 1
@@ -53,8 +54,7 @@ class PGD(Opened):
     passes: int = 1
 
     def __post_init__(self) -> None:
-        check_count("PGD", 0, steps=self.steps)
-        check_count("PGD", 1, restarts=self.restarts, passes=self.passes)
+        super().__post_init__()
         if self.step_size is not None:
             check_positive("PGD", step_size=self.step_size)
         if self.keep not in ("best", "last"):

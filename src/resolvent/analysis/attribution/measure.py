@@ -8,9 +8,6 @@ clean and perturbed features (`feature_mse`, `feature_kl`), a component changes 
 for each layer, then averaged over layers. Samples are averaged before dividing, so that one sample that the attack left
 almost alone does not rule the result. (The text also speaks of d / ||f||; the figures' captions, followed here, do
 not.)
-
-    x_adv = PGD()(model, split.x, split.y, threat).x_adv
-    print(attribution(model, split.x, x_adv, components_of(model)))
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from resolvent.analysis.attribution.change import Attribution, Change, Changes, 
 from resolvent.analysis.attribution.feature_distance import feature_kl, feature_mse, rounding
 from resolvent.analysis.attribution.trace import Calls, record_trace
 from resolvent.attacks.victim import Victim
+from resolvent.usage.numbers import check_count
 
 Part = str | tuple[str, str]
 """A module by its dotted name: from its input to its output. A pair: from the input of one to the output of another."""
@@ -167,8 +165,7 @@ def _check(model: nn.Module, x: Tensor, x_adv: Tensor, lengths: Tensor | None, b
     if not isinstance(x, Tensor) or not isinstance(x_adv, Tensor) or x.shape != x_adv.shape or not x.numel():
         got = [tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for v in (x, x_adv)]
         raise ValueError(f"attribution: expected x and x_adv as tensors of one shape, not empty, got {got}.")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"attribution: batch_size must be a whole number, at least 1, got {batch_size!r}.")
+    check_count("attribution", 1, batch_size=batch_size)
     if lengths is not None and (not isinstance(lengths, Tensor) or lengths.shape[:1] != x.shape[:1]):
         given = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
         raise ValueError(f"attribution: expected lengths as a tensor with {len(x)} rows, one for each x, got {given}.")

@@ -9,25 +9,32 @@ left as they are.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from resolvent.analysis.matrices.exact import Array
-
+from resolvent.ssm import Dense, Diagonal, System
 
 GAIN = 8.0  # by which the norm falls at least
 
 
-def state_units(A: Array, B: Array, C: Array) -> Array:
-    """The diagonal of S (n,) for A (n, n), B (n, m) and C (p, n)."""
+def balance(system: System) -> System:
+    """The same bank of systems in such units; a diagonal A has no need of them."""
+    if isinstance(system.A, Diagonal):
+        return system
+    A, n = system.A.dense(), system.states
+    whole = torch.zeros(*system.bank, n + 1, n + 1, dtype=torch.float64)
+    whole[..., :n, :n] = A.detach().abs()
+    whole[..., :n, n], whole[..., n, :n] = system.B.detach().norm(dim=-1), system.C.detach().norm(dim=-2)
+    units = [_find_units(one) for one in whole.reshape(-1, n + 1, n + 1).numpy()]
+    s = torch.from_numpy(np.stack(units)).reshape(*system.bank, n).to(A.device, A.real.dtype)
+    A = A / s[..., :, None] * s[..., None, :]
+    return System(Dense(A), system.B / s[..., None], system.C * s[..., None, :], system.D, system.dt, system.delay)
+
+
+def _find_units(whole: Array) -> Array:
+    """The diagonal of S (n,), from the sizes (n + 1, n + 1) of what joins the states."""
     from scipy.linalg.lapack import dgebal
 
-    inputs, outputs = np.linalg.norm(B, axis=1, keepdims=True), np.linalg.norm(C, axis=0, keepdims=True)
-    whole = np.block([[np.abs(A), inputs], [outputs, np.zeros((1, 1))]])
     balanced, _, _, units, _ = dgebal(whole, scale=True, permute=False)
     gains = GAIN * np.linalg.norm(balanced) <= np.linalg.norm(whole)
-    return units[:-1] / units[-1] if gains else np.ones(len(A))
-
-
-def balance(A: Array, B: Array, C: Array) -> tuple[Array, Array, Array]:
-    """The system in those units."""
-    s = state_units(A, B, C)
-    return A / s[:, None] * s, B / s[:, None], C * s
+    return units[:-1] / units[-1] if gains else np.ones(len(whole) - 1)

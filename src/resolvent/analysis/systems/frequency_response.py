@@ -18,8 +18,8 @@ from torch import Tensor
 
 from resolvent.analysis import checks
 from resolvent.analysis.matrices.balance import balance
-from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.schur import Schur, solve
+from resolvent.analysis.systems.realisation import flat
 from resolvent.ssm import DPLR, Diagonal, System
 from resolvent.ssm.system import broadcast
 
@@ -34,7 +34,8 @@ def frequency_response(system: System, omega: Any) -> Tensor:
         tensor([2.])
     """
     checks.check_system("frequency_response", system)
-    return _at(system, _frequencies(system, checks.check_axis("frequency_response", "omega", omega)))
+    axis = checks.check_axis("frequency_response", "omega", omega)
+    return _at(system, axis.to(system.D.device, system.D.real.dtype))
 
 
 def dc_gain(system: System) -> Tensor:
@@ -117,11 +118,11 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
     bank = broadcast(system.bank, omega.shape[:-1])
     w = omega.detach().to("cpu", torch.float64)
     s = torch.complex(torch.zeros_like(w), w) if system.dt is None else torch.polar(torch.ones_like(w), w)
-    A, B, C = (_rows(t, bank, 2) for t in (system.A.dense(), system.B, system.C))
-    z = _rows(s, bank, 1)
+    system = balance(system)
+    A, B, C = (flat(t, bank, 2) for t in (system.A.dense(), system.B, system.C))
+    z = flat(s, bank, 1)
     out = []
     for a, b, c, points in zip(A, B, C, z, strict=True):
-        a, b, c = balance(a, b, c)
         form = Schur.of(a)
         left, right = c @ form.U, form.U.conj().T @ b
         with np.errstate(invalid="ignore"):  # infinities at a pole
@@ -130,12 +131,6 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
         out.append(G if system.dt is None else G * torch.from_numpy(points)[:, None, None])
     G = torch.stack(out).reshape(*bank, *out[0].shape)
     return G.to(system.B.device, torch.promote_types(system.dtype, torch.complex64))
-
-
-def _rows(t: Tensor, bank: torch.Size, keep: int) -> Array:
-    """The bank as one leading axis, in complex128."""
-    own = t.shape[t.dim() - keep :]
-    return t.detach().to("cpu", torch.complex128).resolve_conj().expand(*bank, *own).reshape(-1, *own).numpy()
 
 
 def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
@@ -147,7 +142,3 @@ def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
 def _wants_gradient(system: System, omega: Tensor) -> bool:
     parts = (*checks.matrix_parts(system), system.B, system.C, omega)
     return torch.is_grad_enabled() and any(t.requires_grad for t in parts)
-
-
-def _frequencies(system: System, omega: Tensor) -> Tensor:
-    return omega.to(system.D.device, system.D.real.dtype)

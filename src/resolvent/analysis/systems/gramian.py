@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis.matrices.boundary import instability
+from resolvent.analysis.systems.realisation import flat
 from resolvent.ssm import Diagonal, System
 
 DOUBLINGS = 64
@@ -32,10 +33,7 @@ def observability_factor(system: System) -> Tensor:
 def unstable(system: System) -> list[str]:
     """For each system of the bank, why it has no Gramian; empty where it has one."""
     lam = system.A.lam if isinstance(system.A, Diagonal) else torch.linalg.eigvals(system.A.dense())
-    bank = system.bank
-    rows = lam.detach().to("cpu", torch.complex128).resolve_conj().expand(*bank, lam.shape[-1])
-    flat = rows.reshape(-1, lam.shape[-1]).numpy()
-    return [instability(row, system.dt is not None)[0] for row in flat]
+    return [instability(row, system.dt is not None)[0] for row in flat(lam, system.bank, 1)]
 
 
 def _on_circle(system: System) -> tuple[Tensor, Tensor, Tensor]:

@@ -52,13 +52,13 @@ class Realisation:
 def realisations(system: System) -> Iterator[Realisation]:
     """The systems of the bank, one after the other, in row-major order."""
     bank = system.bank
-    symmetric = is_real(system)
+    symmetric, system = is_real(system), balance(system)
     diagonal = isinstance(system.A, Diagonal)
     A = system.A.lam if isinstance(system.A, Diagonal) else system.A.dense()
     B, C, D = (flat(t, bank, 2) for t in (system.B, system.C, system.D))
     for a, b, c, d in zip(flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
         lam, matrix = (a, None) if diagonal else (None, a)
-        yield _balanced(_visible(Realisation(lam, matrix, b, c, d, system.dt is not None, system.delay, symmetric)))
+        yield _visible(Realisation(lam, matrix, b, c, d, system.dt is not None, system.delay, symmetric))
 
 
 def is_real(system: System) -> bool:
@@ -101,14 +101,6 @@ def _visible(one: Realisation) -> Realisation:
     lam = None if one.lam is None else one.lam[seen]
     A = None if one.A is None else one.A[np.ix_(seen, seen)]
     return replace(one, lam=lam, A=A, B=one.B[seen], C=one.C[:, seen])
-
-
-def _balanced(one: Realisation) -> Realisation:
-    """A full A in units of the states' own, in which norms of A, B and C tell how far rounding reaches."""
-    if one.A is None or not one.states:
-        return one
-    A, B, C = balance(one.A, one.B, one.C)
-    return replace(one, A=A, B=B, C=C)
 
 
 def _find_reachable(links: Array, start: Array) -> Array:

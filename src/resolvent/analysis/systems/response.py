@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.analysis import checks
-from resolvent.analysis.matrices.balance import state_units
-from resolvent.analysis.systems.realisation import flat
-from resolvent.ssm import Dense, Diagonal, System, expm1_over, kernel
+from resolvent.analysis.matrices.balance import balance
+from resolvent.ssm import Diagonal, System, expm1_over, kernel
 
 
 def impulse_response(system: System, when: Any) -> Tensor:
@@ -33,7 +31,7 @@ def impulse_response(system: System, when: Any) -> Tensor:
         return _discrete(system, t)
     if isinstance(system.A, Diagonal):
         return _modes(system, torch.exp(t[..., :, None] * system.A.lam[..., None, :]))
-    system = _balanced(system)
+    system = balance(system)
     flow = torch.linalg.matrix_exp(t[:, None, None] * system.A.dense()[..., None, :, :])  # (..., k, n, n)
     return (system.C[..., None, :, :] @ flow @ system.B[..., None, :, :]).movedim(-3, -1)
 
@@ -52,7 +50,7 @@ def step_response(system: System, when: Any) -> Tensor:
     if isinstance(system.A, Diagonal):
         z = t[:, None] * system.A.lam[..., None, :]
         return _modes(system, t[:, None] * expm1_over(z)) + system.D[..., None]
-    system = _balanced(system)
+    system = balance(system)
     return (system.C[..., None, :, :] @ _integral(system, t)).movedim(-3, -1) + system.D[..., None]
 
 
@@ -66,15 +64,6 @@ def _discrete(system: System, length: int) -> Tensor:
     K = kernel(system, length).clone()
     K[..., 0] += system.D
     return K
-
-
-def _balanced(system: System) -> System:
-    """A full A in units of the states' own: an exponential is good relative to its largest entries."""
-    A, bank = system.A.dense(), system.bank
-    each = zip(*(flat(part, bank, 2) for part in (A, system.B, system.C)), strict=True)
-    s = torch.from_numpy(np.stack([state_units(*one) for one in each])).reshape(*bank, -1).to(A.device, A.real.dtype)
-    A = A / s[..., :, None] * s[..., None, :]
-    return System(Dense(A), system.B / s[..., None], system.C * s[..., None, :], system.D, None)
 
 
 def _modes(system: System, modes: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.fab.linear import Spots, nearest, towards
 from resolvent.attacks.fab.replays import find_step
 from resolvent.attacks.fab.walk import Pace, Walk
-from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.objective.objective import margin, rank_wrong_classes
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
@@ -165,11 +165,7 @@ class _Hunt:
         """Wrong classes (s, k), likeliest first; None where the attack takes the nearest."""
         if not ranks:
             return None
-        y = self.rows.y[at]
-        own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
-        least = torch.finfo(logits.dtype).min
-        scores = logits[at].nan_to_num(nan=least, neginf=least).masked_fill(own, -torch.inf)
-        return scores.sort(dim=1, descending=True, stable=True).indices[:, list(ranks)]
+        return rank_wrong_classes(logits[at], self.rows.y[at])[:, list(ranks)]
 
     def walk(self, at: Tensor, target: Tensor | None, restart: int) -> None:
         """All steps of one restart for the samples `at`."""

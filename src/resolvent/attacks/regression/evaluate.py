@@ -1,9 +1,5 @@
 """How wrong a model with real outputs can be made: several attacks, the worst error of each sample, a threshold.
 
-    found = evaluate_regression(model, (x, y), Threat("l2", 0.1), tolerance=0.5)
-    print(found)                    # share of samples whose error stays within the tolerance, attack by attack
-    found.error, found.x_adv        # the worst error found for each sample, and where
-
 Every attack runs on every sample that still keeps to the tolerance (without one, on all), and the worst point counts.
 APGD climbs the squared error from random starts and pushes outputs up and down; a random search that sees no gradients
 comes last, and doing better than all of them casts doubt on the gradients.
@@ -144,19 +140,15 @@ def regression_attacks(outputs: int, thorough: bool) -> tuple[Attack, ...]:
     return (APGD(squared_error, steps=steps, restarts=restarts, stop=False), *climbs, search)
 
 
+@dataclass(frozen=True, eq=False)
 class _Job:
-    def __init__(
-        self,
-        victim: Victim,
-        x: Tensor,
-        y: Tensor,
-        lengths: Tensor | None,
-        threat: Threat,
-        how: RegressionSettings,
-        tolerance: float | None,
-    ) -> None:
-        self.victim, self.x, self.y, self.lengths = victim, x, y, lengths
-        self.threat, self.how, self.tolerance = threat, how, tolerance
+    victim: Victim
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None
+    threat: Threat  # fitted to x
+    how: RegressionSettings
+    tolerance: float | None
 
     def run(
         self, threat_values: dict[str, Any], folder: str | Path | None, listener: Listener | None
