@@ -10,7 +10,15 @@ import torch
 from transfer_cases import C128, F64, closed, dense, legs, legs_dplr, one_pole, response, unit
 
 from helpers import assert_close
-from resolvent.analysis import dc_gain, frequency_response, hinf_norm, impulse_response, step_response
+from resolvent.analysis import (
+    balanced_truncation,
+    dc_gain,
+    frequency_response,
+    hankel_singular_values,
+    hinf_norm,
+    impulse_response,
+    step_response,
+)
 from resolvent.analysis.systems.frequency_response import _solve
 from resolvent.ssm import DPLR, Dense, Diagonal, System, discretise, dplr, hippo
 
@@ -157,3 +165,15 @@ def test_the_units_of_states_do_not_matter(discrete: bool) -> None:
         times = torch.tensor([0.0, 0.3, 2.0], dtype=F64)
         assert_close(impulse_response(odd, times), impulse_response(plain, times))
         assert_close(step_response(odd, times), step_response(plain, times))
+
+
+@pytest.mark.parametrize("dt", [None, 1.0])
+def test_a_system_without_states_is_its_direct_term(dt: float | None) -> None:
+    """As `control.ss([], [], [], D)` comes."""
+    D = torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=F64)
+    none = torch.zeros(0, 2, dtype=F64)
+    system = System(Dense(torch.zeros(0, 0, dtype=F64)), none, none.T, D, dt)
+    assert_close(frequency_response(system, [0.3])[..., 0].real, D)
+    assert float(hinf_norm(system)) == pytest.approx(float(torch.linalg.matrix_norm(D, 2)))
+    assert hankel_singular_values(system).shape == (0,)
+    assert balanced_truncation(system, tolerance=0.1).order == 0

@@ -2,8 +2,7 @@
 
 x = S x' with a diagonal S of powers of two turns (A, B, C) into (S^-1 A S, S^-1 B, C S): exactly, and the map from
 inputs to outputs stays. Rows and columns of what joins a state to the others, to the inputs and to the outputs come to
-about the same norm (Osborne 1960; all inputs and outputs together stand as one more state). Units that gain little are
-left as they are.
+about the same norm (Osborne 1960; all inputs and outputs together stand as one more state).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from resolvent.analysis.matrices.exact import Array
 from resolvent.ssm import Dense, Diagonal, System
 
-GAIN = 8.0  # by which the norm falls at least
+GAIN = 8.0  # by which the norm falls at least, or units stay as they are
 
 
 def balance(system: System) -> System:

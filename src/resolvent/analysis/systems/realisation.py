@@ -85,7 +85,7 @@ def _conjugate_halves(t: Tensor, axis: int) -> bool:
 def flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
     """The bank as one leading axis before the last `keep`, in double precision."""
     wide = t.detach().to("cpu", torch.complex128 if t.is_complex() else torch.float64).resolve_conj()
-    return wide.expand(*bank, *t.shape[t.dim() - keep :]).reshape(-1, *t.shape[t.dim() - keep :]).numpy()
+    return wide.expand(*bank, *t.shape[t.dim() - keep :]).reshape(bank.numel(), *t.shape[t.dim() - keep :]).numpy()
 
 
 def _visible(one: Realisation) -> Realisation:

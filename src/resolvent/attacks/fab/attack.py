@@ -35,7 +35,7 @@ class FAB(Opened):
     restarts   after the first walk, which starts at x, others start at random at eps / 2 from it
     minimal    False: a sample is done once broken within eps; True: walk on for the nearest point
     at_once    after the first target alone, which breaks most samples, this many are tried side by side
-    alpha_max, eta, beta   see fab_walk.Pace; the published values
+    alpha_max, eta, beta   see walk.Pace; the published values
     upstream   True: only what the walk itself finds within eps counts, as published; False: at the end the nearest
                wrong point of a sample that stands is also tried where eps cuts it off, for one more query
 
