@@ -10,7 +10,15 @@ import torch
 from transfer_cases import C128, F64, closed, dense, legs, legs_dplr, one_pole, response, unit
 
 from helpers import assert_close
-from resolvent.analysis import dc_gain, frequency_response, impulse_response
+from resolvent.analysis import (
+    balanced_truncation,
+    dc_gain,
+    frequency_response,
+    hankel_singular_values,
+    hinf_norm,
+    impulse_response,
+    step_response,
+)
 from resolvent.analysis.systems.frequency_response import _solve
 from resolvent.ssm import DPLR, Dense, Diagonal, System, discretise, dplr, hippo
 
@@ -138,3 +146,34 @@ def test_bad_systems() -> None:
         frequency_response(varying, [0.0])
     with pytest.raises(ValueError, match="B holds NaN"):
         frequency_response(one_pole(0.5, b=math.nan), [0.0])
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_the_units_of_states_do_not_matter(discrete: bool) -> None:
+    """States in units from 1e-9 to 1e9 (pascals beside metres); powers of two change no digit of the map itself."""
+    plain = dense(6, 2, 2, discrete=discrete)
+    s = 2.0 ** torch.tensor([30.0, -30.0, 0.0, 17.0, -25.0, 8.0], dtype=F64)
+    A = plain.A.dense() / s * s[:, None]
+    odd = System(Dense(A), s[:, None] * plain.B, plain.C / s, plain.D, plain.dt, plain.delay)
+    want = torch.from_numpy(np.stack([response(plain, float(w)) for w in W], -1))
+    assert_close(frequency_response(odd, W), want)
+    assert_close(dc_gain(odd), dc_gain(plain))
+    found, norm = hinf_norm(odd), hinf_norm(plain)
+    assert float(norm.lower) * (1 - 1e-9) <= float(found) <= float(norm.upper) * (1 + 1e-9)
+    assert float(found.upper) <= float(found.lower) * (1 + 2e-6)
+    if not discrete:
+        times = torch.tensor([0.0, 0.3, 2.0], dtype=F64)
+        assert_close(impulse_response(odd, times), impulse_response(plain, times))
+        assert_close(step_response(odd, times), step_response(plain, times))
+
+
+@pytest.mark.parametrize("dt", [None, 1.0])
+def test_a_system_without_states_is_its_direct_term(dt: float | None) -> None:
+    """As `control.ss([], [], [], D)` comes."""
+    D = torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=F64)
+    none = torch.zeros(0, 2, dtype=F64)
+    system = System(Dense(torch.zeros(0, 0, dtype=F64)), none, none.T, D, dt)
+    assert_close(frequency_response(system, [0.3])[..., 0].real, D)
+    assert float(hinf_norm(system)) == pytest.approx(float(torch.linalg.matrix_norm(D, 2)))
+    assert hankel_singular_values(system).shape == (0,)
+    assert balanced_truncation(system, tolerance=0.1).order == 0

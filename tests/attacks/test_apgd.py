@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from helpers import assert_close
 from resolvent.attacks import APGD, Draws, Threat, Victim, cross_entropy, dlr, targeted_dlr
-from resolvent.attacks.apgd.attack import _rounds, _stages, _wrong_classes
+from resolvent.attacks.apgd.attack import _rounds, _stages
 from resolvent.attacks.apgd.rule import halving, sparsity
+from resolvent.attacks.objective.objective import rank_wrong_classes
 from resolvent.attacks.rows import prepare
 
 PARITY = {"linf": ("Linf", 0.05), "l2": ("L2", 0.5), "l1": ("L1", 4.0)}
@@ -154,7 +155,7 @@ def test_stages_spend_the_given_steps() -> None:
 
 def test_targets_follow_the_clean_logits_and_the_class_count() -> None:
     z = torch.tensor([[5.0, 1.0, 3.0, 2.0], [0.0, 9.0, -torch.inf, torch.nan]])
-    assert _wrong_classes(z, torch.tensor([0, 1])).tolist() == [[2, 3, 1], [0, 2, 3]]
+    assert rank_wrong_classes(z, torch.tensor([0, 1])).tolist() == [[2, 3, 1], [0, 2, 3]]
     every = [rank for _, ranks in _rounds(APGD(targeted_dlr, targets=9, at_once=4), 10) for rank in ranks]
     assert every == list(range(1, 10))
     assert [ranks for _, ranks in _rounds(APGD(targeted_dlr, targets=9), 4)] == [(1,), (2, 3)]

@@ -83,6 +83,20 @@ def test_a_sample_does_not_depend_on_the_others_and_noise_does_worse() -> None:
     assert int(whole.success.sum()) > int((model(noise).argmax(1) != y).sum())
 
 
+def test_nan_is_no_answer() -> None:
+    """Points without an answer lie nearer than the boundary; the search goes past them."""
+
+    def f(x: Tensor) -> Tensor:
+        z = torch.where(x[:, :1] > 0.2, torch.nan, 4 * x[:, 1:])
+        return torch.cat([z, -z], 1)
+
+    x, y = torch.tensor([[0.0, -0.5], [0.1, -0.4]]), torch.tensor([1, 1])
+    found = hop_skip_jump(f, x, y, Threat("l2", 0.7, (-1.0, 1.0)), iterations=8, queries=40)
+    assert bool(found.success.all())
+    assert bool(found.non_finite.all())
+    assert torch.equal(f(found.x_adv).argmax(1), 1 - y)
+
+
 def test_as_a_preset_and_bad_norms() -> None:
     model, x = Recurrent(), sequences(n=6)
     y = labelled(model, x)

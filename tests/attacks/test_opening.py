@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from resolvent.attacks import APGD, FAB, PGD, Square, Threat, autoattack, kl, targeted_dlr
+from resolvent.attacks import APGD, FAB, PGD, HopSkipJump, Square, Threat, autoattack, kl, targeted_dlr
 from resolvent.scan import use
 
 ATTACKS = [PGD(steps=3), APGD(steps=4), APGD(targeted_dlr, steps=4, targets=2), FAB(steps=3), Square(n_queries=20)]
@@ -40,6 +40,16 @@ def test_inference_mode_hides_no_gradient(attack: Any) -> None:
         assert torch.equal(found.x_adv, want.x_adv)
         assert found.flags == ()
         assert not found.x_adv.is_inference()
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, HopSkipJump(iterations=2, queries=10)], ids=[*IDS, "hop-skip-jump"])
+def test_a_model_may_write_to_its_input(attack: Any) -> None:
+    """Scaling in place, as of data that nobody else needs: x stays, and points are as for a model that copies."""
+    f, x, y = drawn()
+    held, threat = x.clone(), Threat("l2", 0.3)
+    found = attack(lambda u: f(u.mul_(2.0).sub_(0.5)), x, y, threat)
+    assert torch.equal(x, held)
+    assert torch.equal(found.x_adv, attack(lambda u: f(2 * u - 0.5), x, y, threat).x_adv)
 
 
 def test_references_from_inference_mode() -> None:

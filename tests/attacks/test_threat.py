@@ -13,6 +13,7 @@ from torch import Tensor
 
 from helpers import assert_close
 from resolvent.attacks import Draws, Threat
+from resolvent.attacks.autoattack.curve import ascending
 
 NORMS = ("linf", "l2", "l1")
 QUICK = settings(max_examples=40, deadline=None)
@@ -295,3 +296,19 @@ def test_a_threat_is_fitted_once_for_each_shape() -> None:
     own.check(x)
     eps.fill_(0.2)
     assert float(own.check(x).radius(x).max()) == pytest.approx(0.2)
+
+
+def test_numbers_and_arrays_of_numpy() -> None:
+    """What data gives: extremes of an array, a share of its deviation, bounds for each feature."""
+    data = np.linspace(-1, 2, 12, dtype=np.float32).reshape(2, 6)
+    x = torch.from_numpy(data)
+    ranged = Threat("linf", np.float32(0.25), [data.min(), data.max()])
+    assert (ranged.eps, ranged.bounds) == (0.25, (-1.0, 2.0))
+    by_feature = Threat("l2", (np.float32(0.5),) * 6, (data.min(0), data.max(0)))
+    same = Threat("l2", (0.5,) * 6, (x.amin(0), x.amax(0)))
+    point = x + torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(by_feature.project(point, x), same.project(point, x))
+    assert torch.equal(Threat("linf", np.array([0.0, 1.0])).radius(x), torch.tensor([[0.0], [1.0]]))
+    assert ascending([np.float32(0.5), 0.25]) == (0.25, 0.5)
+    with pytest.raises(TypeError, match="number"):
+        Threat("linf", np.bool_(True))

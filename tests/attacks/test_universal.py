@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from victims import Recurrent, labelled, sequences
 
-from resolvent.attacks import Draws, Threat, Universal, UniversalSettings, universal
+from resolvent.attacks import Draws, Threat, Universal, UniversalSettings, margin, universal
 
 
 def drawn(threat: Threat, x: torch.Tensor, seed: int) -> Universal:
@@ -39,6 +41,18 @@ def test_it_beats_noise_on_new_samples(threat: Threat) -> None:
     tried = [drawn(threat, x, seed) for seed in range(10)]
     noise = min(tried, key=lambda d: d.accuracy(model, (x[:80], y[:80])))  # chosen as delta was: on the first samples
     assert made.accuracy(model, new) < noise.accuracy(model, new)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("l1", 2.0), ("l2", 1.0)])
+def test_no_budget_is_spent_beyond_the_bounds(norm: Any, eps: float) -> None:
+    """Of a linear margin w x, x half way between bounds, the best delta is known: entries at a half, heaviest first."""
+    w = torch.tensor([8.0, 1.0, 4.0, 6.0, 0.1, 5.0, 0.2, 0.1])
+    x, y = torch.full((3, 8), 0.5), torch.zeros(3, dtype=torch.int64)
+    f = lambda u: torch.stack([0.0 * u[:, 0], (u - 0.5) @ w - 100], 1)  # noqa: E731
+    settings = UniversalSettings(epochs=40, objective=margin)
+    made = universal(f, (x, y), Threat(norm, eps, (0.0, 1.0)), settings)
+    best = 0.5 * float(w.sort(descending=True).values[:4].sum())  # four entries at a half: eps in either norm
+    assert made.loss + 100 >= 0.97 * best
 
 
 def test_padding_is_left_alone() -> None:

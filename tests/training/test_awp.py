@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from helpers import assert_close
 from resolvent.attacks import Draws, Threat
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
-from resolvent.training import FitSettings, awp, fit, pgd_at, standard, trades
+from resolvent.training import PGDAT, TRADES, FitSettings, awp, fit, pgd_at, standard, trades
+from resolvent.training.step.awp import shift_weights
 from resolvent.training.step.batch import Batch
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
@@ -68,6 +69,23 @@ def test_a_step_within_gamma_of_each_tensor() -> None:
     assert {p.dim() > 1 for p in found} == {True}
     for p, v in found.items():
         assert float(v.norm()) in (pytest.approx(0.01 * float(p.detach().norm())), 0)
+
+
+@pytest.mark.parametrize("objective", [pgd_at(THREAT, steps=2), trades(THREAT, steps=2)], ids=["pgd", "trades"])
+def test_a_batch_counts_once_in_running_statistics(objective: PGDAT | TRADES) -> None:
+    """The search for the worst weights is none of training's passes: one of PGD-AT, two of TRADES, as without it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    batch = batch_of()
+    model(batch.x)
+    start, alone = copy.deepcopy(model), copy.deepcopy(model)
+    searched, moved = awp(objective), copy.deepcopy(model)
+    searched(model, batch)
+    with shift_weights(moved, searched.worst(moved, batch, objective.find(moved, batch))):
+        objective.at(moved, batch, objective.find(start, batch))
+    objective(alone, batch)
+    assert int(model[2].num_batches_tracked) == int(alone[2].num_batches_tracked)
+    assert_close(model[2].running_mean, moved[2].running_mean)
 
 
 def test_fit_takes_it_with_its_threat() -> None:

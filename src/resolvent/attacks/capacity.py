@@ -35,8 +35,7 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
     """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
 
     Work that failed may be run again, and so must not build on what it left behind (running averages of a batch norm
-    move once more). `share` is how many processes take
-    part in a batch, each with `count` of its samples.
+    move once more). `share` is how many processes take part in a batch, each with `count` of its samples.
     """
     try:
         return run(count)

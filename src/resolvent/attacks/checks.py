@@ -35,13 +35,17 @@ def check_data(where: str, x: Any, y: Any) -> None:
 
 
 def check_logits(where: str, logits: Tensor, y: Tensor) -> None:
-    """(b, k) with k >= 2, finite, and every label below k."""
+    """(b, k) with k >= 2, every label below k, and finite."""
+    check_classes(where, logits, y)
+    check_finite(where, logits)
+
+
+def check_classes(where: str, logits: Tensor, y: Tensor) -> None:
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(
             f"{where}: the model must return logits (b, classes) with at least 2 classes, got {tuple(logits.shape)}; "
             "turn one logit z into torch.stack([-z, z], 1) / 2, and pool outputs per time step."
         )
-    check_finite(where, logits)
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= logits.shape[1]:
         raise ValueError(

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.attacks.checks import check_classes
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.threat.threat import Threat
+from resolvent.attacks.threat.threat import Threat, working_dtype
 from resolvent.attacks.victim import Victim
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ def prepare(
     draws = Draws.of(x) if draws is None else draws.to(x.device)
     if len(draws) != x.shape[0]:
         raise ValueError(f"attack: draws must number {x.shape[0]} samples, got {len(draws)}; use Draws.of(x, seed).")
-    x = x.detach().float() if x.dtype in _HALF else x.detach()
+    x = x.detach().to(working_dtype(x))
     y = y.long() if is_label(y) else y
     lengths = None if lengths is None else lengths.to(x.device)
     return Victim.of(f), Rows(x, y, (y,), threat, draws, lengths)
@@ -109,12 +108,6 @@ def is_label(y: Tensor) -> bool:
 def check_logits(logits: Tensor, y: Tensor, target: Tensor | None = None) -> None:
     if not is_label(y):
         return
-    if logits.dim() != 2 or logits.shape[1] < 2:
-        raise ValueError(f"attack: expected logits (b, classes) with at least 2 classes, got {tuple(logits.shape)}.")
-    if y.numel() and (int(y.min()) < 0 or int(y.max()) >= logits.shape[1]):
-        raise ValueError(
-            f"attack: labels must lie in 0 .. {logits.shape[1] - 1} (the model has {logits.shape[1]} outputs), "
-            f"got {int(y.min())} .. {int(y.max())}."
-        )
+    check_classes("attack", logits, y)
     if target is not None and target.numel() and (int(target.min()) < 0 or int(target.max()) >= logits.shape[1]):
         raise ValueError(f"attack: targets must lie in 0 .. {logits.shape[1] - 1}, got {target.unique().tolist()}.")

@@ -168,18 +168,13 @@ class _Search:
     def _swapped(self, kept: Tensor, x_adv: Tensor, grad: Tensor) -> Tensor:
         """One step out and one in: the next best pair that was not tried since the last success."""
         lost = _per_step(grad * (x_adv - self.rows.x))  # what leaving out a step costs to first order
-        gained = self._gain(grad, x_adv)
-        b, l = kept.shape
-        inside = torch.where(kept, -lost, -torch.inf)
-        outside = torch.where(kept, -torch.inf, gained)
-        pairs = (inside[:, :, None] + outside[:, None, :]).view(b, l * l)
-        order = pairs.argsort(dim=1, descending=True, stable=True)
-        count = self.budget * (l - self.budget)
-        pick = order.gather(1, (self.tried % count)[:, None]).squeeze(1)
-        row = torch.arange(b, device=kept.device)
-        swapped = kept.clone()
-        swapped[row, pick // l], swapped[row, pick % l] = False, True
-        return swapped
+        order = kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        inside, outside = order[:, : self.budget], order[:, self.budget :]
+        worth = self._gain(grad, x_adv).gather(1, outside)[:, None] - lost.gather(1, inside)[:, :, None]
+        best = worth.flatten(1).argsort(dim=1, descending=True, stable=True)  # (b, steps inside * steps outside)
+        pick = best.gather(1, (self.tried % best.shape[1])[:, None])
+        out, into = pick // outside.shape[1], pick % outside.shape[1]
+        return kept.scatter(1, inside.gather(1, out), False).scatter(1, outside.gather(1, into), True)
 
 
 def _per_step(value: Tensor) -> Tensor:

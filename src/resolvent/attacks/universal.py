@@ -134,6 +134,8 @@ class _Ascent:
         x_adv, y, own, threat = self.part(delta, rows)
         loss, grad, logits = self.victim.value_and_grad(x_adv, self.how.objective, y, lengths=own)
         _, _, grad = finite(loss, grad, logits)
+        if threat.norm != "linf":  # entries share one budget: what the bounds cut off would be spent for nothing
+            grad = torch.where(x_adv == self.x[rows] + delta, grad, 0.0)
         return threat.masked(grad).mean(0, keepdim=True)
 
     def loss(self, delta: Tensor) -> float:

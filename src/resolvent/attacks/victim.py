@@ -134,7 +134,7 @@ class Victim:
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """f itself, once and for all of x, counted and checked."""
         half = self._type if self._inside else self._half()
-        given = x if half is None else x.to(half)
+        given = x.to(x.dtype if half is None else half, copy=True)  # f may write to its own
         with self._differentiable(given):
             output = self.f(given) if lengths is None else call_padded(self.f, given, lengths)
         self.forwards += x.shape[0]  # here: what ran out of memory may be run again

@@ -19,7 +19,7 @@ from torch import Tensor
 from resolvent.ops.library import fresh, register
 from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
-from resolvent.ssm.system import DPLR, Dense, Diagonal, System
+from resolvent.ssm.system import DPLR, Dense, Diagonal, System, broadcast
 from resolvent.usage.numbers import check_choice
 
 METHODS = ("zoh", "bilinear", "euler")
@@ -41,7 +41,7 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
     """
     _check(system, dt, method)
     step = torch.as_tensor(dt, dtype=system.D.real.dtype, device=system.B.device)
-    bank = torch.broadcast_shapes(system.bank, step.shape)
+    bank = broadcast(system.bank, step.shape)
     A: Dense | Diagonal | DPLR
     if isinstance(system.A, Diagonal):
         A, B = _diagonal(system.A, system.B, step, method)
@@ -212,7 +212,7 @@ def _dplr_bilinear(A: DPLR, B: Tensor, dt: Tensor) -> tuple[DPLR, Tensor]:
     P, Q = F * A.P, F.conj() * A.Q  # (..., n, r)
     eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device)
     P = dt * P @ torch.linalg.inv(eye + dt / 2 * A.Q.mH @ P)  # dt F P W
-    F = F.expand(*torch.broadcast_shapes(F.shape[:-1], P.shape[:-1]), 1)
+    F = F.expand(*broadcast(F.shape[:-1], P.shape[:-1]), 1)
     return DPLR((2 * F - 1)[..., 0], P, Q), dt * (F * B) - dt / 2 * P @ (Q.mH @ B)
 
 
@@ -220,7 +220,7 @@ def _dense_bilinear(A: Tensor, B: Tensor, dt: Tensor) -> tuple[Dense, Tensor]:
     dt = dt[..., None, None]
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     n, m = B.shape[-2:]
-    lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
+    lead = broadcast(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
     right = torch.cat([(eye + dt / 2 * A).expand(*lead, n, n), (dt * B).expand(*lead, n, m)], -1)
     both = torch.linalg.solve((eye - dt / 2 * A).expand(*lead, n, n), right)
     return Dense(both[..., :n]), both[..., n:]
@@ -232,7 +232,7 @@ def _dense_exponential(A: Tensor, B: Tensor, dt: Tensor, method: str) -> tuple[D
     if method == "euler":
         return Dense(torch.linalg.matrix_exp(dt * A)), dt * B
     n, m = B.shape[-2:]
-    lead = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
+    lead = broadcast(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
     top = torch.cat([(dt * A).expand(*lead, n, n), (dt * B).expand(*lead, n, m)], -1)
     both = torch.linalg.matrix_exp(torch.nn.functional.pad(top, (0, 0, 0, m)))
     return Dense(both[..., :n, :n]), both[..., :n, n:]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm.discretise import discretise
-from resolvent.ssm.system import DPLR, Diagonal, System, check_discrete
+from resolvent.ssm.system import DPLR, Diagonal, System, broadcast, check_discrete
 from resolvent.usage.numbers import check_choice, check_count
 
 Form = TypeVar("Form", Diagonal, DPLR)
@@ -191,7 +191,7 @@ def _cauchy(inverse: Tensor, C: Tensor, B: Tensor, A: DPLR) -> Tensor:
 
 
 def _stack(parts: list[Tensor], axis: int) -> Tensor:
-    lead = torch.broadcast_shapes(*(t.shape[:-2] for t in parts))
+    lead = broadcast(*(t.shape[:-2] for t in parts))
     return torch.cat([t.expand(*lead, *t.shape[-2:]) for t in parts], axis)
 
 

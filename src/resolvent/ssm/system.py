@@ -21,6 +21,12 @@ import torch
 from torch import Tensor
 
 
+def broadcast(*shapes: torch.Size) -> torch.Size:
+    """`torch.broadcast_shapes`, whose first call imports sympy for a second and more."""
+    one = torch.empty(())
+    return torch.broadcast_tensors(*(one.expand(shape) for shape in shapes))[0].shape
+
+
 @dataclass(frozen=True)
 class Diagonal:
     """A = diag(lam).
@@ -77,7 +83,7 @@ class DPLR:
 
     @property
     def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.lam.shape[:-1], self.P.shape[:-2], self.Q.shape[:-2])
+        return broadcast(self.lam.shape[:-1], self.P.shape[:-2], self.Q.shape[:-2])
 
     @property
     def states(self) -> int:
@@ -189,7 +195,7 @@ class System:
         """Leading dimensions: how many independent systems this value holds (without the time axis)."""
         time = 1 if self.time_varying else 0
         leads = (t.shape[: t.dim() - 2 - time] for t in (self.B, self.C, self.D))
-        return torch.broadcast_shapes(self.A.lead[: len(self.A.lead) - time], *leads)
+        return broadcast(self.A.lead[: len(self.A.lead) - time], *leads)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -261,7 +267,7 @@ class System:
         dtype = torch.promote_types(self.dtype, u.dtype)
         A, B, C, D = (t.to(dtype) for t in (self.A.dense(), self.B, self.C, self.D))
         start = torch.zeros(self.states, dtype=dtype, device=u.device) if x0 is None else x0.to(dtype)
-        lead = torch.broadcast_shapes(u.shape[:-2], self.bank, start.shape[:-1])
+        lead = broadcast(u.shape[:-2], self.bank, start.shape[:-1])
         x = start.expand(*lead, self.states)
         ys = []
         for k in range(u.shape[-2]):

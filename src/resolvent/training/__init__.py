@@ -1,7 +1,4 @@
-"""Training against an attacker or without one: objectives, the loop, runs that survive a kill.
-
-history = fit(model, load_task("digits"), trades(Threat("linf", 0.1, (0, 1))), FitSettings(epochs=30), "runs/one")
-"""
+"""Training against an attacker or without one: objectives, the loop, runs that survive a kill."""
 
 from resolvent.training.collapse import spread
 from resolvent.training.diverged import Diverged

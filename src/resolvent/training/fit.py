@@ -1,8 +1,4 @@
-"""The training loop: one for every objective; killed at any moment it goes on to the same numbers.
-
-history = fit(model, task, trades(Threat("linf", 0.1, (0, 1)), beta=6.0), FitSettings(epochs=30), "runs/one")
-history.load(model, "best")
-"""
+"""The training loop: one for every objective; killed at any moment it goes on to the same numbers."""
 
 from __future__ import annotations
 

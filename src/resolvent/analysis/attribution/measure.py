@@ -8,9 +8,6 @@ clean and perturbed features (`feature_mse`, `feature_kl`), a component changes 
 for each layer, then averaged over layers. Samples are averaged before dividing, so that one sample that the attack left
 almost alone does not rule the result. (The text also speaks of d / ||f||; the figures' captions, followed here, do
 not.)
-
-    x_adv = PGD()(model, split.x, split.y, threat).x_adv
-    print(attribution(model, split.x, x_adv, components_of(model)))
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from resolvent.analysis import checks
 from resolvent.ssm import Dense, Diagonal, System
+from resolvent.ssm.system import broadcast
 
 
 def difference(first: System, second: System) -> System:
@@ -32,7 +33,7 @@ def difference(first: System, second: System) -> System:
             f"difference: the systems map {first.inputs} inputs to {first.outputs} outputs and {second.inputs} to "
             f"{second.outputs}; they must agree."
         )
-    bank = torch.broadcast_shapes(first.bank, second.bank)
+    bank = broadcast(first.bank, second.bank)
     A: Dense | Diagonal
     if isinstance(first.A, Diagonal) and isinstance(second.A, Diagonal):
         A = Diagonal(_join(first.A.lam[..., None], second.A.lam[..., None], bank, -2)[..., 0])

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis import checks
-from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.balance import balance
 from resolvent.analysis.matrices.schur import Schur, solve
+from resolvent.analysis.systems.realisation import flat
 from resolvent.ssm import DPLR, Diagonal, System
+from resolvent.ssm.system import broadcast
 
 
 def frequency_response(system: System, omega: Any) -> Tensor:
@@ -112,11 +114,12 @@ def _solve(system: System, omega: Tensor) -> Tensor:
 
 def _by_schur(system: System, omega: Tensor) -> Tensor:
     """One Schur form for each system of the bank, then triangular solves for all its frequencies."""
-    bank = torch.broadcast_shapes(system.bank, omega.shape[:-1])
+    bank = broadcast(system.bank, omega.shape[:-1])
     w = omega.detach().to("cpu", torch.float64)
     s = torch.complex(torch.zeros_like(w), w) if system.dt is None else torch.polar(torch.ones_like(w), w)
-    A, B, C = (_rows(t, bank, 2) for t in (system.A.dense(), system.B, system.C))
-    z = _rows(s, bank, 1)
+    system = balance(system)
+    A, B, C = (flat(t, bank, 2) for t in (system.A.dense(), system.B, system.C))
+    z = flat(s, bank, 1)
     out = []
     for a, b, c, points in zip(A, B, C, z, strict=True):
         form = Schur.of(a)
@@ -129,15 +132,9 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
     return G.to(system.B.device, torch.promote_types(system.dtype, torch.complex64))
 
 
-def _rows(t: Tensor, bank: torch.Size, keep: int) -> Array:
-    """The bank as one leading axis, in complex128."""
-    own = t.shape[t.dim() - keep :]
-    return t.detach().to("cpu", torch.complex128).resolve_conj().expand(*bank, *own).reshape(-1, *own).numpy()
-
-
 def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
     """cat along `axis` with the banks of both brought together."""
-    lead = torch.broadcast_shapes(top.shape[:-2], other.shape[:-2])
+    lead = broadcast(top.shape[:-2], other.shape[:-2])
     return torch.cat([t.expand(*lead, *t.shape[-2:]) for t in (top, other)], axis)
 
 

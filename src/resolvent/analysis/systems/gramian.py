@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis.matrices.boundary import instability
+from resolvent.analysis.systems.realisation import flat
 from resolvent.ssm import Diagonal, System
 
 DOUBLINGS = 64
@@ -32,17 +33,14 @@ def observability_factor(system: System) -> Tensor:
 def unstable(system: System) -> list[str]:
     """For each system of the bank, why it has no Gramian; empty where it has one."""
     lam = system.A.lam if isinstance(system.A, Diagonal) else torch.linalg.eigvals(system.A.dense())
-    bank = system.bank
-    rows = lam.detach().to("cpu", torch.complex128).resolve_conj().expand(*bank, lam.shape[-1])
-    flat = rows.reshape(-1, lam.shape[-1]).numpy()
-    return [instability(row, system.dt is not None)[0] for row in flat]
+    return [instability(row, system.dt is not None)[0] for row in flat(lam, system.bank, 1)]
 
 
 def _on_circle(system: System) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.complex128 if system.dtype.is_complex else torch.float64
     wide = [t.detach().to(dtype) for t in (system.A.dense(), system.B, system.C)]
     A, B, C = (t.expand(*system.bank, *t.shape[-2:]) for t in wide)
-    return _to_circle(A, B, C) if system.dt is None else (A, B, C)
+    return _to_circle(A, B, C) if system.dt is None and system.states else (A, B, C)
 
 
 def _to_circle(A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,7 +56,7 @@ def _to_circle(A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def _smith(A: Tensor, B: Tensor) -> Tensor:
     """L (..., n, n) of the discrete system, until a further doubling adds nothing."""
     L = _compress(B)
-    for _ in range(DOUBLINGS):
+    for _ in range(DOUBLINGS if L.numel() else 0):
         more = A @ L
         if bool((more.abs().amax((-2, -1)) <= 1e-18 * L.abs().amax((-2, -1))).all()):
             break

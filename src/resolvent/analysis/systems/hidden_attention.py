@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.analysis import checks
 from resolvent.analysis.systems.realisation import is_real
 from resolvent.ssm import System
-from resolvent.ssm.system import check_discrete
+from resolvent.ssm.system import broadcast, check_discrete
 
 
 def hidden_attention(system: System, length: int | None = None) -> Tensor:
@@ -45,7 +45,7 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
 def _matrix(A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """Row by row: columns X[s] = A_t ... A_{s+1} B_s of all sources so far go one step on and are read."""
     l, (n, m) = B.shape[-3], B.shape[-2:]
-    lead = torch.broadcast_shapes(A.shape[:-3], B.shape[:-3], C.shape[:-3], D.shape[:-3])
+    lead = broadcast(A.shape[:-3], B.shape[:-3], C.shape[:-3], D.shape[:-3])
     X = B.new_zeros(*lead, l, n, m)  # (..., s, n, m)
     rows = []
     for t in range(l):

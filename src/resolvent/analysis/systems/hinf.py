@@ -8,7 +8,7 @@ hamiltonian  the level sets of Boyd and Balakrishnan (1990) and Bruinsma and Ste
              for small systems: the check on the other.
 
 A diagonal system's bracket holds with the rounding of every sum included, its poles' angles taken as they round in
-float64. For other forms it holds up to an error of rounding size in A, which is added to both sides at the peak.
+float64. For other forms it holds up to an error of rounding size in A (`balance`), added to both sides at the peak.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.analysis.matrices.balance import balance
 from resolvent.analysis.matrices.exact import Array
 from resolvent.ssm import DPLR, Diagonal, System
 
@@ -51,11 +52,11 @@ class Realisation:
 def realisations(system: System) -> Iterator[Realisation]:
     """The systems of the bank, one after the other, in row-major order."""
     bank = system.bank
-    symmetric = is_real(system)
+    symmetric, system = is_real(system), balance(system)
     diagonal = isinstance(system.A, Diagonal)
     A = system.A.lam if isinstance(system.A, Diagonal) else system.A.dense()
-    B, C, D = (_flat(t, bank, 2) for t in (system.B, system.C, system.D))
-    for a, b, c, d in zip(_flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
+    B, C, D = (flat(t, bank, 2) for t in (system.B, system.C, system.D))
+    for a, b, c, d in zip(flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
         lam, matrix = (a, None) if diagonal else (None, a)
         yield _visible(Realisation(lam, matrix, b, c, d, system.dt is not None, system.delay, symmetric))
 
@@ -81,9 +82,10 @@ def _conjugate_halves(t: Tensor, axis: int) -> bool:
     return bool((first == second.conj()).all())
 
 
-def _flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
+def flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
+    """The bank as one leading axis before the last `keep`, in double precision."""
     wide = t.detach().to("cpu", torch.complex128 if t.is_complex() else torch.float64).resolve_conj()
-    return wide.expand(*bank, *t.shape[t.dim() - keep :]).reshape(-1, *t.shape[t.dim() - keep :]).numpy()
+    return wide.expand(*bank, *t.shape[t.dim() - keep :]).reshape(bank.numel(), *t.shape[t.dim() - keep :]).numpy()
 
 
 def _visible(one: Realisation) -> Realisation:

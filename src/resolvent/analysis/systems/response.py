@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis import checks
+from resolvent.analysis.matrices.balance import balance
 from resolvent.ssm import Diagonal, System, expm1_over, kernel
 
 
@@ -30,6 +31,7 @@ def impulse_response(system: System, when: Any) -> Tensor:
         return _discrete(system, t)
     if isinstance(system.A, Diagonal):
         return _modes(system, torch.exp(t[..., :, None] * system.A.lam[..., None, :]))
+    system = balance(system)
     flow = torch.linalg.matrix_exp(t[:, None, None] * system.A.dense()[..., None, :, :])  # (..., k, n, n)
     return (system.C[..., None, :, :] @ flow @ system.B[..., None, :, :]).movedim(-3, -1)
 
@@ -48,6 +50,7 @@ def step_response(system: System, when: Any) -> Tensor:
     if isinstance(system.A, Diagonal):
         z = t[:, None] * system.A.lam[..., None, :]
         return _modes(system, t[:, None] * expm1_over(z)) + system.D[..., None]
+    system = balance(system)
     return (system.C[..., None, :, :] @ _integral(system, t)).movedim(-3, -1) + system.D[..., None]
 
 

@@ -57,10 +57,10 @@ def balanced_truncation(system: System, order: int | None = None, tolerance: flo
     real = real_form(system)
     Lc, Lo = controllability_factor(real), observability_factor(real)
     U, s, Vh = torch.linalg.svd(Lo.mH @ Lc)
-    tails = 2 * torch.cat([s.flip(-1).cumsum(-1).flip(-1), torch.zeros_like(s[..., :1])], -1)  # (..., n + 1)
+    tails = 2 * torch.nn.functional.pad(s.flip(-1).cumsum(-1).flip(-1), (0, 1))  # (..., n + 1)
     if order is None:
         assert tolerance is not None
-        order = max(1, int((tails > tolerance).sum(-1).max()))
+        order = min(max(1, int((tails > tolerance).sum(-1).max())), system.states)
     floor = s[..., :1] * s.shape[-1] * torch.finfo(s.dtype).eps
     kept = s[..., :order]
     scale = torch.where(kept > floor, kept, torch.inf).rsqrt()[..., None, :]  # states of no weight become zeros

@@ -22,6 +22,7 @@ from resolvent.attacks.objective.objective import (
     Objective,
     cross_entropy,
     dlr,
+    rank_wrong_classes,
     targeted_cross_entropy,
     targeted_dlr,
     targeted_margin,
@@ -123,7 +124,7 @@ def _pairs(rows: Rows, left: Tensor, clean_logits: Tensor, ranks: tuple[int, ...
     if not ranks:
         return Pairs(work, sample, torch.zeros_like(sample), 1)
     rank = torch.tensor(ranks, device=left.device).repeat_interleave(left.numel())
-    likeliest = _wrong_classes(clean_logits, rows.y)  # (b, classes - 1)
+    likeliest = rank_wrong_classes(clean_logits, rows.y)  # (b, classes - 1)
     return Pairs(work.against(work.y, likeliest[sample, rank - 1]), sample, rank, len(ranks))
 
 
@@ -172,17 +173,9 @@ def _stages(settings: APGD, threat: Threat) -> list[tuple[float, int]]:
 def _offer_clean(settings: APGD, objective: Fitted, found: Strongest, clean_logits: Tensor) -> None:
     """x itself is the first candidate, so a sample that is wrong already needs no attack."""
     rows, everyone = found.rows, torch.arange(len(found.rows), device=found.rows.x.device)
-    labels = (rows.y, _wrong_classes(clean_logits, rows.y)[:, 0]) if settings.targets else rows.labels
+    labels = (rows.y, rank_wrong_classes(clean_logits, rows.y)[:, 0]) if settings.targets else rows.labels
     _, loss, _ = finite(objective(clean_logits, *labels), torch.zeros_like(rows.x), clean_logits)
     found.offer(everyone, rows.x, loss, clean_logits)
-
-
-def _wrong_classes(logits: Tensor, y: Tensor) -> Tensor:
-    """Every class but y, likeliest first: (b, classes - 1)."""
-    own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
-    least = torch.finfo(logits.dtype).min  # above -inf, so that y alone comes last
-    scores = logits.nan_to_num(nan=least, neginf=least).masked_fill(own, -torch.inf)
-    return scores.sort(dim=1, descending=True, stable=True).indices[:, :-1]
 
 
 def _label(objective: Objective) -> str:

@@ -1,9 +1,4 @@
-"""AutoAttack (Croce & Hein 2020) on inputs of any shape, and its outcome per sample.
-
-result = autoattack(model, x, y, Threat("linf", 8 / 255, bounds=(0, 1)))
-print(result)                                   # accuracy after each attack, settings, flags
-result.robust, result.x_adv, result.broken_by   # one entry per sample
-"""
+"""AutoAttack (Croce & Hein 2020) on inputs of any shape, and its outcome per sample."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from resolvent.attacks.autoattack.evaluation import Evaluation
 from resolvent.attacks.autoattack.flags import Flag
 from resolvent.attacks.autoattack.outcome import AutoAttackResult
 from resolvent.attacks.autoattack.summary import curve_table, show_eps
-from resolvent.attacks.threat.checks import check_eps
+from resolvent.attacks.threat.checks import check_eps, from_numpy
 from resolvent.attacks.threat.threat import Sizes
 
 
@@ -102,6 +102,7 @@ def ascending(sizes: Sequence[Sizes]) -> tuple[Sizes, ...]:
     """The sizes, each once, smallest first; those that have no such order are refused."""
     if not isinstance(sizes, list | tuple) or not sizes:
         raise TypeError(f"evaluate: eps must be a list of sizes such as [1 / 255, 2 / 255], got {sizes!r}.")
+    sizes = [from_numpy(size) for size in sizes]
     for size in sizes:
         if isinstance(size, Tensor) and size.dim():
             raise TypeError(

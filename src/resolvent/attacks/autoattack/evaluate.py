@@ -1,12 +1,4 @@
-"""A whole evaluation: AutoAttack, a record per sample, probes for masked gradients, everything kept in one folder.
-
-report = evaluate(model, loader, Threat("linf", 8 / 255, bounds=(0, 1)), folder="out/evaluation")
-print(report)
-report.records[3]      # clean prediction, first attack that broke it, margin, norm, queries, seed
-
-curve = evaluate(model, loader, Threat("linf", 0, bounds=(0, 1)), eps=[1 / 255, 2 / 255, 4 / 255])
-curve.accuracy         # one number for each eps, which never rises
-"""
+"""A whole evaluation: AutoAttack, a record per sample, probes for masked gradients, everything kept in one folder."""
 
 from __future__ import annotations
 

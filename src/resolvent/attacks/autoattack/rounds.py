@@ -53,12 +53,9 @@ class Job:
     @property
     def names(self) -> tuple[str, ...]:
         """The attacks' names; one that comes again gets a number."""
-        seen: dict[str, int] = {}
-        numbered = []
-        for attack in self.attacks:
-            seen[attack.name] = seen.get(attack.name, 0) + 1
-            numbered.append(attack.name if seen[attack.name] == 1 else f"{attack.name}-{seen[attack.name]}")
-        return tuple(numbered)
+        names = [attack.name for attack in self.attacks]
+        counts = (names[: i + 1].count(name) for i, name in enumerate(names))
+        return tuple(name if k == 1 else f"{name}-{k}" for name, k in zip(names, counts, strict=True))
 
     @property
     def device(self) -> torch.device:

@@ -1,10 +1,4 @@
-"""How a model does on corrupted data: each corruption in five severities, and one number over all of them.
-
-found = evaluate_corruptions(model, (x, y), bounds=task.bounds)
-print(found)
-found.mean_error                  # mean corruption error: over corruptions, of the mean error over severities
-found.relative_error(baseline)    # the same relative to another model's, as Hendrycks & Dietterich 2019 count it
-"""
+"""How a model does on corrupted data: each corruption in five severities, and one number over all of them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.fab.linear import Spots, nearest, towards
 from resolvent.attacks.fab.replays import find_step
 from resolvent.attacks.fab.walk import Pace, Walk
-from resolvent.attacks.objective.objective import margin
+from resolvent.attacks.objective.objective import margin, rank_wrong_classes
 from resolvent.attacks.opening import Opened, Opening
 from resolvent.attacks.result import AttackResult
 from resolvent.attacks.rows import Rows
@@ -35,7 +35,7 @@ class FAB(Opened):
     restarts   after the first walk, which starts at x, others start at random at eps / 2 from it
     minimal    False: a sample is done once broken within eps; True: walk on for the nearest point
     at_once    after the first target alone, which breaks most samples, this many are tried side by side
-    alpha_max, eta, beta   see fab_walk.Pace; the published values
+    alpha_max, eta, beta   see walk.Pace; the published values
     upstream   True: only what the walk itself finds within eps counts, as published; False: at the end the nearest
                wrong point of a sample that stands is also tried where eps cuts it off, for one more query
 
@@ -165,11 +165,7 @@ class _Hunt:
         """Wrong classes (s, k), likeliest first; None where the attack takes the nearest."""
         if not ranks:
             return None
-        y = self.rows.y[at]
-        own = torch.nn.functional.one_hot(y, logits.shape[1]).bool()
-        least = torch.finfo(logits.dtype).min
-        scores = logits[at].nan_to_num(nan=least, neginf=least).masked_fill(own, -torch.inf)
-        return scores.sort(dim=1, descending=True, stable=True).indices[:, list(ranks)]
+        return rank_wrong_classes(logits[at], self.rows.y[at])[:, list(ranks)]
 
     def walk(self, at: Tensor, target: Tensor | None, restart: int) -> None:
         """All steps of one restart for the samples `at`."""

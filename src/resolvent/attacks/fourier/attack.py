@@ -1,9 +1,5 @@
 """Fourier-mode noise: how a model's answers suffer from a tone, over amplitudes and frequencies.
 
-    sites = [Site(layer, dt=layer.system().dt) for layer in model.modules() if isinstance(layer, rv.S4D)]
-    found = fourier_sweep(model, (x, y), noises([0.1, 1.0], [325.4]), sites)
-    print(found)                          # accuracy for each point; found.worst is the lowest
-
 Without sites the noise is added to the input, where step k is at time k. Random numbers belong to a sample, so a result
 does not depend on the batch size, and every point of a sweep uses the same ones. The frequency at which a model's own
 layers amplify most comes from `analysis.worst_frequency`.
@@ -18,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from resolvent.attacks.checks import gather
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.fourier.noise import FourierNoise, Frequency
 from resolvent.attacks.fourier.site import Site, disturbed
@@ -96,12 +93,12 @@ class FourierSweep:
 
 def fourier_sweep(
     f: Callable[..., Tensor],
-    data: Sequence[Tensor],
+    data: Any,
     points: Sequence[FourierNoise],
     sites: Sequence[Site] = (),
     settings: FourierSettings | None = None,
 ) -> FourierSweep:
-    """The score of f on data (x, y) or (x, y, lengths), clean and under each noise.
+    """The score of f on data (x, y) or (x, y, lengths), or a loader of such, clean and under each noise.
 
     f is called in evaluation mode; `sites` are modules inside of it, and none means its input x (n, l, d).
 
@@ -167,13 +164,9 @@ def _scores(output: Tensor, y: Tensor) -> Tensor:
     return (output.argmax(-1) == y).double()
 
 
-def _check_data(
-    data: Sequence[Tensor], points: Sequence[FourierNoise], inside: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        raise TypeError(f"fourier_sweep: data must be (x, y) or (x, y, lengths), got {type(data).__name__}.")
-    x, y, lengths = data if len(data) == 3 else (*data, None)
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y) or not len(x):
+def _check_data(data: Any, points: Sequence[FourierNoise], inside: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, y, lengths = gather("fourier_sweep", data, None)
+    if len(x) != len(y) or not len(x):
         raise ValueError("fourier_sweep: x and y must be tensors with as many samples, at least one.")
     if not inside and (x.dim() != 3 or not x.is_floating_point()):
         raise ValueError(

@@ -130,22 +130,25 @@ class Boundary:
 
     def _wrong(self, v: Tensor, asked: Tensor | None = None) -> Tensor:
         """The answers: one query for each sample that is asked."""
-        who = slice(None) if asked is None else asked.nonzero().squeeze(1)
-        rows = self.rows
-        lengths = None if rows.lengths is None else rows.lengths[who]
-        answer = self.victim.forward(self._points(v)[who], lengths).argmax(1)
-        self.found.count(self.at[who], 1, backward=False)
+        who = torch.arange(len(self.at), device=v.device) if asked is None else asked.nonzero().squeeze(1)
         wrong = torch.zeros_like(self.at, dtype=torch.bool)
-        wrong[who] = answer != rows.y[who]
+        wrong[who] = self._ask(self._points(v)[who], who)
         return wrong
 
     def _answers(self, there: list[Tensor]) -> Tensor:
         """The same for several points of each sample, which pass through the model together: (points, b)."""
-        rows, times = self.rows, len(there)
-        lengths = None if rows.lengths is None else rows.lengths.repeat(times)
-        answer = self.victim.forward(torch.cat([self._points(v) for v in there]), lengths).argmax(1)
-        self.found.count(self.at, times, backward=False)
-        return (answer != rows.y.repeat(times)).view(times, -1)
+        everyone = torch.arange(len(self.at), device=self.at.device)
+        points = torch.cat([self._points(v) for v in there])
+        return self._ask(points, everyone.repeat(len(there))).view(len(there), -1)
+
+    def _ask(self, points: Tensor, who: Tensor) -> Tensor:
+        """Which points of the samples `who` are misclassified; NaN is no answer."""
+        lengths = None if self.rows.lengths is None else self.rows.lengths[who]
+        logits = self.victim.forward(points, lengths)
+        none = logits.isnan().any(1)
+        self.found.queries.index_add_(0, self.at[who], torch.ones_like(who))
+        self.found.non_finite[self.at[who[none]]] = True
+        return ~none & (logits.argmax(1) != self.rows.y[who])
 
     def _random(self, i: int) -> Tensor:
         x, bounds = self.rows.x, self.rows.threat.bounds

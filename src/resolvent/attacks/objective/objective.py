@@ -117,3 +117,11 @@ def fallback(objective: Objective, classes: int) -> tuple[Objective, str | None]
 def pick(logits: Tensor, y: Tensor) -> Tensor:
     """The logit of each sample's class: (b,)."""
     return logits.gather(1, y[:, None]).squeeze(1)
+
+
+def rank_wrong_classes(logits: Tensor, y: Tensor) -> Tensor:
+    """Every class but y, likeliest first: (b, classes - 1)."""
+    own = F.one_hot(y, logits.shape[1]).bool()
+    least = torch.finfo(logits.dtype).min  # above -inf, so that y alone comes last
+    scores = logits.nan_to_num(nan=least, neginf=least).masked_fill(own, -torch.inf)
+    return scores.sort(dim=1, descending=True, stable=True).indices[:, :-1]

@@ -1,9 +1,5 @@
 """How wrong a model with real outputs can be made: several attacks, the worst error of each sample, a threshold.
 
-    found = evaluate_regression(model, (x, y), Threat("l2", 0.1), tolerance=0.5)
-    print(found)                    # share of samples whose error stays within the tolerance, attack by attack
-    found.error, found.x_adv        # the worst error found for each sample, and where
-
 Every attack runs on every sample that still keeps to the tolerance (without one, on all), and the worst point counts.
 APGD climbs the squared error from random starts and pushes outputs up and down; a random search that sees no gradients
 comes last, and doing better than all of them casts doubt on the gradients.
@@ -150,7 +146,7 @@ class _Job:
     x: Tensor
     y: Tensor
     lengths: Tensor | None
-    threat: Threat
+    threat: Threat  # fitted to x
     how: RegressionSettings
     tolerance: float | None
 

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.region import below
-
-FAR = 1e18  # as good as infinitely far: its square is still a number
+from resolvent.attacks.threat.region import FAR, below
 
 
 class Split(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,15 @@ def named_norm(norm: Any) -> Any:
     if found is None:
         raise ValueError(f"Threat: norm must be 'linf', 'l2' or 'l1'; got {norm!r}.")
     return found
+
+
+def from_numpy(value: Any) -> Any:
+    """numpy's numbers as Python's own, also in a tuple, and its arrays as tensors; others as they are."""
+    if isinstance(value, tuple):
+        return tuple(map(from_numpy, value))
+    if isinstance(value, np.ndarray) and value.ndim:
+        return torch.from_numpy(value.copy())
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def check_eps(eps: Any) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from resolvent.attacks.threat.ball import project_l1, project_l2
 from resolvent.runtime.graph.watched import recording
 
-_FAR = 1e18  # as good as infinitely far: its square is still a number
+FAR = 1e18  # as good as infinitely far: its square is still a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Region:
             return cls(norm, x, eps, None, None, None, None, free)
         # Rounding may have put x a hair outside of its bounds, which leaves no room.
         low, high = torch.minimum(_rows(low, x), x), torch.maximum(_rows(high, x), x)
-        down, up = (low - x).flatten(1).clamp(-_FAR, 0.0), (high - x).flatten(1).clamp(0.0, _FAR)
+        down, up = (low - x).flatten(1).clamp(-FAR, 0.0), (high - x).flatten(1).clamp(0.0, FAR)
         return cls(norm, x, eps, low, high, down, up, free)
 
     @classmethod

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from resolvent.attacks.draws import Draws, Noise
 from resolvent.attacks.threat.ball import direction, safe, sparse
-from resolvent.attacks.threat.channels import FAR, is_channelwise, split, spread
-from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, named_norm
-from resolvent.attacks.threat.region import Region, below, further, number_below, slack
+from resolvent.attacks.threat.channels import is_channelwise, split, spread
+from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, from_numpy, named_norm
+from resolvent.attacks.threat.region import FAR, Region, below, further, number_below, slack
 from resolvent.attacks.threat.shape import (
     Band,
     Shape,
@@ -82,6 +82,8 @@ class Threat:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm", named_norm(self.norm))
+        object.__setattr__(self, "eps", from_numpy(self.eps))
+        object.__setattr__(self, "bounds", from_numpy(tuple(v) if isinstance(v := self.bounds, list) else v))
         check_eps(self.eps)
         check_bounds(self.bounds)
         check_mask(self.mask)
@@ -125,10 +127,10 @@ class Threat:
     def _fit(self, x: Tensor) -> Threat:
         """The threat for batches of the shape, dtype and device of x."""
         if self._own:
-            eps, scale, touchable = split(self.eps, x, _working(x))
+            eps, scale, touchable = split(self.eps, x, working_dtype(x))
         else:
-            eps, scale, touchable = _radii(self.eps, x, _working(x)), self._scale, None
-        low, high = (None, None) if self.bounds is None else (spread(v, x, _working(x)) for v in self.bounds)
+            eps, scale, touchable = _radii(self.eps, x, working_dtype(x)), self._scale, None
+        low, high = (None, None) if self.bounds is None else (spread(v, x, working_dtype(x)) for v in self.bounds)
         bounds = None if low is None or high is None else (low, high)
         mask = None if self.mask is None else _align(self.mask.to(x.device), x.dim())
         if touchable is not None:
@@ -185,7 +187,7 @@ class Threat:
 
     def scale(self, x: Tensor) -> Tensor | None:
         """What each channel's eps is of the largest, shaped to multiply x: (1 or b, ...); None: all are the same."""
-        scale = split(self.eps, x, _working(x)).scale if self._own else self._scale
+        scale = split(self.eps, x, working_dtype(x)).scale if self._own else self._scale
         return None if scale is None else scale.to(x.device, x.dtype)
 
     def around(self, x: Tensor) -> Region:
@@ -263,7 +265,7 @@ class Threat:
     def norm_of(self, delta: Tensor) -> Tensor:
         """(b,); the weighted norm where each channel has its own eps."""
         scale = self.scale(delta)
-        flat = (delta if scale is None else delta / scale).flatten(1).to(_working(delta))
+        flat = (delta if scale is None else delta / scale).flatten(1).to(working_dtype(delta))
         if self.norm == "linf":
             return flat.abs().amax(1)  # ten times quicker than vector_norm on a CPU
         return torch.linalg.vector_norm(flat, 2 if self.norm == "l2" else 1, dim=1)
@@ -271,7 +273,7 @@ class Threat:
     def contains(self, x_adv: Tensor, x: Tensor, tol: float = 1e-6) -> Tensor:
         """Whether each x_adv keeps to ball, bounds and mask: (b,). `tol` is relative to max(1, |x|, eps), and to eps in
         a ball with an eps for each channel."""
-        x_adv, x = x_adv.to(_working(x_adv)), x.to(_working(x))
+        x_adv, x = x_adv.to(working_dtype(x_adv)), x.to(working_dtype(x))
         if self._own:
             return self.check(x).contains(x_adv, x, tol)
         eps = self.radius(x).flatten()
@@ -381,5 +383,6 @@ def _rows(value: Any, index: Tensor) -> Any:
     return value if value.shape[0] == 1 else value[index]
 
 
-def _working(x: Tensor) -> torch.dtype:
+def working_dtype(x: Tensor) -> torch.dtype:
+    """The type of x, at least float32."""
     return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype

@@ -45,9 +45,12 @@ class AWP:
     def worst(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> dict[nn.Parameter, Tensor]:
         """v for every tensor that moves; none where the gradient vanishes."""
         moved = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
+        kept = [(buffer, buffer.clone()) for buffer in model.buffers()]  # a batch counts once in running statistics
         with torch.enable_grad():
             slopes = torch.autograd.grad(self.objective.at(model, batch, x_adv).value, moved, allow_unused=True)
         with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
             pairs = [(p, g, g.norm()) for p, g in zip(moved, slopes, strict=True) if g is not None]
             return {p: torch.where(size > 0, self.gamma * p.norm() * g / size, 0) for p, g, size in pairs}
 

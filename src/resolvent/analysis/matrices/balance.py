@@ -1,0 +1,39 @@
+"""States in units of a common size, so that no rounding hangs on the units that they were given in.
+
+x = S x' with a diagonal S of powers of two turns (A, B, C) into (S^-1 A S, S^-1 B, C S): exactly, and the map from
+inputs to outputs stays. Rows and columns of what joins a state to the others, to the inputs and to the outputs come to
+about the same norm (Osborne 1960; all inputs and outputs together stand as one more state).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from resolvent.analysis.matrices.exact import Array
+from resolvent.ssm import Dense, Diagonal, System
+
+GAIN = 8.0  # by which the norm falls at least, or units stay as they are
+
+
+def balance(system: System) -> System:
+    """The same bank of systems in such units; a diagonal A has no need of them."""
+    if isinstance(system.A, Diagonal):
+        return system
+    A, n = system.A.dense(), system.states
+    whole = torch.zeros(*system.bank, n + 1, n + 1, dtype=torch.float64)
+    whole[..., :n, :n] = A.detach().abs()
+    whole[..., :n, n], whole[..., n, :n] = system.B.detach().norm(dim=-1), system.C.detach().norm(dim=-2)
+    units = [_find_units(one) for one in whole.reshape(-1, n + 1, n + 1).numpy()]
+    s = torch.from_numpy(np.stack(units)).reshape(*system.bank, n).to(A.device, A.real.dtype)
+    A = A / s[..., :, None] * s[..., None, :]
+    return System(Dense(A), system.B / s[..., None], system.C * s[..., None, :], system.D, system.dt, system.delay)
+
+
+def _find_units(whole: Array) -> Array:
+    """The diagonal of S (n,), from the sizes (n + 1, n + 1) of what joins the states."""
+    from scipy.linalg.lapack import dgebal
+
+    balanced, _, _, units, _ = dgebal(whole, scale=True, permute=False)
+    gains = GAIN * np.linalg.norm(balanced) <= np.linalg.norm(whole)
+    return units[:-1] / units[-1] if gains else np.ones(len(whole) - 1)
