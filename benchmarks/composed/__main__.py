@@ -99,7 +99,7 @@ def _settings() -> argparse.Namespace:
         parser.error(f"--only: expected some of {', '.join(names)}, got {', '.join(wrong)}")
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"expected a GPU for --device {settings.device}, and torch sees none; --device cpu measures a CPU")
-XX if settings.device.startswith('cuda') else 'cpu'}.json"
+    file = f"composed_{'gpu' if settings.device.startswith('cuda') else 'cpu'}.json"
     settings.out = settings.out or (Path("out") / file if settings.tiny else RESULTS / file)
     return settings
 

@@ -112,7 +112,7 @@ def _say(code: int | None) -> str:
 def _report(out: Path, state: dict[str, Any], wanted: list[str]) -> int:
     tests = out / "tests.txt"
     if tests.exists():
-        last = dict((name, outcome) for outcome, name in read(tests))
+        last = {name: outcome for outcome, name in read(tests)}
         failed = sorted({name for outcome, name in read(tests) if outcome == "failed"})
         counts = {kind: sum(outcome == kind for outcome in last.values()) for kind in (*ENDS, "began")}
         print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
@@ -132,7 +132,8 @@ def _tests(out: Path, commit: str) -> list[str]:
         shutil.copyfile(known, done)  # workers that are started later read the same
     workers = max(1, (os.cpu_count() or 3) - 2)
     return [
-        sys.executable, "-m", "pytest", "tests/gpu", "-m", "slow or not slow", "-n", str(workers), "--dist", "worksteal",
+        sys.executable, "-m", "pytest", "tests/gpu", "-m", "slow or not slow",
+        "-n", str(workers), "--dist", "worksteal",
         "-p", "benchmarks.gpu.outcomes", "--outcomes", str(known.resolve()), "--done", str(done.resolve()),
         "-rf", "--tb=short",
     ]  # fmt: skip

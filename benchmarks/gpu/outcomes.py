@@ -2,8 +2,8 @@
 
     python -m pytest tests/gpu -n 14 -p benchmarks.gpu.outcomes --outcomes out/tests.txt
 
-A line is `began`, `passed`, `failed` or `skipped`, seconds, who ran it, and its name; lines with two spaces in front say
-why one failed. Tests that --done, a copy of such a file, holds an end of are left out.
+A line is `began`, `passed`, `failed` or `skipped`, seconds, who ran it, and its name; lines that begin with two spaces
+say why one failed. Tests that --done, a copy of such a file, holds an end of are left out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 def read(file: Path) -> list[tuple[str, str]]:
     """(outcome, name) of every line."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [(line.split(" ", 3)[0], line.split(" ", 3)[3]) for line in lines if line.partition(" ")[0] in (*ENDS, "began")]
+    lines = [line.split(" ", 3) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [(words[0], words[3]) for words in lines if words[0] in (*ENDS, "began")]
 
 
 class Writer:

@@ -15,8 +15,8 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-from benchmarks.gpu import evidence
-from benchmarks.gpu.outcomes import read
+from benchmarks.gpu import evidence  # noqa: E402
+from benchmarks.gpu.outcomes import read  # noqa: E402
 
 CASES = """
 import os, pytest, time
