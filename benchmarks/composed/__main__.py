@@ -3,6 +3,7 @@
     python -m benchmarks.composed                               # on a GPU, to benchmarks/results/composed_gpu.json
     python -m benchmarks.composed --device cpu                  # two threads, float32, to composed_cpu.json
     python -m benchmarks.composed --only S4D EMA --no-compile   # these beside naive S4D, attention, no layer
+    python -m benchmarks.composed --shape 1 --out long.json     # the second shape alone
     python -m benchmarks.composed --device cpu --tiny           # tries the program out; its times mean nothing
 
 Four blocks of LayerNorm, layer, GELU, Linear and skip (`modules.py`), AdamW, on a GPU under bf16 autocast. Each
@@ -53,6 +54,8 @@ def main() -> int:
     autocast = torch.bfloat16 if device.type == "cuda" else None
     end, works = time.monotonic() + settings.limit, list[dict[str, list[Work]]]()
     for i, shape in enumerate(SHAPES["tiny" if settings.tiny else device.type]):
+        if settings.shape not in (None, i):
+            continue
         rows = record["shapes"]
         rows.append({"shape": shape, "autocast": str(autocast), "rows": []})
         compiles = not settings.no_compile and (i == 0 or settings.compile_all)
@@ -74,6 +77,7 @@ def _settings() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="layers of ours by name; naive S4D, attention and no layer stay")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--shape", type=int, choices=(0, 1), help="one shape alone")
     parser.add_argument("--compile-all", action="store_true", help="compile at every shape, not at the first alone")
     parser.add_argument("--mode", default="default", choices=("default", "reduce-overhead"), help="of torch.compile")
     parser.add_argument("--turns", type=int, default=5, help="medians of each contender, one after the others'")
@@ -88,6 +92,8 @@ def _settings() -> argparse.Namespace:
     )
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to try this program out")
     settings = parser.parse_args()
+    if settings.tiny and settings.shape:
+        parser.error("--shape 1: expected 0 with --tiny, which has one shape")
     names = [c.name for c in contenders()]
     if wrong := sorted(set(settings.only or ()) - set(names)):
         parser.error(f"--only: expected some of {', '.join(names)}, got {', '.join(wrong)}")

@@ -191,13 +191,15 @@ def test_another_threads_way_back_does_not_refuse_a_recording() -> None:
 
 def test_torchs_own_switches_are_seen(graphs: type[StandIn]) -> None:
     """The precision of products, which torch's older question does not answer once the newer way has set it."""
-    layer, x = rv.S4D(4, 6), torch.randn(2, 9, 4)
-    _train(layer, x)
+    x = torch.randn(2, 9, 4)
     for owner, name, value in (
         (torch.backends.cuda.matmul, "fp32_precision", "tf32"),
         (torch.backends.cudnn, "deterministic", True),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
     ):
-        made, before = graphs.made, getattr(owner, name)
+        layer, before = rv.S4D(4, 6), getattr(owner, name)
+        _train(layer, x)
+        made = graphs.made
         setattr(owner, name, value)
         try:
             _train(layer, x)

@@ -72,6 +72,15 @@ def test_blocks(d: int, b: int, l: int, kinds: tuple[str, str, str | None]) -> N
     compare(torch.randn(d, b, l), torch.randn(d, b, l), g, weights(d, d, kinds))
 
 
+def test_weights_that_lie_otherwise() -> None:
+    """With gaps between their numbers; a matrix that two layers share, or that another library wrote, is transposed."""
+    w = weights(16, 16, ("gelu", "none", "sigmoid"))
+    names = "W", "low", "Wa", "low_a", "bias", "gamma", "beta", "ba"
+    turned = {name: torch.stack(2 * [getattr(w, name)], -1)[..., 0] for name in names}
+    y, r, g = torch.randn(3, 16, 2, 9)
+    compare(y, r, g, replace(w, **turned).still)
+
+
 def test_gelu_of_half_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """The curve that stands for GELU in bf16, here in float32: far below the step of bf16, however large x is."""
     d, b, l = 16, 1, 64

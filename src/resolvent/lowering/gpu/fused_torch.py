@@ -64,9 +64,10 @@ class Weights:
         return self.act == "none" and self.final == "none" and self.Wa is None
 
     def detached(self) -> Weights:
-        W, bias, gamma, beta = (t.detach() for t in (self.W, self.bias, self.gamma, self.beta))
-        Wa, ba = (None if t is None else t.detach() for t in (self.Wa, self.ba))
-        return replace(self, W=W, bias=bias, gamma=gamma, beta=beta, Wa=Wa, ba=ba)
+        """The same without gradients, each in rows without gaps, as kernels read it."""
+        names = "W", "bias", "gamma", "beta", "low", "Wa", "ba", "low_a"
+        held = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: t.detach().contiguous() for name, t in held.items() if t is not None})
 
 
 class Kept(NamedTuple):

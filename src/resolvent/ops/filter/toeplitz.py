@@ -167,11 +167,7 @@ def _multiply(quick: Any, x: Tensor, table: Tensor, link: Link | None, **how: An
     return found
 
 
-def _probe_linked(agrees: Callable[..., bool], device: torch.device, dtype: torch.dtype) -> bool:
-    return agrees(device, dtype)
-
-
-_LINKED = half_or(nothing, lambda: triton_module(KERNELS).linked_agrees, _probe_linked)
+_LINKED = half_or(nothing, lambda: triton_module(KERNELS).linked_agrees, lambda agrees, *here: bool(agrees(*here)))
 
 
 def _add(y: Tensor, link: Link | None) -> Tensor:

@@ -20,6 +20,7 @@ GLOBAL_HOOKS = (  # whom torch calls for every module that there is
     torch_module._global_backward_hooks,
     torch_module._global_backward_pre_hooks,
 )
+HALF_SUMS = "fp16_accumulation", "fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction"
 off: list[bool] = []
 recording: list[bool] = []  # one at a time: a model's pass holds those of its layers
 
@@ -43,8 +44,9 @@ def numerics() -> tuple[Any, ...]:
     own: Any = torch._C
     precision = [own._get_fp32_precision_getter("cuda", of) for of in ("matmul", "conv", "rnn")]
     chosen = own._get_deterministic_algorithms(), own._get_cudnn_deterministic(), own._get_cudnn_enabled()
+    half = (getattr(own, f"_get_cublas_allow_{of}")() for of in HALF_SUMS)
     attention = own._get_flash_sdp_enabled(), own._get_mem_efficient_sdp_enabled(), own._get_math_sdp_enabled()
-    return *precision, *chosen, *attention
+    return *precision, *chosen, *half, *attention
 
 
 def is_watched(x: Tensor, lengths: Tensor | None) -> bool:
