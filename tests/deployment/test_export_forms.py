@@ -55,6 +55,8 @@ CONFIGS: dict[str, c.ModelConfig] = {
     "language": replace(SMALL, input=c.TokensConfig(7, scale=2.0), head=c.LanguageConfig(soft_cap=5.0)),
     "certified": replace(SMALL, norm="none", block=c.LipschitzConfig(lc.NormalisedLRUConfig(3), "gate"),
                          head=c.ClassifierConfig(3, "mean", 5), certified=c.CertifiedConfig(2.0)),
+    "pool state": replace(SMALL, norm="none", block=c.LipschitzConfig(lc.L2RUConfig(3, 0.5), "sandwich"),
+                          head=c.ClassifierConfig(3, "state", 5), certified=c.CertifiedConfig(2.0, memory=4)),
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ PoolKind = Literal["mean", "last", "max", "none"]
 
 def pool(x: Tensor, lengths: Tensor | None, kind: PoolKind) -> Tensor:
     """x (b, l, d) -> (b, d), padding left out; "none" keeps (b, l, d)."""
+    if kind != "none" and x.shape[1] == 0:
+        raise ValueError("Model: expected at least one step to pool over, got none; drop empty sequences.")
     if kind == "last":
         return at_lengths(x, lengths)
     mask = padding_mask(x, lengths)

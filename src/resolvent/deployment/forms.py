@@ -10,6 +10,7 @@ from resolvent.deployment.flow import Flow, Series
 from resolvent.deployment.keyed import Matched, state_shapes
 from resolvent.deployment.lower import part, series
 from resolvent.deployment.prepared import Prepared
+from resolvent.deployment.recurrences import Stored
 from resolvent.layers.checks import padding_mask
 from resolvent.lowering import program as p
 from resolvent.usage.error import UsageError
@@ -20,9 +21,9 @@ class Whole(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
+        self.kind, kept = _pooling(network)
         self.prepared = prepared
-        self.tower, self.head = series(network.tower), _head(network)
+        self.tower, self.head = Series(*series(network.tower).parts, *kept), _head(network)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         flow = Flow(lengths=lengths)
@@ -41,7 +42,7 @@ class Pairs(nn.Module):
 
     def __init__(self, network: p.Network) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
+        self.kind, _ = _pooling(network)
         assert isinstance(network.head, p.Match)
         self.tower = series(network.tower)
         self.head = Matched(part(network.head.hidden), part(network.head.out))
@@ -62,10 +63,10 @@ class Step(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
+        self.kind, kept = _pooling(network)
         check_streams(network)
         self.prepared = prepared
-        self.tower, self.head = series(network.tower), _head(network)
+        self.tower, self.head = Series(*series(network.tower).parts, *kept), _head(network)
         self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
 
     @property
@@ -92,11 +93,12 @@ class Step(nn.Module):
         return x, ()
 
 
-def check_pooling(network: p.Network) -> PoolKind:
-    """The pooling, where there is a form for it."""
-    if network.pool.kind == "state":
-        raise UsageError('export: pooling="state" of certified models has no exported form yet; use "mean" or "last".')
-    return network.pool.kind
+def _pooling(network: p.Network) -> tuple[PoolKind, list[Stored]]:
+    """How it pools, and what stands before: "state" is the last of all that a recurrence keeps."""
+    if network.pool.kind != "state":
+        return network.pool.kind, []
+    A, b = network.pool.module.matrices()
+    return "last", [Stored(A, b[..., 0])]
 
 
 def _head(network: p.Network) -> Series:

@@ -85,6 +85,23 @@ class Dense(Feedthrough):
         return (h,), (self.C * h).sum(-1)
 
 
+class Stored(Temporal):
+    """Pooling "state": every channel's z = A z + b u, all of them after each step (b, d m)."""
+
+    A: Tensor
+    b: Tensor
+
+    def __init__(self, A: Tensor, b: Tensor) -> None:
+        super().__init__()
+        self.shapes = (tuple(b.shape),)
+        _keep(self, A=A, b=b)
+
+    def advance(self, state: State, driven: State) -> tuple[State, Tensor]:
+        (z,), (u,) = state, driven
+        z = (self.A * z[:, :, None]).sum(-1) + self.b * u[..., None]
+        return (z,), z.flatten(1)
+
+
 class Coupled(Feedthrough):
     """S5 and LRU: h = lam h + W_in u in pairs (b, p, 2), y = W_out h + D u."""
 
