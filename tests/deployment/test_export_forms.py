@@ -77,6 +77,10 @@ def test_the_sequence_form_is_the_model(name: str) -> None:
         form = Whole(describe(model).chain[0], None)
         assert_close(form(x, lengths), model(x, lengths))
         assert_close(form(x[:1, :1], torch.tensor([1])), model(x[:1, :1]))
+        want, narrow = model(x, lengths), Whole(describe(model.float()).chain[0], None)
+        found = narrow(x.float() if x.is_floating_point() else x, lengths)
+        assert found.dtype == torch.float32
+        assert float((found - want).abs().max()) < 1e-4 * float(want.abs().max())
 
 
 @pytest.mark.parametrize("entry", [c.TokensConfig(7), c.ChannelsConfig(2)], ids=["tokens", "channels"])

@@ -136,9 +136,9 @@ def test_two_towers_share_weights_and_compare_documents() -> None:
         model(x[:, 0])
     with pytest.raises(ValueError, match="lengths"):
         model(x, lengths[:, 0])
-    with pytest.raises(ValueError, match="two documents per row, a tensor .* got ndarray"):
+    with pytest.raises(ValueError, match=r"two documents per row, a tensor .* got ndarray"):
         model(x.numpy())
-    with pytest.raises(ValueError, match="expected lengths, a tensor .* got list"):
+    with pytest.raises(ValueError, match=r"expected lengths, a tensor .* got list"):
         model(x, lengths.tolist())
 
 

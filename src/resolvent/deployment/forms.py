@@ -21,9 +21,8 @@ class Whole(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None) -> None:
         super().__init__()
-        self.kind, kept = _pooling(network)
         self.prepared = prepared
-        self.tower, self.head = Series(*series(network.tower).parts, *kept), _head(network)
+        self.kind, self.tower, self.head = _parts(network)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         flow = Flow(lengths=lengths)
@@ -42,8 +41,9 @@ class Pairs(nn.Module):
 
     def __init__(self, network: p.Network) -> None:
         super().__init__()
-        self.kind, _ = _pooling(network)
         assert isinstance(network.head, p.Match)
+        assert network.pool.kind != "state"
+        self.kind: PoolKind = network.pool.kind
         self.tower = series(network.tower)
         self.head = Matched(part(network.head.hidden), part(network.head.out))
 
@@ -63,10 +63,9 @@ class Step(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
         super().__init__()
-        self.kind, kept = _pooling(network)
         check_streams(network)
-        self.prepared = prepared
-        self.tower, self.head = Series(*series(network.tower).parts, *kept), _head(network)
+        self.prepared = prepared  # its state comes first
+        self.kind, self.tower, self.head = _parts(network)
         self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
 
     @property
@@ -93,17 +92,14 @@ class Step(nn.Module):
         return x, ()
 
 
-def _pooling(network: p.Network) -> tuple[PoolKind, list[Stored]]:
-    """How it pools, and what stands before: "state" is the last of all that a recurrence keeps."""
-    if network.pool.kind != "state":
-        return network.pool.kind, []
-    A, b = network.pool.module.matrices()
-    return "last", [Stored(A, b[..., 0])]
-
-
-def _head(network: p.Network) -> Series:
+def _parts(network: p.Network) -> tuple[PoolKind, Series, Series]:
+    """How it pools, what stands before and after: "state" is the last of all that a recurrence keeps."""
     assert isinstance(network.head, p.Head)
-    return series((*network.head.hidden, *network.head.out))
+    kind, tower, head = network.pool.kind, series(network.tower), series((*network.head.hidden, *network.head.out))
+    if kind != "state":
+        return kind, tower, head
+    A, b = network.pool.module.matrices()
+    return "last", Series(tower, Stored(A, b[..., 0])), head
 
 
 def check_streams(network: p.Network) -> None:
