@@ -50,9 +50,10 @@ def onnx(path: Path, **inputs: Any) -> list[np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_one_file_serves_every_batch_and_length(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_file_serves_every_batch_and_length(name: str, tmp_path: Path) -> None:
     model = small(BLOCKS[name])
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "No complete tensor")  # torch's own of a tensor that is turned around
         at = {to: rv.export(model, tmp_path / to, to) for to in ("pt2", "onnx")}
     loaded = torch.export.load(at["pt2"].sequence).module()
     for batch, length in zip((3, 1, 2), LENGTHS, strict=True):
