@@ -55,6 +55,8 @@ CONFIGS: dict[str, c.ModelConfig] = {
     "language": replace(SMALL, input=c.TokensConfig(7, scale=2.0), head=c.LanguageConfig(soft_cap=5.0)),
     "certified": replace(SMALL, norm="none", block=c.LipschitzConfig(lc.NormalisedLRUConfig(3), "gate"),
                          head=c.ClassifierConfig(3, "mean", 5), certified=c.CertifiedConfig(2.0)),
+    "pool state": replace(SMALL, norm="none", block=c.LipschitzConfig(lc.L2RUConfig(3, 0.5), "sandwich"),
+                          head=c.ClassifierConfig(3, "state", 5), certified=c.CertifiedConfig(2.0, memory=4)),
 }  # fmt: skip
 
 
@@ -75,6 +77,10 @@ def test_the_sequence_form_is_the_model(name: str) -> None:
         form = Whole(describe(model).chain[0], None)
         assert_close(form(x, lengths), model(x, lengths))
         assert_close(form(x[:1, :1], torch.tensor([1])), model(x[:1, :1]))
+        want, narrow = model(x, lengths), Whole(describe(model.float()).chain[0], None)
+        found = narrow(x.float() if x.is_floating_point() else x, lengths)
+        assert found.dtype == torch.float32
+        assert float((found - want).abs().max()) < 1e-4 * float(want.abs().max())
 
 
 @pytest.mark.parametrize("entry", [c.TokensConfig(7), c.ChannelsConfig(2)], ids=["tokens", "channels"])

@@ -130,6 +130,10 @@ def test_stream_checkpoint_and_padding(tmp_path: Path) -> None:
     assert [p.lipschitz for p in again.gain_parts()] == [p.lipschitz for p in model.gain_parts()]
     with model.frozen():
         assert_close(model(x), again(x))
+    _, state = model.stream(x[:, :6])
+    none, state = model.stream(x[:, 6:6], state)
+    assert none.shape == (3, 0, 4)
+    assert_close(model.stream(x[:, 6:], state)[0], whole[:, 6:])
 
 
 def test_constants_by_construction() -> None:
@@ -150,6 +154,10 @@ def test_weights_that_certify_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="NaN"):
         load_into(good, tmp_path / "bad")
     assert verify_certified(good) <= 3.0
+    with pytest.raises(ValueError, match=r"save_model: .* rounded to torch\.bfloat16; convert with model\.float"):
+        save_model(good.bfloat16(), tmp_path / "half")
+    assert not (tmp_path / "half").exists()
+    assert verify_certified(load_model(save_model(good.float(), tmp_path / "wide"))) <= 3.0
     plain = build_model(ModelConfig(d_model=4, layers=1))
     with pytest.raises(ValueError, match="CertifiedConfig"):
         verify_certified(plain)

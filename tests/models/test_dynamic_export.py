@@ -78,3 +78,7 @@ def test_what_cannot_be_exported_says_which_module_and_why() -> None:
     x = torch.rand(2, 100, 1)
     with pytest.raises(ValueError, match=r"^GRU: torch.export writes torch.nn.GRU out step by step"):
         export(model, (x,), dynamic_shapes=open_sizes(x, None, 1))
+    with pytest.raises(
+        ValueError, match=r"^Model: an export cannot cut packed documents \(start\) apart; export it with"
+    ):
+        export(model, (x, None, torch.ones(2, 100, dtype=torch.bool)))

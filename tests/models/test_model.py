@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, vmap
 
 from helpers import assert_close
 from resolvent.models import (
@@ -134,6 +136,10 @@ def test_two_towers_share_weights_and_compare_documents() -> None:
         model(x[:, 0])
     with pytest.raises(ValueError, match="lengths"):
         model(x, lengths[:, 0])
+    with pytest.raises(ValueError, match=r"two documents per row, a tensor .* got ndarray"):
+        model(x.numpy())
+    with pytest.raises(ValueError, match=r"expected lengths, a tensor .* got list"):
+        model(x, lengths.tolist())
 
 
 def test_tokens_can_be_attacked_where_they_are_real() -> None:
@@ -155,6 +161,40 @@ def test_both_directions_refuse_to_stream() -> None:
         model.stream(channels(1, 3))
     with pytest.raises(ValueError, match="bidirectional"):
         model.step(channels(1, 3)[:, 0])
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_shapes_come_without_values(name: str) -> None:
+    """On the meta device, whole, padded and as a stream, and with fake tensors."""
+    for head in (SMALL.head, RegressionConfig(4)):
+        model = build_model(replace(BLOCKS[name], head=head)).eval()
+        x, lengths = torch.randn(3, 9, 2), torch.tensor([9, 1, 4])
+        want = model(x).shape
+        with FakeTensorMode() as mode:
+            fake = {n: mode.from_tensor(t) for n, t in (*model.named_parameters(), *model.named_buffers())}
+            assert functional_call(model, fake, (mode.from_tensor(x), mode.from_tensor(lengths))).shape == want
+        model, x = model.to("meta"), x.to("meta")
+        assert model(x).shape == model(x, lengths.to("meta")).shape == want
+        model.train()(x).sum().backward()
+        assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+        y, state = model.eval().step(x[:, 0])
+        assert model.stream(x[:, 1:], state)[0].shape == (3, 8, y.shape[1])
+
+
+def test_gradients_of_each_sample_by_torch_func() -> None:
+    """Tokens and lengths are mapped over, so that neither can be read."""
+    model = ready(replace(SMALL, input=TokensConfig(7)))
+    x, lengths = torch.randint(0, 7, (3, 8)), torch.tensor([8, 2, 5])
+    own = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(p: dict[str, Tensor], x: Tensor, n: Tensor) -> Tensor:
+        return functional_call(model, p, (x[None], n[None])).square().sum()
+
+    got = vmap(grad(loss), (None, 0, 0))(own, x, lengths)
+    for i in range(3):
+        alone = model(x[i : i + 1, : lengths[i]]).square().sum()
+        want = torch.autograd.grad(alone, [*model.parameters()])
+        assert_close([got[name][i] for name in own], list(want), gradient=True)
 
 
 def test_frozen_keeps_values_and_input_gradients() -> None:
@@ -234,6 +274,10 @@ def test_bad_input_is_explained() -> None:
         (tokens, torch.randn(2, 5), TypeError, "integer tokens"),
         (tokens, torch.full((2, 5), 5), ValueError, r"0\.\.4"),
         (tokens, torch.zeros(5, dtype=torch.long), ValueError, r"\(batch, length\)"),
+        (model, torch.randn(2, 5, 2, device="meta"), ValueError, r"on cpu where the model is, got meta; use x\.to"),
+        (model, torch.randn(2, 0, 2), ValueError, "at least one step"),
+        (lambda x: tokens.step(x), torch.zeros(2, 5, dtype=torch.long), ValueError, r"shape \(batch\), got \(2, 5\)"),
+        (lambda x: tokens.step(x), torch.tensor(1), ValueError, r"shape \(batch\), got \(\)"),
     ]:
         with pytest.raises(kind, match=words):
             f(x)
@@ -255,7 +299,7 @@ def test_bad_streams_are_explained() -> None:
         model.stream(x, state["body"])
     with pytest.raises(ValueError, match="batch"):
         model.stream(x[:1], state)
-    with pytest.raises(ValueError, match=r"\(batch, length, 2\)"):
+    with pytest.raises(ValueError, match=r"\(batch, 2\)"):
         model.step(torch.randn(2, 3), state)
     y, same = model.stream(x[:, :0], state)
     assert y.shape == (2, 0, 3)

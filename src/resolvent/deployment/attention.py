@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.deployment.flow import Flow
+from resolvent.deployment.flow import Flow, keep
 from resolvent.layers.attention.attend import attend_reference, rotate
 
 
@@ -25,8 +25,7 @@ class Attending(nn.Module):
         super().__init__()
         self.reach, self.activation, self.turns = layer.reach, layer.activation, layer.rotary_dims
         self.e, self.groups = layer.head_dim, layer.kv_heads
-        for name in ("W_q", "W_k", "W_v", "W_o", "b_o"):
-            self.register_buffer(name, getattr(layer, name).detach().clone())
+        keep(self, W_q=layer.W_q, W_k=layer.W_k, W_v=layer.W_v, W_o=layer.W_o, b_o=layer.b_o)
         self.relative = layer.relative
         window = 0 if self.reach.kind != "local" else self.reach.size - 1
         self.streams = self.reach.kind == "local" and self.reach.causal
@@ -67,8 +66,7 @@ class GatedAttending(nn.Module):
         self.parts, self.prenorm = nn.ModuleDict(parts), prenorm
         self.reach, self.activation, self.relative = block.reach, block.attention, block.bias
         self.sizes = [block.d_model, block.z, block.hidden, block.d_model]
-        for name in ("gamma", "beta"):
-            self.register_buffer(name, getattr(block, name).detach().clone())
+        keep(self, gamma=block.gamma, beta=block.beta)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         p = self.parts

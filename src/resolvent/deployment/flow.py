@@ -33,6 +33,13 @@ class Flow:
         return tuple(taken)
 
 
+def keep(part: nn.Module, **tensors: Tensor | None) -> None:
+    """Tensors as constants of a part, each in the order of its own axes: torch's files hold no other without a word."""
+    for name, tensor in tensors.items():
+        held = None if tensor is None else tensor.detach().clone(memory_format=torch.contiguous_format)
+        part.register_buffer(name, held)
+
+
 class Series(nn.Module):
     """Parts one after the other."""
 

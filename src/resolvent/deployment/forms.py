@@ -10,6 +10,7 @@ from resolvent.deployment.flow import Flow, Series
 from resolvent.deployment.keyed import Matched, state_shapes
 from resolvent.deployment.lower import part, series
 from resolvent.deployment.prepared import Prepared
+from resolvent.deployment.recurrences import Stored
 from resolvent.layers.checks import padding_mask
 from resolvent.lowering import program as p
 from resolvent.usage.error import UsageError
@@ -20,9 +21,8 @@ class Whole(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
         self.prepared = prepared
-        self.tower, self.head = series(network.tower), _head(network)
+        self.kind, self.tower, self.head = _parts(network)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         flow = Flow(lengths=lengths)
@@ -41,8 +41,9 @@ class Pairs(nn.Module):
 
     def __init__(self, network: p.Network) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
         assert isinstance(network.head, p.Match)
+        assert network.pool.kind != "state"
+        self.kind: PoolKind = network.pool.kind
         self.tower = series(network.tower)
         self.head = Matched(part(network.head.hidden), part(network.head.out))
 
@@ -62,10 +63,9 @@ class Step(nn.Module):
 
     def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
         super().__init__()
-        self.kind = check_pooling(network)
         check_streams(network)
-        self.prepared = prepared
-        self.tower, self.head = series(network.tower), _head(network)
+        self.prepared = prepared  # its state comes first
+        self.kind, self.tower, self.head = _parts(network)
         self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
 
     @property
@@ -92,16 +92,14 @@ class Step(nn.Module):
         return x, ()
 
 
-def check_pooling(network: p.Network) -> PoolKind:
-    """The pooling, where there is a form for it."""
-    if network.pool.kind == "state":
-        raise UsageError('export: pooling="state" of certified models has no exported form yet; use "mean" or "last".')
-    return network.pool.kind
-
-
-def _head(network: p.Network) -> Series:
+def _parts(network: p.Network) -> tuple[PoolKind, Series, Series]:
+    """How it pools, what stands before and after: "state" is the last of all that a recurrence keeps."""
     assert isinstance(network.head, p.Head)
-    return series((*network.head.hidden, *network.head.out))
+    kind, tower, head = network.pool.kind, series(network.tower), series((*network.head.hidden, *network.head.out))
+    if kind != "state":
+        return kind, tower, head
+    A, b = network.pool.module.matrices()
+    return "last", Series(tower, Stored(A, b[..., 0])), head
 
 
 def check_streams(network: p.Network) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from resolvent.deployment.flow import Flow, Series
+from resolvent.deployment.flow import Flow, Series, keep
 
 
 def state_shapes(part: nn.Module) -> list[tuple[int, ...]]:
@@ -27,7 +27,7 @@ class Keyed(nn.Module):
     def __init__(self, maps: dict[str, nn.Module], shift: nn.Module, ssm: Series, D: Tensor, width: int) -> None:
         super().__init__()
         self.maps, self.shift, self.ssm, self.width = nn.ModuleDict(maps), shift, ssm, width
-        self.register_buffer("D", D.detach().clone())
+        keep(self, D=D)
         self._taps, self._inner = state_shapes(shift), state_shapes(ssm)
         self.shapes = (*self._taps, *((width**2, *shape) for shape in self._inner))
 

@@ -26,7 +26,9 @@ def series(chain: Chain) -> Series:
 def part(node: Node) -> nn.Module:
     match node:
         case p.Linear():
-            return maps.Map(node.weight, node.bias)
+            W, b = node.read(node.module)
+            own = next(node.module.parameters(), W)
+            return maps.Map(W.to(own.dtype), b)  # some are computed in float64
         case p.Activation():
             return maps.Curve(node.kind)
         case p.Norm():

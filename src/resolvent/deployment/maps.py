@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.blocks.norm import divide_by_rms
-from resolvent.deployment.flow import Flow
+from resolvent.deployment.flow import Flow, keep
 from resolvent.lowering.eager import CURVES
 from resolvent.lowering.program import end_block
 
@@ -19,8 +19,7 @@ class Map(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.register_buffer("weight", weight.detach().clone())
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        keep(self, weight=weight, bias=bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -33,7 +32,7 @@ class Table(nn.Module):
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
-        self.register_buffer("rows", rows.detach().clone())
+        keep(self, rows=rows)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         return F.embedding(x, self.rows)
@@ -67,8 +66,7 @@ class Affine(nn.Module):
 
     def __init__(self, scale: Tensor, shift: Tensor) -> None:
         super().__init__()
-        self.register_buffer("scale", scale.detach().clone())
-        self.register_buffer("shift", shift.detach().clone())
+        keep(self, scale=scale, shift=shift)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         return x * self.scale + self.shift
@@ -83,8 +81,7 @@ class Normed(nn.Module):
     def __init__(self, centred: bool, eps: float, scale: Tensor, shift: Tensor | None) -> None:
         super().__init__()
         self.centred, self.eps = centred, eps
-        self.register_buffer("scale", scale.detach().clone())
-        self.register_buffer("shift", None if shift is None else shift.detach().clone())
+        keep(self, scale=scale, shift=shift)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         if self.centred:

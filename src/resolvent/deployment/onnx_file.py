@@ -41,10 +41,8 @@ def onnx_bytes(program: Any, inputs: list[str], outputs: list[str], opset: int |
     finally:
         loud.setLevel(level)
     assert made is not None
-    proto = made.model_proto
-    _drop_unused(proto.graph)
-    data: bytes = proto.SerializeToString()
-    return data
+    _drop_unused(made.model_proto.graph)
+    return bytes(made.model_proto.SerializeToString())
 
 
 def _drop_unused(graph: Any) -> None:

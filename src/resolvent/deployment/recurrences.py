@@ -8,15 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resolvent.deployment.flow import Flow, Temporal
+from resolvent.deployment.flow import Flow, Temporal, keep
 from resolvent.ops.blocked import DenseBank, DiagonalBank
 
 State = tuple[Tensor, ...]
-
-
-def _keep(part: nn.Module, **tensors: Tensor | None) -> None:
-    for name, tensor in tensors.items():
-        part.register_buffer(name, None if tensor is None else tensor.detach().clone())
 
 
 class Feedthrough(Temporal):
@@ -48,8 +43,8 @@ class Diagonal(Feedthrough):
         else:
             row = bank.weight
         D = None if bank.D is None else bank.D.to(dtype)
-        _keep(self, re=bank.lam.real.to(dtype), im=bank.lam.imag.to(dtype) if self.turns else None, row=row.to(dtype))
-        _keep(self, D=D, gain=None if gain is None else gain.to(dtype))
+        keep(self, re=bank.lam.real.to(dtype), im=bank.lam.imag.to(dtype) if self.turns else None, row=row.to(dtype))
+        keep(self, D=D, gain=None if gain is None else gain.to(dtype))
 
     def advance(self, state: State, driven: State) -> tuple[State, Tensor]:
         (h,), (u,) = state, driven
@@ -76,13 +71,30 @@ class Dense(Feedthrough):
     def __init__(self, bank: DenseBank, dtype: torch.dtype) -> None:
         super().__init__()
         self.shapes = (tuple(bank.B.shape),)
-        _keep(self, A=bank.A.to(dtype), B=bank.B.to(dtype), C=bank.C.to(dtype))
-        _keep(self, D=None if bank.D is None else bank.D.to(dtype))
+        keep(self, A=bank.A.to(dtype), B=bank.B.to(dtype), C=bank.C.to(dtype))
+        keep(self, D=None if bank.D is None else bank.D.to(dtype))
 
     def advance(self, state: State, driven: State) -> tuple[State, Tensor]:
         (h,), (u,) = state, driven
         h = (self.A * h[:, :, None]).sum(-1) + self.B * u[..., None]
         return (h,), (self.C * h).sum(-1)
+
+
+class Stored(Temporal):
+    """Pooling "state": every channel's z = A z + b u, all of them after each step (b, d m)."""
+
+    A: Tensor
+    b: Tensor
+
+    def __init__(self, A: Tensor, b: Tensor) -> None:
+        super().__init__()
+        self.shapes = (tuple(b.shape),)
+        keep(self, A=A, b=b)
+
+    def advance(self, state: State, driven: State) -> tuple[State, Tensor]:
+        (z,), (u,) = state, driven
+        z = (self.A * z[:, :, None]).sum(-1) + self.b * u[..., None]
+        return (z,), z.flatten(1)
 
 
 class Coupled(Feedthrough):
@@ -96,7 +108,7 @@ class Coupled(Feedthrough):
     def __init__(self, lam: Tensor, W_in: Tensor, W_out: Tensor, D: Tensor | None) -> None:
         super().__init__()
         self.shapes = ((lam.shape[0], 2),)
-        _keep(self, re=lam.real, im=lam.imag, W_in=W_in, W_out=W_out, D=D)
+        keep(self, re=lam.real, im=lam.imag, W_in=W_in, W_out=W_out, D=D)
 
     def drive(self, x: Tensor) -> State:
         return (F.linear(x, self.W_in).unflatten(-1, (-1, 2)),)
@@ -122,7 +134,7 @@ class Delayed(Temporal):
         super().__init__()
         pairs = A.is_complex()
         self.shapes = ((A.shape[0], 2),) if pairs else ((A.shape[0],),)
-        _keep(self, A=A.real if pairs else A, im=A.imag if pairs else None, B=B, C=C, D=D)
+        keep(self, A=A.real if pairs else A, im=A.imag if pairs else None, B=B, C=C, D=D)
 
     def drive(self, x: Tensor) -> State:
         Bu = F.linear(x, self.B)
@@ -150,7 +162,7 @@ class Selective(Feedthrough):
         super().__init__()
         d, n = A.shape
         self.shapes, self.split = ((d, n),), [W.shape[0] - 2 * n, n, n]
-        _keep(self, W=W, W_dt=W_dt, b_dt=b_dt, A=A, D=D)
+        keep(self, W=W, W_dt=W_dt, b_dt=b_dt, A=A, D=D)
 
     def drive(self, x: Tensor) -> State:
         s, B, C = F.linear(x, self.W).split(self.split, -1)
@@ -175,7 +187,7 @@ class Gated(Temporal):
     def __init__(self, W_a: Tensor, W_x: Tensor, b_a: Tensor, b_x: Tensor, rate: Tensor) -> None:
         super().__init__()
         self.shapes = ((rate.shape[0],), (1,))
-        _keep(self, W_a=torch.block_diag(*W_a).mT, W_x=torch.block_diag(*W_x).mT, b_a=b_a, b_x=b_x, rate=rate)
+        keep(self, W_a=torch.block_diag(*W_a).mT, W_x=torch.block_diag(*W_x).mT, b_a=b_a, b_x=b_x, rate=rate)
 
     def drive(self, x: Tensor) -> State:
         log_a = self.rate * torch.sigmoid(F.linear(x, self.W_a, self.b_a))
@@ -199,7 +211,7 @@ class GatedUnit(Temporal):
     def __init__(self, unit: Any) -> None:
         super().__init__()
         self.shapes = ((unit.hidden_size,),)
-        _keep(self, W=unit.weight_ih_l0, U=unit.weight_hh_l0, b=unit.bias_ih_l0, c=unit.bias_hh_l0)
+        keep(self, W=unit.weight_ih_l0, U=unit.weight_hh_l0, b=unit.bias_ih_l0, c=unit.bias_hh_l0)
 
     def drive(self, x: Tensor) -> State:
         return (F.linear(x, self.W, self.b),)
@@ -223,7 +235,7 @@ class Taps(nn.Module):
         super().__init__()
         d, self.width = weight.shape
         self.shapes = ((self.width - 1, d),) if self.width > 1 else ()
-        _keep(self, weight=weight, bias=bias)
+        keep(self, weight=weight, bias=bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         if flow.steps:

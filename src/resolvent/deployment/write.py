@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from resolvent.predictor import Predictor
 from resolvent.usage.error import UsageError
 
 Target = Literal["pt2", "onnx"]
+Form = Whole | Pairs | Step
 TARGETS: tuple[Target, ...] = ("pt2", "onnx")
 CARD = "export.json"
 LENGTHS = ((1, 3), (3, 17), (2, 40))  # (batch, length) of what is compared after writing
@@ -84,25 +86,19 @@ def export(
         raise UsageError("export: an opset is ONNX's; leave it out for pt2.")
     made = _Made(model, torch.float32 if to == "onnx" else None)
     place = Path(folder).expanduser()
-    data, error = _write(made, made.whole, (made.values(2, 5), made.lengths(2, 5)), to, opset)
-    errors, stepped, why = [error], None, None
+    forms: list[tuple[Path, Form]] = [(place / f"model.{to}", made.whole)]
+    why = None
     if step:
         try:
-            form = made.step_form()
+            forms.append((place / f"step.{to}", made.step_form()))
         except UsageError as refused:
             why = str(refused)
-        else:
-            given = (made.values(2, 5)[:, 0], *made.start(form, 2))
-            stepped, error = _write(made, form, given, to, opset)
-            errors.append(error)
-    replace(place / f"model.{to}", lambda path: path.write_bytes(data))
-    if stepped is not None:
-        found = stepped
-        replace(place / f"step.{to}", lambda path: path.write_bytes(found))
-    largest = max(errors)
-    write_json(place / CARD, made.card(to, opset, stepped is not None, largest), indent=2)
-    at_step = place / f"step.{to}" if stepped is not None else None
-    return Exported(place / f"model.{to}", at_step, place / CARD, largest, why)
+    written = [(path, *_write(made, form, to, opset)) for path, form in forms]
+    for path, data, _ in written:
+        replace(path, partial(Path.write_bytes, data=data))
+    largest = max(error for *_, error in written)
+    write_json(place / CARD, made.card(to, opset, len(forms) > 1, largest), indent=2)
+    return Exported(forms[0][0], forms[1][0] if len(forms) > 1 else None, place / CARD, largest, why)
 
 
 class _Made:
@@ -129,9 +125,7 @@ class _Made:
             raise UsageError(f"export: the model is not one that we built: {why}.")
         self.network: Network = chain[0]
         with torch.no_grad():
-            self.whole: Whole | Pairs = (
-                Pairs(self.network) if self.pairs else Whole(self.network, self._prepared())
-            ).eval()
+            self.whole = (Pairs(self.network) if self.pairs else Whole(self.network, self._prepared())).eval()
 
     @property
     def pairs(self) -> bool:
@@ -171,6 +165,10 @@ class _Made:
         steps = torch.tensor([max(1, length - 2 * i) for i in range(count)])
         return steps.view(batch, 2) if self.pairs else steps
 
+    def example(self, form: Form) -> tuple[Any, ...]:
+        x = self.values(2, 5)
+        return (x[:, 0], *self.start(form, 2)) if isinstance(form, Step) else (x, self.lengths(2, 5))
+
     def start(self, form: Step, batch: int) -> list[Tensor]:
         return [torch.zeros(batch, *shape, dtype=self.dtype) for shape in form.shapes]
 
@@ -202,10 +200,9 @@ class _Made:
         }  # fmt: skip
 
 
-def _write(
-    made: _Made, form: Whole | Pairs | Step, example: tuple[Any, ...], to: Target, opset: int | None
-) -> tuple[bytes, float]:
+def _write(made: _Made, form: Form, to: Target, opset: int | None) -> tuple[bytes, float]:
     """The bytes of a file, and by how much what it computes differs from the model."""
+    example = made.example(form)
     with torch.no_grad():
         program = torch.export.export(form, example, dynamic_shapes=_dynamic(form, example), strict=False)
     if to == "onnx":
@@ -225,7 +222,7 @@ def _write(
     return data, error
 
 
-def _dynamic(form: Whole | Pairs | Step, example: tuple[Any, ...]) -> Any:
+def _dynamic(form: Form, example: tuple[Any, ...]) -> Any:
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
     if isinstance(form, Pairs):
         return ({0: batch, 2: length}, {0: batch})

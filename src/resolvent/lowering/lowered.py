@@ -195,7 +195,7 @@ class Lowered:
 
 def serving(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> tuple[Form, torch.dtype] | None:
     """The form and its dtype where it is right for this call and quicker than the modules; else None."""
-    if torch.compiler.is_compiling() or lengths is not None or not is_plain(x):
+    if torch.compiler.is_compiling() or lengths is not None or not is_plain(x) or x.is_meta:
         return None
     if x.dim() != 3 or not x.is_floating_point() or not x.numel():
         return None

@@ -13,12 +13,13 @@ from resolvent.blocks.certified.spectral import Spectral
 from resolvent.blocks.norm import make_norm
 from resolvent.blocks.stack import Stack
 from resolvent.blocks.tower import Tower
+from resolvent.layers.contract import HALF
 from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Recurrence, walk
 from resolvent.models import config as c
-from resolvent.models.model import Model
+from resolvent.models.model import Model, TwoTower
 from resolvent.ssm.part import Part
 
 
@@ -73,6 +74,7 @@ def verify_certified(model: Model) -> float:
             raise ValueError(
                 f"verify_certified: {name} holds NaN or infinity, so nothing is certified; load other weights."
             )
+    require_precision("verify_certified", model)
     for node in walk(describe(model).chain):
         if isinstance(node, Recurrence) and not _is_proven(node):
             raise ValueError(
@@ -84,6 +86,13 @@ def verify_certified(model: Model) -> float:
             f"verify_certified: the weights give a bound of {bound}, above the prescribed gain {how.gain}."
         )
     return bound
+
+
+def require_precision(where: str, model: Model | TwoTower) -> None:
+    """A prescribed gain is proven for maps that are rounded to float32 at most."""
+    found = {p.dtype for p in model.parameters()} & set(HALF)
+    if model.config.certified is not None and found:
+        raise ValueError(f"{where}: no gain holds for maps rounded to {found.pop()}; convert with model.float().")
 
 
 def _is_proven(node: Recurrence) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from resolvent.disk import DIGEST, Damaged, first_difference, read_json, read_sealed, seal, write_json
 from resolvent.disk.tensors import read_tensors, write_tensors
 from resolvent.models.build import build_model
-from resolvent.models.certified import verify_certified
+from resolvent.models.certified import require_precision, verify_certified
 from resolvent.models.config import ModelConfig
 from resolvent.models.model import Model, TwoTower
 from resolvent.models.settings import Settings, from_dict, to_dict
@@ -37,6 +37,7 @@ def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings
         >>> rv.load_model(folder)(torch.rand(2, 20, 1)).shape
         torch.Size([2, 10])
     """
+    require_precision("save_model", model)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     settings = to_dict(model.config)

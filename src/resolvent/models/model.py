@@ -90,7 +90,7 @@ class Model(nn.Module):
         e = self.embed(x)
         state = self._start(state, x.shape[0])
         if x.shape[1] == 0:
-            return self.head.out(self.head.hidden(e)), state
+            return self.head.stream(nn.functional.pad(e, (0, 0, 0, 1)), state["head"])[0][:, :0], state
         features, body = self.tower.features(e, state["body"])
         y, head = self.head.stream(features, state["head"])
         return y, {"body": body, "head": head}
@@ -103,6 +103,7 @@ class Model(nn.Module):
         return self._step(x_t, state) if taken is None else taken
 
     def _step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        self.tower.check(x_t, "batch")
         state = self._start(state, x_t.shape[0])
         features, body = self.tower.step(x_t, state["body"])
         y, head = self.head.stream(features[:, None], state["head"])
@@ -157,13 +158,15 @@ class TwoTower(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """(b, 2, l) -> (b, 2, l, d)."""
-        if x.dim() < 3 or x.shape[1] != 2:
-            raise ValueError(f"TwoTower: expected two documents per row, (batch, 2, length), got {tuple(x.shape)}.")
+        if not isinstance(x, Tensor) or x.dim() < 3 or x.shape[1] != 2:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"TwoTower: expected two documents per row, a tensor (batch, 2, length), got {got}.")
         return self.tower.embed(x.flatten(0, 1)).unflatten(0, (-1, 2))
 
     def from_embedding(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if lengths is not None and lengths.shape != e.shape[:2]:
-            raise ValueError(f"TwoTower: expected lengths of shape {tuple(e.shape[:2])}, got {tuple(lengths.shape)}.")
+        if lengths is not None and (not isinstance(lengths, Tensor) or lengths.shape != e.shape[:2]):
+            got = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
+            raise ValueError(f"TwoTower: expected lengths, a tensor of shape {tuple(e.shape[:2])}, got {got}.")
         each = None if lengths is None else lengths.flatten()
         features, _ = self.tower.features(e.flatten(0, 1), None, each)
         e1, e2 = pool(features, each, self.pooling).unflatten(0, (-1, 2)).unbind(1)  # (b, d) each

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.ssm import Diagonal, System
+from resolvent.ssm import System
 
 _SMALLEST = 1e-12  # of |lam_bar|: what decays faster is gone after one step
 _LARGEST = 1 - 1e-12
-FREQUENCIES = 256
 
 
 class Modes(NamedTuple):
@@ -48,27 +47,3 @@ def modes_of(system: System) -> Modes:
     size = lam.abs().clamp(_SMALLEST, _LARGEST)
     lam = torch.where(lam.abs() > 0, lam / lam.abs().clamp_min(1e-300) * size, _SMALLEST)
     return Modes(lam, B, torch.where(used[..., None, :], C, 0.0))
-
-
-@torch.no_grad()
-def largest_difference(first: System, second: System, frequencies: int = FREQUENCIES) -> Tensor:
-    """The largest singular value of G_1 - G_2 over a grid of frequencies, for each system of the bank: (...)."""
-    w = torch.linspace(0, torch.pi, frequencies, dtype=torch.float64)
-    worst = torch.zeros(first.bank, dtype=torch.float64)
-    for part in w.split(64):
-        gap = _response(first, part) - _response(second, part)  # (..., f, p, m)
-        worst = torch.maximum(worst, torch.linalg.matrix_norm(gap, 2).amax(-1))
-    return worst
-
-
-def _response(system: System, w: Tensor) -> Tensor:
-    """C (I - A e^{-iw})^-1 B + D at each w: (..., f, p, m)."""
-    wide = torch.complex128
-    turn = torch.exp(-1j * w.to(wide))[:, None, None]
-    B, C, D = (t.detach().to(wide)[..., None, :, :] for t in (system.B, system.C, system.D))
-    if isinstance(system.A, Diagonal):
-        return (C / (1 - system.A.lam.detach().to(wide)[..., None, None, :] * turn)) @ B + D
-    A = system.A.dense().detach().to(wide)[..., None, :, :]
-    eye = torch.eye(A.shape[-1], dtype=wide)
-    shape = (*A.shape[:-3], len(w), *B.shape[-2:])
-    return C @ torch.linalg.solve(eye - A * turn, B.expand(shape)) + D

@@ -20,11 +20,18 @@ from typing import Any
 
 import torch
 
-from resolvent.analysis import Reduction, balanced_truncation, difference, hankel_singular_values, hinf_norm
+from resolvent.analysis import (
+    Reduction,
+    balanced_truncation,
+    difference,
+    frequency_response,
+    hankel_singular_values,
+    hinf_norm,
+)
 from resolvent.models import Model, TwoTower, build_model
 from resolvent.models.config import ModelConfig
 from resolvent.models.layer_config import S4DConfig, S5Config
-from resolvent.predictor.modes import Modes, largest_difference, modes_of
+from resolvent.predictor.modes import Modes, modes_of
 from resolvent.ssm import System
 from resolvent.usage.numbers import check_positive
 
@@ -158,9 +165,9 @@ def _layer_config(config: ModelConfig, held: dict[str, Any]) -> S4DConfig | S5Co
 @torch.no_grad()
 def _gain(layer: Any) -> float:
     """The largest gain over a grid of frequencies: no more than the H-infinity norm."""
-    system = _wide_system(layer)
-    silent = replace(system, C=torch.zeros_like(system.C), D=torch.zeros_like(system.D))
-    return float(largest_difference(system, silent).max())
+    system, omega = _wide_system(layer), torch.linspace(0, math.pi, 256, dtype=torch.float64)
+    responses = (frequency_response(system, part).movedim(-1, -3) for part in omega.split(64))  # (..., f, p, m)
+    return max(float(torch.linalg.matrix_norm(G, 2).max()) for G in responses)
 
 
 @torch.no_grad()

@@ -13,6 +13,8 @@ from operator import index
 import torch
 from torch import Tensor
 
+from resolvent.runtime.transforms import is_exporting
+
 
 def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, continued: bool = False) -> Tensor:
     """The first steps of documents of the given lengths that lie one after another: `start` of a scan, bool (l,).
@@ -96,6 +98,8 @@ def documents_of(where: str, x: Tensor, start: Tensor) -> Documents:
     """The documents of packed rows x (b, l, ...); a row's first step begins one, marked or not."""
     b, l = x.shape[:2]
     marks = forgetting(where, start, x.shape[:2], x.device, reverse=False).expand(b, l).clone()
+    if is_exporting():
+        raise ValueError(f"{where}: an export cannot cut packed documents (start) apart; export it with lengths.")
     marks[:, 0] = True
     at = torch.arange(l, device=x.device).expand(b, l)
     step = at - torch.where(marks, at, 0).cummax(1).values
