@@ -45,6 +45,12 @@ def test_columns_by_their_own_names(tmp_path: Path) -> None:
             assert x[: int(n), 0].tolist() == list(range(int(n)))
 
 
+def test_a_column_of_missing_values_is_left_out(tmp_path: Path) -> None:
+    rows = [row.replace(",,", ",N/A,") for row in pumps()]
+    task = from_file(table(tmp_path / "a.csv", rows), **NAMES)  # type: ignore[arg-type]
+    assert any("Remark, where every cell is empty" in note for note in task.notes)
+
+
 def test_a_new_file_is_read_by_the_same_names(tmp_path: Path) -> None:
     task = from_file(table(tmp_path / "a.csv", pumps()), **NAMES)  # type: ignore[arg-type]
     assert task.preprocess is not None
@@ -73,7 +79,7 @@ def test_uneven_dates_are_noted(tmp_path: Path) -> None:
     assert any("uneven" in note for note in task.notes)
 
 
-@pytest.mark.parametrize("cell", ["N/A", "-", "#VALUE!", "#DIV/0!", "NaN"])
+@pytest.mark.parametrize("cell", ["N/A", "-", "#VALUE!", "#DIV/0!", "NaN", "<NA>", "--"])
 def test_what_people_write_for_a_missing_value(tmp_path: Path, cell: str) -> None:
     rows = pumps()
     rows[0] = rows[0].replace("10:00,0,", f"10:00,{cell},")

@@ -163,11 +163,63 @@ def test_real_answers(tmp_path: Path) -> None:
         ("id,time,label\n1,1,1\n", "a column besides id, time"),
         ("id,time,u,label\n1,0,1,a\n1,0,2,a\n", "line 3: the time '0' comes twice"),
         ("id,time,u,label\n1,0,1,a\n1,1,2,b\n", "line 3: expected the label 'a' as in line 2"),
+        ("a,label\n1,0.5\n2,NaN\n", "line 3: expected a label, got 'NaN'; drop"),
+        ("a,label\n1,0.5\n2,none\n", "a label in every row, got 'none' among numbers"),
+        ("a|label\n1|x\n2|y\n", "got a.label; name it.*divided by commas, semicolons or tabs"),
+        ("# a logger\na,label\n1,x\n", "line 2: expected 1 cells, got 2; names of columns stand in line 1"),
+        ("a;label\n1,5;x\n2,5;y\n", "column 'a'.*got '1,5'. Write numbers with a point"),
+        ("time,a,label\n1,1,x\n2,2,y\n", "a column of ids beside that of times, got time, a, label; --id names"),
+        ("id,time,u,label\n1,0,1,a\n,1,2,a\n", "line 3: expected the id of a sample, got ''"),
+        ("id,time,u,label\n1,0,1,a\n1,,2,a\n", "line 3: expected a time as a number.*got ''"),
+        # sorted as text, as a spreadsheet does: February comes between two days of January
+        (
+            "id,time,u,label\n1,01.01.26,1,a\n1,01.02.26,2,a\n1,02.01.26,3,a\n",
+            "line 2: expected a time.*got '01.01.26'",
+        ),
     ],
 )
 def test_wrong_tables_name_their_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_file(write(tmp_path / "a.csv", text))
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_a_column_that_numbers_the_rows_is_no_step(tmp_path: Path, name: str) -> None:
+    text = f"{name},a,b,label\n" + "".join(f"{i},{i % 5},0.5,{i % 2}\n" for i in range(20))
+    task = from_file(write(tmp_path / "a.csv", text))
+    assert task.length == 2
+    assert f"not used: the column {name!r}, which numbers the rows" in task.notes
+    repeated = from_file(write(tmp_path / "b.csv", text.replace("\n19,", "\n18,")))  # values of a step
+    assert repeated.length == 3
+
+
+def test_what_a_newcomer_should_know_is_noted(tmp_path: Path) -> None:
+    text = "a,label\n" + "".join(f"{i},{('1', '01', '2')[i % 3]}\n" for i in range(30))
+    task = from_file(write(tmp_path / "a.csv", text), test=write(tmp_path / "b.csv", text))
+    assert "labels that are one number are one class: 01" in task.notes
+    seen = {row.item() for row in task.train.x}
+    both = sum(row.item() in seen for row in task.test.x)
+    assert f"{both} of 30 test samples are in the training part, too" in task.notes
+    assert not any("training part, too" in note for note in from_file(tmp_path / "a.csv").notes)
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "folder"])
+def test_whole_numbers_are_classes_when_told(tmp_path: Path, kind: str) -> None:
+    answers = np.array([3.0, 7.0, 11.0, 30.0] * 5 if kind != "csv" else [*range(5, 20), *range(5, 10)], dtype=float)
+    x, file = np.arange(20.0)[:, None].repeat(2, 1), tmp_path / f"a.{kind}"
+    if kind == "csv":
+        write(file, "a,b,label\n" + "".join(f"{u},{v},{y:g}\n" for (u, v), y in zip(x, answers, strict=True)))
+    elif kind == "npz":
+        np.savez(file, x=x, y=answers)
+    else:
+        file.mkdir()
+        np.save(file / "x.npy", x), np.save(file / "y.npy", answers)
+    assert from_file(file).classes is None
+    task = from_file(file, task="classification")
+    assert task.class_names == tuple(f"{value:g}" for value in np.unique(answers))
+    for split in task.splits().values():
+        for row, y in zip(split.unpack().x, split.y, strict=True):
+            assert float(task.class_names[int(y)]) == answers[int(row[0])]
 
 
 def test_another_column_can_answer(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from safetensors.numpy import save_file
 
 from resolvent import cli
 from resolvent.data import from_file
+from resolvent.experiments import Budget, Cell, TaskChoice, run_cell
+from resolvent.models import ChannelsConfig, ModelConfig, RegressionConfig, ResidualConfig, S4DConfig
 
 
 def series(path: Path, steps: int = 200) -> np.ndarray:
@@ -58,6 +60,19 @@ def test_whole_numbers_are_quantities_when_told(tmp_path: Path) -> None:
         from_file(tmp_path / "words.csv", task="regression")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_a_large_offset_is_scaled_away_before_float32(tmp_path: Path, suffix: str) -> None:
+    wave, file = 1e9 + np.sin(np.arange(200) / 3), tmp_path / f"one.{suffix}"
+    if suffix == "csv":  # the channel has a name that answers have in other tables
+        file.write_text("time,y\n" + "".join(f"{i},{value!r}\n" for i, value in enumerate(wave.tolist())))
+    else:
+        np.savez(file, x=wave[:, None])
+    task = from_file(file, task="forecast", window=10, scale="standard")
+    known = np.stack([wave[i : i + 10] for i in range(len(task.train))])
+    known = (known - known.mean()) / known.std()
+    assert np.allclose(task.train.x[..., 0].numpy(), known, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -74,6 +89,19 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, object]
     series(tmp_path / "one.csv")
     with pytest.raises(ValueError, match=message):
         from_file(tmp_path / "one.csv", **options)  # type: ignore[arg-type]
+
+
+def test_targets_far_from_zero_are_learnt(tmp_path: Path) -> None:
+    """From the mean on, which is wrong by their variance; zero is wrong by five hundred times that."""
+    wave = 50_000 + 3_000 * np.sin(np.arange(300) / 4) + np.random.default_rng(0).normal(size=300)
+    np.savez(tmp_path / "one.npz", x=wave[:, None])
+    options = (("task", "forecast"), ("window", 12), ("scale", "standard"))
+    choice = TaskChoice("one", options, file=str(tmp_path / "one.npz"))
+    head = RegressionConfig(1, "last")
+    model = ModelConfig(ChannelsConfig(1), ResidualConfig(S4DConfig(8), mixer="linear"), head, 8, 1)
+    cell = Cell("far", ("one",), model, choice, budget=Budget(epochs=1, batch_size=64, lr=1e-2), analyse=False)
+    error = -run_cell(cell, tmp_path / "run")["training"]["summary"]["best"]["test_clean"]
+    assert error < 2 * np.var(wave)
 
 
 def test_from_a_csv_to_an_attack_and_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def arrays(gaps: bool = False, lengths: bool = False, dtype: Any = np.float64) -
     x = (rng.normal(1e3, [1.0, 30.0, 0.1], (60, 11, 3))).astype(dtype)
     if gaps:
         x[rng.random(x.shape) < 0.1] = np.nan
-        x[..., 2] = 5.0  # a channel that never changes
+        x[..., 2] = 0.1  # a channel that never changes, whose mean is no double
     held = {"x": x, "y": rng.integers(0, 3, 60)}
     return held | ({"lengths": rng.integers(2, 12, 60)} if lengths else {})
 
@@ -94,6 +95,30 @@ def test_what_was_prepared_is_kept_until_the_files_change(tmp_path: Path) -> Non
     np.save(folder / "x.npy", held["x"] + 1)
     moved = from_file(folder, scale="none")
     assert float(moved.train.x.mean()) == pytest.approx(float(in_memory(held).train.x.mean()) + 1, rel=1e-6)
+
+
+def test_two_at_once_prepare_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins when the first has written one of its files, and waits until that has ended."""
+    folder, write_part = write(tmp_path / "a", arrays(False, True)), mapped._write_part
+    begun, ended = threading.Event(), threading.Event()
+
+    def write_slowly(path: Path, rows: Any, ready: Any) -> None:
+        if threading.current_thread() is second:
+            begun.set()
+            assert ended.wait(20)
+        elif "validation" in path.name:
+            second.start()
+            assert begun.wait(20)
+        write_part(path, rows, ready)
+
+    second = threading.Thread(target=from_file, args=(folder,), kwargs={"scale": "standard"})
+    monkeypatch.setattr(mapped, "_write_part", write_slowly)
+    try:
+        task = from_file(folder, scale="standard")
+    finally:
+        ended.set()
+        second.join()
+    assert [len(split.x) for split in task.splits().values()] == [42, 6, 12]
 
 
 def test_tokens_words_groups_and_half_precision(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ X, Y = torch.zeros(6, 4, 2), torch.arange(6) % 2
         ({"x": torch.zeros(6, 0, 2)}, "at least one sample"),
         ({"x": X.clone().fill_(float("nan"))}, "48 missing or infinite"),
         ({"y": Y[:4]}, "6 inputs, 4 labels"),
-        ({"lengths": [1, 2]}, "2 lengths"),
+        ({"lengths": [1, 2]}, "6 lengths from 1 to 4"),
         ({"lengths": [0, 1, 1, 1, 1, 1]}, "lengths from 1 to 4"),
         ({"lengths": [5] * 6}, "lengths from 1 to 4"),
         ({"y": Y - 1}, "labels from 0"),

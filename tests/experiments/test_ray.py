@@ -53,7 +53,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("on", ["slurm", "ray:", "ray://", "ray://host", "ray://:6379", "ray://host:0", "ray://h:99999"])
+@pytest.mark.parametrize(
+    "on", ["slurm", "ray:", "ray://", "ray://host", "ray://:6379", "ray://host:0", "ray://h:99999"]
+)
 def test_addresses_without_sense(capsys: pytest.CaptureFixture[str], tmp_path: Path, on: str) -> None:
     assert "ray://HOST:PORT" in said(capsys, *TRAIN, "--on", on, "--out", str(tmp_path / "runs"))
 

@@ -94,6 +94,16 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(("word", "got"), [("{}", "30 in 30"), ("x", "1 in 30")])
+def test_answers_that_are_no_classes_are_refused(
+    word: str, got: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("label,s0,s1\n" + "".join(f"{word.format(f'w{i}')},{i},1\n" for i in range(30)))
+    error = said(capsys, "run", "train", "--data", str(path), "--out", str(tmp_path / "runs"))
+    assert f"two or more classes, each of several samples, got {got} samples; --label" in error
+
+
 def test_ones_own_table_is_described_and_its_options_reach_the_workers(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Files of a run damaged in every way, then every command that reads them: the same numbers, or a refusal.
 
-    python tests/hostile/files.py COUNT [FIRST [SECONDS]]     one line of JSON at the end
+python tests/hostile/files.py COUNT [FIRST [SECONDS]]     one line of JSON at the end
 """
 
 from __future__ import annotations

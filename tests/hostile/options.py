@@ -1,6 +1,6 @@
 """Hostile data files and options: whatever is given, one line and a status, never a traceback.
 
-    python tests/hostile/options.py COUNT [FIRST [SECONDS]]     one line of JSON at the end
+python tests/hostile/options.py COUNT [FIRST [SECONDS]]     one line of JSON at the end
 """
 
 from __future__ import annotations

@@ -359,3 +359,15 @@ def test_weights_of_another_epoch_are_refused(place: Path, tmp_path: Path, capsy
         assert "is not what its run kept there" in said(capsys, *call)
     shutil.copytree(run / "checkpoint" / "best", tmp_path / "alone")
     rv.load(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(("words", "places"), [(("0", "2"), [0, 2]), (("2", "2"), [2, 2]), (("a", "b"), [0, 1])])
+def test_classes_called_by_numbers_keep_them_for_a_model_that_names_none(
+    tmp_path: Path, words: tuple[str, str], places: list[int]
+) -> None:
+    """A file may lack a class in between, or hold one alone."""
+    file = tmp_path / "a.csv"
+    file.write_text("label,s0,s1\n" + "".join(f"{words[i % 2]},{i},1\n" for i in range(6)))
+    found = samples_of(Path("somewhere/model.py:Model"), str(file))
+    assert found.y.tolist() == places * 3
+    assert found.x[:, 0, 0].tolist() == list(range(6))

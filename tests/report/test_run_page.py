@@ -219,7 +219,7 @@ def test_a_record_beside_the_settings_of_another_run_is_left_out(tmp_path: Path)
 
 
 def test_forged_names_are_neither_html_nor_formulas(tmp_path: Path) -> None:
-    names = ("=HYPERLINK(\"http://x\")", "@SUM(1)", "<img src=x>", "[a](javascript:b)", "a|b")
+    names = ('=HYPERLINK("http://x")', "@SUM(1)", "<img src=x>", "[a](javascript:b)", "a|b")
     for name in names:
         run(tmp_path, (name, "cifar10", "pgd-at"), 0, failed="<b>bold</b>")
         run(tmp_path, (name, "cifar10", "pgd-at"), 1)
@@ -233,4 +233,4 @@ def test_forged_names_are_neither_html_nor_formulas(tmp_path: Path) -> None:
     with (tmp_path / "out" / NAMES["csv"]).open(encoding="utf-8") as file:
         cells = [cell for line in csv.reader(file) for cell in line]
     assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
-    assert "'=HYPERLINK(\"http://x\"),cifar10,pgd-at" in cells
+    assert '\'=HYPERLINK("http://x"),cifar10,pgd-at' in cells

@@ -140,6 +140,15 @@ def test_class_by_class_with_names(tmp_path: Path) -> None:
     assert re.search(r'class="wrong"[^>]*>2<', page)
 
 
+def test_a_size_for_each_channel_has_a_column_of_its_own() -> None:
+    attack = {"checkpoint": "best", "norm": "linf", "eps": 0.5, "samples": 8, "accuracy": 0.5, "preset": "fast"}
+    record = {"training": {"summary": {}}, "attacks": {"a": attack | {"threat": {"eps": [0.5, 0.25]}}}}
+    ((found, _),) = columns_of(record)
+    assert found.terms == "Linf 0.5 0.25, n 8"
+    ((even, _),) = columns_of(record | {"attacks": {"a": attack | {"threat": {"eps": 0.5}}}})
+    assert even != found
+
+
 @pytest.mark.parametrize("channels", [1, 3, 20])
 def test_all_channels_of_a_sample_are_drawn(channels: int) -> None:
     clean = [[0.1 * k + t for k in range(channels)] for t in range(5)]

@@ -92,4 +92,3 @@ def test_lengths_without_end_do_not_fill_the_memory(launches: list[Any], monkeyp
     for n in range(20):
         kernel[(1,)](x, n, BLOCK=16)
     assert len(kernel.known) <= 4
-

@@ -29,6 +29,7 @@ def test_the_loss_under_attack_is_that_of_the_attacked_samples() -> None:
 
 def test_seen_samples_are_measured_when_asked_for() -> None:
     task = small_task()
+
     def rows(**more: int) -> tuple[dict[str, float], ...]:
         torch.manual_seed(0)
         settings = FitSettings(epochs=2, batch_size=16, lr=1e-2, evaluate_every=2, choose="clean", **more)

@@ -58,7 +58,7 @@ def run_cell(
         done = group.gather(_found(folder, tell) if group.first else None)[0]
         if done is not None:
             return done
-        heard = tell if group.first else _silent
+        heard: Tell = tell if group.first else lambda line: None
         work = Work(cell, folder, open_task(cell.task), torch.device(way.device), heard, way)
         return _complete(work)
 
@@ -67,10 +67,6 @@ def _found(folder: Folder, tell: Tell) -> dict[str, Any] | None:
     """The record of a complete run whose weights are sound; a damaged record is set aside and made again."""
     done = folder.sound_record(tell)
     return done if done is None or not folder.damaged() else None
-
-
-def _silent(line: str) -> None:
-    return
 
 
 def _complete(work: Work) -> dict[str, Any]:
@@ -140,6 +136,7 @@ def _fit(work: Work) -> dict[str, Any]:
     cell, bounds = work.cell, work.task.bounds
     torch.manual_seed(cell.seed)
     model = build_model(cell.model).to(work.device)
+    _begin_at_mean(model, work.task)
     goal = cell.goal
     settings = FitSettings.of(cell.budget, cell.seed, goal.probe(bounds) if work.task.vocabulary is None else None)
     watch, late = norms_watch(cell), None if work.how.late is never else work.how.late
@@ -149,9 +146,19 @@ def _fit(work: Work) -> dict[str, Any]:
     if current_group().first:
         work.folder.seal()
     current_group().wait()
-    record = {"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary}
-    written: dict[str, Any] = finite(record)
-    return written
+    return finite({"parameters": count_parameters(model), "rows": list(history.rows), "summary": history.summary})
+
+
+@torch.no_grad()
+def _begin_at_mean(model: Any, task: Task) -> None:
+    """Real targets keep the units of the file: a readout of one answer begins at their mean."""
+    out: Any = getattr(getattr(model, "head", None), "out", None)
+    y = task.train.y if task.train.y.dim() > 1 else task.train.y[:, None]
+    if task.classes is not None or getattr(getattr(out, "bias", None), "shape", None) != y.shape[1:]:
+        return
+    out.bias += y.mean(0).to(out.bias)
+    if model.config.certified is None:
+        out.weight *= y.std(0, correction=0).clamp_min(torch.finfo(y.dtype).tiny)[:, None].to(out.weight)
 
 
 def finite(value: Any) -> Any:

@@ -140,8 +140,7 @@ class Predictor:
     def probabilities(self, outputs: Tensor) -> np.ndarray:
         if self.classes is None:
             raise ValueError("predict_proba: the model predicts real targets, which have no probabilities.")
-        found: np.ndarray = pair_logits(outputs).softmax(-1).numpy()
-        return found
+        return pair_logits(outputs).softmax(-1).numpy()
 
     def measure(self, outputs: Tensor, y: Tensor) -> float:
         """Accuracy, or minus the mean squared error."""

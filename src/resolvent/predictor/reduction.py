@@ -15,6 +15,7 @@ as the most demanding one needs: a model has one d_state.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 

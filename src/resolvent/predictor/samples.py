@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from resolvent.data import Task, from_file, load_task, task_names
@@ -16,6 +17,7 @@ from resolvent.data.preparation.like import read_like
 from resolvent.data.preparation.preprocess import Bounds, Missing, Preprocess
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, SUFFIXES
+from resolvent.data.readers.sequences import as_number
 from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.disk import Damaged, read_json
 from resolvent.experiments.store.folder import CELL, Folder
@@ -144,7 +146,10 @@ def _read_unscaled(path: Path, how: Reading) -> Samples:
     if path.suffix.lower() not in ARRAYS:
         missing, header = how.missing or "refuse", how.header is not False
         task = from_file(path, test=path, label=how.label, header=header, missing=missing)
-        return replace(_test_of(task), bounds=None)
+        found, numbers = _test_of(task), [as_number(name) for name in task.class_names]
+        # a class that is called by a number has that number, whichever others the file holds
+        y = torch.tensor(numbers)[found.y].long() if numbers and None not in numbers else found.y
+        return replace(found, y=y, bounds=None)
     arrays = read_arrays(path)
     if not {"x", "y"} <= set(arrays):
         raise UsageError(f"{path} must hold x and y, it has {', '.join(sorted(arrays)) or 'nothing'}.")

@@ -268,7 +268,7 @@ def _show_ways(record: dict[str, Any], console: Console) -> None:
         share = float(((radii > 0) & (radii >= record["eps"]) & torch.tensor(held["correct"])).double().mean())
         way = "pair by pair over the last map" if held["pairwise"] else "of the whole model"
         console.print(
-            f"by the Lipschitz constant, {way}: {share:.1%}; radius: median {float(radii.median()):.4g}, "
+            f"by the Lipschitz constant, {way}: {share:.1%}; radius: median {float(radii.quantile(0.5)):.4g}, "
             f"largest {float(radii.max()):.4g}"
         )
     if linear is not None:

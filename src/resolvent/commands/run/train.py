@@ -29,6 +29,12 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
     goal, budget = goal_of(training), budget_of(training)
     choice = task_choice(source)
     task = open_task(choice)
+    samples = sum(map(len, task.splits().values()))
+    if task.classes in (1, samples):
+        raise UsageError(
+            f"{task.name}: expected two or more classes, each of several samples, got {task.classes} in {samples} "
+            "samples; --label names the column of labels, --task regression takes numbers as quantities."
+        )
     goal = within_reach(goal, training, task)
     classified = task.vocabulary is None and task.classes is not None
     cell = Cell(

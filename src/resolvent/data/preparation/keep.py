@@ -29,8 +29,7 @@ def load_preprocess(folder: Path) -> Preprocess | None:
     held = read_sealed(path)
     if not is_sealed(held):
         raise Damaged(f"{path} is damaged (it carries no digest); copy it again, or train again.")
-    made: Preprocess = from_dict(read_json(path), Preprocess)
-    return made
+    return from_dict(read_json(path), Preprocess)
 
 
 def preprocess_of(task: Task) -> Preprocess:
@@ -38,7 +37,7 @@ def preprocess_of(task: Task) -> Preprocess:
     if task.preprocess is not None:
         return task.preprocess
     padded = any(split.lengths is not None for split in task.splits().values())
-    same = Preprocess(
+    return Preprocess(
         inputs=task.channels,
         vocabulary=task.vocabulary,
         classes=task.classes,
@@ -50,7 +49,6 @@ def preprocess_of(task: Task) -> Preprocess:
         tokeniser=task.tokeniser,
         **_ranges(task),
     )
-    return same
 
 
 def _ranges(task: Task) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def learn(
         centre=tuple(centre.tolist()),
         width=tuple(width.tolist()),
         fill=tuple(((mean - centre) / width).float().tolist()),
-        **_no_range(channels + len(flagged)),
+        low=(0.0,) * (channels + len(flagged)),
+        high=(0.0,) * (channels + len(flagged)),
         length=steps,
         padded=any(split.lengths is not None for split in raw.values()),
     )
@@ -106,15 +107,7 @@ def observed_values(split: Split | Rows) -> Iterator[Tensor]:
 
 
 def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, centre and width of each channel (c,), of what is not missing."""
-    if isinstance(train, Rows):
-        return _pass_statistics(train, scale, channels)
-    (values,) = observed_values(train)
-    return _all_statistics(values.double(), scale)
-
-
-def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """In one pass, and one more for the deviation from the mean that it found."""
+    """Mean, centre and width of each channel (c,), of what is not missing; the deviation in a pass of its own."""
     count, total = torch.zeros(2, channels, dtype=torch.float64)
     low, high = torch.full((2, channels), torch.inf, dtype=torch.float64) * torch.tensor([[1.0], [-1.0]])
     for values in map(Tensor.double, observed_values(train)):
@@ -124,39 +117,17 @@ def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, 
         if len(values):
             low = torch.minimum(low, values.masked_fill(gap, torch.inf).amin(0))
             high = torch.maximum(high, values.masked_fill(gap, -torch.inf).amax(0))
-    mean = total / count.clamp(min=1)
+    # between the two: a channel that never changes has no deviation, and not the rounding of its mean
+    mean = torch.where(count > 0, (total / count.clamp(min=1)).clamp(low, high), 0.0)
     if scale == "none":
         return mean, torch.zeros_like(mean), torch.ones_like(mean)
-    centre, width = torch.where(count > 0, low, 0.0), torch.where(count > 0, high - low, 0.0)
+    centre, width = torch.where(count > 0, low, 0.0), high - low
     if scale == "standard":
         squares = torch.zeros_like(mean)
         for values in map(Tensor.double, observed_values(train)):
             squares += (values - mean).square().nansum(0)
         centre, width = mean, (squares / count.clamp(min=1)).sqrt()
     return mean, centre, torch.where(width > 0, width, 1.0)
-
-
-def _all_statistics(values: Tensor, scale: Scale) -> tuple[Tensor, Tensor, Tensor]:
-    """Of values (k, c)."""
-    columns = [values] if not bool(values.isnan().any()) else [v[~v.isnan(), None] for v in values.unbind(1)]
-    mean = torch.cat([_of(v, lambda v: v.mean(0)) for v in columns])
-    if scale == "none":
-        return mean, torch.zeros_like(mean), torch.ones_like(mean)
-    if scale == "standard":
-        centre, width = mean, torch.cat([_of(v, lambda v: v.std(0, correction=0)) for v in columns])
-    else:
-        centre = torch.cat([_of(v, lambda v: v.min(0).values) for v in columns])
-        width = torch.cat([_of(v, lambda v: v.max(0).values) for v in columns]) - centre
-    return mean, centre, torch.where(width > 0, width, 1.0)  # a channel that never changes becomes 0
-
-
-def _of(values: Tensor, statistic: Any) -> Tensor:
-    found: Tensor = statistic(values) if len(values) else values.new_zeros(values.shape[1])
-    return found
-
-
-def _no_range(channels: int) -> dict[str, Any]:
-    return {"low": (0.0,) * channels, "high": (0.0,) * channels}
 
 
 def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor]:

@@ -94,7 +94,7 @@ def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> 
         return torch.tensor(values, dtype=torch.float32)
     names = how.class_names or tuple(str(i) for i in range(how.classes))
     written = {name: i for i, name in enumerate(names)}
-    by_value = {as_number(name): i for i, name in enumerate(names)} if not any(map(_is_word, names)) else {}
+    by_value = {as_number(name): i for i, name in enumerate(names)} if None not in map(as_number, names) else {}
     found = [written.get(answer, by_value.get(as_number(answer))) for answer in answers]  # 1.0 is 1
     new = sorted({answer for answer, i in zip(answers, found, strict=True) if i is None})
     if new:
@@ -103,10 +103,6 @@ def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> 
             "model does not know."
         )
     return torch.tensor(found, dtype=torch.long)
-
-
-def _is_word(name: str) -> bool:
-    return as_number(name) is None
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
@@ -221,7 +217,7 @@ def _answers(y: Any, how: Preprocess, where: str) -> Tensor:
     value = tensor_of("y", y, where)
     if how.classes is None:
         return value.float()
-    if how.class_names and not any(map(_is_word, how.class_names)):  # numbers as they are written, not their places
+    if how.class_names and None not in map(as_number, how.class_names):  # numbers as they are written, not their places
         return numbers_of([f"{number:.17g}" for number in value.flatten().tolist()], how, where)
     if value.is_floating_point() and not bool((value == value.round()).all()):
         raise ValueError(f"{where}: expected classes 0 to {how.classes - 1}, got numbers that are not whole.")

@@ -12,6 +12,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from resolvent.data.folder import data_folder, make_folder
 from resolvent.data.preparation.preprocess import Preprocess
 from resolvent.data.task import Split
-from resolvent.disk import fingerprint, read_json, write_json
+from resolvent.disk import fingerprint, read_json, replace, write_json
 from resolvent.models.settings import to_dict
 
 PIECE = 8 << 20  # bytes that are read at once, as float64; a few copies of them are made
@@ -79,8 +80,7 @@ class Rows:
 def map_array(path: Path) -> np.ndarray:
     """A .npy file for reading. Not copy-on-write: that is refused where it is larger than the memory."""
     try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        return array
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as wrong:
         why = "it holds Python objects" if "pickle" in str(wrong).lower() else " ".join(str(wrong).split())
         raise ValueError(f"{path}: expected an .npy file of plain numbers, not to be read: {why}") from wrong
@@ -133,11 +133,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _write(folder: Path, raw: Mapping[str, Rows], ready: Preprocess) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    """Every file appears whole: of several processes that prepare the same each may take what another wrote."""
     make_folder(folder)
     try:
         for part, rows in raw.items():
-            _write_part(folder / f"{part}.npy", rows, ready)
+            replace(folder / f"{part}.npy", partial(_write_part, rows=rows, ready=ready))
         write_json(folder / INDEX, {f"{part}.npy": (folder / f"{part}.npy").stat().st_size for part in raw})
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # a full disk, Ctrl-C: half of it helps nobody

@@ -110,36 +110,39 @@ def prepare(
 ) -> Task:  # fmt: skip
     """`parts` holds "all", or "train" with "test" and perhaps "validation"."""
     raw = _splits(parts, how)
+    answers = torch.cat([split.y for split in raw.values()])
+    classes = None if answers.is_floating_point() else max(len(class_names), int(answers.max()) + 1)
+    _check_classes(classes, len(answers), class_names)
     first = raw["train"]
-    top = max((int(split.y.max()) + 1 for split in raw.values() if split.y.numel()), default=0)
-    classes = None if first.y.is_floating_point() else max(len(class_names), top)
-    _require_few(classes, sum(len(s) for s in raw.values()))
     if first.real if isinstance(first, Rows) else first.x.is_floating_point():
         ready, learnt = learn(raw, how.missing, how.scale, how.bounds, layout or Layout())
     else:
         ready, learnt = _tokens(raw, how), []
     ready = replace(ready, classes=classes, class_names=tuple(class_names))
     splits = _prepare_splits(raw, ready)
+    train = splits["train"]
     return Task(
         name,
-        splits["train"],
+        train,
         splits["validation"],
         splits["test"],
-        length=splits["train"].x.shape[1],
-        channels=None if ready.inputs is None else splits["train"].x.shape[2],
+        length=train.x.shape[1],
+        channels=None if ready.inputs is None else train.x.shape[2],
         vocabulary=ready.vocabulary,
         classes=classes,
         class_names=tuple(class_names),
         bounds=ready.bounds,
         licence="the user's own",
         source=source,
-        notes=(*notes, *_count_parts(parts), *learnt),
+        notes=(*notes, *_count_parts(parts), *_find_shared(raw), *learnt),
         preprocess=ready,
     )
 
 
-def _require_few(classes: int | None, samples: int) -> None:
+def _check_classes(classes: int | None, samples: int, names: Sequence[str]) -> None:
     """Numbers that are no numbers of classes (codes, times) would ask for a model of as many outputs."""
+    if names and len(names) != classes:
+        raise ValueError(f"data: expected a name for each of {classes} classes, got {', '.join(names)}.")
     if classes is not None and classes > max(1000, 10 * samples):
         raise ValueError(
             f"data: expected classes numbered from 0, got numbers up to {classes - 1:,} for {samples:,} samples; "
@@ -150,6 +153,16 @@ def _require_few(classes: int | None, samples: int) -> None:
 def _count_parts(parts: Mapping[str, Own | OnDisk]) -> list[str]:
     found = {group for part in parts.values() for group in part.groups}
     return [f"{len(found)} groups, each in one part of the split"] if found else []
+
+
+def _find_shared(raw: Mapping[str, Split | Rows]) -> list[str]:
+    """Test samples that were trained on make a test look better than it is; of samples in memory."""
+    train, test = raw["train"], raw["test"]
+    if isinstance(train, Rows) or isinstance(test, Rows):
+        return []
+    seen = {hash(row.tobytes()) for row in train.x.numpy()}
+    both = sum(hash(row.tobytes()) in seen for row in test.x.numpy())
+    return [f"{both} of {len(test)} test samples are in the training part, too"] if both else []
 
 
 def _prepare_splits(raw: Mapping[str, Split | Rows], ready: Preprocess) -> dict[str, Split]:

@@ -113,7 +113,7 @@ class Preprocess(Settings):
         x = x[..., None] if x.dim() == 2 and self.inputs == 1 else x
         if x.dim() != 3 or x.shape[2] != self.inputs:
             raise ValueError(f"data: expected x of shape (n, l, {self.inputs}){self._named()}, got {tuple(x.shape)}.")
-        inside = steps_inside(x, None if lengths is None else _check_lengths(lengths, x))
+        inside = steps_inside(x, None if lengths is None else check_lengths(lengths, x))
         self._refuse_wrong(x, inside)
         gap = x.isnan() & inside
         ready = self._fill(self.scaled(x), gap, None)
@@ -184,11 +184,14 @@ class Preprocess(Settings):
         return x.long()
 
 
-def _check_lengths(lengths: Any, x: Tensor) -> Tensor:
-    steps, (n, l) = tensor_of("lengths", lengths, "data"), x.shape[:2]
+def check_lengths(lengths: Any, x: Any, where: str = "data") -> Tensor:
+    """How many steps of each sequence of x (n, l, ..) count: (n,) int64."""
+    steps, (n, l) = tensor_of("lengths", lengths, where), x.shape[:2]
+    if steps.is_floating_point():
+        raise TypeError(f"{where}: expected whole numbers as lengths, got {steps.dtype}.")
     if steps.shape != (n,) or (n and not 1 <= int(steps.min()) <= int(steps.max()) <= l):
-        raise ValueError(f"data: expected {n} lengths from 1 to {l}, got {steps.reshape(-1).tolist()[:8]}.")
-    return steps
+        raise ValueError(f"{where}: expected {n} lengths from 1 to {l}, got {steps.reshape(-1).tolist()[:8]}.")
+    return steps.long()
 
 
 def steps_inside(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -67,8 +67,7 @@ def _windows(values: np.ndarray, how: Windows) -> list[tuple[np.ndarray, np.ndar
 
 
 def _stack(rows: list[tuple[np.ndarray, np.ndarray]], like: tuple[np.ndarray, np.ndarray]) -> Own:
-    if not rows:
-        x, y = (np.zeros((0, *part.shape), dtype=np.float32) for part in like)
-    else:
-        x, y = (np.stack(column).astype(np.float32) for column in zip(*rows, strict=True))
-    return Own(torch.from_numpy(x), torch.from_numpy(y))
+    """x in the type of the series: what float32 would lose of a large offset is there until channels are scaled."""
+    none = [np.zeros((0, *part.shape), dtype=part.dtype) for part in like]
+    x, y = [np.stack(column) for column in zip(*rows, strict=True)] if rows else none
+    return Own(torch.from_numpy(x), torch.from_numpy(y.astype(np.float32)))

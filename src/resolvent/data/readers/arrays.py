@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.preparation.prepare import Own, Preparation, prepare, split_indices
+from resolvent.data.preparation.preprocess import check_lengths
 from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.data.task import Task
 
@@ -49,13 +50,11 @@ def from_arrays(
 def own(x: Any, y: Any, lengths: Any = None, groups: Any = None) -> Own:
     """Checked samples; missing values are still NaN."""
     inputs, answers = _inputs(x), check_answers(y)
-    steps = None if lengths is None else tensor_of("lengths", lengths)
-    if steps is not None and steps.is_floating_point():
-        raise TypeError(f"from_arrays: expected whole numbers as lengths, got {steps.dtype}.")
-    if len(inputs) != len(answers) or (steps is not None and len(steps) != len(inputs)):
-        counts = f"{len(inputs)} inputs, {len(answers)} labels" + ("" if steps is None else f", {len(steps)} lengths")
-        raise ValueError(f"from_arrays: expected as many labels (and lengths) as inputs, got {counts}.")
-    return Own(inputs, answers, None if steps is None else steps.long(), check_groups(groups, len(inputs)))
+    if len(inputs) != len(answers):
+        counts = f"{len(inputs)} inputs, {len(answers)} labels"
+        raise ValueError(f"from_arrays: expected as many labels as inputs, got {counts}.")
+    steps = None if lengths is None else check_lengths(lengths, inputs, "from_arrays")
+    return Own(inputs, answers, steps, check_groups(groups, len(inputs)))
 
 
 def check_groups(groups: Any, samples: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resolvent.data.preparation.preprocess import Layout
-from resolvent.data.readers.table import Table
+from resolvent.data.readers.table import Table, leave_out
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,13 @@ class Columns:
 
 
 NO_COLUMNS = Columns()
+_NAMELESS = ("", "Unnamed: 0", "__index_level_0__")  # as pandas and R write the numbers of rows
+
+
+def find_row_numbers(table: Table) -> tuple[str, ...]:
+    """The names of columns that only number the rows."""
+    columns = {name: [row[k] for row in table.rows] for k, name in enumerate(table.columns) if name in _NAMELESS}
+    return tuple(name for name, cells in columns.items() if len({c for c in cells if c.isdecimal()}) == len(cells) > 1)
 
 
 def name_columns(table: Table, columns: Columns, like: Layout | None = None) -> Table:
@@ -46,19 +53,11 @@ def name_columns(table: Table, columns: Columns, like: Layout | None = None) -> 
     for name in (columns.id, columns.time, *columns.ignore):
         if name is not None and name not in table.columns:
             raise ValueError(f"{table.where}: expected a column {name!r}, got {', '.join(table.columns[:20])}.")
-    kept = _leave_out(table, asked.ignore)
+    kept = leave_out(table, asked.ignore)
     for name, role in ((asked.id, "id"), (asked.time, "time")):
         kept = _rename(kept, name, role)
     repeated = asked.id is not None and "time" not in _lower(kept) and _repeats(kept)
     return _number_steps(kept) if repeated and (like is None or not like.channels) else kept
-
-
-def _leave_out(table: Table, names: Sequence[str]) -> Table:
-    keep = [k for k, name in enumerate(table.columns) if name not in names]
-    if len(keep) == len(table.columns):
-        return table
-    rows = [[row[k] for k in keep] for row in table.rows]
-    return Table([table.columns[k] for k in keep], rows, table.lines, table.where)
 
 
 def _rename(table: Table, name: str | None, role: str) -> Table:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from resolvent.data.preparation.prepare import Preparation, prepare
 from resolvent.data.readers.arrays import own
+from resolvent.data.readers.sequences import pad
 from resolvent.data.readers.values import number_words, tensor_of
 from resolvent.data.task import Task
 
@@ -48,8 +49,9 @@ def from_dataset(
         read = {"train": read["all"], "test": _read("test", test)}
     answers, names = number_words({part: np.asarray(ys) for part, (_, ys) in read.items()}, class_names)
     steps = max(len(x) for xs, _ in read.values() for x in xs)
-    padded = {part: _pad(xs, steps) for part, (xs, _) in read.items()}
-    parts = {part: own(x, answers[part], lengths) for part, (x, lengths) in padded.items()}
+    padded = {part: pad([x.numpy() for x in xs], steps) for part, (xs, _) in read.items()}
+    even = all(bool((lengths == steps).all()) for _, lengths in padded.values())
+    parts = {part: own(x, answers[part], None if even else lengths) for part, (x, lengths) in padded.items()}
     return prepare(parts, how, name=name, source="from_dataset", class_names=names)
 
 
@@ -61,6 +63,7 @@ def _read(where: str, dataset: Any) -> tuple[list[Tensor], list[Any]]:
         if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
             raise TypeError(f"from_dataset: expected (x, y) or (x, y, length), got {_name(pair)} at {where}[{i}].")
         x = _cut(tensor_of("x", pair[0]), pair[2:], f"{where}[{i}]")
+        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         if x.dim() not in (1, 2) or not len(x):
             raise ValueError(f"from_dataset: expected x of shape (l,) or (l, c), got {tuple(x.shape)} at {where}[{i}].")
         if xs and (x.shape[1:] != xs[0].shape[1:] or x.is_floating_point() != xs[0].is_floating_point()):
@@ -103,12 +106,3 @@ def _unbatch(loader: Iterable[Any]) -> Iterator[Any]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             raise TypeError(f"from_dataset: expected batches (x, y) or (x, y, lengths), got {_name(batch)}.")
         yield from zip(*batch, strict=True)
-
-
-def _pad(xs: list[Tensor], steps: int) -> tuple[Tensor, Tensor | None]:
-    """(n, steps, ...) with zeros behind, and the lengths where they differ from that."""
-    lengths = torch.tensor([len(x) for x in xs])
-    held = xs[0].new_zeros((len(xs), steps, *xs[0].shape[1:]))
-    for i, x in enumerate(xs):
-        held[i, : len(x)] = x
-    return held, None if bool((lengths == steps).all()) else lengths

@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from resolvent.data.preparation.prepare import OnDisk, Own, Preparation, prepare
 from resolvent.data.preparation.preprocess import Layout
 from resolvent.data.preparation.windows import Windows, cut_windows
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.arrays import own
-from resolvent.data.readers.columns import NO_COLUMNS, Columns, name_columns
+from resolvent.data.readers.columns import NO_COLUMNS, Columns, find_row_numbers, name_columns
 from resolvent.data.readers.npy import is_mapped, on_disk, read_folder
 from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
-from resolvent.data.readers.table import Table, check_table, read_csv, sequences
+from resolvent.data.readers.table import Table, check_table, leave_out, read_csv, sequences
 from resolvent.data.readers.ts import read_ts
 from resolvent.data.readers.values import number_words
 from resolvent.data.task import Task
@@ -72,14 +73,16 @@ def from_file(
     """
     columns = Columns.of(id, time, ignore)
     if is_mapped(path):
+        _check_task(task, "classification or regression of arrays on the disk")
         given = {"test": test, "label": label, "window": window, "horizon": horizon, "target": target}
-        _refuse_mapped_options(task, **given, **{columns.given() or "id": columns.given()})
+        _refuse_options("for tables and series", **given, **{columns.given() or "id": columns.given()})
         return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
     if task == "forecast":
-        _refuse_options("no option of a forecast, which asks for the series' own values",
-                        {"test": test, "label": label, "group": group})  # fmt: skip
-        return forecast_file(path, window, horizon, target, header, columns, options)
-    _refuse_forecast_options(task, window=window, horizon=horizon, target=target)
+        _refuse_options("of no use to a forecast", test=test, label=label, group=group)
+        how = Preparation.of("from_file", **{"bounds": "infer"} | options)
+        return forecast_file(path, window, horizon, target, header, columns, how)
+    _check_task(task, "classification, regression or forecast")
+    _refuse_options("for task='forecast'", window=window, horizon=horizon, target=target)
     first = checked_file(path)
     how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     files = {"all": first} if test is None else {"train": first, "test": checked_file(test)}
@@ -95,12 +98,11 @@ def from_file(
         for part, file in files.items():
             read[part] = read_sequences(file, label, header, like=layout, group=group, columns=columns)
             layout = layout or read[part].layout
-        parts, names = stack_parts(read)
+        parts, names = stack_parts(read, classes=task == "classification")
         notes = list(dict.fromkeys(note for found in read.values() for note in found.notes))
-    if task == "regression":
-        parts, names = {part: _as_quantities(found, names, first) for part, found in parts.items()}, ()
-    elif task == "classification" and any(found.y.is_floating_point() for found in parts.values()):
-        raise ValueError(f"{first}: expected classes, got real numbers as labels; use task='regression'.")
+        merged = sorted({answer for found in read.values() for answer in found.answers}.difference(names))
+        notes += [f"labels that are one number are one class: {', '.join(merged[:20])}"] if names and merged else []
+    parts, names = _answer_as(task, parts, names, first)
     return prepare(parts, how, name=first.stem, source=source, class_names=names, notes=notes, layout=layout)
 
 
@@ -119,8 +121,7 @@ def _from_folder(path: str | Path, group: str | None, task: str | None, how: Pre
         message = ", ".join(f"{part} {_kind_of(found)}" for part, found in parts.items())
         raise ValueError(f"{folder}: expected the same steps, channels and numbers in every part, got {message}.")
     layout = Layout(channels=names_in(held, "channel_names"))
-    if task == "regression":
-        parts, names = {part: _on_disk_as_quantities(found, names, folder) for part, found in parts.items()}, ()
+    parts, names = _answer_as(task, parts, names, folder)
     notes = ["x stays on the disk and is read as it is needed"]
     return prepare(parts, how, name=folder.name, source=folder.name, class_names=names, notes=notes, layout=layout)
 
@@ -130,38 +131,25 @@ def _kind_of(part: Own | OnDisk) -> str:
     return f"(n, {', '.join(map(str, part.rows.shape[1:]))}) {'real' if part.rows.real else 'tokens'}"
 
 
-def _on_disk_as_quantities(part: Own | OnDisk, names: tuple[str, ...], folder: Path) -> OnDisk:
-    assert isinstance(part, OnDisk)
-    made = _as_quantities(Own(torch.zeros(len(part.y), 1, 1), part.y), names, folder)
-    return replace(part, rows=replace(part.rows, y=made.y))
-
-
-def _refuse_mapped_options(task: str | None, **given: Any) -> None:
+def _check_task(task: str | None, known: str) -> None:
     if task not in (None, "classification", "regression"):
-        raise ValueError(f"from_file: task of arrays on the disk is classification or regression, got {task!r}.")
-    _refuse_options("for tables and series, a folder has x_test.npy", given)
+        raise ValueError(f"from_file: task must be {known}, got {task!r}.")
 
 
-def _refuse_options(why: str, given: dict[str, Any]) -> None:
+def _refuse_options(why: str, **given: Any) -> None:
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
-        raise ValueError(f"from_file: {wrong} is {why}; leave it out.")
+        raise ValueError(f"from_file: {wrong} is {why}; leave out {wrong}.")
 
 
 def forecast_file(
-    path: str | Path,
-    window: int | None,
-    horizon: int | None,
-    target: str | None,
-    header: bool,
-    columns: Columns,
-    options: dict[str, Any],
-) -> Task:
+    path: str | Path, window: int | None, horizon: int | None, target: str | None, header: bool, columns: Columns,
+    how: Preparation,
+) -> Task:  # fmt: skip
     """Windows of the series in a file; see `windows.cut_windows`."""
     if window is None:
         raise ValueError("from_file: a forecast needs a window, the steps of the past that the model sees (--window).")
     file = checked_file(path)
-    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     series, layout, notes = _read_series(file, header, columns)
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
     if target is not None and target not in names:
@@ -182,7 +170,7 @@ def _read_series(file: Path, header: bool, columns: Columns) -> tuple[list[np.nd
         arrays = read_arrays(file)
         if "x" not in arrays or arrays["x"].dtype.kind != "f":
             raise ValueError(f"{file}: expected real series x (n, l, c) or (l, c), got {', '.join(arrays)}.")
-        x = np.asarray(arrays["x"], dtype=np.float32)
+        x = arrays["x"]
         x = x[None] if x.ndim == 2 else x
         lengths = arrays.get("lengths", np.full(len(x), x.shape[1]))
         series = [row[:n] for row, n in zip(x, lengths.tolist(), strict=True)]
@@ -191,22 +179,38 @@ def _read_series(file: Path, header: bool, columns: Columns) -> tuple[list[np.nd
     return read.values, read.layout, read.notes
 
 
-def _refuse_forecast_options(task: str | None, **given: Any) -> None:
-    if task not in (None, "classification", "regression"):
-        raise ValueError(f"from_file: task must be classification, regression or forecast, got {task!r}.")
-    _refuse_options("for task='forecast'", given)
+def _answer_as(
+    task: str | None, parts: Mapping[str, Any], names: tuple[str, ...], file: Path
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parts (`Own` or `OnDisk`) with answers as the task asks for: quantities, or classes; and their names."""
+    answers = {part: found.y for part, found in parts.items()}
+    if task == "regression":
+        answers, names = {part: _as_quantities(y, names, file) for part, y in answers.items()}, ()
+    elif task == "classification" and any(y.is_floating_point() for y in answers.values()):
+        answers, names = _as_classes(answers, file)
+    own = {part: replace(found, y=answers[part]) for part, found in parts.items() if isinstance(found, Own)}
+    disk = {k: replace(found, rows=replace(found.rows, y=answers[k])) for k, found in parts.items() if k not in own}
+    return own | disk, names
 
 
-def _as_quantities(part: Own, names: tuple[str, ...], file: Path) -> Own:
+def _as_quantities(y: Tensor, names: tuple[str, ...], file: Path) -> Tensor:
     """Answers as real numbers; classes that are words have none."""
-    if part.y.is_floating_point():
-        return part
-    if not names:
-        return replace(part, y=part.y.float())
+    if y.is_floating_point() or not names:
+        return y.float()
     values = [as_number(name) for name in names]
-    if any(value is None for value in values):
-        raise ValueError(f"{file}: expected numbers as targets of a regression, got the words {', '.join(names[:5])}.")
-    return replace(part, y=torch.tensor(values, dtype=torch.float32)[part.y])
+    wrong = [name for name, value in zip(names, values, strict=True) if value is None]
+    if wrong:
+        raise ValueError(f"{file}: expected numbers as targets of a regression, got the words {', '.join(wrong[:5])}.")
+    return torch.tensor(values, dtype=torch.float32)[y]
+
+
+def _as_classes(answers: Mapping[str, Tensor], file: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Whole numbers as classes, which are called by them."""
+    values = torch.cat([y.reshape(-1) for y in answers.values()]).unique()
+    if any(y.dim() > 1 for y in answers.values()) or bool((values != values.round()).any()):
+        raise ValueError(f"{file}: expected classes, got real numbers as labels; use task='regression'.")
+    numbered = {part: torch.searchsorted(values, y.to(values)) for part, y in answers.items()}
+    return numbered, tuple(f"{value:.17g}" for value in values.tolist())
 
 
 def checked_file(path: str | Path) -> Path:
@@ -239,7 +243,8 @@ def read_sequences(
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as wrong:
-        raise ValueError(f"{file}: expected text in UTF-8 ({wrong.reason} at byte {wrong.start}).") from wrong
+        why = f"{wrong.reason} at byte {wrong.start}"
+        raise ValueError(f"{file}: expected text in UTF-8 ({why}); save it as such.") from wrong
     if file.suffix.lower() == ".ts":
         return read_ts(text, str(file), needed)
     found = _samples_of(read_csv(text, str(file), header), label, like, needed, group, columns)
@@ -250,11 +255,13 @@ def _samples_of(
     table: Table, label: str | None, like: Layout | None, needed: bool, group: str | None, columns: Columns
 ) -> Sequences:
     """What the table holds, with the names of its columns in the layout."""
-    named = name_columns(table, columns, like)
+    counts = find_row_numbers(table)
+    named = name_columns(leave_out(table, counts), columns, like)
     group = {columns.id: "id", columns.time: "time"}.get(group, group) if group is not None else None
     found = sequences(named, label, like, needed, group)
     layout = replace(found.layout, id=columns.id, time=columns.time, ignore=columns.ignore)
-    return replace(found, layout=layout)
+    notes = tuple(f"not used: the column {name!r}, which numbers the rows" for name in counts)
+    return replace(found, layout=layout, notes=(*found.notes, *notes))
 
 
 def _refuse_columns(file: Path, columns: Columns) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from resolvent.data.preparation.mapped import Rows, map_array
 from resolvent.data.preparation.prepare import OnDisk
+from resolvent.data.preparation.preprocess import check_lengths
 from resolvent.data.readers.arrays import check_answers, check_groups
-from resolvent.data.readers.values import tensor_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -51,13 +50,9 @@ def on_disk(arrays: Mapping[str, np.ndarray], ending: str, folder: Path, group: 
     file = folder / f"x{ending}.npy"
     if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or (x.ndim == 3 and x.dtype.kind != "f") or 0 in x.shape:
         raise ValueError(f"{file}: expected (n, l, c) or (n, l) real, or (n, l) tokens, got {x.shape} {x.dtype}.")
-    lengths = None
-    if f"lengths{ending}" in arrays:
-        lengths = tensor_of("lengths", arrays[f"lengths{ending}"]).long()
-        if lengths.shape != (len(x),) or not 1 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
-            raise ValueError(f"{folder}: expected {len(x)} lengths from 1 to {x.shape[1]}, got {tuple(lengths.shape)}.")
+    steps = arrays.get(f"lengths{ending}")
+    lengths = None if steps is None else check_lengths(steps, x, str(folder))
     if len(y) != len(x):
         raise ValueError(f"{folder}: expected as many labels as inputs, got {len(x)} inputs, {len(y)} labels.")
     groups = check_groups(None if group is None else arrays[f"{group}{ending}"], len(x))
-    files = tuple(path for path in sorted(folder.glob("*.npy")))
-    return OnDisk(Rows(x, y, None if lengths is None else lengths.to(torch.int64), None, files), groups)
+    return OnDisk(Rows(x, y, lengths, None, tuple(sorted(folder.glob("*.npy")))), groups)

@@ -28,7 +28,7 @@ class Sequences:
     groups: tuple[str, ...] = ()  # one word a sample: which belong together
 
 
-def stack_parts(parts: Mapping[str, Sequences]) -> tuple[dict[str, Own], tuple[str, ...]]:
+def stack_parts(parts: Mapping[str, Sequences], classes: bool = False) -> tuple[dict[str, Own], tuple[str, ...]]:
     """Tensors padded with zeros to the longest sequence of all parts, and the names of the classes (none: targets)."""
     for part in parts.values():
         if not part.values:
@@ -38,27 +38,31 @@ def stack_parts(parts: Mapping[str, Sequences]) -> tuple[dict[str, Own], tuple[s
         raise ValueError(
             f"{', '.join(channels.values())}: expected the same channels throughout, got {sorted(channels)}."
         )
-    names = class_names(parts)
+    names = class_names(parts, classes)
     longest = max(len(value) for part in parts.values() for value in part.values)
     even = all(len(value) == longest for part in parts.values() for value in part.values)
     done = {name: _own(part, longest, names, even) for name, part in parts.items()}
     return done, names
 
 
-def class_names(parts: Mapping[str, Sequences]) -> tuple[str, ...]:
-    """Sorted names, numbers by value; none when the answers are numbers that are not all whole."""
+def class_names(parts: Mapping[str, Sequences], classes: bool = False) -> tuple[str, ...]:
+    """Sorted names, numbers by value; none when these are not all whole, or hardly come twice and may be no classes."""
     listed = next((part.classes for part in parts.values() if part.classes is not None), None)
     found = {answer for part in parts.values() for answer in part.answers}
     if listed is not None:
         return listed
     numbers = {answer: as_number(answer) for answer in found}
-    if any(number is None for number in numbers.values()):
+    words = {answer for answer, number in numbers.items() if number is None}
+    if words and words < found and all(map(is_missing, words)):
+        where = next(part.where for part in parts.values() if words & set(part.answers))
+        raise ValueError(f"{where}: expected a label in every row, got {min(words)!r} among numbers; drop such rows.")
+    if words:
         return tuple(sorted(found))
     if any(number != round(number) for number in numbers.values() if number is not None):
         return ()
     samples = sum(len(part.answers) for part in parts.values())
-    if len(set(numbers.values())) > max(2, samples // 2):
-        return ()  # hardly any answer comes twice: a quantity that happens to be whole
+    if not classes and len(set(numbers.values())) > max(2, samples // 2):
+        return ()  # a quantity that happens to be whole
     spelt = sorted(found, key=lambda answer: (numbers[answer], len(answer), answer))
     return tuple(name for i, name in enumerate(spelt) if not i or numbers[name] != numbers[spelt[i - 1]])  # 1.0 is 1
 
@@ -84,15 +88,21 @@ def pad(values: Sequence[np.ndarray], longest: int) -> tuple[Tensor, Tensor]:
 
 
 # what people and spreadsheets write where they have no number
-_MISSING = {"", "?", "-", "nan", "na", "n/a", "null", "none", "#n/a", "#value!", "#div/0!", "#num!", "#ref!", "#name?"}
+_WORDS = {"-", "--", "na", "null", "none"}  # of these a class may be called
+_MISSING = _WORDS | {"", "?", "nan", "-nan", "n/a", "n.a.", "<na>", "#na", "#n/a", "#value!", "#div/0!", "#num!",
+                     "#ref!", "#name?"}  # fmt: skip
+
+
+def is_missing(cell: str, *, name: bool = False) -> bool:
+    """Whether a cell holds nothing; `name`: it may be the name of a class, which some of these are."""
+    return cell.strip().lower() in (_MISSING - _WORDS if name else _MISSING)
 
 
 def number_of(cell: str, where: str) -> float:
     """A number, or NaN where it is missing."""
-    text = cell.strip()
-    if text.lower() in _MISSING:
+    if is_missing(cell):
         return float("nan")
-    value = as_number(text)
+    value = as_number(cell.strip())
     if value is None:
         raise ValueError(f"{where}: expected a number, or a missing value (empty, ?, nan), got {cell[:40]!r}.")
     return value
@@ -100,11 +110,8 @@ def number_of(cell: str, where: str) -> float:
 
 def is_word(cell: str) -> bool:
     """Neither a number nor missing."""
-    text = cell.strip()
-    if text.lower() in _MISSING:
-        return False
     try:
-        return bool(np.isnan(float(text)))
+        return not is_missing(cell) and bool(np.isnan(float(cell)))
     except ValueError:
         return True
 

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from resolvent.data.preparation.preprocess import Layout
-from resolvent.data.readers.sequences import Sequences, is_word, number_of
+from resolvent.data.readers.sequences import Sequences, as_number, is_missing, is_word, number_of
 
 ANSWERS = ("label", "class", "target", "y")
 _LARGEST_CELL = 1 << 20
+_DAY = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}")  # which of the numbers is the month is not told
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,7 @@ def read_csv(text: str, where: str, header: bool = True) -> Table:
 def check_table(table: Table, header: bool = True) -> Table:
     """Column names once each, every row as wide as the header."""
     names = [name for name in table.columns if name]
-    if header and names and all(is_number(name) for name in names):
+    if header and names and None not in map(as_number, names):
         raise ValueError(
             f"{table.where}, line 1: expected the names of the columns, got numbers; add a header, or pass "
             "header=False (--no-header) when the first column is the label."
@@ -77,8 +79,14 @@ def check_table(table: Table, header: bool = True) -> Table:
         raise ValueError(f"{table.where}: expected every column name once, got {twice[0]!r} again.")
     for i, row in enumerate(table.rows):
         if len(row) != len(table.columns):
-            raise ValueError(f"{table.line(i)}: expected {len(table.columns)} cells, got {len(row)}.")
+            raise ValueError(f"{table.line(i)}: expected {len(table.columns)} cells, got {len(row)}{_alone(table)}.")
     return table
+
+
+def _alone(table: Table) -> str:
+    """Why a table may have one column: a line before the names, or cells divided by something else."""
+    why = "; names of columns stand in line 1, and cells are divided by commas, semicolons or tabs"
+    return why if len(table.columns) == 1 else ""
 
 
 def sequences(
@@ -88,23 +96,25 @@ def sequences(
 
     `group` names the column that tells which samples belong together; it is no input.
     """
-    if group is None:
-        known = None if like is None else like.group
-        return _make_samples(_without(table, known), label, like, needed)
-    if group not in table.columns:
+    if group is not None and group not in table.columns:
         raise ValueError(f"{table.where}: expected a column {group!r} of groups, got {', '.join(table.columns[:20])}.")
-    found = _make_samples(_without(table, group), label, like, needed)
+    known = group or (None if like is None else like.group)
+    # id and time tell samples and steps apart, and are no input anyway
+    inputs = table if known is None or known.lower() in ("id", "time") else leave_out(table, (known,))
+    found = _make_samples(inputs, label, like, needed)
+    if group is None:
+        return found
     cells = [row[table.columns.index(group)].strip() for row in table.rows]
     groups = _groups(table, cells, found)
     return replace(found, groups=groups, layout=replace(found.layout, group=group))
 
 
-def _without(table: Table, column: str | None) -> Table:
-    if column is None or column not in table.columns or column.lower() in ("id", "time"):
-        return table  # those tell samples and steps apart, and are no input anyway
-    k = table.columns.index(column)
-    rows = [row[:k] + row[k + 1 :] for row in table.rows]
-    return Table(table.columns[:k] + table.columns[k + 1 :], rows, table.lines, table.where)
+def leave_out(table: Table, names: Sequence[str]) -> Table:
+    keep = [k for k, name in enumerate(table.columns) if name not in names]
+    if len(keep) == len(table.columns):
+        return table
+    rows = [[row[k] for k in keep] for row in table.rows]
+    return Table([table.columns[k] for k in keep], rows, table.lines, table.where)
 
 
 def _groups(table: Table, cells: list[str], found: Sequences) -> tuple[str, ...]:
@@ -131,6 +141,11 @@ def _make_samples(table: Table, label: str | None, like: Layout | None, needed: 
     if not needed and like is None and "time" in (names := [n.lower() for n in table.columns]) and "id" not in names:
         table = Table([*table.columns, "id"], [[*row, "1"] for row in table.rows], table.lines, table.where)
     lower = [name.lower() for name in table.columns]
+    if "time" in lower and "id" not in lower and like is None:
+        raise ValueError(
+            f"{table.where}: expected a column of ids beside that of times, got {', '.join(table.columns[:20])}; --id "
+            "names the one that says which sample a row is a step of, --ignore leaves the times out."
+        )
     if ("id" in lower and "time" in lower) or (like is not None and set(like.channels) & set(table.columns)):
         return _long(table, answer, like)
     if like is not None and like.channels:
@@ -142,6 +157,8 @@ def _make_samples(table: Table, label: str | None, like: Layout | None, needed: 
 
 
 def _answer_column(table: Table, label: str | None, like: Layout | None, needed: bool) -> int | None:
+    if like is None and not needed:
+        return None  # series, each column of which is one of their channels
     wanted = label or (None if like is None or like.label not in table.columns else like.label)
     if wanted is not None:
         if wanted not in table.columns:
@@ -155,7 +172,7 @@ def _answer_column(table: Table, label: str | None, like: Layout | None, needed:
         return None
     raise ValueError(
         f"{table.where}: expected one column called {', '.join(ANSWERS)}, got {', '.join(table.columns[:20])}; "
-        "name it with label= (--label on the command line)."
+        f"name it with label= (--label on the command line){_alone(table)}."
     )
 
 
@@ -216,6 +233,8 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
         raise ValueError(f"{table.where}: expected a column besides id, time{message}, got none.")
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
+        if identity is not None and is_missing(row[identity], name=True):
+            raise ValueError(f"{table.line(i)}: expected the id of a sample, got {row[identity]!r}; drop such rows.")
         groups.setdefault("" if identity is None else row[identity].strip(), []).append(i)
     values, answers, even = [], [], True
     for rows in groups.values():
@@ -235,7 +254,7 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
 
 def _with_values(table: Table, found: list[int]) -> tuple[list[int], list[str]]:
     """Columns that hold anything at all, and the names of the others."""
-    held = [k for k in found if any(row[k].strip() for row in table.rows)]
+    held = [k for k in found if not all(is_missing(row[k]) for row in table.rows)]
     return held, [table.columns[k] for k in found if k not in held]
 
 
@@ -258,37 +277,35 @@ def _name(table: Table, answer: int | None) -> str | None:
 def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]:
     """The rows of a sample in the order of their times, and whether those are evenly spaced (words: not asked)."""
     cells = [table.rows[i][time].strip() for i in rows]
-    numeric = all(is_number(cell) for cell in cells)
-    keys = _time_keys(cells, numeric)
+    keys = _time_keys(cells)
     order = sorted(range(len(rows)), key=keys.__getitem__)
-    if isinstance(keys[0], str) and order != list(range(len(rows))):
-        off = next(i for i, place in enumerate(order) if place != i)
+    words = [i for i, cell in enumerate(cells) if as_number(cell) is None] if isinstance(keys[0], str) else []
+    wrong = next((i for i in words if is_missing(cells[i]) or _DAY.match(cells[i])), None)
+    if wrong is not None or (words and order != list(range(len(rows)))):
+        off = words[0] if wrong is None else wrong
         raise ValueError(
-            f"{table.line(rows[off])}: the time {cells[off]!r} is neither a number nor a date, and the order of such "
-            "words is not that of the lines; write times as numbers, or as dates like 2024-01-31 09:30."
+            f"{table.line(rows[off])}: expected a time as a number, or as a date like 2024-01-31 09:30, got "
+            f"{cells[off]!r}; without a column of times (--id alone, or --ignore) rows are steps in their order."
         )
     for a, b in pairwise(order):
         if keys[a] == keys[b]:
             raise ValueError(f"{table.line(rows[b])}: the time {cells[b]!r} comes twice in one sample.")
-    gaps = np.diff([_since(keys[order[0]], keys[i]) for i in order]) if not isinstance(keys[0], str) else np.zeros(0)
+    gaps = np.zeros(0) if isinstance(keys[0], str) else np.diff([float(keys[i] - keys[order[0]]) for i in order])
     even = len(gaps) < 2 or float(gaps.max() - gaps.min()) <= 1e-6 * float(gaps.max())
     return [rows[i] for i in order], even
 
 
-def _since(start: Any, now: Any) -> float:
-    passed = now - start
-    return passed.total_seconds() if isinstance(passed, timedelta) else float(passed)
-
-
-def _time_keys(cells: list[str], numeric: bool) -> list[Any]:
-    """What times are sorted by: numbers (whole ones to the last digit), dates, else the words themselves."""
-    if numeric:
+def _time_keys(cells: list[str]) -> list[Any]:
+    """What times are sorted by: numbers (whole ones to the last digit), seconds of dates, else the words themselves."""
+    if None not in map(as_number, cells):
         return [int(cell) if cell.isdecimal() else float(cell) for cell in cells]
     try:
         dates = [datetime.fromisoformat(cell) for cell in cells]
     except ValueError:
         return cells
-    return cells if len({date.tzinfo is None for date in dates}) > 1 else dates
+    if len({date.tzinfo is None for date in dates}) > 1:
+        return cells
+    return [(date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() for date in dates]
 
 
 def _same_answer(table: Table, rows: list[int], answer: int) -> str:
@@ -304,8 +321,8 @@ def _same_answer(table: Table, rows: list[int], answer: int) -> str:
 
 def _answer(cell: str, where: str) -> str:
     text = cell.strip()
-    if not text or text == "?":
-        raise ValueError(f"{where}: expected a label, got {cell!r}.")
+    if is_missing(text, name=True):
+        raise ValueError(f"{where}: expected a label, got {cell!r}; drop such rows.")
     return text
 
 
@@ -327,6 +344,8 @@ def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
     words = sum(map(is_word, column))
     name, cell = table.columns[place], table.rows[row][place][:40]
     start = f"{table.line(row)}, column {name!r}: expected a number, or nothing where it is missing, got {cell!r}"
+    if as_number(cell.replace(",", "")) is not None:
+        raise ValueError(f"{start}. Write numbers with a point for decimals and no other marks: 1234.5.")
     if words > len(column) // 2:
         raise ValueError(
             f"{start}. Say what this column is (--label the labels, --id the sample that a row belongs to, --time "
@@ -337,9 +356,8 @@ def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
     raise ValueError(f"{start}{more}. Empty those cells, then choose how they are filled with --missing.")
 
 
-def numbers(cells: Iterable[str], where: str) -> np.ndarray:
+def numbers(cells: Sequence[str], where: str) -> np.ndarray:
     """(k,) float64: what float32 would lose of a large offset is there until channels are scaled."""
-    cells = list(cells)
     try:
         if any("_" in cell for cell in cells):
             raise ValueError("1_000 is a number to numpy")
@@ -349,10 +367,3 @@ def numbers(cells: Iterable[str], where: str) -> np.ndarray:
     if np.isinf(values).any() or (np.abs(values) > np.finfo(np.float32).max).any():
         raise ValueError(f"{where}: expected finite numbers, got one beyond the range of float32.")
     return values
-
-
-def is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from resolvent.data.readers.sequences import Sequences
-from resolvent.data.readers.table import is_number, numbers
+from resolvent.data.readers.sequences import Sequences, as_number
+from resolvent.data.readers.table import numbers
 
 _TAGS = ("problemname", "timestamps", "missing", "univariate", "dimensions", "dimension", "equallength", "serieslength",
          "classlabel", "targetlabel")  # fmt: skip
@@ -37,7 +37,7 @@ def read_ts(text: str, where: str, needed: bool = True) -> Sequences:
             value, answer = _sample(line.strip() if answered else f"{line.strip()}:0", place)
             if classes and answer not in classes:
                 raise ValueError(f"{place}: expected one of the classes {', '.join(classes)}, got {answer!r}.")
-            if not classes and not is_number(answer):
+            if not classes and as_number(answer) is None:
                 raise ValueError(f"{place}: expected a number as the label (@targetLabel true), got {answer!r}.")
             _check(value, tags, place, values)
             values.append(value)

@@ -84,7 +84,8 @@ def columns_of(record: Record) -> Iterator[tuple[Column, float]]:
         elif held.get("test_robust") is not None and not _is_paired(record):
             goal = record["cell"].get("goal") or {}
             norm = goal.get("norm", "") if goal.get("eps") is not None else ""
-            yield Column("pgd10", place, everyone, "", norm, _size(goal.get("eps"))), held["test_robust"]
+            eps = goal.get("channels") or goal.get("eps")
+            yield Column("pgd10", place, everyone, "", norm, _size(eps)), held["test_robust"]
         if attack is not None:
             yield _of_attack("autoattack", attack, place), standing(attack)
     yield from _certified_columns(record)
@@ -109,7 +110,8 @@ def standing(attack: Record) -> float:
 
 def _of_attack(kind: str, attack: Record, place: str) -> Column:
     preset = attack.get("preset", "") if kind == "autoattack" else ""
-    norm, eps = attack.get("norm", ""), _size(attack.get("eps"))
+    norm, own = attack.get("norm", ""), attack.get("threat", {}).get("eps")
+    eps = _size(own if isinstance(own, list) else attack.get("eps"))
     return Column(kind, place, _count(attack.get("samples")), preset, norm, eps)
 
 
