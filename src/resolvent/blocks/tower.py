@@ -1,4 +1,4 @@
-"""The tower: input, norm, blocks, final norm. Everything of a model but its head."""
+"""The tower: input, norm, blocks, final norm. A model without its head."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tower(nn.Module):
         return self.final_norm(h), state
 
     def check(self, x: Tensor) -> None:
-        """Raise on input that the entry does not take."""
+        """Raise on input that the embedding does not accept."""
         if not isinstance(x, Tensor):
             raise TypeError(f"Model: expected a tensor, got {type(x).__name__}; use torch.as_tensor(x).")
         if isinstance(self.entry, nn.Embedding):
