@@ -1,6 +1,6 @@
 """Models on disk: one safetensors file that also carries the settings (no pickle), and a copy of these as JSON.
 
-        folder/model.safetensors    the weights; the header holds the settings, so that the two cannot be separated, and a
+        folder/model.safetensors    the weights; the header holds the settings, so that the two stay together, and a
                                     digest over both, so that damage is detected
         folder/config.json          the same settings for people and other programs
         folder/preprocess.json      how raw values become the model's input, if given

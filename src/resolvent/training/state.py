@@ -1,6 +1,6 @@
 """The state of a run on disk: one safetensors file for weights, optimiser and bookkeeping, replaced atomically.
 
-    folder/config.json                       what is trained, how, on what; a different configuration is refused, naming the field
+    folder/config.json                       what is trained, how, on what; a different one is refused by field
     folder/metrics.jsonl                     one line per epoch
     folder/checkpoint/state.safetensors      everything that the next step needs; its header holds the bookkeeping
     folder/checkpoint/best/                  weights of the best epoch by validation, best_by_test/ those by test

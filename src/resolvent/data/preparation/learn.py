@@ -1,4 +1,4 @@
-"""What the training part teaches about raw values: scale, what stands for a gap, the range of each channel."""
+"""What is learned from the raw values of the training part: scale, fill values, the range of each channel."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def learn(
     bounds: Bounds | Literal["infer"] | None,
     layout: Layout,
 ) -> tuple[Preprocess, list[str]]:
-    """From splits whose x (n, l, c) is raw, NaN where missing; and what was done, for people.
+    """From splits whose x (n, l, c) is raw, NaN where missing; also returns notes on what was done.
 
-    Splits on the disk are gone through piece by piece, a few times.
+    Splits on disk are read in pieces, in several passes.
     """
     train = raw["train"]
     steps, channels = train.shape[1:] if isinstance(train, Rows) else train.x.shape[1:]
@@ -78,7 +78,7 @@ def _explain_widening(own: tuple[Tensor, Tensor], every: tuple[Tensor, Tensor], 
 
 
 def _gaps(split: Split | Rows, channels: int) -> Tensor:
-    """How many values of each channel (c,) are missing."""
+    """The number of missing values of each channel (c,)."""
     found = torch.zeros(channels, dtype=torch.int64)
     for x, lengths in pieces(split):
         found += (x.isnan() & steps_inside(x, lengths)).sum((0, 1))
@@ -95,18 +95,18 @@ def _refuse(raw: Mapping[str, Split | Rows], count: int, missing: Missing) -> No
 
 
 def pieces(split: Split | Rows) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """x and lengths: all at once of what is in memory, one after another of what is on the disk."""
+    """x and lengths: at once if in memory, in pieces if on disk."""
     return split.pieces() if isinstance(split, Rows) else iter([(split.x, split.lengths)])
 
 
 def observed_values(split: Split | Rows) -> Iterator[Tensor]:
-    """Samples and steps in a row, padding left out: (k, c) of each piece, NaN where missing."""
+    """All steps of all samples without padding: (k, c) per piece, NaN where missing."""
     for x, lengths in pieces(split):
         yield x[steps_inside(x, lengths)[..., 0].expand(x.shape[:2])]
 
 
 def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, centre and width of each channel (c,), of what is not missing."""
+    """Mean, centre and width of each channel (c,), ignoring missing values."""
     if isinstance(train, Rows):
         return _pass_statistics(train, scale, channels)
     (values,) = observed_values(train)
@@ -114,7 +114,7 @@ def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tenso
 
 
 def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """In one pass, and one more for the deviation from the mean that it found."""
+    """In one pass, and a second for the deviation from the mean."""
     count, total = torch.zeros(2, channels, dtype=torch.float64)
     low, high = torch.full((2, channels), torch.inf, dtype=torch.float64) * torch.tensor([[1.0], [-1.0]])
     for values in map(Tensor.double, observed_values(train)):
@@ -137,7 +137,7 @@ def _pass_statistics(train: Rows, scale: Scale, channels: int) -> tuple[Tensor, 
 
 
 def _all_statistics(values: Tensor, scale: Scale) -> tuple[Tensor, Tensor, Tensor]:
-    """Of values (k, c)."""
+    """The statistics of values (k, c)."""
     columns = [values] if not bool(values.isnan().any()) else [v[~v.isnan(), None] for v in values.unbind(1)]
     mean = torch.cat([_of(v, lambda v: v.mean(0)) for v in columns])
     if scale == "none":
@@ -147,7 +147,7 @@ def _all_statistics(values: Tensor, scale: Scale) -> tuple[Tensor, Tensor, Tenso
     else:
         centre = torch.cat([_of(v, lambda v: v.min(0).values) for v in columns])
         width = torch.cat([_of(v, lambda v: v.max(0).values) for v in columns]) - centre
-    return mean, centre, torch.where(width > 0, width, 1.0)  # a channel that never changes becomes 0
+    return mean, centre, torch.where(width > 0, width, 1.0)  # a constant channel becomes 0
 
 
 def _of(values: Tensor, statistic: Any) -> Tensor:
@@ -160,7 +160,7 @@ def _no_range(channels: int) -> dict[str, Any]:
 
 
 def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor]:
-    """The least and the largest scaled value of each raw channel over these splits (c,); 0 where there is none."""
+    """The smallest and largest scaled value of each raw channel over these splits (c,); 0 if there is none."""
     low, high = torch.full((made.inputs or 0,), torch.inf), torch.full((made.inputs or 0,), -torch.inf)
     for values in (made.scaled(found) for split in splits for found in observed_values(split) if len(found)):
         gap = values.isnan()
@@ -171,7 +171,7 @@ def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor
 
 
 def _with_gaps(made: Preprocess, low: Tensor, high: Tensor, gaps: bool) -> dict[str, Any]:
-    """The range of every channel that the model reads: what stands for a gap and the flags included."""
+    """The range of every channel that the model reads: including fill values and flags."""
     if gaps and made.missing == "zero":
         low, high = low.clamp(max=0.0), high.clamp(min=0.0)
     flags = len(made.flagged)

@@ -1,10 +1,10 @@
 """A map-style `torch.utils.data.Dataset`, or a `DataLoader`, as a Task.
 
     task = rv.data.from_dataset(mine)                          # mine[i] -> (x, y), x (l, c) or (l,), of any lengths
-    task = rv.data.from_dataset(train, test=held_out)          # the test split as it was given
+    task = rv.data.from_dataset(train, test=held_out)          # with a given test split
     task = rv.data.from_dataset(loader)                        # batches (x, y), or padded ones (x, y, lengths)
 
-Samples are read once. What a loader shuffles or leaves out is read as it gives it.
+Samples are read once. A loader's shuffling and omissions are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def from_dataset(
 ) -> Task:
     """Every sample is a pair (x, y): x (l, c) real, (l,) real or tokens, y a class, a word, or real targets.
 
-    A third value is the length of a sequence that was padded: (x, y, length), of a loader (x, y, lengths).
+    A third value is the length of a padded sequence: (x, y, length), or (x, y, lengths) from a loader.
     Sequences of different lengths are padded, and the task has their lengths. The options are those of `from_arrays`:
     fractions of validation and test, seed, bounds, missing, scale.
 
@@ -83,7 +83,7 @@ def _single(where: str, dataset: Any) -> Iterator[Any]:
 
 
 def _cut(x: Tensor, lengths: tuple[Any, ...] | list[Any], place: str) -> Tensor:
-    """The steps that count, of a sequence that was padded."""
+    """The valid steps of a padded sequence."""
     for length in lengths:
         steps = length.tolist() if isinstance(length, Tensor | np.ndarray | np.generic) else length
         if isinstance(steps, bool) or not isinstance(steps, int) or not 0 < steps <= len(x):
@@ -93,7 +93,7 @@ def _cut(x: Tensor, lengths: tuple[Any, ...] | list[Any], place: str) -> Tensor:
 
 
 def _name(value: Any) -> str:
-    """A type, and of a sequence how many values."""
+    """A type, and for a sequence its number of values."""
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, tuple | list) else kind
 
@@ -106,7 +106,7 @@ def _unbatch(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _pad(xs: list[Tensor], steps: int) -> tuple[Tensor, Tensor | None]:
-    """(n, steps, ...) with zeros behind, and the lengths where they differ from that."""
+    """(n, steps, ...) with zeros at the end, and the lengths if they differ from it."""
     lengths = torch.tensor([len(x) for x in xs])
     held = xs[0].new_zeros((len(xs), steps, *xs[0].shape[1:]))
     for i, x in enumerate(xs):

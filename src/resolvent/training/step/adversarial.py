@@ -205,7 +205,7 @@ def trades(
 ) -> TRADES:
     """The objective TRADES: clean loss + beta KL(clean outputs, outputs under an attack of `steps` steps).
 
-    The attack starts at x + `noise` N(0, 1). The KL is computed in the log domain, so its gradient is finite for any logits.
+    The attack starts at x + `noise` N(0, 1). The KL is computed in the log domain, so its gradient is always finite.
 
     The clean outputs in the KL are not detached, as in the authors' code.
 
@@ -222,7 +222,7 @@ def trades(
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """The lowered model twice: `still` without parameter gradients for attacks, `learnt` with them; `pgd_loop` is a whole attack."""
+    """The lowered model twice: `still` for attacks, `learnt` with parameter gradients. `pgd_loop` is a whole attack."""
 
     still: Forward
     learnt: Forward

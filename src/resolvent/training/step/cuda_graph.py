@@ -49,7 +49,7 @@ def _clean(f: Passes, batch: Batch) -> tuple[Tensor, Tensor]:
 def replay(
     model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> tuple[Tensor, Tensor] | None:
-    """The recording of this step and shape, made where it is due, run on the batch; None where there is none."""
+    """Replay the recording of this step and shape, made if due, on the batch; None if there is none."""
     if is_forced() or (batch.x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
     known = _of(model)
