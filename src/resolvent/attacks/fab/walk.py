@@ -65,7 +65,7 @@ class Walk:
     def across(self, logits: Tensor, y: Tensor, pace: Pace) -> Tensor:
         """Move back the walkers that logits (s, k, classes) misclassify against y (s, k), and record the nearest.
 
-        Returns which walker (s,) came within eps, nearer than any before, or -1. Points with non-finite logits do not count.
+        Returns which walker (s,) came within eps, nearer than any before, or -1. Non-finite logits never count.
         """
         self.at, walker = self._code("back", torch_back)(self, logits, y, pace)
         return walker

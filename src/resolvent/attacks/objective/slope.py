@@ -36,7 +36,7 @@ def slope_of(objective: Objective) -> Slope | None:
 
 
 def backward_start(objective: Objective, output: Tensor, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The objective's values, and the start of a backward pass: a tensor, and the gradient of their sum with respect to it."""
+    """The objective's values, and the start of a backward pass: a tensor and the gradient of their sum in it."""
     slope = slope_of(objective)
     if slope is None or output.dim() != 2 or any(label.is_floating_point() for label in labels):
         values = objective(output, *labels)

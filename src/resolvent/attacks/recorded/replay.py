@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from resolvent.attacks.recorded.marks import read_all, read_generators
 from resolvent.runtime.graph.cuda_graph import GRAPHS
 
-CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}  # tolerance between replay and direct run, relative to the largest value
+CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}  # replay against direct run, relative to the largest value
 _HALF = 1e-2
 _OTHER = 0.9375  # scale of the altered inputs
 

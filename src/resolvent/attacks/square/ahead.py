@@ -78,7 +78,7 @@ class Live:
         return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
 
     def search(self, found: Strongest, score: Score, stop: int, share: float, ahead: Ahead) -> Live:
-        """Every query before `stop`, all with windows of one size and from one block of the deck; returns the remaining samples."""
+        """Every query before `stop`, with windows of one size and from one block of the deck; returns the rest."""
         live, code = self, find_compiled(self.best)
         while len(live.at):
             if code is not None and not live._compiled_pass(code, score, stop, share, ahead):

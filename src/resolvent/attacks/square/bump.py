@@ -16,7 +16,7 @@ _ORDER = {"l2": 2, "l1": 1}
 
 @lru_cache(maxsize=64)
 def bumps(extent: tuple[int, ...], norm: str, device: torch.device) -> Tensor:
-    """(2, a), each of unit norm: halves one above the other, and next to each other (in 1-d: up first, and down first)."""
+    """(2, a), each of unit norm: halves one above the other, and next to each other (1-d: up or down first)."""
     power = _POWER[norm]
     upright = _halves(extent, 0, power)
     turned = -upright if len(extent) == 1 else _halves(extent, 1, power)

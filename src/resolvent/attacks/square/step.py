@@ -1,6 +1,6 @@
 """Square's proposals (Andriushchenko et al. 2020, algorithms 2 and 3): a first point, then one window at a time.
 
-Everything is flat: x and best are (b, n), a window is indices (b, g, a) into n, u (b, width) are a query's random numbers.
+Everything is flat: x and best are (b, n), a window is indices (b, g, a), u (b, width) are a query's random numbers.
 The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat. Row i of u is for
 the sample `sample[i]`, or for the sample i. On a CPU points are drawn by compiled code (square_numba.py).
 """
@@ -72,7 +72,7 @@ class Corner:
         return torch.where(up[:, stripe], self.high, self.low)
 
     def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
-        """One window, one side per channel. A draw that would change nothing is inverted, so that no query is wasted."""
+        """One window, one side per channel. A draw that would change nothing is inverted: no query is wasted."""
         frame = self.layout.frame(self.layout.extent(share, 1))
         if frame is not None and (code := find_compiled(best)) is not None:
             ends = _array(self.low), _array(self.high)

@@ -141,7 +141,7 @@ def substitute(
 
 
 class _Search:
-    """The search on some samples. A beam has sequences (b, w, l) with their margins (b, w); -inf marks an empty slot."""
+    """The search on some samples. A beam has sequences (b, w, l) with margins (b, w); -inf marks an empty slot."""
 
     def __init__(
         self, how: Substitution, model: TokenModel, table: Tensor, swaps: Swaps, y: Tensor, lengths: Tensor | None

@@ -71,7 +71,7 @@ def _cap(delta: Tensor, low: Tensor | None, high: Tensor | None, size: Tensor) -
 
 
 def direction(norm: str, flat: Tensor) -> Tensor:
-    """The steepest direction of unit norm for each row (b, n): in "linf" its signs, in "l2" normalised; 0 where it is 0."""
+    """The steepest direction of unit norm for each row (b, n): signs for "linf", normalised for "l2"; 0 stays 0."""
     return flat.sign() if norm == "linf" else unit(flat)
 
 
@@ -90,7 +90,7 @@ def unit(flat: Tensor) -> Tensor:
 
 
 def sparse(flat: Tensor, free: Tensor, share: float | Tensor) -> Tensor:
-    """The sign of the `share` (number or (b,)) largest of `free` (b,) entries, equally weighted; entries that are not free are 0."""
+    """The sign of the `share` (number or (b,)) largest of `free` (b,) entries, equally weighted; others are 0."""
     n = flat.shape[1]  # masked entries are 0 and sort first
     kept = (free - ((1 - torch.as_tensor(share, device=flat.device)) * free).long()).clamp_min(1)
     skip = (n - kept).clamp(0, n - 1).expand(flat.shape[0])

@@ -292,7 +292,7 @@ class Threat:
         return inside & (untouched.flatten(1) == 0).all(1) & torch.isfinite(x_adv).flatten(1).all(1)
 
     def holds(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Whether each x_adv is in the ball in exact arithmetic, ignoring bounds and mask: (b,). For a fitted threat."""
+        """Whether each x_adv is in the ball in exact arithmetic, without bounds and mask: (b,). For fitted threats."""
         scale, eps = self._scale, self.radius(x).double()
         if self.norm == "linf":
             reach = eps if scale is None else eps * scale.double()
@@ -315,7 +315,7 @@ class Threat:
         return replace(self.unshaped(), mask=None, eps=0.0, bounds=None, _scale=limits.scale).norm_of(delta)
 
     def _along_shape(self, grad: Tensor, share: Number) -> Tensor:
-        """A direction of unit norm that satisfies the constraint over time: the steepest over the best steps, or filtered."""
+        """A direction of unit norm within the constraint over time: the steepest over the best steps, or filtered."""
         unshaped = self.unshaped()
         if self.steps is not None:
             scale = self.scale(grad)
