@@ -38,7 +38,7 @@ _T0, _T1, _T2, _T3, _T4, _T5, _T6, _T7, _T8, _T9 = (
     )
 )
 _QUARTER, _ONE = _F(0.25), _F(1)
-_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}  # no zero-division checks
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}  # no check of divisors
 
 
 @njit(**_OPTIONS)
