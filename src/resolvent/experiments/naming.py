@@ -1,4 +1,4 @@
-"""A run of one's own gets a name that no run of other settings has: what differs is added to it.
+"""Names for your own runs, unique per settings: differences are appended to the name.
 
 train/mine-s4d-standard/seed-0             the first
 train/mine-s4d-standard-lr=0.01/seed-0     the same with another learning rate
@@ -22,14 +22,14 @@ from resolvent.experiments.store.lock import Lock
 from resolvent.experiments.store.store import FolderStore, ObjectStore, Store
 
 COMPARED = ("task", "model", "goal", "budget")  # the rest of a cell follows from these
-DERIVED = ("class", "warmup", "evaluate_every", "choose", "dt_min", "dt_max")  # or from other fields
+DERIVED = ("class", "warmup", "evaluate_every", "choose", "dt_min", "dt_max")  # or follows from other fields
 SPOKEN = {"d_model": "width", "steps": "attack-steps", "weights": "class-weights"}
-MOST, LONGEST = 3, 40  # differences and characters that are spelled out
+MOST, LONGEST = 3, 40  # most differences and characters spelled out
 Held = dict[str, Any]
 
 
 def name_apart(cells: Sequence[Cell], store: Store) -> list[Cell]:
-    """The same cells, all under the first name that no run of other settings has."""
+    """The same cells under the first name not used by a run with other settings."""
     others = strangers(store, cells[0])
     if not others:
         return list(cells)
@@ -42,9 +42,9 @@ def name_apart(cells: Sequence[Cell], store: Store) -> list[Cell]:
 
 
 def strangers(store: Store, cell: Cell) -> dict[str, Held]:
-    """Runs of the same name with other settings, whatever their seeds, by their places.
+    """Runs of the same name with other settings, for any seed, by path.
 
-    A folder in which nothing was trained yet does not count.
+    A folder without any training yet is ignored.
     """
     mine, above = _settings(settings_of(cell)), cell.place.rpartition("/")[0]
     calls: dict[str, Callable[[], Held]] = {}
@@ -68,7 +68,7 @@ def _fetch(store: ObjectStore, name: str) -> Held:
 
 
 def _try_read(call: Callable[[], Held]) -> Held | None:
-    """None for a file that is damaged: whoever works there says so."""
+    """None for a damaged file, which the run itself reports."""
     try:
         found = call()
     except (RunError, Damaged, ValueError, OSError):
@@ -81,7 +81,7 @@ def _settings(held: Held) -> Held:
 
 
 def difference(then: Held, now: Held) -> str:
-    """`lr=0.01`, `epochs=40-width=32`; a few digits of a checksum where words would be many or odd."""
+    """`lr=0.01`, `epochs=40-width=32`; a short checksum if there are too many or unprintable differences."""
     found = [pair for part in COMPARED for pair in _leaves(_spread(then.get(part)), _spread(now.get(part)))]
     record = {SPOKEN.get(name, name): value for name, value in found if name not in DERIVED}
     ending = "-".join(_format_setting(name, value) for name, value in record.items())
@@ -114,7 +114,7 @@ def _digest(settings: Held) -> str:
 
 
 def clear(store: Store, places: Sequence[str]) -> None:
-    """Remove the runs at these places, and nothing else; one that somebody is writing stays, with an error."""
+    """Remove the runs at these places, and nothing else; one being written stays, with an error."""
     for place in places:
         if isinstance(store, FolderStore):
             folder = Folder(store.root / place)
