@@ -15,7 +15,7 @@ WHOLE = ("standard", "plus", "rand", "qi2024")  # complete presets of AutoAttack
 
 
 def card_of(run: str | Path, name: str, *, licence: str = "", commit: str = "", command: str = "") -> Card | None:
-    """The card of a finished run of a classifier; None for other folders. Accuracies in per cent, of the best checkpoint.
+    """The card of a finished classifier run; None for other folders. Accuracies in per cent, of the best checkpoint.
 
     Examples:
         >>> rv.predictor.card_of("no such folder", "mine") is None

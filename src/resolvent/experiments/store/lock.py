@@ -118,7 +118,7 @@ class Lock:
         return True
 
     def _dead(self, path: Path, owner: dict[str, Any], patience: int = 1) -> bool:
-        """Whether the owner of a claim is gone, or did not touch it for long (on this host `patience` times as long: its
+        """Whether the owner of a claim is gone, or did not touch it for long (here `patience` times as long: its
         process id may have been reused, but a debugger may also have stopped it)."""
         here = owner.get("host") == socket.gethostname()
         if (here and not alive(owner.get("pid"))) or path.is_symlink():  # we make no links
