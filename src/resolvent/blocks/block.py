@@ -45,9 +45,9 @@ class Block(Layer, ABC):
         return nullcontext()
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self._sequence(x, self._rest(x), lengths)[0]
+        return self._sequence(x, self._zero_state(x), lengths)[0]
 
-    def _rest(self, x: Tensor) -> State:
+    def _zero_state(self, x: Tensor) -> State:
         return {}  # each layer makes its own initial state; most need no zeros, which compiled graphs would store
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from resolvent.disk import Damaged, read_json
 from resolvent.experiments.cell import TAG, Cell
-from resolvent.experiments.store.folder import CELL, Folder, RunError, as_now, settings_of
+from resolvent.experiments.store.folder import CELL, Folder, RunError, settings_of, upgrade
 from resolvent.experiments.store.lock import Lock
 from resolvent.experiments.store.store import FolderStore, ObjectStore, Store
 
@@ -30,18 +30,18 @@ Held = dict[str, Any]
 
 def name_apart(cells: Sequence[Cell], store: Store) -> list[Cell]:
     """The same cells under the first name not used by a run with other settings."""
-    others = strangers(store, cells[0])
+    others = find_others(store, cells[0])
     if not others:
         return list(cells)
     mine = _settings(settings_of(cells[0]))
     for ending in (difference(next(iter(others.values())), mine), _digest(mine)):
         named = [replace(cell, tags=(*cell.tags, ending)) for cell in cells]
-        if not strangers(store, named[0]):
+        if not find_others(store, named[0]):
             break
     return named
 
 
-def strangers(store: Store, cell: Cell) -> dict[str, Held]:
+def find_others(store: Store, cell: Cell) -> dict[str, Held]:
     """Runs of the same name with other settings, for any seed, by path.
 
     A folder without any training yet is ignored.
@@ -64,7 +64,7 @@ def strangers(store: Store, cell: Cell) -> dict[str, Held]:
 def _fetch(store: ObjectStore, name: str) -> Held:
     with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
         store.objects.fetch(name, Path(scratch) / CELL)
-        return as_now(read_json(Path(scratch) / CELL))
+        return upgrade(read_json(Path(scratch) / CELL))
 
 
 def _try_read(call: Callable[[], Held]) -> Held | None:

@@ -202,7 +202,7 @@ class Layer(Freezable, ABC):
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
-                state = self._rest(x) if state is None else state
+                state = self._zero_state(x) if state is None else state
                 y, end = self._sequence(x_in, state, lengths)
                 if readable and not bool(torch.isfinite(x_in.detach().sum())):
                     y = self._isolate_nonfinite(y, x_in, state, lengths)
@@ -251,7 +251,7 @@ class Layer(Freezable, ABC):
             checks.check_step(self, x_t)
             y, end = self(x_t[:, None], state, dt=checks.step_time(self, x_t, dt)[:, None])
             return y[:, 0], end
-        taken = fast_step.take(self, x_t, state)
+        taken = fast_step.try_step(self, x_t, state)
         if taken is None and state is not None and not (self.check_finite or "_step" in self.__dict__):
             taken = recorded.replay(self._tables, self._step_long, x_t, state)
         return self._step_long(x_t, state) if taken is None else taken
@@ -304,7 +304,7 @@ class Layer(Freezable, ABC):
         """The constructor arguments that differ from their defaults; sizes always."""
         given = inspect.signature(type(self).__init__).parameters.values()
         own = {p.name: p.default for p in given if p.name in self.__dict__ or p.name == "d_model"}
-        shown = {name: getattr(self, name) for name, default in own.items() if _tells(name, self, default)}
+        shown = {name: getattr(self, name) for name, default in own.items() if _is_shown(name, self, default)}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @contextmanager
@@ -334,10 +334,10 @@ class Layer(Freezable, ABC):
         return torch.where(odd[..., None], y, before)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        y, _ = self._sequence(x, self._rest(x), lengths)
+        y, _ = self._sequence(x, self._zero_state(x), lengths)
         return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
 
-    def _rest(self, x: Tensor) -> State:
+    def _zero_state(self, x: Tensor) -> State:
         """The zero state in the form `_sequence` takes (None where it accepts that); also for bidirectional layers."""
         if self.starts_from_none:
             return None
@@ -370,7 +370,7 @@ class Layer(Freezable, ABC):
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
 
 
-def _tells(name: str, layer: nn.Module, default: Any) -> bool:
+def _is_shown(name: str, layer: nn.Module, default: Any) -> bool:
     value = getattr(layer, name)
     return isinstance(value, int | float | str) and (name in ("d_model", "d_state") or value != default)
 

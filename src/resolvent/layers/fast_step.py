@@ -32,7 +32,7 @@ class _Fast(NamedTuple):
     kind: torch.dtype  # of h
 
 
-def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
+def try_step(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
     """Take the step, or return None where the general path must."""
     tables = layer._tables
     if (

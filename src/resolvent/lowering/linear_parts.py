@@ -74,14 +74,14 @@ def _directions(kind: str, layer: Any) -> tuple[Any, System]:
 
 def _swap_tensors(layer: Any, tensors: dict[str, Any]) -> Any:
     """A shallow copy with one direction and these tensors in place of its own (`copy` refuses a frozen layer)."""
-    twin = object.__new__(type(layer))
-    twin.__dict__.update(layer.__dict__)
-    twin._tables, twin._specs = None, {}
-    twin._parameters = dict(layer._parameters)
+    single = object.__new__(type(layer))
+    single.__dict__.update(layer.__dict__)
+    single._tables, single._specs = None, {}
+    single._parameters = dict(layer._parameters)
     for name, tensor in tensors.items():
-        twin._parameters[name] = torch.nn.Parameter(tensor.detach(), requires_grad=False)
-    twin.bidirectional = False
-    return twin
+        single._parameters[name] = torch.nn.Parameter(tensor.detach(), requires_grad=False)
+    single.bidirectional = False
+    return single
 
 
 def widen(system: System) -> System:

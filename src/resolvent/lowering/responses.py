@@ -31,7 +31,7 @@ def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> 
     sources = [_source(layer) for layer in layers] if half else []
     if sources and all(source is not None and response.serves(source) for source in sources):
         return [response.make_response(source, length) for source in sources if source is not None]
-    if _at_once(layers):
+    if _can_batch(layers):
         joined = _join_banks(layers, length)
         make: Any = bank_response.make_response if half and bank_response.serves(joined) else impulse
         return list(make(joined, length).unflatten(0, (len(layers), -1)).unbind(0))
@@ -80,10 +80,10 @@ def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Te
         bank = layer.module._bank(length)
         return impulse(bank, T), *links(bank, T, layer.module.dtype)
 
-    return together(layers, made) if _at_once(layers) else [made(layer) for layer in layers]
+    return together(layers, made) if _can_batch(layers) else [made(layer) for layer in layers]
 
 
-def _at_once(layers: list[Filter]) -> bool:
+def _can_batch(layers: list[Filter]) -> bool:
     return len(layers) > 1 and next(layers[0].module.parameters()).is_cuda and alike(layers)
 
 

@@ -1,8 +1,8 @@
 """Claims judged by evidence: reproduced, partly, not reproduced, or not run; with seeds, mean and deviation.
 
-A test passes when the mean over seeds is where the claim puts it. `above` and `below` ask for more from three seeds on:
-the mean must be beyond by two standard errors. A claim is reproduced when every test passes, not reproduced when none
-does, and partly where some do, some have not been run, or a seed diverged.
+A criterion holds if the mean over seeds is as claimed. `above` and `below` require more from three seeds on:
+a difference of two standard errors. A claim is reproduced if every criterion holds, not reproduced if none
+does, and partly if some do, some have not been run, or a seed diverged.
 """
 
 from __future__ import annotations

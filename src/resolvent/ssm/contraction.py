@@ -94,12 +94,12 @@ def invert_lower(L: Tensor, size: int) -> Tensor:
     a GPU a triangular solve proceeds row by row."""
     n, h = L.shape[-1], L.shape[-1] // 2
     if n <= size or n % 2:
-        return below(L, torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L))
+        return solve_lower(L, torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L))
     A, C = invert_lower(torch.stack([L[..., :h, :h], L[..., h:, h:]]), size)
     return torch.cat([torch.nn.functional.pad(A, (0, h)), torch.cat([C @ (-L[..., h:, :h] @ A), C], -1)], -2)
 
 
-def below(L: Tensor, X: Tensor) -> Tensor:
+def solve_lower(L: Tensor, X: Tensor) -> Tensor:
     """L^-1 X for a lower triangular L."""
     return torch.linalg.solve_triangular(L, X, upper=False)
 

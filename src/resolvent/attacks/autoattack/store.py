@@ -87,7 +87,7 @@ class Store:
         aside = self.folder / f"{CONFIG}.damaged"
         os.replace(self.folder / CONFIG, aside)
         for piece in self.folder.glob("[0-9][0-9]-*-[0-9][0-9][0-9][0-9].safetensors"):
-            if not _tells(piece):
+            if not _has_digest(piece):
                 piece.unlink()
         warnings.warn(f"store: {wrong}; it is written again, the old one is {aside}.", stacklevel=6)
         self._write_config(config)
@@ -126,7 +126,7 @@ def jsonable(value: Any) -> Any:
     return getattr(value, "__name__", repr(value))
 
 
-def _tells(piece: Path) -> bool:
+def _has_digest(piece: Path) -> bool:
     """Whether a piece carries the digest of its evaluation."""
     try:
         return sealed_tensors(piece, PIECE)

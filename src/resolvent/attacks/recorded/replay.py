@@ -40,7 +40,7 @@ def record(module: nn.Module, work: Callable[[], None], state: Sequence[Tensor],
         GRAPHS[device.type].aside(work, device)  # creates whatever a first pass creates
         before = read_all(module), read_generators(device)
         want = run(start, work)
-        other, mixed = (_turn(state, start, inputs, rows) for rows in (0, kept))
+        other, mixed = (_vary(state, start, inputs, rows) for rows in (0, kept))
         again = run(mixed, work)
         if (read_all(module), read_generators(device)) != before:
             raise Unsteady("a pass changes something in it, or draws random numbers")
@@ -61,7 +61,7 @@ def _put(state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         t.copy_(value)
 
 
-def _turn(state: Sequence[Tensor], start: Sequence[Tensor], inputs: Sequence[Tensor], kept: int) -> list[Tensor]:
+def _vary(state: Sequence[Tensor], start: Sequence[Tensor], inputs: Sequence[Tensor], kept: int) -> list[Tensor]:
     """`start` with other similar values in all but the first rows of the inputs, without random numbers."""
     turned = (any(t is own for own in inputs) for t in state)
     return [torch.cat([s[:kept], s.flip(0)[kept:] * _OTHER]) if t else s for t, s in zip(turned, start, strict=True)]

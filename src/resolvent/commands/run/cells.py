@@ -163,10 +163,10 @@ def _place_cells(request: Run, cells: Sequence[Job], store: Store) -> list[Job]:
     """Name your own runs uniquely for their settings; recipes have their own names."""
     own = [cell for cell in cells if isinstance(cell, Cell)]
     if request.recipe == "train" and request.overwrite:
-        clear(store, list(strangers(store, own[0])))
+        clear(store, list(find_others(store, own[0])))
     elif request.recipe == "train" and request.name is None:
         return [*name_apart(own, store)]
-    elif request.recipe == "train" and (others := strangers(store, own[0])):
+    elif request.recipe == "train" and (others := find_others(store, own[0])):
         raise UsageError(
             f"--name {request.name} is the name of a run of other settings ({store.where(next(iter(others)))}); choose "
             "another, or let --overwrite take its place."

@@ -36,9 +36,7 @@ class Part:
             return held
         if self.levels:
             return held.unpack()
-        return Split(
-            held.x.int(), held.y, held.lengths
-        )  # tokens: int32 is the smallest type an embedding accepts
+        return Split(held.x.int(), held.y, held.lengths)  # tokens: int32 is the smallest type an embedding accepts
 
     def bytes(self) -> int:
         return 4 * self.x.size

@@ -95,7 +95,7 @@ class Folder:
 
     def described(self) -> dict[str, Any]:
         """The settings in cell.json; fields unknown to older versions have their defaults."""
-        return as_now(read_json(self.path / CELL))
+        return upgrade(read_json(self.path / CELL))
 
     def started(self) -> bool:
         """Whether there is anything besides the settings."""
@@ -114,7 +114,7 @@ class Folder:
         to; stages of older versions do not, so they are redone."""
         record = self._legible(RECORD)
         if record is not None:
-            self._require_same(as_now(record.get("cell") or {}), now)
+            self._require_same(upgrade(record.get("cell") or {}), now)
         elif any(not is_sealed(self._legible(f"{STAGE}/{p.name}", raw=True) or {}) for p in self._stages()):
             self.set_aside((STAGE,))
         warnings.warn(f"run: {wrong}; it is written again.", stacklevel=4)
@@ -154,7 +154,7 @@ class Folder:
         other = held.get("cell")
         found = None
         if cell is not None:
-            found = first_difference(as_now(cell), as_now(other) if isinstance(other, dict) else other)
+            found = first_difference(upgrade(cell), upgrade(other) if isinstance(other, dict) else other)
         if found:
             raise RunError(f"run: {path} is the record of another run ({found[0] or 'its cell'} differs); remove it.")
         return held
@@ -255,7 +255,7 @@ def settings_of(what: Addressed) -> dict[str, Any]:
     return held
 
 
-def as_now(held: dict[str, Any]) -> dict[str, Any]:
+def upgrade(held: dict[str, Any]) -> dict[str, Any]:
     """A cell of any version with this version's fields; unchanged if it has unknown settings."""
     if held.get("class") != Cell.__name__:
         return held

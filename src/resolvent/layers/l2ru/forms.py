@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from resolvent.init.ring import ring
 from resolvent.ops.pairs import Number, Pair, complex_of, join_parts, stack_parts
 from resolvent.runtime.transforms import wide
-from resolvent.ssm.contraction import below, cayley, hold_norm, inverse_defects, norm_bound, rounding_margin
+from resolvent.ssm.contraction import cayley, hold_norm, inverse_defects, norm_bound, rounding_margin, solve_lower
 
 LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it |lam| is 0 and the phase is meaningless
 SLOWEST = 1e-6  # smallest decay: |lam| <= exp(-1e-6)
@@ -105,12 +105,12 @@ class Complete(FreeForm):
         beta = share / _largest_eigenvalue(Z)  # in units of gamma^2, as Lv in units of gamma
         Lv = torch.linalg.cholesky_ex(eye - beta * Z)[0]
         H12 = torch.sqrt(beta) * (X11 @ X21.mT + C.mT @ Dt)
-        N = below(Lv, H12.mT).mT
+        N = solve_lower(Lv, H12.mT).mT
         P = X11 @ X11.mT + C.mT @ C + beta * gamma**2 * eye + N @ N.mT
         P = P + RELATIVE_SHIFT * P.diagonal().mean() * eye
         Lp = torch.linalg.cholesky_ex(P)[0]
         Q = cayley(S)
-        NT, C = below(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
+        NT, C = solve_lower(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
         return Matrices(Q @ NT, -gamma * Q @ Lv.mT, C, gamma * torch.sqrt(beta) * Dt)
 
 

@@ -73,7 +73,7 @@ class _Waiting:
 
     def slopes(self, g: list[Tensor | None], parameters: list[Tensor]) -> list[Tensor | None] | None:
         """The gradients of x and parameters; None where the recording does not provide them."""
-        turned = self._turn(g)
+        turned = self._reorder(g)
         if not self.own.reads(parameters):
             self.kind.give_up()
             return None
@@ -83,7 +83,7 @@ class _Waiting:
         slope, found = self.own.run_back(turned)
         return [slope, *found]
 
-    def _turn(self, g: list[Tensor | None]) -> list[Tensor | None]:
+    def _reorder(self, g: list[Tensor | None]) -> list[Tensor | None]:
         """Gradients of a node's outputs, reordered to the recording's own order of states."""
         if all(t is None for t in g[1:]):
             return g

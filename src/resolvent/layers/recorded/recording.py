@@ -47,7 +47,7 @@ class Recording:
         self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # its version is not that of x
         self.wanted = [trains and p.requires_grad for p in parameters]
         self.asked = [p for p, want in zip(parameters, self.wanted, strict=True) if want]
-        self.lease: Callable[[], Lease | None] = _nobody
+        self.lease: Callable[[], Lease | None] = _no_lease
         self.outputs: list[Tensor] = []
         self.form: Any = None
         self.order: list[int] = []  # of outputs in a compiled graph (`node`)
@@ -113,7 +113,7 @@ class Recording:
         return lease
 
     def release(self) -> None:
-        self.lease = _nobody
+        self.lease = _no_lease
 
     def reads(self, parameters: Iterable[Tensor]) -> bool:
         """Whether these parameters still have the addresses that the graphs read."""
@@ -155,7 +155,7 @@ class Recording:
         return unflatten(self.form, [next(known) if there else None for there in self.there])
 
 
-def _nobody() -> None:
+def _no_lease() -> None:
     return None
 
 

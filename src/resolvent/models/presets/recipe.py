@@ -1,4 +1,4 @@
-"""How a published model was trained, as data beside its configuration."""
+"""A published model's training settings, as data."""
 
 from __future__ import annotations
 

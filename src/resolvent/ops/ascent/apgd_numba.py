@@ -151,7 +151,7 @@ def _into(point: Any, x: Any, eps: Any, low: Any, high: Any, boxed: int, unit: A
     _place(delta, x, point, size)
     less = 4 * np.float64(unit) + len(x) * _DOUBLE  # as inward.slack
     if _long(size) > np.float64(eps) * (1 - less / 2):
-        _shy(delta, x, np.float64(eps) * (1 - less), point)
+        _shorten(delta, x, np.float64(eps) * (1 - less), point)
     if boxed:
         clamp(point, low, high)
 
@@ -224,7 +224,7 @@ def _long(gone: Any) -> Any:
 
 
 @_plain
-def _shy(delta: Any, x: Any, radius: Any, point: Any) -> None:
+def _shorten(delta: Any, x: Any, radius: Any, point: Any) -> None:
     """If accumulated rounding exceeds the radius, shorten each entry."""
     factor = min(radius / max(_long(delta), _LEAST), 1.0)
     for i in range(len(delta)):

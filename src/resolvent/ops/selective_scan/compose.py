@@ -66,7 +66,7 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | No
 
 @_without_autocast
 def tangent(x: Inputs, dx: Inputs, reverse: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Directional derivatives of y and of the last state; a member of dx that is None stands still."""
+    """Directional derivatives of y and of the last state; members of dx that are None are constant."""
     v = each(torch.zeros_like, x)._replace(**{k: t for k, t in dx._asdict().items() if t is not None})
     a_bar, h = _states(x, reverse, reset)
     rate = v.dt[..., None] * x.A + x.dt[..., None] * v.A  # d(dt_t A), (b, l, d, n)

@@ -126,8 +126,8 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     how, last, given = _how(x), tables.get(LAST), [x]
     if last is not None and last.holds(state):
         with _places:
-            if _goes_on(tables, last, x, how):
-                return _hand_out(tables, last.made, given, how)
+            if _continues(tables, last, x, how):
+                return _return_outputs(tables, last.made, given, how)
     form = flatten(state, given)
     name = _name(form, given, how)
     if name is None or not is_unwatched(*given):
@@ -139,10 +139,10 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     if not found:
         return None
     with _places:
-        return _hand_out(tables, found, given, how)
+        return _return_outputs(tables, found, given, how)
 
 
-def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
+def _continues(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
     """Whether the state passed by the stream is still, unmodified, where the recording reads it."""
     own = last.made.given[0]
     if x.shape != own.shape or x.dtype is not own.dtype or x.device != own.device or how != last.how:
@@ -150,7 +150,7 @@ def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
     return tables.get(LAST) is last and last.flat._version == 0
 
 
-def _hand_out(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
+def _return_outputs(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
     """A launch's outputs, remembered for the next step; not in inference mode, which has no version counters."""
     tables[LAST] = None  # an interruption would leave a partial state
     torch._foreach_copy_(made.given[: len(given)], given)

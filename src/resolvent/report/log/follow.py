@@ -31,12 +31,12 @@ class Follower:
         for run in runs:
             self._hand_over(run, self._seen.get(run.folder))
             before = self._seen.get(run.folder)
-            if before is None or len(run.rows) >= len(before.rows) or not _goes_on(before, run):
+            if before is None or len(run.rows) >= len(before.rows) or not _continues(before, run):
                 self._seen[run.folder] = run
         return len(runs)
 
     def _hand_over(self, run: Tracked, before: Tracked | None) -> None:
-        if before is None or not _goes_on(before, run):
+        if before is None or not _continues(before, run):
             self.log.begin(run)
             before = None
         new = run.rows[len(before.rows) if before else 0 :]
@@ -46,7 +46,7 @@ class Follower:
             self.log.finish(run)
 
 
-def _goes_on(before: Tracked, run: Tracked) -> bool:
+def _continues(before: Tracked, run: Tracked) -> bool:
     """Whether one starts with the rows of the other: after a kill the file may be shorter for a while."""
     both = min(len(before.rows), len(run.rows))
     return before.settings == run.settings and before.rows[:both] == run.rows[:both]

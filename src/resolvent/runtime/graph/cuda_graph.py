@@ -47,7 +47,7 @@ class CudaGraph:
     @staticmethod
     def aside(work: Callable[[], None], device: torch.device) -> None:
         """Run on the stream of recordings: handles, workspaces and kernels are created outside the graph."""
-        with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):  # a capture is limited to one thread
+        with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):  # a capture is one thread
             before, side = torch.cuda.current_stream(), _stream(device)
             side.wait_stream(before)
             with torch.cuda.stream(side):

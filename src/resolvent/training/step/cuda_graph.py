@@ -106,10 +106,10 @@ def _record(
 
     def run(held: Batch, apart: bool = True) -> tuple[Tensor, Tensor, list[Tensor | None]]:
         standing = alias_parameters(model) if apart else nullcontext({p: p for p in parameters})
-        with standing as twin:
+        with standing as alias:
             value, output = _run(model, lowered, threat, loss, held)
             with torch.autocast(held.x.device.type, enabled=False):
-                found = torch.autograd.grad(value, [twin[p] for p in parameters], allow_unused=True)
+                found = torch.autograd.grad(value, [alias[p] for p in parameters], allow_unused=True)
         return value.detach(), output.detach(), list(found)
 
     try:
