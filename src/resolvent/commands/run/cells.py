@@ -25,7 +25,7 @@ from resolvent.experiments.cell import Cell
 from resolvent.experiments.cluster.dispatch import Heard
 from resolvent.experiments.how import How, Late, after, never
 from resolvent.experiments.interrupt import interrupted_once, others_missed
-from resolvent.experiments.naming import clear, name_apart, strangers
+from resolvent.experiments.naming import clear, find_others, name_apart
 from resolvent.experiments.overrides import override
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.store.folder import Tell
