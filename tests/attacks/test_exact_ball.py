@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks import APGD, FAB, FGSM, PGD, Draws, Square, Threat, autoattack, cross_entropy
-from resolvent.attacks.threat.region import further, inward, round_down
+from resolvent.attacks.threat.region import below, further, inward
 from resolvent.models import build_model
 from resolvent.models.presets import robustness
 from resolvent.runtime.dispatch import use
@@ -118,5 +118,5 @@ def test_rounding_towards_x_is_exact() -> None:
     assert inward(x, moved, reach).tolist() == [torch.nextafter(moved, x)[0].item(), 0.5, 1e6]
     for value in (0.1, 0.05, 8 / 255, 0.0, 1.0):
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            low = round_down(torch.tensor(value, dtype=torch.float64), dtype)
+            low = below(torch.tensor(value, dtype=torch.float64), dtype)
             assert low.item() <= value < torch.nextafter(low, low.new_tensor(torch.inf)).item()

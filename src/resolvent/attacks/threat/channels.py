@@ -44,11 +44,11 @@ def split(eps: Any, x: Tensor, dtype: torch.dtype) -> Split:
     most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
     full = spread(eps, x, torch.float64).clamp_max(most)  # (1 or b, ...)
     widest = full.flatten(1).amax(1)  # (1 or b,)
-    radius, reach = round_down(widest, dtype).expand(x.shape[0]), widest.view(-1, *[1] * (x.dim() - 1))
+    radius, reach = below(widest, dtype).expand(x.shape[0]), widest.view(-1, *[1] * (x.dim() - 1))
     if bool((full == reach).all()):
         return Split(radius, None, None)
-    ratio = round_down(full / torch.where(reach > 0, reach, 1.0), dtype)
-    over = ratio.double() * round_down(reach, dtype).double() > full
+    ratio = below(full / torch.where(reach > 0, reach, 1.0), dtype)
+    over = ratio.double() * below(reach, dtype).double() > full
     ratio = torch.where(over, torch.nextafter(ratio, ratio.new_zeros(())), ratio)
     free = ratio >= torch.finfo(dtype).tiny
     return Split(radius, torch.where(free, ratio, 1.0), None if bool(free.all()) else free)

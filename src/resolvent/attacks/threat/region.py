@@ -154,7 +154,7 @@ def slack(dtype: torch.dtype, n: int) -> float:
     return 4 * torch.finfo(dtype).eps + n * torch.finfo(torch.float64).eps
 
 
-def round_down(values: Tensor, dtype: torch.dtype) -> Tensor:
+def below(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Converted to this dtype, rounding down."""
     if values.dtype == dtype:
         return values
@@ -165,4 +165,4 @@ def round_down(values: Tensor, dtype: torch.dtype) -> Tensor:
 @cache
 def number_below(value: float, dtype: torch.dtype) -> float:
     """The same for one number that is not negative."""
-    return float(round_down(torch.tensor(value, dtype=torch.float64), dtype))
+    return float(below(torch.tensor(value, dtype=torch.float64), dtype))

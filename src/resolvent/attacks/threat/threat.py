@@ -363,7 +363,7 @@ def _radii(eps: Sizes, x: Tensor, dtype: torch.dtype) -> Tensor:
     """(b,); huge ones are limited, because their squares must be finite."""
     most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
     if isinstance(eps, Tensor):
-        radii = round_down(eps.to(x.device), dtype)
+        radii = below(eps.to(x.device), dtype)
     else:
         radii = torch.tensor(number_below(float(eps), dtype), dtype=dtype, device=x.device)  # type: ignore[arg-type]
     return radii.clamp_max(most).expand(x.shape[0])
