@@ -5,13 +5,13 @@ import sys
 
 try:
     from resolvent.commands.signals import stoppable
-except KeyboardInterrupt:  # Ctrl-C while the very first module is imported
+except KeyboardInterrupt:  # Ctrl-C while the first module is imported
     os.write(2, b"resolvent: stopped.\n")
     os._exit(130)
 
 
 def main() -> int:
-    """The command line, stoppable from the first import on."""
+    """The command line, interruptible from the first import on."""
     with stoppable() as stop:
         from resolvent.cli import main as command
 

@@ -1,4 +1,4 @@
-"""The command line. Each command is a dataclass of `resolvent.commands`; this file only picks one and runs it."""
+"""The command line. Each command is a dataclass of `resolvent.commands`; this file only selects one and runs it."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _status(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("resolvent: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `resolvent list | head`: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the end
+    except BrokenPipeError:  # `resolvent list | head`: the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for output still buffered at exit
         return 2
     return status
 
@@ -101,7 +101,7 @@ def _run_command(argv: Sequence[str] | None) -> int:
 
 
 def parse(given: Sequence[str]) -> Command:
-    """The command with its options; what is no command (--help, completion, a wrong name) is answered for all."""
+    """The command with its options; other arguments (--help, completion, a wrong name) are handled for all commands."""
     made: Command
     if given[0] in COMMANDS and {"-h", "--help"} & set(given[1:]):
         show_help(COMMANDS[given[0]], f"resolvent {given[0]}", CONFIG)
@@ -115,7 +115,7 @@ def parse(given: Sequence[str]) -> Command:
 
 
 def _spell_norms(words: Iterable[str]) -> list[str]:
-    """`--norm Linf` and `--norm=L_2`, which `Threat` takes, as the options know them."""
+    """`--norm Linf` and `--norm=L_2`, which `Threat` takes, in the options' spelling."""
     found: list[str] = []
     for word in words:
         option, equals, value = word.partition("=") if word.startswith("--norm=") else ("", "", word)
@@ -125,14 +125,14 @@ def _spell_norms(words: Iterable[str]) -> list[str]:
 
 
 def _summary() -> Any:
-    """All commands, each with the first line of what it says of itself."""
+    """All commands, each with the first line of its docstring."""
     first_lines = {name: (inspect.getdoc(kind) or "").splitlines()[0] for name, kind in COMMANDS.items()}
     kinds = [Annotated[kind, tyro.conf.subcommand(n, description=first_lines[n])] for n, kind in COMMANDS.items()]
-    return Union[tuple(kinds)]  # noqa: UP007  # made at run time
+    return Union[tuple(kinds)]  # noqa: UP007  # created at run time
 
 
 def _run_guarded(command: Command) -> int:
-    """What the user can mend comes as one line, not as a traceback."""
+    """User errors are reported in one line, not as a traceback."""
     from resolvent.usage.error import UsageError
 
     try:
@@ -143,7 +143,7 @@ def _run_guarded(command: Command) -> int:
     except BrokenPipeError:
         raise
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # rich's answer when nobody reads any more
+        if isinstance(stop.__context__, BrokenPipeError):  # raised by rich when the pipe is closed
             return 2
         return _mishap(command, stop)
     except KeyboardInterrupt:
@@ -154,7 +154,7 @@ def _run_guarded(command: Command) -> int:
 
 
 def _mishap(command: Command, wrong: BaseException) -> int:
-    """One line for what no command has an answer of its own to: 2 where it is known how it comes about, else 3."""
+    """One line for errors not handled by a command; exit status 2 if the cause is known, else 3."""
     from resolvent.commands.trouble import explain_failure
 
     if os.environ.get(TRACEBACK):

@@ -40,7 +40,7 @@ def test_it_gives_the_numbers_of_the_long_way(layer: Layer, batch: int, dtype: t
     x, state = start(layer, batch)
     kept = x.clone(), state.clone()
     with layer.frozen():
-        taken = fast_step.take(layer, x, state)
+        taken = fast_step.try_step(layer, x, state)
         assert taken is not None
         assert_close(taken, long_way(layer, x, state), dtype=dtype)
         assert all(torch.equal(a, b) for a, b in zip(layer.step(x, state), taken, strict=True))
@@ -70,7 +70,7 @@ def test_memory_of_any_order(layer: Layer) -> None:
         strided = torch.stack([x, x + 1], -1)[..., 0], torch.stack([state, state + 1], 1)[:, 0]
         odd = x.t().contiguous().t(), state.movedim(0, -1).contiguous().movedim(-1, 0)
         for given in (strided, odd, (x.expand(4, 6), state.conj().resolve_conj().conj())):
-            assert fast_step.take(layer, *given) is not None
+            assert fast_step.try_step(layer, *given) is not None
             assert_close(layer.step(*given), want, dtype=torch.float32)
         assert_close(layer.step(torch.complex(x, -x).conj().imag, state), want, dtype=torch.float32)
 
@@ -109,13 +109,13 @@ def test_whoever_watches_goes_the_long_way(layer: Layer) -> None:
     with layer.frozen():
         want = layer.step(x, state)
         for given in ((x.clone().requires_grad_(), state), (x, state.clone().requires_grad_())):
-            assert fast_step.take(layer, *given) is None
+            assert fast_step.try_step(layer, *given) is None
             with torch.no_grad():
-                assert fast_step.take(layer, *given) is not None
+                assert fast_step.try_step(layer, *given) is not None
         seen: list[object] = []
 
         def step(u: Tensor) -> Tensor:
-            seen.append(fast_step.take(layer, u, state))
+            seen.append(fast_step.try_step(layer, u, state))
             return layer.step(u, state)[0]
 
         tangent = torch.func.jvp(step, (x,), (torch.ones_like(x),))[1]
@@ -125,7 +125,7 @@ def test_whoever_watches_goes_the_long_way(layer: Layer) -> None:
         assert seen[0] is None
         assert_close(mapped, want[0], dtype=torch.float32)
         with use("torch"):
-            assert fast_step.take(layer, x, state) is None
+            assert fast_step.try_step(layer, x, state) is None
             assert_close(layer.step(x, state), want, dtype=torch.float32)
         compiled = torch.compile(layer.step, fullgraph=True, backend="aot_eager")
         assert_close(compiled(x, state)[0], want[0], dtype=torch.float32)

@@ -190,7 +190,7 @@ def test_responses(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what the layer answers to an impulse, one by one and mapped over together."""
     layers = [make().double() for _ in range(3)]
     assert alike(filters(*layers))
-    monkeypatch.setattr(responses, "_at_once", lambda layers: len(layers) > 1)
+    monkeypatch.setattr(responses, "_can_batch", lambda layers: len(layers) > 1)
     for layer, k in zip(layers, responses.impulse_responses(filters(*layers), 37), strict=True):
         impulse = torch.zeros(1, 37, layer.d_model, dtype=torch.float64)
         impulse[:, 0] = 1

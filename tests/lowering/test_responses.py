@@ -80,7 +80,7 @@ def test_layers_that_are_alike_are_joined(kind: Any, monkeypatch: pytest.MonkeyP
     layers = [kind(3, 6).double() for _ in range(3)]
     own = [p for layer in layers for p in layer.parameters()]
     want = [responses.impulse(layer._bank(21), 21) for layer in layers]
-    monkeypatch.setattr(responses, "_at_once", lambda layers: True)
+    monkeypatch.setattr(responses, "_can_batch", lambda layers: True)
     got = impulse_responses([node for layer in layers for node in filters(layer)], 21)
     g = torch.randn(3, 3, 21, dtype=torch.float64)
     for a, b in zip(got, want, strict=True):

@@ -165,7 +165,7 @@ def test_a_model(layer: LayerConfig, mixer: Any, ads: Any, l: int, T: int, monke
 def test_layers_together(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mapped over, as on a GPU, and one by one."""
     layers = [kind(3, 4).double() for _ in range(2)]
-    monkeypatch.setattr(responses, "_at_once", lambda layers: len(layers) > 1)
+    monkeypatch.setattr(responses, "_can_batch", lambda layers: len(layers) > 1)
     for layer, got in zip(layers, responses.linked_responses(filters(*layers), 45, 8), strict=True):
         ((k, *links),) = responses.linked_responses(filters(layer), 45, 8)
         for a, want in zip(got, (k, *links), strict=True):

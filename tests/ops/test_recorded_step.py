@@ -38,7 +38,7 @@ CASES = [
 def graphs(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     """A CPU that records steps, and has no short way of its own."""
     monkeypatch.setattr(recorded, "GRAPHS", {"cpu": StandIn})
-    monkeypatch.setattr(lane, "take", lambda *_: None)
+    monkeypatch.setattr(lane, "try_step", lambda *_: None)
     StandIn.made = 0
     return StandIn
 

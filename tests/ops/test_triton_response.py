@@ -80,7 +80,7 @@ def test_a_stack_of_softmax_layers_takes_the_kernels(monkeypatch: pytest.MonkeyP
     torch.manual_seed(0)
     layers = [DSS(3, 4, kernel="softmax") for _ in range(2)]
     nodes = [node for layer in layers for node in filters(layer)]
-    monkeypatch.setattr(responses, "_at_once", lambda layers: True)
+    monkeypatch.setattr(responses, "_can_batch", lambda layers: True)
     want = responses.impulse_responses(nodes, 33, half=True)
     monkeypatch.setattr(bank_response, "serves", lambda bank: True)
     got = responses.impulse_responses(nodes, 33, half=True)

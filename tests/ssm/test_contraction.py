@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from resolvent.ssm.contraction import (
-    below,
     cap_norm,
     cayley,
     cayley_rows,
@@ -15,6 +14,7 @@ from resolvent.ssm.contraction import (
     invert_lower,
     norm_bound,
     rounding_margin,
+    solve_lower,
     spectral_norm,
 )
 from resolvent.ssm.part import Part, chained
@@ -86,7 +86,7 @@ def test_inverse_defects_have_the_slopes_of_a_factorisation_and_a_solution() -> 
 
     def by_torch(*own: torch.Tensor) -> torch.Tensor:
         eye = torch.eye(4, dtype=F64)
-        return torch.stack([below(torch.linalg.cholesky(eye + X.mT @ X), eye) for X in own])
+        return torch.stack([solve_lower(torch.linalg.cholesky(eye + X.mT @ X), eye) for X in own])
 
     found, want = inverse_defects(*free), by_torch(*free)
     assert (found - want).abs().max() < 1e-12

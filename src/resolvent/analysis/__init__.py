@@ -1,4 +1,4 @@
-"""What models do, measured: it is handed modules, tensors or systems, never a class of this library's own layers."""
+"""Measurements of models: takes modules, tensors or systems, and does not depend on this library's layer classes."""
 
 from resolvent.analysis.attribution.change import Attribution, Change, Changes, Component
 from resolvent.analysis.attribution.feature_distance import feature_kl, feature_mse

@@ -1,4 +1,4 @@
-"""Checks at the border of the analysis of systems and matrices: what was expected, what came, what to do."""
+"""Input checks for the analysis of systems and matrices: what was expected, what came, what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Matrix = Tensor | Dense | Diagonal | DPLR | System
 
 
 def check_system(where: str, system: Any) -> None:
-    """A time-invariant System without NaN or infinity."""
+    """Require a time-invariant System without NaN or infinity."""
     if not isinstance(system, System):
         raise TypeError(
             f"{where}: expected a System, got {type(system).__name__}; a layer gives one with layer.system(), "
@@ -36,7 +36,7 @@ def check_system(where: str, system: Any) -> None:
 
 
 def matrix_parts(system: System) -> tuple[Tensor, ...]:
-    """The tensors that A is stored in; the full matrix of a large diagonal bank may not fit."""
+    """The tensors in which A is stored; the full matrix of a large diagonal bank may not fit."""
     A = system.A
     if isinstance(A, Diagonal):
         return (A.lam,)
@@ -60,7 +60,7 @@ def check_count(where: str, name: str, value: Any, least: int = 1) -> int:
 
 
 def check_axis(where: str, name: str, values: Any) -> Tensor:
-    """Real and finite numbers, a tensor (..., k) with k >= 1 or anything that makes one; a number becomes (1,)."""
+    """Real and finite numbers, a tensor (..., k) with k >= 1 or anything convertible to one; a number becomes (1,)."""
     if isinstance(values, Tensor):
         axis = values
     else:

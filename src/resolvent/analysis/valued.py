@@ -1,4 +1,4 @@
-"""Results that are one number in the first place."""
+"""Results that are primarily one number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on any callable from x (b, ...) to logits: what the attacker may do, how he searches, and what was found."""
+"""Attacks on any callable from x (b, ...) to logits: threat models, attacks, evaluations and their results."""
 
 from resolvent.attacks.apgd.attack import APGD, apgd
 from resolvent.attacks.autoattack.attack import AutoAttackResult, autoattack

@@ -1,10 +1,10 @@
-"""Out of memory: an error that names how many samples would have fitted, found by measuring fewer of them.
+"""Out-of-memory errors that state how many samples would have fitted, found by measuring smaller batches.
 
-The memory of a failed batch tells little, for nobody knows how far it had come. So the work is run again with half of
-its samples, a quarter, ... until it passes; its peak, which grows with the number of samples, then tells the rest.
+The peak memory of a failed batch says little, since it is unknown how far it got. So the work is repeated with half
+of its samples, a quarter, ... until it passes; its peak, which grows with the number of samples, gives the rest.
 
-Before that, what others keep for speed alone (`runtime.memory.keeper`), recordings of steps and of layers' passes among
-them, is given up for good.
+Before that, memory held only for speed (`runtime.memory.keeper`), such as recordings of steps and of layers' passes,
+is released for good.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from resolvent.runtime.memory import give_up_kept, lacks_memory, let_go
 
 T = TypeVar("T")
-MARGIN = 0.9  # of the free memory: what is cut into pieces cannot all be used
-STREAMS = 128 << 20  # bytes: what matrix products keep, forwards and backwards, for the stream that records a step
-_measuring = [False]  # fewer samples are being tried: whoever asked for that tells the outcome
+MARGIN = 0.9  # usable share of the free memory, allowing for fragmentation
+STREAMS = 128 << 20  # bytes: workspaces of matrix products, forward and backward, on the stream that records a step
+_measuring = [False]  # a smaller batch is being measured: the outer call reports the outcome
 
 
 class TooMany(torch.OutOfMemoryError):
-    """More samples at once than the device's memory holds; `fits` is a number that it does, 0 where not even one."""
+    """More samples at once than the device's memory holds; `fits` is a number that fits, 0 if not even one does."""
 
     def __init__(self, message: str, fits: int) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class TooMany(torch.OutOfMemoryError):
 
 
 def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 1) -> T:
-    """run(count), the work on the first `count` samples; where it runs out of memory, an error with advice.
+    """run(count), the work on the first `count` samples; on lack of memory, an error with advice.
 
     Work that failed may be run again, and so must not build on what it left behind (running averages of a batch norm
     move once more). `share` is how many processes take part in a batch, each with `count` of its samples.
@@ -43,7 +43,7 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
         if _measuring[0] or not lacks_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
-    # Here the error is gone, and with it the frames that kept the failed batch in memory.
+    # Only here have the error and its frames, which held the failed batch, been freed.
     if give_up_kept():
         let_go()
         return within_memory(where, count, run, share)
@@ -57,7 +57,7 @@ def within_memory(where: str, count: int, run: Callable[[int], T], share: int = 
 
 
 def _largest(count: int, run: Callable[[int], T]) -> int:
-    """How many samples fit, less than `count`; 0 where not even one does."""
+    """The number of samples that fit, less than `count`; 0 if not even one does."""
     _measuring[0] = True
     try:
         few = count
@@ -73,7 +73,7 @@ def _largest(count: int, run: Callable[[int], T]) -> int:
 
 
 def _measure_memory(work: Callable[[], object]) -> int | None:
-    """The most bytes in use while it ran beyond those in use before; None where it ran out of memory, too."""
+    """The peak memory in bytes beyond what was in use before; None if it ran out of memory, too."""
     let_go()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -87,7 +87,7 @@ def _measure_memory(work: Callable[[], object]) -> int | None:
 
 
 def _room() -> int:
-    """Bytes that new tensors may take: what is free, within the share of the device that this process may use."""
+    """Bytes available to new tensors, within this process's share of the device."""
     let_go()
     free, total = torch.cuda.mem_get_info()
     share = torch.cuda.get_per_process_memory_fraction() * total

@@ -1,4 +1,4 @@
-"""What an evaluation refuses, before any work: data, labels and models that cannot be attacked."""
+"""Checks before an evaluation: refuse data, labels and models that cannot be attacked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def check_data(where: str, x: Any, y: Any) -> None:
-    """x (b, ...) real, y (b,) whole numbers, at least one sample."""
+    """x (b, ...) real, y (b,) integers, at least one sample."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise TypeError(
             f"{where}: x and y must be tensors, got {type(x).__name__} and {type(y).__name__}; use torch.as_tensor."
@@ -64,7 +64,7 @@ def check_finite(where: str, logits: Tensor) -> None:
 
 
 def gather(where: str, data: Any, samples: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(x, y, lengths or None): given as such, or the first `samples` of a loader that yields such batches."""
+    """(x, y, lengths or None): given as such, or the first `samples` of a loader of such batches."""
     if isinstance(data, tuple | list) and len(data) in (2, 3) and isinstance(data[0], Tensor):
         return _first([_batch(where, data)], samples)
     if not isinstance(data, Iterable):

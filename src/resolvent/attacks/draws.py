@@ -1,8 +1,8 @@
-"""Random numbers per sample: a value depends on (seed, sample, stream, counter) alone, never on the batch around it.
+"""Random numbers per sample: a value depends only on (seed, sample, stream, counter), never on the batch.
 
 Each number is a hash of its address: the finaliser of splitmix64 (Steele, Lea & Flood 2014; constants of Stafford's
-variant 13) over int64 tensors, whose products wrap. No state is kept, so a batch may be cut, shuffled, thinned or
-spread over processes and every sample still sees its own numbers, on any device.
+variant 13) over int64 tensors, whose products wrap. There is no state, so a batch may be split, shuffled, filtered or
+distributed over processes and every sample still gets the same numbers, on any device.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SECOND = 0x94D049BB133111EB
 
 
 class Draws:
-    """Numbers for the samples with the global ids `index` (b,); `Draws.of(x)` numbers a batch 0, 1, ...
+    """Numbers for the samples with the global ids `index` (b,); `Draws.of(x)` numbers the samples of a batch 0, 1, ...
 
     `uniform(stream, counter, shape)` is (b, *shape): one `stream` per purpose inside an attack, one `counter` per step.
-    `fold(key)` gives independent numbers (an attack folds in its name, then the restart); `select` follows a subset.
+    `fold(key)` gives independent numbers (an attack folds in its name, then the restart); `select` takes a subset.
 
     Examples:
         >>> rv.attacks.Draws.of(torch.rand(4, 3), seed=1).index
@@ -54,14 +54,14 @@ class Draws:
         return self.index.shape[0]
 
     def fold(self, key: int | str | Tensor) -> Draws:
-        """Independent numbers for the same samples; a tensor (b,) folds in another key for each."""
+        """Independent numbers for the same samples; a tensor (b,) folds in a key per sample."""
         if isinstance(key, Tensor):
             return self._with(self.index, _mix(self._key ^ _mix(key.to(torch.int64) + _to_int64(_FIRST))))
         number = zlib.crc32(key.encode()) + (1 << 40) if isinstance(key, str) else key
         return self._with(self.index, _mix(self._key ^ _to_int64(_scramble(number + _FIRST))))
 
     def select(self, index: Tensor) -> Draws:
-        """The numbers of a subset: row numbers or a bool mask of this batch."""
+        """The numbers of a subset: row indices or a bool mask of this batch."""
         return self._with(self.index[index], self._key[index])
 
     def to(self, device: torch.device | str) -> Draws:
@@ -78,7 +78,7 @@ class Draws:
         self, stream: int, counter: int, shape: Sequence[int] = (), dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """In [0, 1)."""
-        digits = 53 if dtype == torch.float64 else 24  # what the type holds: rounding never reaches 1
+        digits = 53 if dtype == torch.float64 else 24  # mantissa bits: rounding never reaches 1
         return (_shift(self.bits(stream, counter, shape), 64 - digits)).to(dtype) * 2.0**-digits
 
     def normal(
@@ -89,7 +89,7 @@ class Draws:
         return ((-2 * torch.log1p(-u)).sqrt() * (2 * math.pi * v).cos()).to(dtype)
 
     def integers(self, low: Any, high: Any, stream: int, counter: int, shape: Sequence[int] = ()) -> Tensor:
-        """Whole numbers from low to high - 1, int64; both may be tensors that broadcast to (b, *shape)."""
+        """Integers from low to high - 1, int64; both may be tensors that broadcast to (b, *shape)."""
         u = self.uniform(stream, counter, shape, torch.float64)
         return (u * (high - low)).floor().to(torch.int64) + low
 
@@ -98,7 +98,7 @@ class Draws:
         return (self.bits(stream, counter, shape) < 0).to(dtype) * 2 - 1
 
     def permutation(self, n: int, stream: int, counter: int) -> Tensor:
-        """One order of 0 .. n - 1 for each sample: (b, n)."""
+        """One permutation of 0 .. n - 1 for each sample: (b, n)."""
         return self.bits(stream, counter, (n,)).argsort(dim=1, stable=True)
 
     def _with(self, index: Tensor, key: Tensor) -> Draws:
@@ -109,7 +109,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, left as they are)."""
+    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, not scaled)."""
 
     norm: str
     draws: Draws
@@ -139,7 +139,7 @@ class Noise:
     def _depth(self, x: Tensor) -> Tensor:
         """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
 
-        By logarithm, in float64: the last digit of torch's power hangs on how many others it is computed with.
+        Through the logarithm in float64: the last bit of torch's power depends on the size of the tensor.
         """
         u = self.draws.fold("depth").uniform(self.stream, self.counter, (), x.dtype).double()
         depth = torch.exp(torch.log(u) / self.count.clamp_min(1).double())
@@ -157,7 +157,7 @@ def _to_int64(word: int) -> int:
 
 
 def _shift(z: Tensor, by: int) -> Tensor:
-    """Logical right shift (torch's own carries the sign along)."""
+    """Logical right shift (torch's own is arithmetic)."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 

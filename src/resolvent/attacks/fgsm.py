@@ -1,4 +1,4 @@
-"""Fast gradient sign method (Goodfellow et al. 2015): one whole step of length eps from x, in the threat's norm."""
+"""Fast gradient sign method (Goodfellow et al. 2015): one step of length eps from x, in the threat's norm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resolvent.attacks.threat.threat import Threat
 
 @dataclass(frozen=True)
 class FGSM(Opened):
-    """x' = project(x + eps * steepest(gradient at x)); draws nothing.
+    """x' = project(x + eps * steepest(gradient at x)); deterministic.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

@@ -1,4 +1,4 @@
-"""How every attack begins: what the caller gave is checked, the model set up, and the outputs at x looked at."""
+"""The common start of every attack: check the arguments, set up the model, and evaluate the outputs at x."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Opening:
 
     @property
     def everyone(self) -> Tensor:
-        """The places of the samples: (b,)."""
+        """The indices of the samples: (b,)."""
         return torch.arange(len(self.rows), device=self.rows.x.device)
 
     def look(self, found: Strongest) -> Tensor:
-        """Outputs at x, for one query unless they were given; labels must fit them."""
+        """Outputs at x, for one query unless they were given; checks that labels fit them."""
         logits = self.clean_logits
         if logits is None:
             logits = self.victim.forward(self.rows.x, self.rows.lengths)
@@ -53,10 +53,10 @@ class Opening:
 
 
 class Opened(Counted, ABC):
-    """Settings that attack when they are called; a concrete attack has fields, a name and `run`.
+    """Attack settings that can be called; a concrete attack has fields, a name and `run`.
 
-    `shapes`: it moves by the threat's own directions and projections, so that it takes any shape over time.
-    `aims`: it takes a target. `least` are the smallest values of its counts.
+    `shapes`: it uses the threat's own directions and projections, so that it supports steps and band constraints.
+    `aims`: it supports a target. `least` are the smallest values of its counts.
     """
 
     shapes: ClassVar[bool] = False
@@ -92,11 +92,11 @@ class Opened(Counted, ABC):
         """Attack f at x (b, ...) with labels y (b,).
 
         clean_logits  outputs at x, if they are known
-        labels        replaces (y,) behind the outputs in the objective, e.g. (clean_logits,) for `kl`
-        lengths       (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is left alone
-        target        a class, or one for each sample: success is that answer and no other
+        labels        replaces (y,) after the outputs in the objective, e.g. (clean_logits,) for `kl`
+        lengths       (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is not changed
+        target        a class, or one for each sample: success then means exactly this prediction
         """
-        # A look at the model asks for the gradients that it needs; in inference mode it would silently get none.
+        # The passes need gradients; in inference mode they would silently get none.
         with torch.inference_mode(False), torch.no_grad():
             victim, rows = prepare(f, x, y, threat, draws, lengths)
             rows = rows if labels is None else rows.against(*map(usable, labels))

@@ -23,16 +23,16 @@ from resolvent.usage.numbers import check_choice, check_positive
 
 @dataclass(frozen=True)
 class PGD(Opened):
-    """Projected gradient ascent, as settings that are called: `PGD(steps=20)(f, x, y, threat)`.
+    """Projected gradient ascent, as callable settings: `PGD(steps=20)(f, x, y, threat)`.
 
-    step_size     length of a step in the threat's norm; None is 2.5 * eps / steps
-    random_start  begin at a uniform point of the ball (at x itself otherwise)
-    keep          "best": the strongest point on the way (misclassified first, then by loss); "last": the final iterate,
+    step_size     length of a step in the threat's norm; default 2.5 * eps / steps
+    random_start  start at a uniform random point of the ball (otherwise at x itself)
+    keep          "best": the strongest point visited (misclassified first, then by loss); "last": the final iterate,
                   the strongest of them over restarts
     stop          drop a sample as soon as it is misclassified
     passes        gradients averaged per step (expectation over transformations)
 
-    `PGD(steps=40)(f, x, y, threat, target=3)` looks for class 3 and calls nothing else a success.
+    `PGD(steps=40)(f, x, y, threat, target=3)` aims at class 3 and counts only that as success.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -91,7 +91,7 @@ def pgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
 def ascend(
     victim: Victim, rows: Rows, x_adv: Tensor, steps: int, step: Tensor | float, objective: Objective = cross_entropy
 ) -> Tensor:
-    """The bare iteration: no bookkeeping and no pass at the final point. What adversarial training runs.
+    """The bare iteration without bookkeeping and without a pass at the final point, for adversarial training.
 
     Examples:
         >>> from resolvent.attacks.rows import Rows
@@ -109,7 +109,7 @@ def ascend(
 
 
 def _run(settings: PGD, probe: Probe, rows: Rows, at: Tensor, restart: int) -> None:
-    """One run from one start. `at` are the samples' places in what was found; both shrink as samples break."""
+    """One run from one start. `at` are the samples' indices in the results; both shrink as samples break."""
     x_adv, step = _start(settings, rows, restart), _step(settings, rows)
     last, region = settings.keep == "last", rows.threat.around(rows.x)
     for _ in range(settings.steps):

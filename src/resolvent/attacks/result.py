@@ -1,4 +1,4 @@
-"""What an attack returns, one entry per sample, and what an attack is."""
+"""The result of an attack, one entry per sample, and the interface of attacks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from resolvent.attacks.threat.threat import Threat
 class AttackResult:
     """The points found; `loss`, `margin` and `success` belong to `x_adv` itself.
 
-    A sample whose attack failed carries the strongest point that was seen. `margin` is max_{j != y} z_j - z_y: positive
-    when misclassified. Points at which the model gave NaN are never kept; the sample is marked in `non_finite`.
+    A sample whose attack failed has the strongest point visited. `margin` is max_{j != y} z_j - z_y: positive
+    when misclassified. Points where the model returned NaN are never kept; the sample is marked in `non_finite`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -29,20 +29,20 @@ class AttackResult:
     """
 
     x_adv: Tensor  # (b, ...)
-    success: Tensor  # (b,) bool: misclassified now (False throughout when y is no label)
+    success: Tensor  # (b,) bool: misclassified (always False when y is not a label)
     loss: Tensor  # (b,) objective at x_adv
     margin: Tensor  # (b,)
     norm: Tensor  # (b,) of x_adv - x in the threat's norm
     queries: Tensor  # (b,) int64: forward passes of this sample
     gradients: Tensor  # (b,) int64: backward passes of this sample
     zero_gradient: Tensor  # (b,) bool: the first gradient was exactly zero wherever the threat may act
-    non_finite: Tensor  # (b,) bool: an output or a gradient held NaN or infinity
+    non_finite: Tensor  # (b,) bool: an output or a gradient had NaN or infinity
     name: str
     notes: tuple[str, ...] = ()  # e.g. an objective replaced because of too few classes
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Names of what went wrong for at least one sample."""
+        """Names of the problems of at least one sample."""
         wrong = {"zero_gradient": self.zero_gradient, "non_finite": self.non_finite}
         return tuple(name for name, where in wrong.items() if bool(where.any()))
 
@@ -73,10 +73,10 @@ def _tensor_fields() -> list[str]:
 
 
 class Attack(Protocol):
-    """Settings that can be run: `PGD(steps=20)(f, x, y, threat, draws=draws)`.
+    """Callable settings: `PGD(steps=20)(f, x, y, threat, draws=draws)`.
 
-    f maps (b, ...) to logits (b, classes); a `Victim` may stand for it. `clean_logits` spares the forward pass at x.
-    Where samples are padded, `lengths` (b,) is handed over too, and f is called as f(x, lengths).
+    f maps (b, ...) to logits (b, classes); or is a `Victim`. `clean_logits` saves the forward pass at x.
+    For padded samples `lengths` (b,) is passed, and f is called as f(x, lengths).
 
     Examples:
         >>> attack: rv.attacks.Attack = rv.PGD(steps=20)

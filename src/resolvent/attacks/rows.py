@@ -1,4 +1,4 @@
-"""The samples that an attack works on, checked at the border."""
+"""The samples under attack, with input checks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from resolvent.attacks.victim import Victim
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples with everything that is theirs; `labels` is what the objective takes after the logits."""
+    """Samples with all their data; `labels` are the objective's arguments after the logits."""
 
     x: Tensor  # (b, ...)
     y: Tensor  # (b,)
     labels: tuple[Tensor, ...]  # each (b, ...)
     threat: Threat
     draws: Draws
-    lengths: Tensor | None = None  # (b,) of padded sequences, which the model takes beside x
-    target: Tensor | None = None  # (b,) the class that the attacker wants; None: any but y
+    lengths: Tensor | None = None  # (b,) of padded sequences, also passed to the model
+    target: Tensor | None = None  # (b,) the target class; None: any but y
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -40,7 +40,7 @@ class Rows:
         return Rows(self.x[index], self.y[index], labels, threat, draws, lengths, target)
 
     def aimed(self, target: Any) -> Rows:
-        """The same with a class (a number, or one for each sample) that alone counts as success."""
+        """The same with a target class (a number, or one for each sample), which alone counts as success."""
         aim = torch.as_tensor(target, device=self.y.device)
         if aim.is_floating_point() or aim.dtype == torch.bool or aim.shape not in ((), self.y.shape):
             raise ValueError(
@@ -62,7 +62,7 @@ def prepare(
     draws: Draws | None,
     lengths: Tensor | None = None,
 ) -> tuple[Victim, Rows]:
-    """Check what the caller gave, in float32 at least."""
+    """Check the arguments; x in float32 at least."""
     x, y = usable(x), usable(y)
     threat = fit_threat(threat, x, lengths)
     if not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]:
@@ -80,7 +80,7 @@ def prepare(
 
 
 def fit_threat(threat: Threat, x: Tensor, lengths: Tensor | None) -> Threat:
-    """The threat fitted to x; with lengths (b,) it leaves padding alone."""
+    """The threat fitted to x; with lengths (b,) padding is excluded."""
     if lengths is None:
         return threat.check(x)
     if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.shape != x.shape[:1] or x.dim() < 3:
@@ -101,7 +101,7 @@ def usable(value: Any) -> Any:
 
 
 def is_label(y: Tensor) -> bool:
-    """Whole numbers are classes; anything else is a regression target, which cannot be misclassified."""
+    """Integers are classes; anything else is a regression target, which cannot be misclassified."""
     return not y.is_floating_point()
 
 

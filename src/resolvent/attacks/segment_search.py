@@ -1,7 +1,7 @@
-"""A random search that needs outputs only, for any objective: real targets among them, which Square has no class for.
+"""A random search that needs outputs only, for any objective, including real targets, where Square needs classes.
 
-In each query a time segment of some channels moves to the edge of the region, by a sign for each channel; the change is
-kept where the objective rises. Segments shrink from half of the sequence to single steps.
+Each query moves a time segment of some channels to the edge of the region, with a random sign per channel; the change
+is kept if the objective rises. Segments shrink from half of the sequence to single steps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SegmentSearch(Opened):
         return probe.result(self.name)
 
     def _moved(self, rows: Rows, x_adv: Tensor, query: int) -> Tensor:
-        """x_adv with one segment of each sample at the far end of the ball, channel by channel."""
+        """x_adv with one segment of each sample at the edge of the ball, channel by channel."""
         x, draws = rows.x, rows.draws.fold("segment")
         flat = x.flatten(2) if x.dim() > 2 else x[..., None]  # (b, l, d)
         b, l, d = flat.shape

@@ -1,9 +1,9 @@
-"""A few time steps: which of them, and what to put there.
+"""Perturbing a few time steps: which ones, and by how much.
 
-Steps are chosen by what they promise to first order, at x and at a point of the whole ball, then a gradient ascent on
-them alone. After that steps are exchanged: the pair that promises most, one step out and one in, and the ascent again;
-what does not raise the loss is taken back and the next pair tried. With as many swaps as there are pairs the end is a
-set of steps that no single exchange betters.
+Steps are chosen by their first-order gain, at x and at a point of the whole ball, followed by gradient ascent on
+them alone. Then steps are swapped: the pair with the largest first-order gain, one step out and one in, and the ascent
+again; a swap that does not raise the loss is undone and the next pair tried. With as many swaps as pairs the result is
+a set of steps that no single swap improves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from resolvent.attacks.rows import Rows
 from resolvent.attacks.threat.shape import align_time, find_heaviest
 from resolvent.attacks.threat.threat import Threat
 
-_FAR = 1e6  # times eps: a step so long ends at the edge of the region
+_FAR = 1e6  # times eps: so long a step ends at the edge of the region
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class SparseSteps(Opened):
     """`SparseSteps()(f, x, y, Threat("linf", 0.5, steps=3))`.
 
     ascent    steps of the gradient ascent on a set of time steps
-    swaps     exchanges that are tried
-    restarts  the first begins at the most promising steps, others at random ones
+    swaps     number of swaps tried
+    restarts  the first starts at the steps of largest gain, others at random ones
 
     Examples:
         >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
@@ -82,12 +82,12 @@ def sparse_steps(
 
 
 class _Search:
-    """One restart for the samples `at`; what is found goes to the probe's own."""
+    """One restart for the samples `at`; results go to the probe."""
 
     def __init__(self, settings: SparseSteps, probe: Probe, rows: Rows, at: Tensor) -> None:
         self.settings, self.probe, self.rows, self.at = settings, probe, rows, at
         self.budget = min(rows.threat.steps or 0, rows.x.shape[1])
-        self.tried = torch.zeros(len(at), dtype=torch.int64, device=at.device)  # swaps since the last that helped
+        self.tried = torch.zeros(len(at), dtype=torch.int64, device=at.device)  # swaps since the last success
 
     def run(self, restart: int) -> None:
         kept = self._promising() if restart == 0 else self._drawn(restart)
@@ -111,7 +111,7 @@ class _Search:
         return tuple(t[keep] for t in tensors)
 
     def _ascend(self, kept: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ascent on the steps `kept` (b, l) alone; the best point with its loss and gradient."""
+        """Ascent on the steps `kept` (b, l) only; the best point with its loss and gradient."""
         rows, probe = self._on(kept), self.probe
         region, size = rows.threat.around(rows.x), rows.threat.radius(rows.x)
         x_adv, best = region.project(start), None
@@ -130,14 +130,14 @@ class _Search:
         return best
 
     def _on(self, kept: Tensor) -> Rows:
-        """The samples with a threat that is free on these steps."""
+        """The samples with a threat restricted to these steps."""
         rows = self.rows
         here = align_time(kept, rows.x.dim())
         mask = here if rows.threat.mask is None else here & rows.threat.mask
         return replace(rows, threat=replace(rows.threat.unshaped(), mask=mask))
 
     def _gain(self, grad: Tensor, x_adv: Tensor) -> Tensor:
-        """What each step promises to first order if it alone moved from x_adv to the edge of the region: (b, l)."""
+        """The first-order gain of each step if it alone moved from x_adv to the edge of the region: (b, l)."""
         threat, x = self.rows.threat.unshaped(), self.rows.x
         if threat.norm == "linf":
             edge = threat.project(x_adv + _FAR * threat.radius(x) * threat.steepest(grad), x)
@@ -149,7 +149,7 @@ class _Search:
         return threat.radius(x).flatten()[:, None] * torch.linalg.vector_norm(flat, order, dim=2)
 
     def _promising(self) -> Tensor:
-        """The best steps at x and at the end of a short ascent in the whole ball, taken together: bool (b, l)."""
+        """The best steps by the combined gain at x and after a short ascent in the whole ball: bool (b, l)."""
         rows, x = self.rows, self.rows.x
         whole = rows.threat.unshaped()
         region, x_adv, total = whole.around(x), x, torch.zeros_like(_per_step(x))

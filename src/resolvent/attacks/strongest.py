@@ -1,4 +1,4 @@
-"""The strongest point seen for each sample, what it cost, and what went wrong on the way."""
+"""The strongest point visited for each sample, its cost, and problems on the way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from resolvent.attacks.rows import Rows, is_label
 
 
 class Strongest:
-    """Per sample the strongest point seen: a misclassified one before any other, then the one of highest loss.
+    """Per sample the strongest point visited: misclassified before others, then by loss.
 
-    `by_loss` asks for the highest loss alone: cross-entropy can be higher at a point that is still classified rightly.
+    `by_loss` compares losses only: cross-entropy can be higher at a correctly classified point.
     """
 
     def __init__(self, rows: Rows, by_loss: bool = False) -> None:
@@ -30,9 +30,9 @@ class Strongest:
         self.non_finite = self.wrong.clone()
 
     def offer(self, at: Tensor, x_adv: Tensor, loss: Tensor, logits: Tensor, latest: bool = False) -> Tensor:
-        """Points for the samples `at` (distinct); a loss of -inf is never taken. Returns which are misclassified.
+        """Offer points for the samples `at` (distinct); a loss of -inf is never taken. Returns which are misclassified.
 
-        `latest` takes the point whatever came before.
+        `latest` always takes the new point.
         """
         y, sound = self.rows.y[at], loss > -torch.inf
         target = self.rows.target
@@ -53,7 +53,7 @@ class Strongest:
         self.gradients[at] += passes * backward
 
     def merge(self, other: Strongest, part: slice, at: Tensor) -> None:
-        """What another search found in `part` of its samples, which are the distinct `at` here; with its costs."""
+        """Merge another search's results and costs for `part` of its samples, which are the distinct `at` here."""
         wrong, loss = other.wrong[part], other.loss[part]
         better = self._better(at, wrong, loss)
         for name in ("x_adv", "wrong", "loss", "margin"):
@@ -69,7 +69,7 @@ class Strongest:
 
     def result(self, name: str, notes: tuple[str, ...] = ()) -> AttackResult:
         threat, x = self.rows.threat, self.rows.x
-        flat = self.zero_gradient & (threat.count(x) > 0)  # where nothing may change, no gradient is missed
+        flat = self.zero_gradient & (threat.count(x) > 0)  # where nothing may change a zero gradient is no problem
         return AttackResult(
             self.x_adv, self.wrong, self.loss, self.margin, threat.norm_of(self.x_adv - x), self.queries,
             self.gradients, flat, self.non_finite, name, notes,

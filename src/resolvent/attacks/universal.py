@@ -1,7 +1,7 @@
-"""One perturbation for every input: the same delta, added to whatever comes (Moosavi-Dezfooli et al. 2017).
+"""One perturbation for every input: the same delta added to every sample (Moosavi-Dezfooli et al. 2017).
 
 Found by gradient ascent on the mean objective over a training set, in batches, with delta in the threat's region around
-0; judged on samples that it was not made from.
+0; evaluated on samples not used to make it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from resolvent.usage.numbers import Counted
 
 
 def capped_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy up to that of an answer by chance and one nat: what lies above has no slope."""
+    """Cross-entropy capped at that of chance plus one nat; above, the gradient is zero."""
     return cross_entropy(logits, y).clamp_max(math.log(logits.shape[1]) + 1.0)
 
 
 @dataclass(frozen=True)
 class UniversalSettings(Counted):
-    """epochs over the samples, how many of them a step averages, and where random numbers start.
+    """epochs over the samples, the batch of a step, and the random seed.
 
-    The objective of a sample is capped: one that is broken beyond doubt must not outweigh those that still stand.
+    The objective of a sample is capped: clearly broken samples must not outweigh the unbroken ones.
 
     Examples:
         >>> rv.attacks.UniversalSettings(epochs=3).epochs
@@ -49,7 +49,7 @@ class UniversalSettings(Counted):
 
 @dataclass(frozen=True, eq=False)
 class Universal:
-    """`delta` keeps to the threat; `apply` adds it, cut at the bounds and left out where nothing may change.
+    """`delta` satisfies the threat; `apply` adds it, clipped to the bounds and masked.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -61,7 +61,7 @@ class Universal:
 
     delta: Tensor  # (1, ...)
     threat: Threat
-    loss: float  # mean objective over the samples it was made from
+    loss: float  # mean objective over the samples used to make it
 
     def apply(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         threat = fit_threat(self.threat, x, lengths)
@@ -72,7 +72,7 @@ class Universal:
         return moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
 
     def accuracy(self, f: Callable[..., Tensor], data: Any, batch_size: int = 256) -> float:
-        """Of f on data (x, y) or (x, y, lengths) with delta added."""
+        """The accuracy of f on data (x, y) or (x, y, lengths) with delta added."""
         x, y, lengths = gather("Universal", data, None)
         check_data("Universal", x, y)
         victim = Victim(f, batch_size)
@@ -106,7 +106,7 @@ def universal(
 
 
 class _Ascent:
-    """Steps that shrink over the epochs; the best of the deltas at the ends of epochs is kept."""
+    """Ascent with steps that shrink over the epochs; the best end-of-epoch delta is kept."""
 
     def __init__(
         self, victim: Victim, data: tuple[Tensor, Tensor, Tensor | None], threat: Threat, how: UniversalSettings
@@ -130,7 +130,7 @@ class _Ascent:
         return best
 
     def slope(self, delta: Tensor, rows: Tensor) -> Tensor:
-        """The mean gradient over some samples: (1, ...)."""
+        """The mean gradient over these samples: (1, ...)."""
         x_adv, y, own, threat = self.part(delta, rows)
         loss, grad, logits = self.victim.value_and_grad(x_adv, self.how.objective, y, lengths=own)
         _, _, grad = finite(loss, grad, logits)
@@ -155,7 +155,7 @@ class _Ascent:
 
 
 def _of(threat: Threat, rows: Tensor, n: int) -> Threat:
-    """The threat of some of the samples, where its mask is one of samples."""
+    """The threat of some of the samples, if its mask is per sample."""
     mask = threat.mask
     return replace(threat, mask=mask[rows]) if mask is not None and mask.shape[0] == n else threat
 

@@ -1,4 +1,4 @@
-"""The model as attacks see it: a callable in evaluation mode, fed in bounded batches, differentiated in x alone."""
+"""The model as attacks see it: a callable in evaluation mode, called in bounded batches, differentiated in x only."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HALF = (torch.float16, torch.bfloat16)
 class Victim:
     """`Victim(f, batch_size=128)`: at most that many samples pass through f at once, with or without gradient.
 
-    f is any callable from (b, ...) to outputs (b, ...); where lengths (b,) are handed over it is called f(x, lengths),
-    and they stay beside their samples, whatever becomes of the batch. For an nn.Module or a method of one, such as
-    `model.from_embedding`, `with victim.attacked():` sets evaluation mode, stops parameter gradients and enters
-    `frozen()` of the module, or of the modules inside of it that offer it (or the context that `freeze` makes), and
-    puts everything back afterwards, whatever happens. `forwards` and `backwards` count samples.
+    f is any callable from (b, ...) to outputs (b, ...); if lengths (b,) are given it is called f(x, lengths), and they
+    stay with their samples when the batch is split. For an nn.Module or a method of one, such as
+    `model.from_embedding`, `with victim.attacked():` sets evaluation mode, disables parameter gradients and enters
+    `frozen()` of the module, or of its submodules that offer it (or the context made by `freeze`), and restores
+    everything afterwards, also after errors. `forwards` and `backwards` count samples.
 
     Examples:
         >>> victim = rv.attacks.Victim(torch.nn.Linear(3, 5), batch_size=2)
@@ -57,7 +57,7 @@ class Victim:
         self.recorder: Recorder | None = None  # while it is attacked, for a module on a GPU
         self._inside = False
         self._type: torch.dtype | None = None  # of a half-precision module, while it is attacked
-        # A GRU or LSTM of torch lays its weights out for cuDNN.
+        # torch's GRU and LSTM flatten their weights for cuDNN.
         self._recurs = self.module is not None and any(hasattr(m, "flatten_parameters") for m in self.module.modules())
 
     @staticmethod
@@ -72,7 +72,7 @@ class Victim:
 
     @contextmanager
     def attacked(self) -> Iterator[Victim]:
-        """Evaluation mode, no parameter gradients; nested uses change nothing."""
+        """Evaluation mode, no parameter gradients; may be nested."""
         if self._inside:
             if self.recorder is not None:
                 self.recorder.look_again()
@@ -101,7 +101,7 @@ class Victim:
     def value_and_grad(
         self, x: Tensor, objective: Objective, *labels: Tensor, lengths: Tensor | None = None, passes: int = 1
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """objective(f(x), *labels) (b,), its gradient in x, and the outputs, from one pass.
+        """objective(f(x), *labels) (b,), its gradient with respect to x, and the outputs, from one pass.
 
         `passes` > 1 averages all three over repeated passes: expectation over transformations, for random models.
         """
@@ -119,7 +119,7 @@ class Victim:
     def _pass(
         self, x: Tensor, lengths: Tensor | None, objective: Objective | None, labels: list[Tensor]
     ) -> tuple[Tensor, ...]:
-        """(outputs,), or (objective, gradient, outputs); by a recording of the pass where there is one."""
+        """(outputs,), or (objective, gradient, outputs); by a recording of the pass if there is one."""
         if self.recorder is None:
             return self._run_plainly(x, lengths, objective, labels)
         return run_recorded(self.recorder, (x, lengths, objective, labels), self._run_plainly)
@@ -132,12 +132,12 @@ class Victim:
         return self._differentiate(x, lengths, objective, labels)
 
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """f itself, once and for all of x, counted and checked."""
+        """A single call of f for all of x, counted and checked."""
         half = self._type if self._inside else self._half()
         given = x.to(x.dtype if half is None else half, copy=True)  # f may write to its own
         with self._differentiable(given):
             output = self.f(given) if lengths is None else call_padded(self.f, given, lengths)
-        self.forwards += x.shape[0]  # here: what ran out of memory may be run again
+        self.forwards += x.shape[0]  # here: a pass that ran out of memory may be repeated
         if not isinstance(output, Tensor) or not output.is_floating_point() or output.shape[:1] != x.shape[:1]:
             got = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(
@@ -146,13 +146,13 @@ class Victim:
         return output.float() if output.dtype in _HALF else output
 
     def _differentiable(self, x: Tensor) -> AbstractContextManager[Any]:
-        """Around a pass that is differentiated: cuDNN's GRU and LSTM have no gradient in evaluation mode, torch's own
-        have one."""
+        """The context of a differentiated pass: cuDNN's GRU and LSTM have no gradient in evaluation mode, torch's own
+        do."""
         watched = self._recurs and torch.is_grad_enabled() and x.requires_grad
         return torch.backends.cudnn.flags(enabled=False) if watched else nullcontext()
 
     def recovers(self, error: RuntimeError) -> bool:
-        """Whether another try may go well: f, which hid its GRU or LSTM, is from now on called without cuDNN."""
+        """Whether to retry: f contains a GRU or LSTM that was not seen, and is called without cuDNN from now on."""
         if self._recurs or "cudnn RNN backward" not in str(error):
             return False
         self._recurs = True
@@ -183,7 +183,7 @@ class Victim:
         return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
 
     def _parts(self, x: Tensor) -> Iterator[slice]:
-        """As few passes as the batch size allows, of nearly equal size."""
+        """The fewest passes that the batch size allows, of nearly equal size."""
         passes = -(-x.shape[0] // self.batch_size) if self.batch_size else 1
         size = max(-(-x.shape[0] // max(passes, 1)), 1)
         return (slice(i, i + size) for i in range(0, max(x.shape[0], 1), size))
@@ -193,17 +193,17 @@ class Victim:
         if recording:
             return run(at)
         count = min(at.stop, x.shape[0]) - at.start
-        with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # whose memory is looked at
+        with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # whose memory is measured
             return within_memory("attack", count, lambda n: run(slice(at.start, at.start + n)))
 
     def _make_recorder(self) -> Recorder | None:
-        """For a module on a device that has graphs."""
+        """A recorder, for a module on a device with graphs."""
         own = next(iter(()) if self.module is None else self.module.parameters(), None)
         there = own is not None and own.device.type in GRAPHS
         return Recorder(self, self.module) if there and self.module is not None else None
 
     def _half(self) -> torch.dtype | None:
-        """Attacks step in float32 at least; a half-precision module is handed its own type."""
+        """Attacks step in float32 at least; a half-precision module gets its own dtype."""
         parameters = iter(()) if self.module is None else self.module.parameters()
         own = next((p.dtype for p in parameters if p.is_floating_point()), None)
         return own if own in _HALF else None
@@ -220,11 +220,11 @@ class Victim:
 
 
 class TakesNoLengths(TypeError):
-    """Padded sequences and a model that takes x alone."""
+    """Padded sequences were given to a model that accepts only x."""
 
 
 def call_padded(f: Callable[..., Any], x: Tensor, lengths: Tensor) -> Any:
-    """f(x, lengths), and what to do about a model that takes x alone."""
+    """f(x, lengths); for a model that accepts only x, an error with advice."""
     try:
         return f(x, lengths)
     except TypeError as error:
@@ -240,7 +240,7 @@ def call_padded(f: Callable[..., Any], x: Tensor, lengths: Tensor) -> Any:
 
 
 def _inmost(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The model that torch.compile, DataParallel or DistributedDataParallel hands every argument on to."""
+    """The model wrapped by torch.compile, DataParallel or DistributedDataParallel."""
     if isinstance(f, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return _inmost(f.module)
     inner = getattr(f, "_orig_mod", None)  # of torch.compile(model)
@@ -253,13 +253,13 @@ def _takes_two(f: Callable[..., Any]) -> bool:
         inspect.signature(f.forward if isinstance(f, nn.Module) else f).bind(0, 0)
     except TypeError:
         return False
-    except ValueError:  # compiled code that does not tell
+    except ValueError:  # no signature available
         return True
     return True
 
 
 def _freezable(module: nn.Module | None) -> Iterator[Any]:
-    """The outermost modules that offer `frozen()`: a model of ours may stand behind somebody's normalisation."""
+    """The outermost modules that offer `frozen()`: a model of ours may be wrapped in a user's normalisation."""
     if callable(getattr(module, "frozen", None)):
         yield module
     elif module is not None:
@@ -272,7 +272,7 @@ def _part(value: Tensor, at: slice) -> Tensor: ...
 @overload
 def _part(value: None, at: slice) -> None: ...
 def _part(value: Tensor | None, at: slice) -> Tensor | None:
-    """Some rows; all of them as they are."""
+    """These rows; unchanged if all."""
     return value if value is None or (at.start == 0 and at.stop >= len(value)) else value[at]
 
 
@@ -286,7 +286,7 @@ def _mean(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
 
 @contextmanager
 def _still(module: nn.Module | None) -> Iterator[None]:
-    """Evaluation mode and no parameter gradients; every submodule gets back the mode that it had."""
+    """Evaluation mode and no parameter gradients; every submodule's mode is restored."""
     modules = [] if module is None else list(module.modules())
     modes = [m.training for m in modules]
     trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]

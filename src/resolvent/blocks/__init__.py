@@ -1,4 +1,4 @@
-"""Scaffolds around layers, under the layers' own contract: a block takes and returns (b, l, d) and streams."""
+"""Blocks around layers, under the layers' own contract: a block maps (b, l, d) to (b, l, d) and streams."""
 
 from importlib import import_module
 from typing import Any
@@ -36,7 +36,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """`parts_of` reads blocks, and stands above them."""
+    """Lazy: `parts_of` reads blocks, and is imported above them."""
     if name == "parts_of":
         return import_module("resolvent.lowering.parts").parts_of
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

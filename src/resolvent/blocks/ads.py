@@ -3,7 +3,7 @@
     paper      y <- sigma(W y + b) * y
     released   y <- sigma(W1 y + b1) * y + sigma(W2 y + b2)          (`shift=True`)
 
-It stands after the layer and its skip D u, before whatever mixes channels.
+It is applied after the layer and its skip D u, before channels are mixed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A block is a layer made of layers: same calls, and its state is a dict with one entry for each layer inside."""
+"""A block is a layer made of layers: the same calls, with a dict of one state per inner layer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from resolvent.layers.contract import Layer, State
 class Block(Layer, ABC):
     """Abstract. A concrete block creates its layers in `__init__`, then writes `_sequence` and `_step` with them.
 
-    Inside `_sequence` the layers are *called*, so that a forward hook on any of them sees its input and output, and
-    each zeroes its own padding. `state` is a dict by the layers' names, `{}` at rest; `state.get(name)` goes in, the
-    dict of what comes out is returned.
+    Inside `_sequence` the layers are *called*, so that forward hooks see their inputs and outputs, and each layer
+    zeroes its own padding. `state` is a dict by layer name, `{}` initially; pass `state.get(name)` to each layer and
+    return the dict of their new states.
 
     Examples:
         >>> issubclass(rv.blocks.Block, rv.layers.Layer)
@@ -45,15 +45,15 @@ class Block(Layer, ABC):
         return nullcontext()
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self._sequence(x, self._rest(x), lengths)[0]
+        return self._sequence(x, self._zero_state(x), lengths)[0]
 
-    def _rest(self, x: Tensor) -> State:
-        return {}  # each layer starts from its own: most make no zeros, which compiled graphs would hold
+    def _zero_state(self, x: Tensor) -> State:
+        return {}  # each layer makes its own initial state; most need no zeros, which compiled graphs would store
 
 
 def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]]:
-    """Layers below `module` that are not inside another layer; one that stands in two places has a state in each."""
-    for name, child in module._modules.items():  # `named_children` names a place once
+    """Layers below `module` that are not inside another layer; one used in two places has a state for each."""
+    for name, child in module._modules.items():  # `named_children` would skip repeated modules
         if isinstance(child, Layer):
             yield prefix + name, child
         elif child is not None:
@@ -61,7 +61,7 @@ def outermost(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Layer]
 
 
 def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """The optimiser groups of every layer inside, those with equal overrides merged; all other parameters are plain.
+    """The optimiser groups of every layer inside, equal overrides merged; all other parameters in a default group.
 
     Examples:
         >>> len(rv.blocks.merged_groups(rv.blocks.Residual(rv.S5(4, 8)))) > 1
@@ -71,7 +71,7 @@ def merged_groups(module: nn.Module) -> list[dict[str, Any]]:
 
 
 def merge_groups(offered: Iterable[dict[str, Any]], module: nn.Module) -> list[dict[str, Any]]:
-    """Groups with equal overrides as one, a parameter in the first that names it; the module's others are plain."""
+    """Merge groups with equal overrides, each parameter in the first that names it; the rest form a default group."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {(): []}
     seen: set[int] = set()
     for group in offered:

@@ -1,4 +1,4 @@
-"""Tokens in and tokens out: a scaled embedding, and logits of the next token by the embedding's own table."""
+"""Token input and output: a scaled embedding, and next-token logits, optionally from the embedding's own table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ScaledEmbedding(nn.Embedding):
-    """`scale` times the row of each token; Griffin's language models take sqrt(d_model)."""
+    """`scale` times the row of each token; Griffin's language models use sqrt(d_model)."""
 
     def __init__(self, vocab: int, d_model: int, scale: float) -> None:
         super().__init__(vocab, d_model)
@@ -19,9 +19,9 @@ class ScaledEmbedding(nn.Embedding):
 
 
 class TokenLogits(nn.Module):
-    """(..., d) -> (..., vocab): W x, with W the table of `entry`, or an own one where that is None.
+    """(..., d) -> (..., vocab): W x, with W the table of `entry`, or a separate one where that is None.
 
-    A tied table belongs to the embedding alone: it is saved, moved and trained there, once.
+    A tied table is a parameter of the embedding alone, and saved, moved and trained once.
     soft_cap   None, or c: logits become c tanh(logits / c), so that none is larger than c
     """
 
@@ -30,7 +30,7 @@ class TokenLogits(nn.Module):
         if soft_cap is not None and not 0 < soft_cap < float("inf"):
             raise ValueError(f"TokenLogits: soft_cap must be None, or positive and finite; got {soft_cap}.")
         self.soft_cap = soft_cap
-        self._entry = None if entry is None else (entry,)  # a tuple: no child of this module, so no second name
+        self._entry = None if entry is None else (entry,)  # in a tuple, so that it is not registered as a child
         self.weight = nn.Parameter(torch.randn(vocab, d_model) * d_model**-0.5) if entry is None else None
 
     @property

@@ -1,4 +1,4 @@
-"""GRU: torch's gated recurrent unit under the layers' contract, the baseline that state-space layers stand beside."""
+"""GRU: torch's gated recurrent unit under the layers' contract, a baseline for the state-space layers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from resolvent.runtime.transforms import is_exporting
 class GRU(Layer):
     """r, z = sigmoid(W x_t + U h),  c = tanh(W_c x_t + r (U_c h)),  y_t = h' = (1 - z) c + z h;  state "h" (b, d).
 
-    With `width` > 1 the unit reads SiLU of a causal convolution of so many taps, as the recurrences of Mamba and Hawk
-    do; its state "conv" are the last width - 1 inputs.
+    With `width` > 1 the unit reads SiLU of a causal convolution of `width` taps, as the recurrences of Mamba and Hawk
+    do; its state "conv" is the last width - 1 inputs.
 
     Examples:
         >>> rv.blocks.GRU(4)(torch.randn(2, 10, 4))[0].shape
@@ -48,7 +48,7 @@ class GRU(Layer):
             x, end["conv"] = self.conv(x, state["conv"], lengths)
             x = F.silu(x)
         y, _ = self.unit(x.contiguous(), state["h"][None].contiguous())
-        return y, end | {"h": at_lengths(y, lengths)}  # the answer is the state
+        return y, end | {"h": at_lengths(y, lengths)}  # the output is the state
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         y, end = self._sequence(x_t[:, None], state, None)

@@ -5,8 +5,8 @@
     s  = ssm(k' v^T)                               per head, every entry of the outer product through the same S4D
     y  = W_o (q^T s)                               summed over the key axis
 
-With head_dim 1 the outer products are elementwise: y = W_o (q * ssm(k' * v)). There is no other non-linearity. Other
-layers may stand in S4D's place: S4, and S5 or LRU, which mix the heads.
+With head_dim 1 the outer products are elementwise: y = W_o (q * ssm(k' * v)). There is no other non-linearity. Another
+layer may replace S4D: S4, or S5 and LRU, which mix the heads.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class H3(Block):
         return x.unflatten(-1, (-1, self.head_dim))  # (b, l, h, p)
 
     def _outer(self, k: Tensor, v: Tensor) -> Tensor:
-        """k v^T per head, its entries as so many more sequences: (b p p, l, h)."""
+        """k v^T per head, with each entry as a sequence of its own: (b p p, l, h)."""
         b, l, _ = k.shape
         kv = self._heads(k)[..., :, None] * self._heads(v)[..., None, :]  # (b, l, h, p, p)
         return kv.permute(0, 3, 4, 1, 2).reshape(b * self.head_dim**2, l, -1)

@@ -1,4 +1,4 @@
-"""The recurrent block of Hawk and Griffin (De et al. 2024, section 2): short convolution and RG-LRU, and a gate.
+"""The recurrent block of Hawk and Griffin (De et al. 2024, section 2): short convolution, RG-LRU and a gate.
 
 Griffin's other temporal block is local multi-query attention: `layers.Attention`.
 """

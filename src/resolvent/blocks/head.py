@@ -1,4 +1,4 @@
-"""Heads: pooled features to logits or values, and the comparison of two documents."""
+"""Heads: pooled features to logits or values, and matching of two documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.layers.checks import padding_mask
 class Readout(nn.Module):
     """Pool over time, then a linear map (after one GELU layer when `hidden` > 0) to `outputs` numbers.
 
-    `out` is another map for the last step.
+    `out` replaces the final linear map.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Readout(nn.Module):
         return initial(batch, self.d_model, self.pooling, like)
 
     def stream(self, features: Tensor, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The answer as of each step: (b, l, d) -> (b, l, outputs)."""
+        """The output at each step: (b, l, d) -> (b, l, outputs)."""
         pooled, state = running(features, state, self.pooling)
         return self.out(self.hidden(pooled)), state
 

@@ -6,7 +6,7 @@ from resolvent.layers.contract import Layer
 
 
 def check_inner(where: str, layer: Layer, channels: int) -> Layer:
-    """One causal layer of so many channels."""
+    """Require a causal layer with this number of channels."""
     if not isinstance(layer, Layer):
         raise TypeError(f"{where}: expected a layer of this library as ssm, got {type(layer).__name__}.")
     if layer.d_model != channels:

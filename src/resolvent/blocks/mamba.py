@@ -1,6 +1,6 @@
 """The Mamba block (Gu and Dao 2023, section 3.4): short convolution and S6 on one branch, a gate on the other.
 
-Another layer, RG-LRU say, may stand in S6's place.
+Another layer, such as RG-LRU, may replace S6.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Mamba(Block):
         return self.out_proj(y), {"conv": conv, "ssm": ssm}
 
     def _convolve(self, h: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """silu(conv(h)): from rest on a GPU one operation that reads h as it is; else the layer, called."""
+        """silu(conv(h)): from the zero state on a GPU one operation reads h in place; otherwise the layer runs."""
         if self._is_quick(h, state, lengths):
             assert self.conv.bias is not None
             return conv_silu(h, self.conv.weight, self.conv.bias), self._tail(h)
@@ -85,7 +85,7 @@ class Mamba(Block):
         return F.silu(y), end
 
     def _is_quick(self, h: Tensor, state: State, lengths: Tensor | None) -> bool:
-        """Whether operations of a GPU stand for the convolution: from rest, and with nobody watching."""
+        """Whether a GPU operation may replace the convolution: from the zero state, and without hooks."""
         conv = self.conv
         at_rest = not state and lengths is None and h.shape[1] >= conv.width
         plain = is_untransformed() and not is_traced(h) and is_untouched(conv, ShortConv)

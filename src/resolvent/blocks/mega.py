@@ -33,10 +33,10 @@ class GatedAttention(Block):
     """z: width of queries and keys; hidden: width of values; d_state: moving averages per channel.
 
     chunk           attention only inside consecutive chunks of this many positions (None: everywhere); the moving
-                    average still crosses their borders
-    max_length      distances with a bias of their own when there is no chunk; farther ones share the last
+                    average still crosses chunk boundaries
+    max_length      distances with separate biases when there is no chunk; larger ones share the last
     bidirectional   moving averages in both directions and attention to both sides; no streaming then
-    unmasked        attention to both sides with a moving average that runs forward alone; no streaming either
+    unmasked        attention to both sides with a causal moving average; no streaming either
     ads             adaptive scaling (a module on d_model) of the moving average, before its silu
 
     Examples:
@@ -102,7 +102,7 @@ class GatedAttention(Block):
     def _attention(
         self, x: Tensor, h: Tensor, average: Tensor, cache: Cache | None, lengths: Tensor | None
     ) -> tuple[Tensor, Cache]:
-        """Everything after the moving average, x the skip and h what was averaged (both (b, l, d))."""
+        """Everything after the moving average, x the skip and h the moving average (both (b, l, d))."""
         base = self.base(self.dropout(F.silu(self.ads(average))))
         u, z, r, hx = base.split([self.d_model, self.z, self.hidden, self.d_model], -1)
         o, cache = self._attend(F.silu(z), F.silu(self.value(h)), cache, lengths)
@@ -129,6 +129,6 @@ class GatedAttention(Block):
         return cache
 
     def _no_cache(self, batch: int) -> Cache:
-        """No slots at all: both directions are in the sequence itself."""
+        """An empty cache: in bidirectional attention the sequence itself holds both directions."""
         k, v = (self.gamma.new_zeros(batch, 1, 0, width) for width in (self.z, self.hidden))
         return {"k": k, "v": v, "seen": torch.zeros(batch, dtype=torch.int64, device=self.gamma.device)}

@@ -61,7 +61,7 @@ class Mixer(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         g = self.act(y)
-        if self.linear is None:  # the scaffold's own dropout follows at once
+        if self.linear is None:  # the residual block's own dropout follows immediately
             return g
         g = self.dropout(g)
         return self.final(self._map(y, g, self.linear(g)))

@@ -16,7 +16,7 @@ NormKind = Literal["layer", "batch", "rms", "scale", "none"]
 
 
 def make_norm(kind: NormKind, d_model: int, eps: float | None = None) -> nn.Module:
-    """`eps`, added to the mean square or variance; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch".
+    """`eps` is added to the mean square or variance; None: 1e-6 for "rms" and "scale", 1e-5 for "layer" and "batch".
 
     Examples:
         >>> rv.blocks.make_norm("rms", 4)(torch.randn(2, 10, 4)).shape
@@ -58,7 +58,7 @@ def divide_by_rms(x: Tensor, eps: float, dim: int = -1) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * (1 + scale), scale starting at zero: Griffin's form.
+    """x / rms(x) * (1 + scale), scale initialised to zero: Griffin's form.
 
     Examples:
         >>> rv.blocks.RMSNorm(4)(torch.ones(1, 4)).round(decimals=3)
@@ -75,7 +75,7 @@ class RMSNorm(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """x / rms(x) times one learned number: what Mega uses on text.
+    """x / rms(x) times one learned number: used by Mega on text.
 
     Examples:
         >>> rv.blocks.ScaleNorm(4)(torch.randn(2, 10, 4)).shape
@@ -92,7 +92,7 @@ class ScaleNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Per-channel statistics over batch and time; padding does not count.
+    """Per-channel statistics over batch and time; padding is excluded.
 
     In training mode a single step has no statistics of its own sequence, so streaming needs `eval()`.
 
@@ -134,7 +134,7 @@ class BatchNorm(nn.Module):
         if mask is None or lengths is None:
             var, mean = torch.var_mean(x, dim=(0, 1), correction=0)
             return mean, var, x.shape[0] * x.shape[1]
-        count = lengths.sum().to(x.dtype)  # whole numbers would divide in the default dtype
+        count = lengths.sum().to(x.dtype)  # dividing by an integer would give the default dtype
         mean = x.masked_fill(mask, 0).sum((0, 1)) / count
         var = (x - mean).masked_fill(mask, 0).square().sum((0, 1)) / count
         return mean, var, count
@@ -148,7 +148,7 @@ class BatchNorm(nn.Module):
 
 
 def shared_statistics(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor, Tensor | int]:
-    """Statistics over the rows of all processes that train together; those of this one when it is alone."""
+    """Statistics over the rows of all processes of a distributed run; unchanged in a single process."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return mean, var, count
     from torch.distributed.nn.functional import all_reduce

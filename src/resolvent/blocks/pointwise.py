@@ -1,4 +1,4 @@
-"""A map that looks at one time step only, as a block: it holds no layer, so its state is the empty dict."""
+"""A map of each time step by itself, as a block: it contains no layer, so its state is the empty dict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from resolvent.blocks.block import Block, State
 
 
 class Pointwise(Block):
-    """Any module (..., d) -> (..., d) with parameters behind the layer contract.
+    """Wraps any module (..., d) -> (..., d) with parameters in the layer contract.
 
     Examples:
         >>> rv.blocks.Pointwise(4, torch.nn.Linear(4, 4))(torch.randn(2, 10, 4))[0].shape

@@ -1,7 +1,7 @@
 """From features at every step to one vector: over the whole sequence, or as a running value for streams.
 
-`running` at step t equals `pool` of the sequence cut after t, so a stream's answer is at any time the answer that the
-model would give if the sequence ended there.
+`running` at step t equals `pool` of the sequence truncated after t, so a stream's output is at any time what the
+model would return if the sequence ended there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def initial(batch: int, d: int, kind: PoolKind, like: Tensor) -> dict[str, Any]:
 
 
 def running(x: Tensor, state: dict[str, Any], kind: PoolKind) -> tuple[Tensor, dict[str, Any]]:
-    """x (b, l, d) continues the sequence: the pooled value at each of its steps (b, l, d), and what to carry on."""
+    """x (b, l, d) continues the sequence: the pooled value at each of its steps (b, l, d), and the next state."""
     if kind == "mean":
         total = state["sum"][:, None] + x.cumsum(1, dtype=torch.promote_types(x.dtype, torch.float32))  # (b, l, d)
         count = state["count"] + torch.arange(1, x.shape[1] + 1, device=x.device)  # (b, l)

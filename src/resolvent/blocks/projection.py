@@ -1,4 +1,4 @@
-"""A linear map whose published initialisation must survive an outer `model.apply(init)` that looks for nn.Linear."""
+"""A linear map whose published initialisation survives an outer `model.apply(init)` that matches nn.Linear."""
 
 from __future__ import annotations
 

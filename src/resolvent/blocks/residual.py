@@ -1,4 +1,4 @@
-"""The scaffold of S4, S4D, DSS, S5 and LRU: norm, layer, adaptive scaling, mixer, dropout, skip."""
+"""The residual block of S4, S4D, DSS, S5 and LRU: norm, layer, adaptive scaling, mixer, dropout, skip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Residual(Block):
     """prenorm   y = x + drop(mixer(ads(layer(norm(x)))))
     postnorm  y = norm(x + drop(mixer(ads(layer(x)))))
 
-    `skip=False` leaves the x + out. `ads` and `mixer` are any modules (..., d) -> (..., d); None passes through.
+    `skip=False` omits the x + term. `ads` and `mixer` are any modules (..., d) -> (..., d); None passes through.
 
     Examples:
         >>> block = rv.blocks.Residual(rv.S5(4, 8), mixer=rv.blocks.Mixer(4))

@@ -1,4 +1,4 @@
-"""Blocks one after the other, themselves one block: the body of a model."""
+"""Blocks in sequence, themselves one block: the body of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.blocks.block import Block, Layer, State
 
 
 class Stack(Block):
-    """y = block_r(... block_1(x)). Bidirectional as soon as one of the blocks is.
+    """y = block_r(... block_1(x)). Bidirectional if any of the blocks is.
 
     Examples:
         >>> stack = rv.blocks.Stack([rv.blocks.Residual(rv.S5(4, 8)), rv.blocks.Residual(rv.S5(4, 8))])
@@ -22,7 +22,7 @@ class Stack(Block):
         torch.Size([2, 10, 4])
     """
 
-    quick = True  # it may go around its modules: a whole model, which has forms of its own, says no
+    quick = True  # may bypass its modules; a whole model, which has fast forms of its own, sets False
 
     def __init__(self, blocks: Sequence[Layer]) -> None:
         if not blocks:
@@ -36,7 +36,7 @@ class Stack(Block):
     def forward(
         self, x: Tensor, state: State = None, lengths: Tensor | None = None, **more: Any
     ) -> tuple[Tensor, State]:
-        """As of any layer; short whole sequences in one layout, `lowering.stack_form`, where the blocks are ours."""
+        """As for any layer; short whole sequences of our blocks run in one layout, `lowering.stack_form`."""
         whole = state is None and lengths is None and not more
         found = _quick_form()(self, x) if self.quick and whole and not torch.compiler.is_compiling() else None
         return super().forward(x, state, lengths, **more) if found is None else found
@@ -57,6 +57,6 @@ class Stack(Block):
 
 @cache
 def _quick_form() -> Callable[[Stack, Any], tuple[Tensor, State] | None]:
-    """It reads blocks, and stands above them."""
+    """Lazy: it reads blocks, and is imported above them."""
     found: Callable[[Stack, Any], tuple[Tensor, State] | None] = import_module("resolvent.lowering.stack_form").serve
     return found

@@ -1,4 +1,4 @@
-"""The tower: input, norm, blocks, final norm. Everything of a model but its head."""
+"""The tower: input, norm, blocks, final norm. A model without its head."""
 
 from __future__ import annotations
 

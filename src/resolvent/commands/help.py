@@ -1,6 +1,6 @@
 """--help on one screen: common options in full, rarer ones by name and group; --help-all has every option in full.
 
-A class of options says which of its own are rare: RARE = {title: names of fields}.
+A class of options declares its rare ones: RARE = {title: names of fields}.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH = 98
 
 
 def show_help(kind: type, prog: str, config: tuple[Any, ...]) -> None:
-    """Print what fits on a screen."""
+    """Print the one-screen help."""
     rare = rare_groups(kind)
     with contextlib.suppress(SystemExit):  # it prints, then stops
         tyro.cli(without_rare(kind), prog=prog, args=["--help"], config=config)
@@ -31,7 +31,7 @@ def show_help(kind: type, prog: str, config: tuple[Any, ...]) -> None:
 
 
 def rare_groups(kind: type) -> list[tuple[str, list[str]]]:
-    """Titles and flags of what --help leaves out, those of nested groups after the command's own."""
+    """Titles and flags of the options that --help omits; nested groups after the command's own."""
     own = {one.name: one for one in fields(kind)}
     found = [(title, [_flag(own[name]) for name in names]) for title, names in getattr(kind, "RARE", {}).items()]
     for inner in _hints(kind).values():
@@ -41,7 +41,7 @@ def rare_groups(kind: type) -> list[tuple[str, list[str]]]:
 
 
 def without_rare(kind: type) -> type:
-    """The same options, of which --help does not show the rare ones."""
+    """The same options with the rare ones hidden from --help."""
     hidden = {name for names in getattr(kind, "RARE", {}).values() for name in names}
     made: list[tuple[str, Any, Any]] = []
     for one in fields(kind):
@@ -50,7 +50,7 @@ def without_rare(kind: type) -> type:
             made.append((one.name, Annotated[hint, tyro.conf.Suppress], _default(one)))
         elif is_dataclass(_bare(hint)):
             inner = without_rare(_bare(hint))
-            inner.__doc__ = " "  # the title says enough
+            inner.__doc__ = " "  # the title is enough
             marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
             made.append((one.name, Annotated[(inner, *marks)] if marks else inner, field(default_factory=inner)))
     short = make_dataclass(kind.__name__, made, bases=(kind,), frozen=True)

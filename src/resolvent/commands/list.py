@@ -1,4 +1,4 @@
-"""`resolvent list`: what this version has, read from the code itself."""
+"""`resolvent list`: the contents of this version, read from the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from rich.console import Console
 from rich.table import Table
 
-WIDE = 200  # characters of a line in a log: one for each name
+WIDE = 200  # line width in a log: one line per name
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,28 @@ def run() -> int:
 
 
 def recipes() -> list[tuple[str, str]]:
-    """What `resolvent run` knows."""
+    """The recipes of `resolvent run`."""
     from resolvent.experiments.recipe import names
 
     return [*names().items(), ("train", "Your own data or any task, any layer: see resolvent run --help.")]
 
 
 def tasks() -> list[tuple[str, str]]:
-    """What models can be trained on."""
+    """The tasks for training."""
     from resolvent.data import task_summaries
 
     return list(task_summaries().items())
 
 
 def layers() -> list[tuple[str, str]]:
-    """Every layer that `resolvent check` knows."""
+    """The layers of `resolvent check`."""
     from resolvent.conformance.cases import layer_class, layer_names
 
     return [(name, _first_line(layer_class(name).__doc__)) for name in layer_names()]
 
 
 def initialisations() -> list[tuple[str, str]]:
-    """Where state matrices and time steps can start."""
+    """Initialisations of state matrices and time steps."""
     from resolvent.init import ring, spectra
     from resolvent.ssm.hippo import NAMES
 

@@ -12,7 +12,7 @@ import tyro
 if TYPE_CHECKING:
     from resolvent.report.log import TensorBoardLog, WandbLog
 
-PAUSE = 2.0  # seconds between two looks at runs that are followed
+PAUSE = 2.0  # seconds between checks of followed runs
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Log:
         from resolvent.usage.error import UsageError
 
         for run in self.runs:
-            if is_url(str(run).replace(":/", "://", 1)):  # a path has one slash of the two
+            if is_url(str(run).replace(":/", "://", 1)):  # a Path keeps only one slash of ://
                 raise UsageError(f"log reads folders of this machine, got {str(run)!r}; copy the runs here first.")
         if self.to == "tensorboard" and (self.offline or self.project != "resolvent"):
             raise UsageError("--offline and --project are of Weights & Biases; leave them out, or say --to wandb.")

@@ -1,4 +1,4 @@
-"""Options of the commands that try a trained model on data: which samples, and how a new file is read."""
+"""Options of commands that apply a trained model to data: which samples, and how to read a new file."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Report:
 
 
 def write_page(folders: tuple[str, ...], target: str, title: str | None = None, most: int = 1024 * MIB) -> str:
-    """The page about all runs below `folders`, written to `target`, and where it is. Each is a folder or a URL."""
+    """Write the page about all runs below `folders` (folders or URLs) to `target`; returns its location."""
     from resolvent.commands.trouble import as_usage_errors
     from resolvent.experiments.store.objects import Objects, is_url
     from resolvent.report import write_report
@@ -60,7 +60,7 @@ def write_page(folders: tuple[str, ...], target: str, title: str | None = None, 
 
 
 def _warn(line: str) -> None:
-    plain = "".join(c if c.isprintable() else "?" for c in line)  # a forged record may steer the terminal
+    plain = "".join(c if c.isprintable() else "?" for c in line)  # a forged record may contain terminal escapes
     print(f"resolvent report: {plain}", file=sys.stderr)
 
 

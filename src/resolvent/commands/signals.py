@@ -1,7 +1,7 @@
-"""How the program ends when it is asked to: Ctrl-C, a closed terminal (SIGHUP) and SIGTERM alike.
+"""How the program ends on signals: Ctrl-C, a closed terminal (SIGHUP) and SIGTERM alike.
 
-The command is interrupted where it stands, tidies up, says one line, and the status is 128 and the signal's number:
-130, 129, 143. While the libraries are still being imported there is nothing to tidy up, and the program ends at once.
+The command is interrupted, cleans up and prints one line; the exit status is 128 plus the signal's number:
+130, 129, 143. While the libraries are still being imported there is nothing to clean up, and the program ends at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE = 3.0  # seconds after the first signal in which others (torchrun and terminals repeat theirs) change nothing
-OUTERMOST = ("execute", "_run_guarded", "_run_command", "parse", "main", "<module>")  # they only start a command
+PATIENCE = 3.0  # seconds after the first signal during which repeats (by torchrun and terminals) are ignored
+OUTERMOST = ("execute", "_run_guarded", "_run_command", "parse", "main", "<module>")  # these only start a command
 
 
 class Stop:
-    """What was asked of this process: the number of the first signal, 0 before one came."""
+    """The number of the first signal received; 0 before any."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -38,13 +38,13 @@ class Stop:
         raise KeyboardInterrupt
 
     def status(self, status: int) -> int:
-        """An exit status of Ctrl-C as that of the signal which came."""
+        """Translate the exit status of Ctrl-C to that of the received signal."""
         return 128 + self.number if status == 130 and self.number else status
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Every signal that asks for an end interrupts what runs inside; one that somebody else handles stays theirs."""
+    """Termination signals interrupt the code inside; signals with a foreign handler are left alone."""
     stop, before = Stop(), {}
     if threading.current_thread() is threading.main_thread():
         for number in _signals():
@@ -59,15 +59,15 @@ def stoppable() -> Iterator[Stop]:
 
 
 def _signals() -> list[signal.Signals]:
-    """A process of torchrun ends at once by SIGTERM: it may wait for others that are gone already."""
+    """The handled signals; torchrun's processes end at once on SIGTERM, as they may be waiting for lost ones."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     names = ("SIGINT",) if several else ("SIGINT", "SIGTERM", "SIGHUP")
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether the command still imports what it needs."""
-    outer: FrameType | None = None  # who asked for the outermost import
+    """Whether the command is still importing its modules."""
+    outer: FrameType | None = None  # the caller of the outermost import
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") and frame.f_back is not None:
             outer = frame.f_back

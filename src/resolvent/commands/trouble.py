@@ -1,4 +1,4 @@
-"""What goes wrong in a command, in the words of its user: what happened, where, and how to go on."""
+"""Errors of a command in the user's terms: what happened, where, and how to continue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from resolvent.usage.error import UsageError
 
 @contextmanager
 def as_usage_errors(out: str) -> Iterator[None]:
-    """What the user can mend as a UsageError; `out` is where finished work lies."""
+    """Convert errors that the user can fix to UsageError; `out` is where finished work is."""
     try:
         yield
-    except BrokenPipeError:  # nobody reads on
+    except BrokenPipeError:  # the reader has closed the pipe
         raise
     except (ValueError, TypeError, OSError, ImportError, Taken) as wrong:
         raise UsageError(explain(wrong, out)) from wrong
@@ -28,8 +28,8 @@ def explain(wrong: Exception, out: str) -> str:
 
 
 def explain_failure(wrong: BaseException) -> str | None:
-    """What can happen to any command, in a sentence: no room on the disk or in memory, a file that cannot be had, a
-    module that ends the program. None for all else."""
+    """Errors that can happen in any command, in a sentence: no space on disk or memory, an unavailable file, a module
+    that exits the program. None for all others."""
     if isinstance(wrong, OSError) and wrong.errno in NO_ROOM:
         return f"{_full(wrong)} does what is left to do."
     if isinstance(wrong, OSError) and wrong.strerror:

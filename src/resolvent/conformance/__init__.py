@@ -1,4 +1,4 @@
-"""The conformance suite: what must hold for every layer, measured. `resolvent check` on the command line."""
+"""The conformance suite: properties of every layer, measured. `resolvent check` on the command line."""
 
 from resolvent.conformance.cases import check_layers
 from resolvent.conformance.result import Report, Result

@@ -1,4 +1,4 @@
-"""The one table of layers and of the settings that each is checked with."""
+"""The table of layers and the settings with which each is checked."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def layer_names() -> list[str]:
 
 
 def layer_class(name: str) -> type[nn.Module]:
-    """The class of a layer, imported when it is asked for."""
+    """The class of a layer, imported on demand."""
     return getattr(layers, name)
 
 
@@ -116,7 +116,7 @@ def select(name: str | None) -> list[Case]:
 
 
 def plan(cases: Iterable[Case], full: bool) -> Iterator[tuple[Case, Property]]:
-    """What will be measured: not every property runs on every case of a layer."""
+    """The measurements: not every property runs on every case of a layer."""
     seen: set[str] = set()
     for case in cases:
         for prop in PROPERTIES:

@@ -13,7 +13,7 @@ from resolvent.conformance.tolerance import is_inexact, leaves, map_tensors
 
 
 def stepwise(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-    """One step at a time: the slow truth."""
+    """One step at a time: the reference."""
     if state is None:
         state = layer.initial_state(x.shape[0])  # type: ignore[operator]
     outputs = []
@@ -24,7 +24,7 @@ def stepwise(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, An
 
 
 def run_chunked(layer: nn.Module, x: Tensor, cuts: list[int], state: Any = None) -> tuple[Tensor, Any]:
-    """In pieces of the given sizes, the state handed on."""
+    """In chunks of the given sizes, passing the state."""
     outputs = []
     for piece in x.split(cuts, dim=1):
         y, state = layer(piece, state)
@@ -33,7 +33,7 @@ def run_chunked(layer: nn.Module, x: Tensor, cuts: list[int], state: Any = None)
 
 
 def dense(layer: nn.Module, x: Tensor) -> Tensor | None:
-    """The layer's own system, simulated densely in float64; None when it offers no system."""
+    """The layer's own system, simulated densely in float64; None if it has no system."""
     wide = x.double()
     if hasattr(layer, "system"):
         system = layer.system()  # type: ignore[operator]
@@ -53,7 +53,7 @@ def random_cuts(length: int, pieces: int, generator: torch.Generator) -> list[in
 
 
 def reached_state(subject: Subject, layer: nn.Module, steps: int = 5) -> Any:
-    """A state that the layer itself reached, cut from its history: any layer's states are valid this way."""
+    """A detached state reached by the layer itself, hence valid for any layer."""
     with torch.no_grad():
         _, state = layer(subject.input(steps, salt=11))
     return map_tensors(lambda t: t.detach().clone(), state)
@@ -70,9 +70,9 @@ def parameters(layer: nn.Module) -> list[Tensor]:
 
 
 def objective(subject: Subject, y: Tensor, state: Any = None) -> Tensor:
-    """A real number that feels every output and every part of the final state, curved so that second gradients live.
+    """A scalar that depends on every output and the final state, nonlinear so that second gradients are nonzero.
 
-    What is larger than 1 is brought down first: the sine of a large number is lost in its last digits.
+    Values above 1 are scaled down first: the sine of a large number is inaccurate.
     """
     parts = [t for t in (y, *leaves(state)) if is_inexact(t) and t.numel()]
     total = torch.zeros((), dtype=torch.float64, device=subject.device)

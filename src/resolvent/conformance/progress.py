@@ -1,4 +1,4 @@
-"""How far a check has come: a bar on a terminal, a line for each finished layer in a log."""
+"""Progress of a check: a bar on a terminal, a line for each finished layer in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resolvent.conformance.runner import Listener
 
 
 def follow(console: Console, totals: Mapping[str, int]) -> tuple[AbstractContextManager[object], Listener]:
-    """What to enter during the check and what to tell each result; `totals` counts the results of each layer."""
+    """A context for the check, and a listener for results; `totals` are the numbers of results per layer."""
     if console.is_terminal:
         return _bar(console, sum(totals.values()))
     return nullcontext(), _lines(console, totals)

@@ -1,4 +1,4 @@
-"""What a check found, as plain values that turn into JSON: no tensors, no layers."""
+"""The results of a check as plain JSON values: no tensors, no layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["pass", "fail", "n/a"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The largest error that a property met, what it may be, and which comparison it was."""
+    """The largest error of a property, its tolerance, and the comparison it came from."""
 
     error: float
     tolerance: float
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skip:
-    """A property that has no meaning for this layer, and why."""
+    """A property that does not apply to this layer, and why."""
 
     reason: str
 
@@ -53,7 +53,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """All results of one check, with the settings that it ran under.
+    """All results of one check, with its settings.
 
     Examples:
         >>> report = rv.conformance.Report((rv.conformance.Result("S5", "default", "steps", "ok"),))
@@ -81,7 +81,7 @@ class Report:
         return list(dict.fromkeys(r.property for r in self.results))
 
     def worst(self, layer: str, prop: str) -> Result | None:
-        """The cell of the table: the result nearest to (or furthest past) its tolerance over the layer's cases."""
+        """The table cell: the result closest to (or furthest beyond) its tolerance over the layer's cases."""
         found = [r for r in self.results if (r.layer, r.property) == (layer, prop)]
         return max(found, key=_badness, default=None)
 
@@ -89,12 +89,12 @@ class Report:
         return {"ok": self.ok, "settings": self.settings, "results": [_as_dict(r) for r in self.results]}
 
     def write(self, path: Path) -> None:
-        """Write the report as JSON; the file appears whole or not at all."""
+        """Write the report as JSON; atomically."""
         write_json(path, self.to_json(), finite=True)
 
 
 def _as_dict(result: Result) -> dict[str, Any]:
-    """JSON has no infinity: an error that is not finite is written as a word."""
+    """JSON has no infinity: a non-finite error is written as a word."""
     row = asdict(result)
     if result.error is not None and not math.isfinite(result.error):
         row["error"] = str(result.error)

@@ -1,4 +1,4 @@
-"""Run properties on subjects: a crash is a finding too, never the end of the check."""
+"""Run properties on subjects: a crash is recorded as a failure and does not end the check."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def check(
     traits: Traits | None = None,
     listener: Listener | None = None,
 ) -> Report:
-    """Check any layer that keeps the contract: `factory` builds it, from torch's global seed.
+    """Check any layer that follows the contract: `factory` builds it, from torch's global seed.
 
     The layer needs no base class: forward(x, state, lengths), step(x_t, state) and initial_state(batch) are enough.
-    Its width is read from `layer.d_model` unless given; no sequence is longer than `length`. Properties that it has no
-    means for are "n/a".
+    Its width is read from `layer.d_model` unless given; no sequence is longer than `length`. Properties that do
+    not apply are "n/a".
 
     Examples:
         >>> report = rv.conformance.check(lambda: rv.S5(2, 4), name="S5", length=9)  # doctest: +SKIP
@@ -90,7 +90,7 @@ def run_case(
 
 
 def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
-    """One cell: what the property found, or how it crashed."""
+    """One cell: the property's result, or its crash."""
     start = time.perf_counter()
     try:
         with warnings.catch_warnings(), _one_thread():
@@ -107,7 +107,7 @@ def measure(layer: str, case: str, subject: Subject, prop: Property) -> Result:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Subjects are tiny: waking a second thread takes longer than the work, tenfold on a busy machine."""
+    """Use one thread: subjects are tiny, and waking a second thread takes longer than the work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The layer under test and the inputs that it is given: everything random here comes from one seed."""
+"""The layer under test and its inputs; all random numbers come from one seed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ JITTER = 0.05  # moves parameters off special initial values (a zero bias hides 
 
 @dataclass(frozen=True)
 class Traits:
-    """What the contract leaves to a layer, said by the table of cases; the defaults suit an unknown layer.
+    """Optional properties of a layer, given by the table of cases; the defaults suit an unknown layer.
 
-    streams       it takes chunks, steps and a state
-    stable        it promises |lambda| < 1 for every parameter value
-    grows         its state grows with the sequence (a cache), so endless streaming is not offered
+    streams       accepts chunks, steps and a state
+    stable        guarantees |lambda| < 1 for every parameter value
+    grows         its state grows with the sequence (a cache), so endless streaming is not possible
     additive      when bidirectional: y = (causal part) + (part that looks ahead)
     unidirectional  builds the same layer without its second direction
-    open_lengths  what is traced of it does not depend on the length: one graph for many, exports with an open length
+    open_lengths  its traced graph does not depend on the length: one graph for many, dynamic exports
     refuses       settings that the constructor must refuse
 
     Examples:
@@ -41,7 +41,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Subject:
-    """One way of building a layer, with the sizes, the dtype and the device that it is checked in."""
+    """A way to build a layer, with the sizes, dtype and device of the check."""
 
     make: Callable[[], nn.Module]
     d_model: int
@@ -64,7 +64,7 @@ class Subject:
         return min(self.length, 19)
 
     def build(self, dtype: torch.dtype | None = None, seed: int = 0) -> nn.Module:
-        """The layer with slightly moved parameters, in evaluation mode: the same numbers for the same seed."""
+        """The layer with slightly perturbed parameters, in evaluation mode: the same numbers for the same seed."""
         torch.manual_seed(self.seed + seed)
         layer = self.make().eval()
         generator = self.generator(7 + seed)
@@ -83,7 +83,7 @@ class Subject:
         return torch.randn(shape, generator=self.generator(salt), dtype=torch.float64).to(self.device, self.dtype)
 
     def like(self, t: Tensor, salt: int = 2) -> Tensor:
-        """Numbers of t's shape and dtype without pattern: a formula, since vmap forbids drawing at random inside."""
+        """Pseudo-random numbers of t's shape and dtype by a formula, since vmap forbids random draws inside."""
         k = torch.arange(t.numel(), dtype=torch.float64, device=t.device).reshape(t.shape)
         real = 1.4 * torch.cos(0.37 * k * (k + salt) + salt + self.seed)
         imaginary = 1.4 * torch.sin(0.53 * k * (k + salt))

@@ -15,7 +15,7 @@ LABEL = 22  # and the properties' names
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the table, split where the terminal is too narrow, and a line for each failure."""
+    """Print the table, split if the terminal is too narrow, and a line per failure."""
     names = report.layers
     fit = max(1, (console.width - LABEL) // COLUMN)
     for start in range(0, len(names), fit):
@@ -26,7 +26,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def cell(result: Result | None) -> str:
-    """The error to one digit; ok where it is exactly right; a dash where the property has no meaning."""
+    """The error to one digit; ok if exact; a dash if the property does not apply."""
     if result is None or result.status == "n/a" or result.error is None:
         return "–"
     if result.status == "pass" and result.error == 0:

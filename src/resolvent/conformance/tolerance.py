@@ -1,4 +1,4 @@
-"""How far two computations of the same number may stand apart, per dtype, and how that distance is measured.
+"""Tolerances between two computations of the same number, per dtype, and the measure of their distance.
 
 One table for the whole project: the conformance suite and the tests read it from here.
 """
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 VALUES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 GRADIENTS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-FLOOR = 1e-3  # a tensor much smaller than its companions is measured against this part of the largest of them
+FLOOR = 1e-3  # small tensors are measured relative to at least this share of the largest one
 
 
 def leaves(tree: Any) -> list[Tensor]:
@@ -23,7 +23,7 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same nest with every tensor changed; what is no tensor (None among it) stays."""
+    """The same nest with every tensor changed; non-tensors (such as None) are unchanged."""
     return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 

@@ -2,11 +2,11 @@
 
     task = load_task("digits")             # embedded in the package: no download
     task = load_task("cifar10", augment=True)
-    task = from_file("mine.csv")           # one's own data, with a seeded split
+    task = from_file("mine.csv")           # your own data, with a seeded split
     task = from_arrays(x, y)
     print(task.describe())
 
-Data sets lie in the folder that the environment variable RESOLVENT_DATA names, by default ~/.cache/resolvent.
+Data sets are stored in the folder named by the environment variable RESOLVENT_DATA, by default ~/.cache/resolvent.
 """
 
 from resolvent.data.augment import CropFlip

@@ -1,6 +1,6 @@
-"""Training images varied anew in every epoch: a shifted crop and a mirror, as the robustness study trains on CIFAR-10.
+"""Random augmentation of training images per epoch: shifted crop and mirror, as in the robustness study (CIFAR-10).
 
-The numbers of a sample follow from (seed, epoch, sample) alone, whatever the batch around it, on every device.
+The random numbers of a sample depend only on (seed, epoch, sample), not on its batch or device.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _MIX2 = 0x94D049BB133111EB - 2**64
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad a side x side image with zeros, cut it back at a random place, mirror every second one.
+    """Pad a side x side image with zeros, crop it at a random offset, mirror it with probability one half.
 
-    "pixels": x (b, side^2, c), one pixel a step. "planes": the same numbers, colour plane after colour plane.
+    "pixels": x (b, side^2, c), one pixel per step. "planes": the same values, one colour plane after the other.
 
     Examples:
         >>> rv.data.CropFlip(side=8, pad=1).pad
@@ -35,7 +35,7 @@ class CropFlip:
     layout: Layout = "pixels"
 
     def __call__(self, x: Tensor, index: Tensor, seed: int) -> Tensor:
-        """x (b, side^2, c) of the samples `index` (b,); `seed` holds the epoch."""
+        """x (b, side^2, c) of the samples `index` (b,); `seed` includes the epoch."""
         top, left, mirror = self.choices(index, seed)
         image = F.pad(self._image(x), (0, 0, self.pad, self.pad, self.pad, self.pad))  # (b, side + 2 pad, .., c)
         along = torch.arange(self.side, device=x.device)
@@ -46,7 +46,7 @@ class CropFlip:
         return self._sequence(image[batch, rows[:, :, None], columns[:, None, :]])
 
     def choices(self, index: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Top and left edge of the cut, 0 to 2 pad, and whether it is mirrored: (b,) each."""
+        """Top and left edge of the crop, 0 to 2 pad, and whether it is mirrored: (b,) each."""
         bits = hash_index(index, seed)
         places = 2 * self.pad + 1
         top = (bits & 0xFFFFF) * places >> 20
@@ -79,5 +79,5 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, by: int) -> Tensor:
-    """Logical right shift (torch's own carries the sign along)."""
+    """Logical right shift (torch's own is arithmetic)."""
     return (z >> by) & ((1 << (64 - by)) - 1)

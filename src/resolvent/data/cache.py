@@ -1,7 +1,7 @@
-"""Decoded arrays kept on disk: built once, then memory-mapped; a damaged file is noticed and built again.
+"""Decoded arrays cached on disk: built once, then memory-mapped; a damaged file is detected and rebuilt.
 
 folder/cache/NAME/x.npy ...      arrays, never pickles
-folder/cache/NAME/index.json     written last: size and CRC-32 of every file; without it the rest does not count
+folder/cache/NAME/index.json     written last: size and CRC-32 of every file; without it the rest is ignored
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BLOCK = 1 << 22
 
 
 def load_cached(name: str, build: Callable[[], Arrays]) -> Arrays:
-    """The arrays of that name, mapped copy-on-write: no change to them reaches the disk.
+    """The arrays of that name, mapped copy-on-write: changes do not reach the disk.
 
-    `name` must tell everything that the content depends on. A data folder that cannot be written costs the cache, not
-    the data: the arrays then stay in memory, with a warning.
+    `name` must determine the content. If the data folder cannot be written there is no cache: the arrays then stay in
+    memory, with a warning.
     """
     folder = data_folder() / "cache" / name
     held = _load(folder)
@@ -41,7 +41,7 @@ def load_cached(name: str, build: Callable[[], Arrays]) -> Arrays:
 
 
 def _load(folder: Path) -> Arrays | None:
-    """None when nothing is there, or when something there is not what was written."""
+    """None when the cache is absent or damaged."""
     if not (folder / INDEX).is_file():
         return None
     wrong = _damage(folder)
@@ -52,7 +52,7 @@ def _load(folder: Path) -> Arrays | None:
 
 
 def _damage(folder: Path) -> str | None:
-    """The first file that differs from the index, the index itself included."""
+    """The first file that differs from the index, or the index itself."""
     try:
         index = read_json(folder / INDEX)
         expected = {str(name): (int(entry["size"]), int(entry["crc32"])) for name, entry in index.items()}
@@ -80,7 +80,7 @@ def _store(folder: Path, arrays: Arrays) -> None:
 
 
 def _save(part: Path, array: np.ndarray) -> None:
-    with part.open("wb") as file:  # by handle: np.save would add .npy to the name
+    with part.open("wb") as file:  # via a file object: np.save would append .npy to the name
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
 
 

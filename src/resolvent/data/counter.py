@@ -1,4 +1,4 @@
-"""A progress bar for what takes long; silent when nobody watches."""
+"""A progress bar for long operations; silent unless on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Counter:
-    """A rich bar on standard error, also behind the calls that pooch makes while it downloads."""
+    """A rich bar on standard error, also usable as pooch's download progress bar."""
 
     def __init__(self, text: str, total: float | None = None, bytes_: bool = False) -> None:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""A task in words: what was found, so that a user can see at a glance whether it is what was meant."""
+"""A task as text, so that a user can check at a glance that the data were read as intended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files from their canonical places: taken from the data folder when they are there, downloaded otherwise.
+"""Files from their official sources: taken from the data folder if present, downloaded otherwise.
 
-A file counts only when its checksum is right. A download lands beside its place and is moved there after the check, so
-a good file is never overwritten; a damaged one is kept under the name NAME.damaged when a good one replaces it.
+A file is used only if its checksum is right. A download is written to a temporary name and moved after the check, so
+a good file is never overwritten; a damaged one is renamed to NAME.damaged when a good one replaces it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Remote:
-    """A file: its path below the data folder, its checksum as "md5:..." or "sha256:...", and where it can be had."""
+    """A file: its path below the data folder, its checksum as "md5:..." or "sha256:...", and its URLs."""
 
     path: str
     checksum: str
@@ -41,7 +41,7 @@ def fetch(remote: Remote) -> Path:
 
 
 def fetch_members(files: Sequence[Remote], archive: Remote) -> list[Path]:
-    """Verified files that come inside a tar archive, which is fetched only when one of them is absent or damaged."""
+    """Verified files from a tar archive, which is downloaded only when one of them is absent or damaged."""
     wrong = [f for f in files if not f.place().is_file() or checksum(f.place(), f) != f.checksum]
     if wrong:
         try:
@@ -102,7 +102,7 @@ def _retrieve(url: str, remote: Remote) -> None:
 
 
 def _extract(source: Path, file: Remote) -> None:
-    """One member by its exact name: nothing else of the archive is read or written."""
+    """One member by its exact name: no other member is read or written."""
     place = file.place()
     make_folder(place.parent)
     with tarfile.open(source) as tar:
@@ -128,6 +128,6 @@ def _state(remote: Remote) -> str:
 
 
 def _reason(failure: Exception) -> str:
-    """The innermost cause in one line: requests wraps refusals and timeouts several times."""
+    """The innermost cause in one line: requests wraps connection errors several times."""
     text = str(failure).strip().splitlines()
     return f"{type(failure).__name__}: {text[0][:200]}" if text else type(failure).__name__

@@ -1,4 +1,4 @@
-"""Where data sets live: the folder named by RESOLVENT_DATA, by default ~/.cache/resolvent."""
+"""Where data sets are stored: the folder named by RESOLVENT_DATA, by default ~/.cache/resolvent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VARIABLE = "RESOLVENT_DATA"
 
 
 def data_folder() -> Path:
-    """The folder as it is set now; it need not exist.
+    """The folder as currently set; it need not exist.
 
     Examples:
         >>> rv.data.data_folder().is_absolute()
@@ -20,7 +20,7 @@ def data_folder() -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder, made where it is missing; an error that names the way out where it cannot be written."""
+    """The folder, created if missing; if it cannot be written, the error says how to choose another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}"

@@ -36,7 +36,7 @@ _TASKS: dict[str, Callable[..., Task]] = {
 
 
 def task_names() -> tuple[str, ...]:
-    """The names that `load_task` takes.
+    """The names that `load_task` accepts.
 
     Examples:
         >>> "digits" in rv.data.task_names()
@@ -57,13 +57,13 @@ def task_summaries() -> dict[str, str]:
 
 
 def task_options(name: str) -> dict[str, Any]:
-    """What may be chosen about a task, with its defaults; nothing for a name that is not known."""
+    """The options of a task with their defaults; empty for an unknown name."""
     make = _TASKS.get(name.replace("_", "-"))
     return {} if make is None else {p.name: p.default for p in inspect.signature(make).parameters.values()}
 
 
 def load_task(name: str, **options: Any) -> Task:
-    """The data set of that name, with its splits and facts; `task_names()` lists them.
+    """The data set of that name, with its splits and metadata; `task_names()` lists the names.
 
     options  go to the function of the same name (a `seed` for the split, ...)
 

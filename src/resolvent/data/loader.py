@@ -1,10 +1,10 @@
-"""Batches that a seed fixes: the same samples in the same order on every run, from any step on, on the device.
+"""Batches determined by a seed, on the device: the same samples in the same order on every run, from any step on.
 
     loader = Loader(task.train, 256, seed=0, device="cuda", augment=task.augment)
     for samples in loader.batches(start=1000): ...
 
-A split that fits is moved to the device once. One that does not stays where it is, and the next batch is gathered and
-sent by a second thread while the device works on this one.
+A split that fits is moved to the device once. Otherwise a second thread gathers and sends the next batch while the
+device works on this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARE = 0.4  # of the device's free memory that a split may take
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One batch as a model reads it; `index` (b,) are places in the split, `epoch` counts from 0.
+    """One batch as a model reads it; `index` (b,) are positions in the split, `epoch` counts from 0.
 
     Examples:
         >>> loader = rv.data.Loader(rv.load_task("digits").train, batch_size=4)
@@ -42,7 +42,7 @@ class Samples:
 
 
 class Loader:
-    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller.
+    """Batch number `step` of a run. An epoch visits every sample once; its last batch may be smaller.
 
     Examples:
         >>> loader = rv.data.Loader(rv.load_task("digits").train, batch_size=32)
@@ -63,7 +63,7 @@ class Loader:
             raise ValueError(f"Loader: expected samples and a batch size of 1 or more, got {len(split)}, {batch_size}.")
         self.device = split.x.device if device is None else torch.device(device)
         on_disk = split.mapped and self.device.type == "cpu"
-        self.resident = fits(split, self.device) and not on_disk  # the whole split lies on the device
+        self.resident = fits(split, self.device) and not on_disk  # the whole split is on the device
         self.split = split.to(self.device) if self.resident else split
         self.batch_size, self.seed, self.augment = batch_size, seed, augment
         self._epoch, self._order = -1, torch.zeros(0, dtype=torch.long)
@@ -75,7 +75,7 @@ class Loader:
         return -(-len(self.split) // self.batch_size)
 
     def at(self, step: int) -> Samples:
-        """Any step, in any order; the next one is prepared meanwhile where the split is elsewhere."""
+        """Any step, in any order; the next one is prepared in the background if the split is not on the device."""
         if self.resident:
             return self._gather(*self._index(step))
         if self._ahead is not None and self._ahead[0] == step:
@@ -87,7 +87,7 @@ class Loader:
         return samples
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Samples]:
-        """From step `start` on, endlessly or up to `stop`."""
+        """From step `start` on, endless or up to `stop`."""
         step = start
         while stop is None or step < stop:
             yield self.at(step)
@@ -114,7 +114,7 @@ class Loader:
 
 
 def send_to(value: Tensor, device: torch.device) -> Tensor:
-    """A few samples on the device, through pinned memory where that is quicker."""
+    """Samples on the device, through pinned memory where that is faster."""
     if value.device == device:
         return value
     pinned = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
@@ -122,7 +122,7 @@ def send_to(value: Tensor, device: torch.device) -> Tensor:
 
 
 def fits(split: Split, device: torch.device) -> bool:
-    """Whether the split, as it is stored, takes at most a good part of the device's free memory."""
+    """Whether the split, as stored, takes at most SHARE of the device's free memory."""
     if device.type != "cuda" or split.x.device.type == device.type:
         return True
     free, _ = torch.cuda.mem_get_info(device)

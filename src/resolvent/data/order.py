@@ -11,7 +11,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
     """SplitMix64's finaliser on uint64: every bit of the input reaches every bit of the output."""
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended
         z = values + _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _MIX1
         z = (z ^ (z >> np.uint64(27))) * _MIX2
@@ -19,7 +19,7 @@ def mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 def fold(*numbers: int) -> int:
-    """One 63-bit seed from several whole numbers, order included: (seed, epoch), (seed, step), ..."""
+    """One 63-bit seed from several integers, order-dependent: (seed, epoch), (seed, step), ..."""
     state = np.zeros(1, dtype=np.uint64)
     for number in numbers:
         state = mix_bits(state ^ mix_bits(np.array([number % 2**64], dtype=np.uint64)))
@@ -35,7 +35,7 @@ def shuffle(n: int, *seed: int) -> np.ndarray:
 
 
 def uniform(shape: tuple[int, ...], *seed: int) -> np.ndarray:
-    """Numbers in [0, 1) of that shape, float64: 53 bits of the hash of their place."""
+    """Numbers in [0, 1) of that shape, float64: 53 bits of the hash of their index."""
     with np.errstate(over="ignore"):
         keys = mix_bits(mix_bits(np.arange(int(np.prod(shape)), dtype=np.uint64)) + np.uint64(fold(*seed)))
     return (keys >> np.uint64(11)).reshape(shape) * 2.0**-53

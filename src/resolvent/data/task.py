@@ -1,4 +1,4 @@
-"""What a model is trained on and measured by, as one frozen value."""
+"""Training and evaluation data as one frozen value."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from resolvent.data.readers.tokeniser import Tokeniser
 
 @dataclass(frozen=True)
 class Split:
-    """Samples with their answers: x (n, l, c) real or (n, l) tokens, y (n,) classes or (n, ...) real targets.
+    """Samples with their targets: x (n, l, c) real or (n, l) tokens, y (n,) classes or (n, ...) real targets.
 
-    `lengths` (n,) says how many steps of each sequence count; None: all of them. Pairs of documents have x (n, 2, l)
-    and lengths (n, 2). With `packed`, x holds whole numbers in few bytes, as they lie on the disk, and `select` unpacks
-    what it takes: tokens as int64, levels k of 0 .. packed as the float32 number k / packed, or 2 k / packed - 1 where
-    they are `centred`. `mapped`: x lies in a file that may be larger than the memory; samples are read as they are
-    taken.
+    `lengths` (n,) is the number of valid steps of each sequence; None: all. Pairs of documents have x (n, 2, l) and
+    lengths (n, 2). With `packed`, x holds small integers as stored on disk, and `select` unpacks the samples it takes:
+    tokens as int64, levels k of 0 .. packed as the float32 number k / packed, or 2 k / packed - 1 if `centred`.
+    `mapped`: x is memory-mapped from a file that may be larger than memory; samples are read on access.
 
     Examples:
         >>> test = rv.load_task("digits").test
@@ -34,7 +33,7 @@ class Split:
     y: Tensor
     lengths: Tensor | None = None
     packed: int | None = None  # 0: tokens
-    centred: bool = False  # of packed levels: -1 to 1 in place of 0 to 1
+    centred: bool = False  # packed levels scaled to -1 to 1 instead of 0 to 1
     mapped: bool = False
 
     def __len__(self) -> int:
@@ -45,16 +44,16 @@ class Split:
         return self.gather(index).unpack()
 
     def gather(self, index: Tensor) -> Split:
-        """The same as they are stored: less to move."""
+        """The same as stored: less data to move."""
         lengths = None if self.lengths is None else self.lengths[index]
         return replace(self, x=self.x[index], y=self.y[index], lengths=lengths, mapped=False)
 
     def unpack(self) -> Split:
-        """The same samples as a model reads them."""
+        """The same samples in the form a model reads."""
         return self if self.packed is None else replace(self, x=self._unpack(self.x), packed=None, centred=False)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Split:
-        """On another device; real inputs and targets also in another dtype, tokens and classes as they are."""
+        """On another device; real inputs and targets also in another dtype, tokens and classes unchanged."""
         lengths = None if self.lengths is None else self.lengths.to(device)
         x = self.unpack().x if self.packed and dtype not in (None, torch.float32) else self.x
         whole = self if x is self.x else replace(self, packed=None, centred=False)
@@ -67,22 +66,22 @@ class Split:
             return x
         if not self.packed:
             return x.long()
-        x = x.float().div_(torch.full((), self.packed, dtype=torch.float32, device=x.device))  # a GPU would multiply
+        x = x.float().div_(torch.full((), self.packed, dtype=torch.float32, device=x.device))
         return x.sub_(0.5).mul_(2.0) if self.centred else x
 
 
 @dataclass(frozen=True)
 class Task:
-    """Three splits and what they are. Either `channels` or `vocabulary` is set; `classes` None means regression.
+    """Three splits and their metadata. Either `channels` or `vocabulary` is set; `classes` None means regression.
 
-    bounds    the valid range of an input value, which an attack must keep; None: any real number
+    bounds    the valid range of an input value, within which an attack must stay; None: any real number
     classes   number of classes; None: y holds real targets
     pair      a sample is two documents: x (n, 2, l)
-    augment   how training samples are varied anew in every epoch
-    notes     what was done to the data on the way here
-    tokeniser    how text became tokens, where the task is made of text
-    preprocess   how raw values became those of the splits, for new data to come the same way; None: they are raw
-    horizon      y holds the next so many steps of what x is the past of; None: no forecast
+    augment   random augmentation of training samples in every epoch
+    notes     how the data were processed
+    tokeniser    how text became tokens, for text tasks
+    preprocess   how raw values became those of the splits, to apply to new data; None: they are raw
+    horizon      for forecasting: y holds this many steps following x; None: no forecast
 
     Examples:
         >>> task = rv.load_task("digits")
@@ -125,14 +124,14 @@ class Task:
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def head(self, samples: int) -> Task:
-        """The same task with at most `samples` samples in each split: a first try in seconds."""
+        """The same task with at most `samples` samples in each split: for quick trials."""
         return self._each(lambda split: split.select(torch.arange(min(samples, len(split)))))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
         return self._each(lambda split: split.to(device, dtype))
 
     def describe(self) -> str:
-        """Sizes, shapes, classes, bounds, licence and source, for people."""
+        """Sizes, shapes, classes, bounds, licence and source, as text."""
         return summarise(self)
 
     def _each(self, change: Callable[[Split], Split]) -> Task:

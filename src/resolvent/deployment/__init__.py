@@ -1,4 +1,4 @@
-"""Models out: a trained model as one file for other programs (torch's pt2, ONNX), whole sequences and single steps."""
+"""Export: a trained model as one file for other programs (torch's pt2, ONNX), whole sequences and single steps."""
 
 from resolvent.deployment.write import Exported, export
 

@@ -1,7 +1,7 @@
-"""What goes along with x through an exported form: the lengths, or the state of a stream.
+"""The data passed along with x through an exported form: the lengths, or the state of a stream.
 
-Forms compute in real numbers and torch's plain operations alone, so that every program that reads them can: a complex
-state is a pair of real ones, a recurrence one scan.
+Forms use only real numbers and plain torch operations, so that every runtime can execute them: a complex state is a
+pair of real ones, a recurrence one scan.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def keep(part: nn.Module, **tensors: Tensor | None) -> None:
 
 
 class Series(nn.Module):
-    """Parts one after the other."""
+    """Parts in sequence."""
 
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Series(nn.Module):
 
 
 class Temporal(nn.Module):
-    """A part with a state: `drive` what it reads of x, `advance` the state by one step, `answer` from what came out.
+    """A part with a state: `drive` computes its inputs from x, `advance` one step, `answer` the output.
 
     shapes   of its state's tensors, without the batch
     """
@@ -65,7 +65,7 @@ class Temporal(nn.Module):
         return (x,)
 
     def advance(self, state: tuple[Tensor, ...], driven: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The state and the output after one more step; every part with a state has its own."""
+        """The state and the output after one more step; implemented by every part with a state."""
         raise NotImplementedError(f"{type(self).__name__}.advance")
 
     def answer(self, out: Tensor, x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Temporal(nn.Module):
 
 
 def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: tuple[Tensor, ...]) -> Tensor:
-    """What `advance` puts out at every step of `driven` (b, l, ...): (b, l, ...). A loop, or one Scan in an export."""
+    """The outputs of `advance` at every step of `driven` (b, l, ...): (b, l, ...). A loop, or one Scan in an export."""
     if not is_exporting():
         outs_at, state = [], start
         for now in zip(*(t.unbind(1) for t in driven), strict=True):
@@ -94,7 +94,7 @@ def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: t
 
     def one(state: Any, now: Any) -> tuple[Any, Tensor]:
         end, out = advance(tuple(state), tuple(now))
-        return list(end), out.clone()  # a result that is the state itself would be one tensor under two names
+        return list(end), out.clone()  # else output and state would be the same tensor
 
     _, outs = scan(one, list(start), [t.transpose(0, 1) for t in driven], dim=0)
     found: Tensor = outs.transpose(0, 1)
@@ -102,14 +102,14 @@ def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: t
 
 
 def reversed_within(x: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence of x (b, l, d) turned around within its own length; padding stays."""
+    """Each sequence of x (b, l, d) reversed within its own length; padding stays."""
     t = torch.arange(x.shape[1], device=x.device)
     index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)  # (b, l)
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 class BothWays(nn.Module):
-    """`forth`(x) + the other direction of `back`; with `delay` that one sees the strict future alone."""
+    """`forth`(x) + the other direction of `back`; with `delay` that one sees only the strict future."""
 
     def __init__(self, forth: nn.Module, back: nn.Module, delay: bool) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ class Pairs(nn.Module):
 class Step(nn.Module):
     """x_t (b, c) or tokens (b,), then the tensors of the state -> (b, outputs), then those of the next state.
 
-    The answer is what `Whole` gives for the sequence so far.
+    The output equals that of `Whole` for the sequence so far.
     """
 
     def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
@@ -70,7 +70,7 @@ class Step(nn.Module):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the state's tensors in their order, without the batch; all of them start at zero."""
+        """The shapes of the state's tensors in order, without the batch; all are initially zero."""
         return [shape for child in self.children() for shape in state_shapes(child)] + list(self.pooled)
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -103,7 +103,7 @@ def _parts(network: p.Network) -> tuple[PoolKind, Series, Series]:
 
 
 def check_streams(network: p.Network) -> None:
-    """Raise where a stream has no answer before its end."""
+    """Raise if a stream has no output before its end."""
     if isinstance(network.head, p.Match):
         raise UsageError("export: two documents have no step form; export the sequence form only.")
     for node in p.walk(network.body):

@@ -9,7 +9,7 @@ from resolvent.deployment.flow import Flow, Series, keep
 
 
 def state_shapes(part: nn.Module) -> list[tuple[int, ...]]:
-    """Of the state's tensors of a part and all in it, in the order in which a step takes them."""
+    """The shapes of the state's tensors of a part and its children, in the order of a step."""
     own = getattr(part, "shapes", None)
     if own is not None:
         return list(own)
@@ -19,7 +19,7 @@ def state_shapes(part: nn.Module) -> list[tuple[int, ...]]:
 class Keyed(nn.Module):
     """y = out(scale(q^T ssm(k v^T))) with k = shift(key x) + D key x.
 
-    Each of the width^2 entries of an outer product is one more sequence, so the layer's state is (b, width^2, ...).
+    Each of the width^2 entries of an outer product is a separate sequence, so the layer's state is (b, width^2, ...).
     """
 
     D: Tensor
@@ -43,7 +43,7 @@ class Keyed(nn.Module):
         return x.unflatten(-1, (-1, self.width))
 
     def _filter(self, outer: Tensor, flow: Flow) -> Tensor:
-        """Every entry of the outer products by itself: (b, [l,] h, p, p) -> the same."""
+        """Filter each entry of the outer products: (b, [l,] h, p, p) -> the same."""
         p = self.width
         if flow.steps:
             held = [t.flatten(0, 1) for t in flow.take(len(self._inner))]

@@ -19,7 +19,7 @@ from resolvent.usage.error import UsageError
 
 
 def series(chain: Chain) -> Series:
-    """The parts of a chain; dropouts drop nothing in an exported model."""
+    """The parts of a chain; dropout is the identity in an exported model."""
     return Series(*(part(node) for node in chain if not isinstance(node, p.Dropout)))
 
 

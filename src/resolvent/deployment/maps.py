@@ -1,4 +1,4 @@
-"""Parts that see one step by itself, and how they are joined."""
+"""Parts that are pointwise in time, and their combinations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Product(nn.Module):
 
 
 class Skipped(nn.Module):
-    """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` the branch alone."""
+    """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` only the branch."""
 
     def __init__(self, norm: nn.Module, branch: nn.Module, prenorm: bool, adds: bool) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 def check_opset(opset: int | None) -> None:
-    """The packages are here, and the opset is one that can be written."""
+    """Require the packages, and an opset that can be written."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if absent:
         raise UsageError(f"export: ONNX needs {', '.join(absent)}; install with pip install 'resolvent[export]'.")
@@ -28,7 +28,7 @@ def check_opset(opset: int | None) -> None:
 
 
 def onnx_bytes(program: Any, inputs: list[str], outputs: list[str], opset: int | None) -> bytes:
-    """An exported program as ONNX; the exporter's own progress and notes are not the user's."""
+    """An exported program as ONNX; the exporter's own output is suppressed."""
     loud = logging.getLogger("torch.onnx")
     level = loud.level
     loud.setLevel(logging.ERROR)
@@ -46,7 +46,7 @@ def onnx_bytes(program: Any, inputs: list[str], outputs: list[str], opset: int |
 
 
 def _drop_unused(graph: Any) -> None:
-    """Without constants that nothing reads: the exporter leaves some, and onnxruntime warns of each when it loads."""
+    """Drop unused constants, which the exporter leaves and onnxruntime warns about."""
     read = set(_list_read(graph)) | {held.name for held in graph.output}
     kept = [held for held in graph.initializer if held.name in read]
     del graph.initializer[:]
@@ -54,7 +54,7 @@ def _drop_unused(graph: Any) -> None:
 
 
 def _list_read(graph: Any) -> Iterator[str]:
-    """The names that nodes read, those inside of Scan and Loop too."""
+    """The names that nodes read, including those inside Scan and Loop."""
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:

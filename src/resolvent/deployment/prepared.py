@@ -1,6 +1,6 @@
-"""Preprocessing inside of an exported model: scale, gaps, flags, as `Preprocess` does them, in plain operations.
+"""Preprocessing inside an exported model: scale, gaps, flags, as `Preprocess` does them, in plain operations.
 
-A gap that training refused stays NaN, and so does the answer: a graph cannot raise.
+A gap refused in training stays NaN, as does the output: a graph cannot raise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from resolvent.deployment.flow import Flow, scan_steps
 
 
 class Prepared(nn.Module):
-    """Raw channels x (b, l, c), NaN where missing, or one step (b, c), as the model reads them."""
+    """Raw channels x (b, l, c), NaN where missing, or one step (b, c), to model inputs."""
 
     centre: Tensor
     width: Tensor
@@ -24,7 +24,7 @@ class Prepared(nn.Module):
         super().__init__()
         self.how, self.dtype = how, dtype
         self.carries = how.missing in ("ffill", "flag")
-        self.shapes = ((how.inputs or 0, 2),) if self.carries else ()  # the last value, and 1 once there was one
+        self.shapes = ((how.inputs or 0, 2),) if self.carries else ()  # the last value, and 1 once there is one
         none = torch.zeros(1, 1, how.inputs or 0)
         self.register_buffer("centre", torch.tensor(how.centre, dtype=torch.float64))
         self.register_buffer("width", torch.tensor(how.width, dtype=torch.float64))
@@ -56,7 +56,7 @@ class Prepared(nn.Module):
         return scan_steps(self._carried, start, (clean, open_))
 
     def _carried(self, state: tuple[Tensor, ...], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        """A gap takes the last value of its channel, or the mean of training before there was one."""
+        """Fill a gap with the last value of its channel, or the training mean before there is one."""
         (last, seen), (x, gap) = state[0].unbind(-1), now
         before = seen * last + (1 - seen) * self.first
         value = gap * before + (1 - gap) * x

@@ -1,4 +1,4 @@
-"""Sequence layers as real recurrences: their discretised parameters as buffers, one step of each as it is written."""
+"""Sequence layers as real recurrences: their discretised parameters as buffers, one step of each as written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = tuple[Tensor, ...]
 
 
 class Feedthrough(Temporal):
-    """A part whose output holds D x as well, where there is a D."""
+    """A part whose output includes D x, if there is a D."""
 
     D: Tensor | None
 
@@ -122,7 +122,7 @@ class Coupled(Feedthrough):
 
 
 class Delayed(Temporal):
-    """L2RU: y = C x + D u, then x = A x + B u; pairs of states turn together, or A is a full matrix."""
+    """L2RU: y = C x + D u, then x = A x + B u; states rotated in pairs, or a full matrix A."""
 
     A: Tensor
     im: Tensor | None
@@ -176,7 +176,7 @@ class Selective(Feedthrough):
 
 
 class Gated(Temporal):
-    """RG-LRU: h = a h + sqrt(1 - a^2) i u; the first step of all is i u alone. State: h, and 1 once begun."""
+    """RG-LRU: h = a h + sqrt(1 - a^2) i u; the very first step is i u alone. State: h, and 1 once started."""
 
     W_a: Tensor
     W_x: Tensor

@@ -1,4 +1,4 @@
-"""`export(model, folder)`: forms traced, written, read back and compared with the model before anything is said."""
+"""`export(model, folder)`: forms traced, written, read back and compared with the model before reporting success."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Target = Literal["pt2", "onnx"]
 Form = Whole | Pairs | Step
 TARGETS: tuple[Target, ...] = ("pt2", "onnx")
 CARD = "export.json"
-LENGTHS = ((1, 3), (3, 17), (2, 40))  # (batch, length) of what is compared after writing
-ALLOWED = 1e-5  # of the scale of the outputs
+LENGTHS = ((1, 3), (3, 17), (2, 40))  # (batch, length) of the comparison after writing
+ALLOWED = 1e-5  # relative to the outputs' scale
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the sequence form, the step form where there is one, and a card that says how to call them.
+    """The exported files: the sequence form, the step form if there is one, and a card that documents how to call them.
 
-    largest_error   by which outputs of the files differ from the model's, in units of the largest output
+    largest_error   of the files' outputs against the model's, relative to the largest output
     no_step         why there is no step form
 
     Examples:
@@ -61,16 +61,16 @@ def export(
     opset: int | None = None,
     step: bool = True,
 ) -> Exported:
-    """Write the model, with a predictor's preprocessing, for other programs; every size of batch and length will do.
+    """Write the model, with a predictor's preprocessing, for other programs, for any batch size and length.
 
-    folder   gets model.pt2 or model.onnx (x, lengths -> outputs), step.pt2 or step.onnx (x, state -> outputs, state)
+    folder   for model.pt2 or model.onnx (x, lengths -> outputs), step.pt2 or step.onnx (x, state -> outputs, state)
              and export.json: names, shapes, the order of the state, classes and channels
     to       "pt2" (torch.export), or "onnx", which needs the extra `export`
-    opset    of ONNX, 18 to 23; None: torch's own choice
-    step     False leaves the step form out
+    opset    of ONNX, 18 to 23; default: torch's choice
+    step     False omits the step form
 
-    What was written is read again and compared with the model at several batches and lengths; a file that differs by
-    more than 1e-5 is not kept. pt2 keeps the model's dtype, ONNX is float32.
+    The files are read back and compared with the model at several batch sizes and lengths; one that differs by
+    more than 1e-5 is deleted. pt2 keeps the model's dtype, ONNX is float32.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1))
@@ -102,7 +102,7 @@ def export(
 
 
 class _Made:
-    """The forms of one model, and what they are compared with."""
+    """The forms of one model, and their reference."""
 
     def __init__(self, model: Model | TwoTower | Predictor, dtype: torch.dtype | None) -> None:
         self.predictor = model if isinstance(model, Predictor) else None
@@ -145,7 +145,7 @@ class _Made:
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def values(self, batch: int, length: int, seed: int = 0) -> Tensor:
-        """Raw values as they might come, gaps among them where the model was trained with gaps."""
+        """Plausible raw values, with gaps if the model was trained with gaps."""
         g = torch.Generator().manual_seed(seed)
         entry = self.model.config.input
         rows = (batch, 2) if self.pairs else (batch,)
@@ -173,7 +173,7 @@ class _Made:
         return [torch.zeros(batch, *shape, dtype=self.dtype) for shape in form.shapes]
 
     def truth(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """What the model itself says."""
+        """The model's own outputs."""
         ready = x if self.how is None else self.how(x, lengths).to(self.dtype)
         with torch.no_grad():
             return self.model(ready, lengths)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and that show their own damage: the lowest part, which knows no models."""
+"""Files written atomically, with digests that reveal damage: the lowest layer, independent of models."""
 
 from resolvent.disk.document import (
     check_same,

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and JSON among them with a digest: what is read is what was written, or Damaged."""
+"""Atomically written files, including JSON with a digest: reading returns what was written, or raises Damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.disk.seal import Damaged, fingerprint, parse, seal, unseal
 
 
 def replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` make the file. An error of the system (a full disk) names `path`, whoever told it, and leaves it."""
+    """Let `write` create the file, atomically. System errors (a full disk) name `path` and leave it unchanged."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,27 +28,27 @@ def replace(path: Path, write: Callable[[Path], Any]) -> None:
             raise
         raise OSError(number, os.strerror(number), str(path)) from wrong
     finally:
-        with suppress(OSError):  # the first trouble is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             part.unlink(missing_ok=True)
 
 
 def _system_error(wrong: Exception) -> int | None:
-    """The number of an error of the system, which safetensors tells in words: 28 is a full disk."""
+    """The errno of a system error, which safetensors reports as text: 28 is a full disk."""
     code = re.search(r"\(os error (\d+)\)", str(wrong))
     return wrong.errno if isinstance(wrong, OSError) else int(code[1]) if code else None
 
 
-LARGEST = 64 * 2**20  # bytes: no JSON file of ours is near it
+LARGEST = 64 * 2**20  # bytes: far above any JSON file of ours
 
 
 def write_text(path: Path, text: str) -> Path:
-    """A file of text, whole or absent."""
+    """Write a text file atomically."""
     replace(path, lambda part: part.write_text(text, encoding="utf-8"))
     return path
 
 
 def write_json(path: Path, value: dict[str, Any], of: str = "", *, indent: int = 1, finite: bool = False) -> Path:
-    """An object with its digest. `of`: see `seal`; `finite`: numbers that JSON does not know are an error."""
+    """Write an object with its digest. `of`: see `seal`; `finite`: non-finite numbers are an error."""
     return write_text(path, json.dumps(seal(value, of), indent=indent, allow_nan=not finite) + "\n")
 
 
@@ -62,8 +62,8 @@ def read_json(path: Path, of: str = "") -> dict[str, Any]:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """The object as it stands, its digest not looked at."""
-    if not path.is_file():  # a pipe would be waited for, for ever
+    """The object as stored, without checking its digest."""
+    if not path.is_file():  # opening a pipe would block forever
         raise FileNotFoundError(2, "there is no such file", str(path))
     size = path.stat().st_size
     if size > LARGEST:
@@ -75,7 +75,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def check_same(found: dict[str, Any], config: dict[str, Any], holder: str) -> None:
-    """Refuse to go on with what another configuration began; `holder` begins the sentence."""
+    """Refuse to resume from another configuration; `holder` starts the message."""
     if fingerprint(found) != fingerprint(config):
         where, then, now = first_difference(found, config) or ("config", "?", "?")
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Safetensors files with notes in their header: one JSON entry (several have no order) that seals notes and tensors."""
+"""Safetensors files with notes in their header: one JSON entry that seals notes and tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUM = "sha256"
 
 
 def tensor_sum(tensors: dict[str, Tensor]) -> str:
-    """Over names, types, shapes and values."""
+    """A checksum of names, types, shapes and values."""
     import torch
 
     found = hashlib.sha256()
@@ -32,7 +32,7 @@ def tensor_sum(tensors: dict[str, Tensor]) -> str:
 def write_tensors(
     path: Path, tensors: dict[str, Tensor], entry: str, notes: dict[str, Any], of: str = "", indent: int | None = None
 ) -> None:
-    """The file, whole or absent; its header's `entry` holds the notes and the sum of the tensors under a digest."""
+    """Write the file atomically; its header's `entry` has the notes and the tensors' checksum under a digest."""
     from safetensors.torch import save_file
 
     header = {entry: json.dumps(seal(notes | {SUM: tensor_sum(tensors)}, of), indent=indent)}
@@ -40,9 +40,9 @@ def write_tensors(
 
 
 def read_tensors(path: Path, entry: str, of: str = "") -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-    """Tensors and notes, both as they were written, or Damaged. Notes are None where the header has no such entry.
+    """Tensors and notes as written, or Damaged. Notes are None if the header has no such entry.
 
-    Older versions sealed less: a sum of the tensors among the notes or beside them is checked, none is no error.
+    Older versions sealed less: a checksum in or next to the notes is checked; a missing one is accepted.
     """
     tensors, header = _read(path)
     try:
@@ -56,7 +56,7 @@ def read_tensors(path: Path, entry: str, of: str = "") -> tuple[dict[str, Tensor
 
 
 def sealed_tensors(path: Path, entry: str) -> bool:
-    """Whether the notes of a sound file carry a digest: older versions wrote none."""
+    """Whether the notes of an intact file have a digest: older versions wrote none."""
     return is_sealed(parse(_read(path)[1].get(entry, "{}")))
 
 

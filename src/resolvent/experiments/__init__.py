@@ -1,4 +1,4 @@
-"""Runs that survive: a cell is a run's settings, a recipe is a list of cells, a folder holds what was found.
+"""Resumable experiments: a cell is one run's settings, a recipe is a list of cells, a folder holds the results.
 
 record = run_cell(cell, "runs/one")
 records = run("ptd-conditioning", "runs", size="small")

@@ -1,4 +1,4 @@
-"""A run as one frozen value: task, model, objective, threat, budget, seed. Everything in it survives JSON."""
+"""A run as one frozen value: task, model, objective, threat, budget, seed. All of it round-trips through JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from resolvent.models import ModelConfig
 from resolvent.models.settings import Settings, from_dict, to_dict
 from resolvent.training.settings import Budget
 
-TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*")  # what goes into a path
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.=-]*")  # allowed in a path
 Value = str | int | float | bool | None | tuple[int, ...] | tuple[float, ...]
 Kept = Literal["best", "last", "best_by_test"]
 
 
 @dataclass(frozen=True)
 class TaskChoice(Settings):
-    """A task by name with its options, or a file of your own; `samples` keeps only the first so many of each split.
+    """A task by name with its options, or a file of your own; `samples` keeps only the first of each split.
 
     Examples:
         >>> rv.experiments.TaskChoice("digits", samples=64).name
@@ -37,7 +37,7 @@ class TaskChoice(Settings):
 
 @dataclass(frozen=True)
 class AttackPlan(Settings):
-    """One evaluation of the trained model; `on` says which of its checkpoints. For channels and bounds see `Goal`.
+    """One evaluation of the trained model; `on` selects its checkpoints. For channels and bounds see `Goal`.
 
     Examples:
         >>> rv.experiments.AttackPlan("standard", "linf", eps=8 / 255, samples=1000).name
@@ -61,16 +61,16 @@ class AttackPlan(Settings):
 
     @property
     def name(self) -> str:
-        """The folder of its results."""
+        """The name of its results folder."""
         return f"{self.preset}-{self.norm}-{self.eps:.6g}{'-by-channel' if self.channels else ''}"
 
 
 @dataclass(frozen=True)
 class CertifyPlan(Settings):
-    """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, and below an attack.
+    """Certified radii of the best checkpoint in L2: the share certified at each of `radii`, compared with an attack.
 
-    radii       in the units of the data; none given: five that spread over the radii which were certified
-    smoothing   also certify the model smoothed by normal noise of this deviation; `copies` noisy samples count each
+    radii       in the units of the data; default: five spread over the certified radii
+    smoothing   also certify the model smoothed by Gaussian noise of this deviation, with `copies` noisy samples each
 
     Examples:
         >>> rv.experiments.CertifyPlan(radii=(0.1, 0.25)).preset
@@ -86,9 +86,9 @@ class CertifyPlan(Settings):
 
 @dataclass(frozen=True)
 class BoundPlan(Settings):
-    """The generalisation bound of a single selective block after training, its gap, and its norms after every epoch.
+    """The generalisation bound of a single selective block after training, the gap, and the norms after every epoch.
 
-    ceiling   where the loss is cut: the bound is one for losses of at most that
+    ceiling   the value at which the loss is clipped, as the bound requires
     """
 
     delta: float = 0.05
@@ -97,10 +97,10 @@ class BoundPlan(Settings):
 
 @dataclass(frozen=True)
 class FourierPlan(Settings):
-    """Tones at the best checkpoint, in the test alone: `amplitudes` at each of `frequencies` (radians a unit of time).
+    """Tones at the best checkpoint, at test time: `amplitudes` at each of `frequencies` (radians per unit of time).
 
     where   at the input of every state-space layer, whose step k is at time k dt, or at the model's input (dt = 1)
-    own     also the frequency that the trained layers themselves amplify most
+    own     also the frequency that the trained layers amplify most
 
     Examples:
         >>> rv.experiments.FourierPlan(amplitudes=(0.1, 1.0)).where
@@ -116,7 +116,7 @@ class FourierPlan(Settings):
 
 
 class Addressed(Settings):
-    """What a recipe lists: its tags address it, and say where its results are."""
+    """An entry of a recipe: its tags are its address and determine where its results are."""
 
     recipe: str
     tags: tuple[str, ...]
@@ -130,7 +130,7 @@ class Addressed(Settings):
 
     @property
     def place(self) -> str:
-        """Where it is kept below the folder of results."""
+        """Its path below the results folder."""
         return f"{self.recipe}/{'-'.join(self.tags) or self.untagged}/seed-{self.seed}"
 
     def seeded(self, seed: int) -> Self:
@@ -164,7 +164,7 @@ class Cell(Addressed):
     seed: int = 0
     fourier: FourierPlan | None = None
     bound: BoundPlan | None = None
-    corrupt: int | None = None  # test samples that are corrupted after training; None: no corruptions
+    corrupt: int | None = None  # number of test samples corrupted after training; None: none
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""What a cell will cost, from a moment's training: nobody should find out after a day, nor wait long for the answer."""
+"""An estimate of a cell's cost, from a short measurement of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.experiments.tasks import glimpse
 from resolvent.models import build_model, count_parameters
 from resolvent.training.step.batches import Batches
 
-# Gradients a sample that survives everything costs: AutoAttack's own budgets, with forward passes counted as a third.
+# Gradients per sample that survives all attacks: AutoAttack's budgets, with forward passes counted as a third.
 GRADIENTS = {"standard": 3700, "qi2024": 2100, "plus": 7000, "rand": 4200, "fast": 120}
 
 MOMENT = 2.0  # seconds
@@ -23,13 +23,13 @@ MOMENT = 2.0  # seconds
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes, both rough: a step is measured, an attack is counted as if every sample survived."""
+    """Rough seconds and bytes: a step is measured, an attack is counted as if every sample survived."""
 
     parameters: int
     steps: int
     training: float  # seconds
     attacks: float  # seconds, at most
-    memory: int  # bytes that one step keeps for its backward pass, parameters and optimiser included
+    memory: int  # bytes saved for one step's backward pass, including parameters and optimiser
 
     @property
     def seconds(self) -> float:
@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(cell: Cell, device: str = "cpu") -> Estimate:
-    """Measure steps of the cell's own objective on samples of its task, then multiply."""
+    """Measure steps of the cell's own objective on samples of its task, and extrapolate."""
     task, n_train, n_test = glimpse(cell.task, cell.budget.batch_size)
     model = build_model(cell.model).to(device).train()
     split = task.train.select(torch.arange(min(len(task.train), cell.budget.batch_size))).to(device)
@@ -53,15 +53,15 @@ def estimate(cell: Cell, device: str = "cpu") -> Estimate:
     per_epoch = -(-n_train // cell.budget.batch_size)
     steps = per_epoch * cell.budget.epochs
     passes = 1 if cell.goal.kind == "standard" else cell.goal.steps + 2
-    gradient = seconds / passes / len(split)  # of one sample
+    gradient = seconds / passes / len(split)  # per sample
     asked = sum(min(plan.samples or n_test, n_test) * len(plan.on) * GRADIENTS[plan.preset] for plan in cell.attacks)
     count = count_parameters(model)
     return Estimate(count, steps, steps * seconds * 1.15, asked * gradient, held + 16 * count)
 
 
 def extrapolate_step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
-    """Seconds and saved bytes of a step of so many rows: measured with more and more of them until one takes a moment,
-    then drawn out along the line through the last two."""
+    """Seconds and saved bytes of a step of this many rows: measured at increasing sizes until one takes a moment,
+    then extrapolated along the line through the last two."""
     taken = min(2, rows)
     loss(taken).backward()  # warms up
     found = [(taken, *_step(loss, taken))]
@@ -73,13 +73,13 @@ def extrapolate_step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[fl
 
 
 def _line(points: Sequence[tuple[int, float]], at: int) -> float:
-    """The value there, not below the last one; a single point lies on a line through the origin."""
+    """The value there, at least the last one; a single point is extrapolated through the origin."""
     (r1, c1), (r2, c2) = points if len(points) == 2 else ((0, 0.0), *points)
     return max(c2, c2 + (c2 - c1) / (r2 - r1) * (at - r2))
 
 
 def _step(loss: Callable[[int], torch.Tensor], rows: int) -> tuple[float, int]:
-    """Seconds and saved bytes of a forward and a backward pass, the quickest of a few: others may be busy here too."""
+    """Seconds and saved bytes of a forward and a backward pass, the fastest of a few: the machine may be busy."""
     tried = [_measure(lambda: loss(rows))]
     while len(tried) < 3 and sum(seconds for seconds, _ in tried) < MOMENT:
         tried.append(_measure(lambda: loss(rows)))
@@ -98,7 +98,7 @@ def _measure(loss: Callable[[], torch.Tensor]) -> tuple[float, int]:
 
 
 class _Scale:
-    """The most bytes that graphs hold at once: an attack inside a step lets go of its own before the next begins."""
+    """The peak of bytes saved by graphs: an attack inside a step releases its own before the next starts."""
 
     def __init__(self) -> None:
         self.most = 0

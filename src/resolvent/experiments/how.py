@@ -1,4 +1,4 @@
-"""How cells are run, as far as it changes no number: where, until when, and what is kept of an attack."""
+"""How cells are run, without effect on results: device, time limit, and what is kept of an attack."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def never() -> bool:
 
 
 def after(seconds: float) -> Late:
-    """True from so many seconds on."""
+    """True once this many seconds have passed."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() >= until
 
 
 @dataclass(frozen=True)
 class How:
-    """`late` is asked between steps, stages and batches of an attack: from the first True on nothing is begun.
+    """`late` is called between steps, stages and batches of an attack: once it returns True nothing new is started.
 
-    points   keep the attacked points, batch by batch, of an attack that is done; else what is known of every sample
+    points   keep the attacked points of finished attacks; otherwise only the record of every sample
     """
 
     device: str = "cpu"

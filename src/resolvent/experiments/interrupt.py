@@ -1,7 +1,7 @@
-"""How a process that torchrun started stops: by Ctrl-C, or because the others are gone.
+"""How a process that torchrun started stops: by Ctrl-C, or because the others have gone.
 
-The terminal signals every process, and torchrun passes the signal on to all of them once more. The second one would
-come while the first is being answered: it is ignored.
+The terminal signals every process, and torchrun forwards the signal to all of them again. The second one would
+arrive while the first is being handled: it is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from resolvent.experiments.store.folder import RunError
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """One KeyboardInterrupt, however many signals come; a process that torchrun did not start is left as it is."""
+    """One KeyboardInterrupt, however many signals arrive; unchanged in processes not started by torchrun."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
     if not several or not mine:
@@ -31,13 +31,13 @@ def interrupted_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, stop)  # stays: until the process ends, the second signal may still come
+    signal.signal(signal.SIGINT, stop)  # stays: the second signal may arrive until the process ends
     yield
 
 
 @contextmanager
 def others_missed() -> Iterator[None]:
-    """A process whose others are gone (stopped, killed, their machine lost) says so."""
+    """Reports when the other processes are gone (stopped, killed, their machine lost)."""
     try:
         yield
     except RuntimeError as wrong:
@@ -50,5 +50,5 @@ def others_missed() -> Iterator[None]:
 
 
 def is_loss(wrong: RuntimeError) -> bool:
-    """Whether an error is one of processes that do not reach each other: gloo has no type of its own for it."""
+    """Whether an error means that processes lost their connection: gloo has no separate type for it."""
     return isinstance(wrong, dist.DistError) or "gloo" in str(wrong) or "Connection closed by peer" in str(wrong)

@@ -1,4 +1,4 @@
-"""A run of one's own gets a name that no run of other settings has: what differs is added to it.
+"""Names for your own runs, unique per settings: differences are appended to the name.
 
 train/mine-s4d-standard/seed-0             the first
 train/mine-s4d-standard-lr=0.01/seed-0     the same with another learning rate
@@ -17,34 +17,34 @@ from typing import Any
 
 from resolvent.disk import Damaged, read_json
 from resolvent.experiments.cell import TAG, Cell
-from resolvent.experiments.store.folder import CELL, Folder, RunError, as_now, settings_of
+from resolvent.experiments.store.folder import CELL, Folder, RunError, settings_of, upgrade
 from resolvent.experiments.store.lock import Lock
 from resolvent.experiments.store.store import FolderStore, ObjectStore, Store
 
 COMPARED = ("task", "model", "goal", "budget")  # the rest of a cell follows from these
-DERIVED = ("class", "warmup", "evaluate_every", "choose", "dt_min", "dt_max")  # or from other fields
+DERIVED = ("class", "warmup", "evaluate_every", "choose", "dt_min", "dt_max")  # or follows from other fields
 SPOKEN = {"d_model": "width", "steps": "attack-steps", "weights": "class-weights"}
-MOST, LONGEST = 3, 40  # differences and characters that are spelled out
+MOST, LONGEST = 3, 40  # most differences and characters spelled out
 Held = dict[str, Any]
 
 
 def name_apart(cells: Sequence[Cell], store: Store) -> list[Cell]:
-    """The same cells, all under the first name that no run of other settings has."""
-    others = strangers(store, cells[0])
+    """The same cells under the first name not used by a run with other settings."""
+    others = find_others(store, cells[0])
     if not others:
         return list(cells)
     mine = _settings(settings_of(cells[0]))
     for ending in (difference(next(iter(others.values())), mine), _digest(mine)):
         named = [replace(cell, tags=(*cell.tags, ending)) for cell in cells]
-        if not strangers(store, named[0]):
+        if not find_others(store, named[0]):
             break
     return named
 
 
-def strangers(store: Store, cell: Cell) -> dict[str, Held]:
-    """Runs of the same name with other settings, whatever their seeds, by their places.
+def find_others(store: Store, cell: Cell) -> dict[str, Held]:
+    """Runs of the same name with other settings, for any seed, by path.
 
-    A folder in which nothing was trained yet does not count.
+    A folder without any training yet is ignored.
     """
     mine, above = _settings(settings_of(cell)), cell.place.rpartition("/")[0]
     calls: dict[str, Callable[[], Held]] = {}
@@ -64,11 +64,11 @@ def strangers(store: Store, cell: Cell) -> dict[str, Held]:
 def _fetch(store: ObjectStore, name: str) -> Held:
     with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
         store.objects.fetch(name, Path(scratch) / CELL)
-        return as_now(read_json(Path(scratch) / CELL))
+        return upgrade(read_json(Path(scratch) / CELL))
 
 
 def _try_read(call: Callable[[], Held]) -> Held | None:
-    """None for a file that is damaged: whoever works there says so."""
+    """None for a damaged file, which the run itself reports."""
     try:
         found = call()
     except (RunError, Damaged, ValueError, OSError):
@@ -81,7 +81,7 @@ def _settings(held: Held) -> Held:
 
 
 def difference(then: Held, now: Held) -> str:
-    """`lr=0.01`, `epochs=40-width=32`; a few digits of a checksum where words would be many or odd."""
+    """`lr=0.01`, `epochs=40-width=32`; a short checksum if there are too many or unprintable differences."""
     found = [pair for part in COMPARED for pair in _leaves(_spread(then.get(part)), _spread(now.get(part)))]
     record = {SPOKEN.get(name, name): value for name, value in found if name not in DERIVED}
     ending = "-".join(_format_setting(name, value) for name, value in record.items())
@@ -114,7 +114,7 @@ def _digest(settings: Held) -> str:
 
 
 def clear(store: Store, places: Sequence[str]) -> None:
-    """Remove the runs at these places, and nothing else; one that somebody is writing stays, with an error."""
+    """Remove the runs at these places, and nothing else; one being written stays, with an error."""
     for place in places:
         if isinstance(store, FolderStore):
             folder = Folder(store.root / place)

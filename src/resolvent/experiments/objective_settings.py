@@ -1,4 +1,4 @@
-"""What a run trains for and against, as plain values: they survive JSON and make the objective when it is needed."""
+"""The objective and threat of a run as plain values, stored as JSON, from which the objective is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NormName = Literal["linf", "l2", "l1"]
 
 
 class Reach(Protocol):
-    """What says how far an attack may go: a goal, or a plan of an evaluation."""
+    """The attack limits of a goal or of an evaluation plan."""
 
     @property
     def norm(self) -> NormName: ...
@@ -33,28 +33,28 @@ class Reach(Protocol):
 
 
 def threat_of(reach: Reach, eps: float, bounds: Bounds | None) -> Threat:
-    """With the bounds of the task unless the reach has its own."""
+    """The threat, with the task's bounds unless the reach has its own."""
     own = (one(reach.low), one(reach.high)) if reach.low and reach.high else bounds
     return Threat(reach.norm, reach.channels or eps, own)
 
 
 def one(line: tuple[float, ...]) -> float | tuple[float, ...]:
-    """A number for all channels, or one for each."""
+    """A number for all channels, or one per channel."""
     return line[0] if len(line) == 1 else line
 
 
 @dataclass(frozen=True)
 class Goal(Settings):
-    """The objective, and the threat of its inner attack; standard training is only measured under that threat.
+    """The objective, and the threat of its inner attack; standard training is only evaluated under it.
 
     eps None: no attack at all, neither in training nor in the measurements
-    channels  an eps for each channel, where they differ; eps is then the largest of them
-    low, high the valid range of each channel, or of all (one number); none given: that of the task
-    noise     deviation of normal noise on every training sample, for standard training
+    channels  an eps per channel, if they differ; eps is then the largest
+    low, high the valid range of each channel, or of all (one number); default: the task's
+    noise     standard deviation of Gaussian noise on every training sample, for standard training
     tone      amplitude and frequency of a tone at the state-space layers during training, drawn as in the test
-    weights   how much the samples of each class count, one number a class; none: all the same
-    spread    add the penalty that keeps answers from collapsing to one
-    awp       size of the adversarial weight perturbation against the weights' own; 0: none
+    weights   class weights, one number per class; default: equal
+    spread    add the penalty against collapsed outputs
+    awp       relative size of the adversarial weight perturbation; 0: none
 
     Examples:
         >>> rv.experiments.Goal("trades", "linf", eps=0.1, beta=3.0).steps
@@ -106,6 +106,6 @@ class Goal(Settings):
         return awp(robust, self.awp) if self.awp else robust
 
     def probe(self, bounds: Bounds | None) -> Probe | None:
-        """PGD-10 from a random start, the papers' yardstick during training."""
+        """PGD-10 from a random start, the papers' standard measurement during training."""
         threat = self.threat(bounds)
         return None if threat is None else Probe(threat, PGD(10, self.step_size, objective=criterion))

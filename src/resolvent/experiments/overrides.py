@@ -1,7 +1,7 @@
-"""How a recipe's cells are computed where the user wishes otherwise: precision, measurements, samples of a pass.
+"""User overrides for a recipe's cells: precision, measurements, samples per pass.
 
-None of it is part of what a table defines, so it is chosen on the command line; all of it is part of the cell, so that
-the record tells it and a folder holds runs of one kind.
+None of it is part of what a table defines, so it is set on the command line; all of it is part of the cell, so that
+records contain it and a folder has runs of one kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def override(
 
     precision       of training; measurements and attacks are in float32 always
     evaluate_every  epochs between measurements
-    attack_batch    samples that pass through the model at once in an attack: a large GPU wants many
+    attack_batch    samples passed through the model at once in an attack: large for a large GPU
     """
     if not isinstance(job, Cell):
         return job

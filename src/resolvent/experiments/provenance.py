@@ -1,4 +1,4 @@
-"""What a result depends on besides its settings: versions, device, number of threads."""
+"""Everything a result depends on besides its settings: versions, device, number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes and their cells by name, as a user types them; a wrong name is answered with the nearest ones."""
+"""Recipes and their cells by name, as typed by a user; an error suggests the nearest names."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(
     device: str = "cpu",
     tell: Tell = print,
 ) -> list[dict[str, Any]]:
-    """Run a recipe in this process and return the records of its runs; what is complete in `out` is read, not repeated.
+    """Run a recipe in this process and return the records of its runs; complete runs in `out` are read, not repeated.
 
     recipe  a name that `resolvent list` shows, or a list of your own `Cell` and `Study` values
-    out     the folder of results; called again with the same one, a run that was stopped goes on
+    out     the folder of results; a stopped run resumes when called again with the same folder
     size    "full" as published, or "small" for two cores
-    only    of a named recipe, the runs that carry all of these tags: "s4,cifar10,trades"
-    seeds   in place of the recipe's own
-    tell    is called with each line about progress
+    only    for a named recipe, only the runs with all of these tags: "s4,cifar10,trades"
+    seeds   replace the recipe's own
+    tell    called with each progress line
 
     `resolvent run` does the same, with workers, time limits and a report; `write_report` writes the report alone.
 
@@ -50,14 +50,14 @@ def run(
 
 
 def names() -> dict[str, str]:
-    """Every recipe with the first line of what it says of itself."""
+    """Every recipe with the first line of its docstring."""
     return {name.replace("_", "-"): (inspect.getdoc(getattr(recipes, name)) or "").splitlines()[0] for name in _own()}
 
 
 def cells_of(name: str, size: Size = "full", only: str = "", seeds: Sequence[int] = ()) -> list[Job]:
-    """The cells of a recipe whose tags hold everything that `only` lists ("s4,cifar10,trades"), for each seed.
+    """The cells of a recipe whose tags include everything in `only` ("s4,cifar10,trades"), for each seed.
 
-    Seeds that are asked for take the place of those that the recipe itself would run.
+    Given seeds replace the recipe's own.
     """
     known = [each.replace("_", "-") for each in _own()]
     if name not in known:
@@ -81,7 +81,7 @@ def size_of(name: str, tags: Sequence[str]) -> Size | None:
 
 
 def select(cells: Sequence[Job], only: str) -> list[Job]:
-    """Those cells that carry every one of the tags; each must exist, and together they must leave something."""
+    """The cells with all of the tags; every tag must exist, and at least one cell must remain."""
     tags = list(dict.fromkeys(tag for cell in cells for tag in cell.tags))
     wanted = [tag.strip() for tag in only.split(",") if tag.strip()]
     for tag in wanted:

@@ -1,8 +1,8 @@
-"""A study as one frozen value beside the cells of other recipes: an analysis that trains nothing, by its function.
+"""A study as one frozen value, listed in recipes like a cell: an analysis without training, given by its function.
 
     record = run_study(Study("ptd-transfer", ("n=32",), "transfer.over_frequency", (("n", 32),)), "runs/one")
 
-Its record has the findings under "study"; a complete one is read, not repeated.
+Its record has the findings under "study"; a complete study is read, not repeated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Study(Addressed):
             check_choice("Study", f"a setting of {self.function}", name, known)
 
     def find(self) -> Callable[..., dict[str, Any]]:
-        """The function itself: only those of the package of studies are looked at."""
+        """The function, looked up only in the package of studies."""
         module, _, name = self.function.rpartition(".")
         if not module.isidentifier() or not name.isidentifier() or name.startswith("_"):
             raise ValueError(f"Study: expected a function such as 'transfer.over_frequency', got {self.function!r}.")
@@ -71,7 +71,7 @@ Job = Cell | Study
 
 
 def run_study(study: Study, path: str | Path, *, tell: Tell = log.info) -> dict[str, Any]:
-    """Run it unless its record is there. Of several processes that torchrun started the first does the work.
+    """Run it unless its record exists. With torchrun only the first process does the work.
 
     Examples:
         >>> study = rv.experiments.Study("mine", ("n=8",), "transfer.over_frequency", (("n", 8),))

@@ -1,8 +1,8 @@
-"""Many cells, by as many workers as share the folder: each claims a cell, runs it, and goes on to the next free one.
+"""Many cells by any number of workers sharing a folder: each claims a cell, runs it, and continues with the next.
 
-A worker is any process that calls `sweep` on the same cells and the same folder. A cell whose worker died is taken over
-from where it stopped. Which worker ran what changes no number. An object store is not shared so: there one call gives
-out the cells (experiments/cluster).
+A worker is any process that calls `sweep` on the same cells and the same folder. A cell whose worker died is resumed
+by another. Results do not depend on the worker. Object stores are not shared this way: there one call distributes
+the cells (experiments/cluster).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from resolvent.experiments.workers import begin_apart
 from resolvent.training import Paused
 from resolvent.usage.numbers import list_some
 
-WAIT = 2.0  # seconds between looks at cells that others hold
-SHOWN = 8  # places that are named
+WAIT = 2.0  # seconds between checks of cells held by others
+SHOWN = 8  # most places listed
 Ended = Callable[[str], None]
 
 
@@ -37,13 +37,13 @@ def sweep(
     how: How | None = None,
     ended: Ended | None = None,
 ) -> list[dict[str, Any]]:
-    """Run every cell that nobody else runs; with `wait`, stay until the others' are done too (or their owners dead).
+    """Run every free cell; with `wait`, stay until those of other workers are done too (or their owners dead).
 
-    Returns the records of all complete cells, in the order of the cells. A cell whose data are not on this machine does
-    not keep the others from running; the error about it comes at the end.
+    Returns the records of all complete cells, in the order of the cells. A cell whose data are missing on this machine
+    does not stop the others; its error is raised at the end.
 
-    how     takes the place of `device`; when its time is spent `Paused` is raised, with what is left
-    ended   is called with the place of every cell that this call has run to its end
+    how     replaces `device`; when its time is up `Paused` is raised, with what remains
+    ended   called with the place of every cell completed by this call
     """
     way = how or How(device)
     store = open_store(root) if isinstance(root, str | Path) else root
@@ -67,7 +67,7 @@ def sweep(
                 stopped = f"{cell.address}, seed {cell.seed}: {stop}. " if str(stop) else ""
                 raise Paused(stopped + tell_left(list(places), store)) from None
             except Taken as other:
-                if place not in taken:  # once; it is looked at again and again
+                if place not in taken:  # reported once
                     tell(f"{cell.address}: {other}" if not wait else f"{cell.address}: somebody else is at it")
                 taken.add(place)
                 continue
@@ -89,7 +89,7 @@ def sweep(
 
 
 def tell_left(places: Sequence[str], store: Store) -> str:
-    """What a call whose time is spent leaves to do."""
+    """What remains when the time of a call is up."""
     left = [place for place in places if not store.complete(place)]
     return f"{len(places) - len(left)} of {len(places)} runs are done; left: {list_some(left, SHOWN)}"
 

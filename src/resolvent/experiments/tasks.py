@@ -9,7 +9,7 @@ from resolvent.experiments.cell import TaskChoice
 
 
 def open_task(choice: TaskChoice) -> Task:
-    """Load it, from its name or the user's file, and keep as many samples as are asked for."""
+    """Load it, by name or from the user's file, with the requested number of samples."""
     if choice.file is not None:
         from resolvent.data import from_file
 
@@ -20,9 +20,9 @@ def open_task(choice: TaskChoice) -> Task:
 
 
 def glimpse(choice: TaskChoice, rows: int) -> tuple[Task, int, int]:
-    """What a step can be measured on, and how many samples training and test have.
+    """Samples for measuring a step, and the numbers of training and test samples.
 
-    Of a set that is generated no more than `rows` are made, for making all of it can take an hour.
+    Of a generated set only `rows` are made, since all of it can take an hour.
     """
     options = task_options(choice.name) | choice.keywords()
     if choice.file is not None or "samples" not in options or options.get("official"):

@@ -1,8 +1,8 @@
-"""One cell from its settings to its record: train, attack, certify, analyse. Killed at any moment it goes on.
+"""One cell from its settings to its record: train, attack, certify, analyse. It can be killed and resumed any time.
 
     record = run_cell(cell, "runs/quickstart/s4-trades/seed-0")
 
-Every stage leaves its result in the folder; a complete stage is read, not repeated. Times are kept apart under "times":
+Every stage stores its result in the folder; a complete stage is read, not repeated. Times are separate under "times":
 everything else in the record is the same on every run of the same cell.
 """
 
@@ -41,9 +41,9 @@ log = logging.getLogger("resolvent.experiments")
 def run_cell(
     cell: Cell, path: str | Path, *, device: str = "cpu", tell: Tell = log.info, how: How | None = None
 ) -> dict[str, Any]:
-    """Run what is missing and return the record. A run that diverged has a record too: it says so under "failed".
+    """Run what is missing and return the record. A diverged run has a record, too, with the reason under "failed".
 
-    `how` takes the place of `device`; where its time is spent `Paused` is raised, and the same call goes on from there.
+    `how` replaces `device`; when its time is up `Paused` is raised, and the same call resumes there.
 
     Examples:
         >>> from resolvent.experiments import Budget, Cell, TaskChoice, run_cell
@@ -64,7 +64,7 @@ def run_cell(
 
 
 def _found(folder: Folder, tell: Tell) -> dict[str, Any] | None:
-    """The record of a complete run whose weights are sound; a damaged record is set aside and made again."""
+    """The record of a complete run whose weights are intact; a damaged record is set aside and remade."""
     done = folder.sound_record(tell)
     return done if done is None or not folder.damaged() else None
 
@@ -97,7 +97,7 @@ def _complete(work: Work) -> dict[str, Any]:
 
 
 def _run_stage(work: Work, name: str, stage: Stage) -> dict[str, Any]:
-    """The result of a stage; all processes share the attacks, the rest is done by the first alone."""
+    """The result of a stage; all processes share the attacks, only the first does the rest."""
     group = current_group()
     group.wait()
     found = work.folder.stage(name)
@@ -113,7 +113,7 @@ def _run_stage(work: Work, name: str, stage: Stage) -> dict[str, Any]:
 
 
 def _train(work: Work) -> dict[str, Any]:
-    """Train, or read what training left; a damaged state or checkpoint is set aside by name and made again."""
+    """Train, or read the stored training result; a damaged state or checkpoint is renamed and remade."""
     group = current_group()
     damaged = group.gather(work.folder.damaged() if group.first else [])[0]
     if damaged:
@@ -162,7 +162,7 @@ def _begin_at_mean(model: Any, task: Task) -> None:
 
 
 def finite(value: Any) -> Any:
-    """A copy in which a number that is none is None: an unstable model has infinite losses, and JSON does not."""
+    """A copy with non-finite numbers replaced by None: an unstable model has infinite losses, which JSON lacks."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -174,7 +174,7 @@ TRAINED = ("checkpoint", "config.json", "summary.json", "metrics.jsonl", "stage"
 
 
 def facts(task: Task) -> dict[str, Any]:
-    """What a report says about the data."""
+    """The report's facts about the data."""
     return {
         "name": task.name,
         "length": task.length,

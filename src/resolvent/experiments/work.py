@@ -1,4 +1,4 @@
-"""A cell at work: what its stages need."""
+"""A running cell: the data its stages need."""
 
 from __future__ import annotations
 

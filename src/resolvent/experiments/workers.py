@@ -1,7 +1,7 @@
-"""Several worker processes on this machine for one list of cells: each takes cells that nobody else runs.
+"""Several worker processes on this machine for one list of cells: each takes free cells.
 
-Small models gain nothing from a second thread, but everything from a second process. The workers are ordinary calls of
-the command line on the same folder; this process only starts them, follows what they finish, and stops them.
+Small models do not profit from a second thread, but from a second process. The workers are ordinary calls of the
+command line on the same folder; this process only starts, monitors and stops them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from resolvent.experiments.store.folder import RunError, Tell
 from resolvent.experiments.store.store import Store
 
 Cell = TypeVar("Cell")
-LOOK = 0.5  # seconds between looks at the workers, or of a worker at its parent
-GRACE = 10.0  # seconds that workers have to stop
-OUT_OF_TIME = 124  # exit status of a call whose --budget is spent, that of timeout(1)
-PARENT = "RESOLVENT_PARENT"  # set for a worker: the process that started it
-PART = "RESOLVENT_PART"  # set for a worker: 1/3 begins at the second third of the cells
+LOOK = 0.5  # seconds between checks of the workers, or of the parent by a worker
+GRACE = 10.0  # seconds for workers to stop
+OUT_OF_TIME = 124  # exit status when --budget is exhausted, as that of timeout(1)
+PARENT = "RESOLVENT_PARENT"  # set for a worker: its parent's process id
+PART = "RESOLVENT_PART"  # set for a worker: 1/3 starts at the second third of the cells
 
 
 def work_together(
@@ -54,12 +54,12 @@ def _start(command: Sequence[str], environment: dict[str, str], errors: IO[str])
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=errors,
-        start_new_session=True,  # signals of the terminal come here alone, and from here to every worker once
+        start_new_session=True,  # terminal signals arrive here only, and are forwarded to every worker once
     )
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask every worker and what it started to stop; wait for all of them, and end those that do not answer."""
+    """Ask every worker and its children to stop; wait for all of them, and kill those that do not respond."""
     for process in processes:
         _signal(process, signal.SIGTERM)
     last = time.monotonic() + GRACE
@@ -76,7 +76,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
         return
     try:
         if hasattr(os, "killpg"):
-            os.killpg(process.pid, number)  # its session has its own number
+            os.killpg(process.pid, number)  # each worker has its own session
         else:
             process.terminate()
     except ProcessLookupError:
@@ -84,10 +84,10 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def begin_apart(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells as this worker takes them: all of them, from its own part on.
+    """All cells in this worker's order, starting at its own part.
 
-    Neighbours in a recipe are of one kind. Workers that begin with two of them would compile the same kernels at the
-    same time; from parts of their own, one finds in the cache what the other has compiled.
+    Neighbouring cells in a recipe are alike: workers starting with two of them would compile the same kernels at the
+    same time. Starting at different parts, one finds in the cache what another has compiled.
     """
     number, _, workers = os.environ.get(PART, "0/1").partition("/")
     first = len(cells) * int(number) // int(workers)
@@ -95,7 +95,7 @@ def begin_apart(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def stop_with_parent() -> None:
-    """A worker whose parent was killed stops, too: nobody would wait for it."""
+    """Stop a worker whose parent was killed."""
     parent = os.environ.get(PARENT)
     if parent is not None and hasattr(os, "getppid"):
         threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
@@ -126,8 +126,8 @@ def _follow(
 
 
 def _answer(processes: Sequence[subprocess.Popen[bytes]], errors: str) -> None:
-    """A worker that was called wrongly, or died, is told; one that left a diverged run behind has done its work, and
-    one whose time was spent, too."""
+    """Raise for a worker that was called wrongly or died; one with a diverged run has done its work, as has one whose
+    time is up."""
     bad = [process.returncode for process in processes if process.returncode not in (0, 1, OUT_OF_TIME)]
     if bad:
         lines = errors.strip().splitlines()

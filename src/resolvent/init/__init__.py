@@ -1,4 +1,4 @@
-"""Where parameters start: spectra of state matrices, perturb-then-diagonalise, rings of eigenvalues, time steps."""
+"""Initialisation: spectra of state matrices, perturb-then-diagonalise, rings of eigenvalues, time steps."""
 
 from resolvent.init import ring, spectra, timestep
 from resolvent.init.ptd_method import closed_form, diagonalise, ptd, random_perturbation

@@ -1,7 +1,7 @@
 """The variables of perturb-then-diagonalise: eigenvectors and eigenvalues themselves instead of E.
 
-With V and lam free, E = V diag(lam) V^-1 - A follows in closed form: no eigenvalue problem is solved, nor
-differentiated through, and a V that is well conditioned stays so. For a real A the columns come as p + i q and p - i q,
+With V and lam free, E = V diag(lam) V^-1 - A follows in closed form: no eigenvalue problem is solved or
+differentiated, and a well conditioned V stays so. For a real A the columns are pairs p + i q and p - i q,
 so E is real by construction:
 
     A + E = X L X^-1,    X = [sqrt(2) p, sqrt(2) q, r],    L = blocks [[a, b], [-b, a]] and real numbers

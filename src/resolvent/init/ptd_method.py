@@ -42,19 +42,19 @@ def ptd(
     complex_E: bool = False,
     recompute: bool = False,
 ) -> PTD:
-    """Perturb a square matrix such that it can be diagonalised well, and say how well.
+    """Perturb a square matrix such that it can be diagonalised accurately, and report how accurately.
 
     matrix     (n, n), real or complex; or the name of a HiPPO matrix ("legs", "legt", "lagt", "fout") with its size n
-    B          input matrix (n,) or (n, m) of the transfer function that is to be kept; a HiPPO name brings its own.
+    B          input matrix (n,) or (n, m) of the transfer function to be preserved; a HiPPO name has its own.
                Without B the transfer term of the objective drops out and `distance` is None (B = identity asks for the
                whole resolvent)
     objective  SteadyObjective (the default), CodeObjective or PaperObjective
-    how        how long to search
-    complex_E  also look among complex E. For a real matrix the spectrum is then not closed under conjugation: a real
-               system becomes complex, no half of it can be kept, and layers refuse it
-    recompute  search even where a result is shipped; giving `how` does so, too
+    how        search settings
+    complex_E  also search complex E. For a real matrix the spectrum is then not closed under conjugation: a real
+               system becomes complex, no conjugate half can be kept, and layers refuse it
+    recompute  search even if a result is shipped; implied by `how`
 
-    The result says whether the search converged and what to try where it did not.
+    The result says whether the search converged and what to try if not.
 
     Examples:
         >>> found = rv.init.ptd("legs", 16)  # stored in the package: nothing is searched for
@@ -73,7 +73,7 @@ def ptd(
 
 
 def diagonalise(matrix: Tensor | str, E: Tensor, n: int | None = None, *, B: Tensor | None = None) -> PTD:
-    """A + E diagonalised for an E that is given, with the same measurements. Nothing is searched for.
+    """A + E diagonalised for a given E, with the same measurements, without a search.
 
     Examples:
         >>> A, B = rv.ssm.hippo("legs", 4)
@@ -94,7 +94,7 @@ def diagonalise(matrix: Tensor | str, E: Tensor, n: int | None = None, *, B: Ten
 
 
 def closed_form(matrix: Tensor | str, n: int | None = None, *, share: float = 0.1, B: Tensor | None = None) -> PTD:
-    """E = share (mu I - (A + A^*) / 2): one of the perturbations that searches start from, at once and for any size.
+    """E = share (mu I - (A + A^*) / 2): one of the starting points of searches, immediate and for any size.
 
     For HiPPO-LegS this is E = share P P^T with A + P P^T normal; share=0.1 gives kappa < 20, D = 0.07 and a relative
     size of 0.08 at every n.
@@ -111,9 +111,9 @@ def closed_form(matrix: Tensor | str, n: int | None = None, *, share: float = 0.
 def random_perturbation(
     matrix: Tensor | str, n: int | None = None, *, size: float = 0.1, seed: int = 0, B: Tensor | None = None
 ) -> PTD:
-    """The baseline: a Gaussian E with ||E||_2 = size ||A||_2 instead of one that was searched for.
+    """The baseline: a Gaussian E with ||E||_2 = size ||A||_2 instead of a searched one.
 
-    It lowers kappa as 1 / size, but leaves spectra unstable from about n = 32 on, and the transfer function far off.
+    It lowers kappa as 1 / size, but spectra are unstable from about n = 32 on, and the transfer function is far off.
 
     Examples:
         >>> round(rv.init.random_perturbation("legs", 8, size=0.1).relative_size, 3)
@@ -149,7 +149,7 @@ def _story(found: Found) -> str:
 
 
 def _judge(A: Tensor, result: PTD) -> PTD:
-    """Add what a user must know: instability, a basis without digits, a lost symmetry."""
+    """Add warnings: instability, an inaccurate basis, a lost symmetry."""
     notes, bad = [result.message], False
     if result.max_real >= 0 and float(torch.linalg.eigvals(A).real.max()) < 0:
         notes.append(

@@ -3,7 +3,7 @@
 paper    kappa(V) + gamma ||E||_2                         Yu et al. 2024, "Robustifying state-space models for long
                                                           sequences via approximate diagonalization"
 code     kappa(V)^2 + lam ||E||_F                         what its released code minimises
-steady   kappa(V)^2 + size ||E||_F / ||A||_F              ours: scale-free, and two terms that the others lack:
+steady   kappa(V)^2 + size ||E||_F / ||A||_F              ours: scale-free, with two additional terms:
            + transfer (D / sup_w ||H(w)||)^2              the transfer function, on a grid that follows the poles
            + hinge sum_j (1 + Re(lam_j) / margin)_+^2     the spectrum stays left of -margin
 """
@@ -20,7 +20,7 @@ SHARPNESS = 8  # of the smooth maximum over frequencies: the p-norm of the squar
 
 @dataclass(frozen=True)
 class Terms:
-    """What an objective may use, for one E."""
+    """The quantities available to an objective, for one E."""
 
     kappa: Tensor  # ()
     E: Tensor  # (n, n)
@@ -64,12 +64,12 @@ class CodeObjective:
 
 @dataclass(frozen=True)
 class SteadyObjective:
-    """The default, called steady because on HiPPO-LegS kappa, relative size and D come out nearly the same at every n.
+    """The default; on HiPPO-LegS kappa, relative size and D are nearly the same at every n, hence the name.
 
     size      weight of the relative size of E: more of it trades a larger kappa for a smaller E
     transfer  weight of the squared relative D; without a B there is no transfer function and the term drops out
     hinge     weight of the stability term; used where A itself is stable
-    margin    where the hinge begins, as a share of A's own distance from the imaginary axis
+    margin    start of the hinge, as a share of A's own distance from the imaginary axis
 
     Examples:
         >>> rv.init.SteadyObjective().margin
@@ -95,6 +95,6 @@ Objective = PaperObjective | CodeObjective | SteadyObjective
 
 
 def _smooth_maximum(gaps: Tensor) -> Tensor:
-    """The p-norm, at or above the maximum: its gradient sees every frequency that is near to it."""
+    """The p-norm, at or above the maximum: its gradient includes every frequency close to it."""
     top = gaps.detach().max().clamp_min(1e-300)
     return top * ((gaps / top).pow(SHARPNESS).sum() + 1e-30).pow(1 / SHARPNESS)  # a root of zero has no slope

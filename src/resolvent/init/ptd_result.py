@@ -1,4 +1,4 @@
-"""The result of perturb-then-diagonalise, with everything measured that one needs to trust it."""
+"""The result of perturb-then-diagonalise, with all measurements needed to judge it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.ssm.response_grid import EigenResponse, Peak, dense_response, res
 class PTD:
     """A + E = V diag(lam) V_inv, all in float64 or complex128.
 
-    Eigenvalues of a real A + E come in the order: positive imaginary part rising, real ones, then the conjugates of the
+    Eigenvalues of a real A + E are ordered: positive imaginary part ascending, real ones, then the conjugates of the
     first. Columns of V have unit norm. V is not unitary: its inverse is V_inv, not V^*.
 
     Examples:
@@ -35,12 +35,12 @@ class PTD:
     distance: float | None  # D = sup_w ||(i w - A - E)^-1 B - (i w - A)^-1 B||_2; None without a B
     distance_at: float | None  # the frequency of that supremum
     converged: bool
-    message: str  # what was found, and what to try where it is not good
+    message: str  # the outcome, and what to try if it is not good
     objective: Objective | None = None  # None: the perturbation was given
     value: float = float("nan")  # of the objective
     rounds: int = 0  # of the search
-    seconds: float = 0.0  # of one processor that it took
-    conjugate_closed: bool = True  # whether lam holds the conjugate of each of its members
+    seconds: float = 0.0  # processor time
+    conjugate_closed: bool = True  # whether lam is closed under conjugation
     B: Tensor | None = field(default=None, repr=False)  # (n, m)
 
     @property
@@ -52,7 +52,7 @@ class PTD:
         return self.max_real < 0
 
     def copy(self) -> PTD:
-        """The same with tensors of its own."""
+        """A deep copy."""
         own = {name: getattr(self, name).clone() for name in ("E", "V", "V_inv", "lam")}
         return replace(self, **own, B=None if self.B is None else self.B.clone())
 
@@ -70,7 +70,7 @@ class PTD:
 
 
 def measure_ptd(A: Tensor, V: Tensor, lam: Tensor, B: Tensor | None = None, E: Tensor | None = None) -> PTD:
-    """A + E = V diag(lam) V^-1 with its numbers; E is computed from V and lam where it is not given."""
+    """A + E = V diag(lam) V^-1 with its numbers; E is computed from V and lam unless given."""
     V_inv = torch.linalg.inv(V)
     product = (V * lam) @ V_inv
     closed = not A.is_complex() and _is_closed(lam)

@@ -1,4 +1,4 @@
-"""The search of perturb-then-diagonalise: L-BFGS in rounds, the frequency grid refined anew before each.
+"""The search of perturb-then-diagonalise: L-BFGS in rounds, with a refined frequency grid before each.
 
 A round holds the grid fixed, so that the objective is one smooth function; between rounds the grid follows the
 eigenvalues. Converged means that a whole round, on a fresh grid, lowered the objective by less than the tolerance, and
@@ -20,13 +20,13 @@ from resolvent.ssm.response_grid import SchurResponse, dense_response, refined_g
 
 @dataclass(frozen=True)
 class Search:
-    """How long to search, and from where.
+    """The length and starting points of a search.
 
-    rounds     how often the frequency grid is refined, at most; 0 returns the best starting candidate, a closed form
+    rounds     most refinements of the frequency grid; 0 returns the best starting candidate, a closed form
     steps      descent steps of a round
     tolerance  converged when a round lowers the objective by less than this share of it
-    pairs      for a real matrix: search among spectra of conjugate pairs alone (and one real eigenvalue where n is
-               odd), which a layer needs that keeps one of each pair; HiPPO matrices asked for by name always do
+    pairs      for a real matrix: search only spectra of conjugate pairs (and one real eigenvalue if n is
+               odd), as needed by layers that keep one of each pair; always so for HiPPO matrices given by name
     seed       of the random starting candidates
 
     Examples:
@@ -50,7 +50,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search ends with."""
+    """The outcome of a search."""
 
     lam: Tensor
     V: Tensor
@@ -74,7 +74,7 @@ class Problem:
         if self.B is not None:
             self.reference = dense_response(A, self.B)
             self.peak = response_peak(self.reference, 200, both_signs=A.is_complex()).value or 1.0
-        if self.peak == float("inf"):  # a pole on the imaginary axis: there is no finite response to keep
+        if self.peak == float("inf"):  # a pole on the imaginary axis: there is no finite response to preserve
             self.B = self.reference = None
 
     def refine(self, frame: Frame, x: Tensor) -> None:
@@ -107,7 +107,7 @@ class Problem:
 
 
 def search(A: Tensor, B: Tensor | None, objective: Objective, how: Search) -> Found:
-    """From the best starting candidate, descend until a round brings nothing more."""
+    """From the best starting candidate, descend until a round brings no improvement."""
     problem = Problem(A, B, objective)
     frame, value = _best_start(problem, how)
     x, change, settled, done = frame.start(), float("inf"), how.rounds == 0 and value < float("inf"), 0
@@ -116,7 +116,7 @@ def search(A: Tensor, B: Tensor | None, objective: Objective, how: Search) -> Fo
         x, after = _descend(problem, frame, x, how.steps)
         fresh = problem.refined_value(frame, x)
         change = abs(value - fresh) / max(abs(fresh), 1e-300)
-        missed = fresh - after > how.tolerance * abs(fresh)  # the fresh grid sees what the old one did not
+        missed = fresh - after > how.tolerance * abs(fresh)  # the fresh grid finds what the old one missed
         settled = change < how.tolerance and not missed and not problem.lost
         value, done = fresh, done + 1
     lam, V = frame.spectrum(frame.factors(x))
@@ -143,7 +143,7 @@ def _descend(problem: Problem, frame: Frame, x: Tensor, steps: int) -> tuple[Ten
         try:
             value = problem.value(frame, z)
             (slope,) = torch.autograd.grad(value, z)
-        except RuntimeError:  # a step so long that the eigenvectors became dependent; the line search turns back
+        except RuntimeError:  # a step so long that the eigenvectors became dependent; the line search backtracks
             problem.lost += 1
             return float("inf"), torch.zeros_like(z).detach().numpy()
         return value.item(), slope.numpy()

@@ -1,4 +1,4 @@
-"""Where a search for E starts: the best of a few perturbations in closed form.
+"""Starting points of a search for E: the best of a few perturbations in closed form.
 
 Each pulls A towards a normal matrix, E = t (N - A): towards its skew part plus a multiple of the identity, towards its
 symmetric part, or away by a random matrix. For HiPPO-LegS the first is E = t P P^T with the P of its normal-plus-

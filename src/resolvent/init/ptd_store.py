@@ -1,6 +1,6 @@
-"""PTD of HiPPO-LegS as the library ships it: half of the eigenvectors and eigenvalues for each size, in float64.
+"""The shipped PTD of HiPPO-LegS: half of the eigenvectors and eigenvalues for each size, in float64.
 
-E = V diag(lam) V^-1 - A follows from them to the last digit. The file is made by `python -m resolvent.init.ptd_make`.
+E = V diag(lam) V^-1 - A follows from them to full precision. The file is made by `python -m resolvent.init.ptd_make`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def holds(name: str, n: int | None) -> bool:
 
 
 def load(n: int) -> PTD:
-    """The shipped result for LegS of size n; its tensors are the caller's own."""
+    """The shipped result for LegS of size n; with new tensors."""
     return _read(n).copy()
 
 

@@ -1,4 +1,4 @@
-"""Where diagonal state matrices start: S4D-Lin, S4D-Inv, S4D-LegS and S4D-Real (Gu et al. 2022, "On the
+"""Initial diagonal state matrices: S4D-Lin, S4D-Inv, S4D-LegS and S4D-Real (Gu et al. 2022, "On the
 parameterization and initialization of diagonal state space models"), and PTD (`ptd_method`).
 
 Complex spectra keep one of each conjugate pair, lam_n with n = 0 .. d_state/2 - 1; all but PTD have Re(lam) = -1/2.
@@ -56,7 +56,7 @@ def ptd(d_state: int, size: float | None = None) -> tuple[Tensor, Tensor]:
 
 
 def legs_ptd(n: int, size: float | None = None) -> PTD:
-    """PTD of LegS for a layer, at once for any number of states.
+    """PTD of LegS for a layer, immediate for any number of states.
 
     size   ||E|| / ||A||, of a perturbation E = t P P^T; None: the shipped result, else that with t = 0.1 (kappa < 20)
     """

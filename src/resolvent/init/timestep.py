@@ -1,4 +1,4 @@
-"""Time steps dt of continuous-time layers: where they start and how they are kept positive.
+"""Time steps dt of continuous-time layers: initialisation and positivity.
 
 S4, S4D, DSS and S5 draw dt log-uniformly from [dt_min, dt_max], one per channel (or per state), and train log dt.
 """
@@ -21,7 +21,7 @@ DT_MAX = 1e-1
 
 
 def check_range(where: str, dt_min: float, dt_max: float) -> None:
-    """0 < dt_min <= dt_max < infinity, or a ValueError that names the layer."""
+    """0 < dt_min <= dt_max < infinity, or a ValueError naming the layer."""
     if not (0.0 < dt_min <= dt_max < math.inf):
         raise ValueError(
             f"{where}: expected 0 < dt_min <= dt_max, got dt_min={dt_min} and dt_max={dt_max}; "
@@ -44,6 +44,6 @@ def log_uniform(
 
 
 def time_scales(kind: Any, length: int) -> dict[str, float]:
-    """Steps dt for memories from two steps to the whole sequence, where the layer has such a choice."""
+    """Steps dt for memories from two steps to the whole sequence, if the layer has that option."""
     own = {f.name for f in fields(kind)}
     return {"dt_min": min(0.01, 0.64 / length), "dt_max": min(0.5, 64 / length)} if {"dt_min", "dt_max"} <= own else {}

@@ -1,4 +1,4 @@
-"""Checks at the border of a layer: what was expected, what came, what to do. Nothing is changed on failure."""
+"""Input checks of a layer: what was expected, what came, what to do. Nothing is changed on failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def check_positive(where: str, **sizes: int) -> None:
     known = {name: value for name, value in sizes.items() if not isinstance(value, torch.SymInt)}
-    check_count(where, 1, **known)  # a size that a traced pass leaves open is none
+    check_count(where, 1, **known)  # symbolic sizes of a traced pass cannot be checked
 
 
 def check_even(where: str, d_state: int) -> None:
@@ -37,14 +37,14 @@ def no_streaming(layer: Layer, what: str) -> str:
 
 
 def check_one_direction(layer: Layer) -> None:
-    """Before a layer is seen as a system."""
+    """Required before a layer is treated as a system."""
     if layer.bidirectional:
         name = type(layer).__name__
         raise ValueError(f"{name}: a bidirectional layer is no causal system; build it with bidirectional=False.")
 
 
 def check_perturbation(where: str, init: str, size: Any) -> None:
-    """The size ||E|| / ||A|| of a layer that starts from PTD; None was not given."""
+    """The size ||E|| / ||A|| of the PTD perturbation; None means not given."""
     if size is None:
         return
     if init != "ptd":
@@ -98,7 +98,7 @@ def _check_finite(layer: Layer, x: Tensor) -> None:
 
 
 def no_time(layer: Layer) -> str:
-    """Why dt and rate are refused by a layer without continuous time."""
+    """The error message for a layer without continuous time that is given dt or rate."""
     name = type(layer).__name__
     why = {
         "EMA": "its weights belong to steps, and no time constant stands behind them",
@@ -112,7 +112,7 @@ def no_time(layer: Layer) -> str:
 
 
 def check_time(layer: Layer, x: Tensor, dt: Tensor | None, rate: float | None, lengths: Tensor | None) -> Tensor:
-    """dt (b, l), positive and finite where a step counts."""
+    """dt (b, l); must be positive and finite at every valid step."""
     name = type(layer).__name__
     if rate is not None:
         if dt is not None:
@@ -142,7 +142,7 @@ def step_time(layer: Layer, x_t: Tensor, dt: Tensor | float) -> Tensor:
 
 
 def check_lasting(layer: Layer) -> None:
-    """That the layer carries a state of one size through time."""
+    """Require a state whose size is constant over time."""
     if layer.bidirectional:
         raise ValueError(no_streaming(layer, "states"))
     if grows(layer.known_spec(1)):
@@ -158,7 +158,7 @@ def grows(spec: Any) -> bool:
 
 
 def check_places(layer: Layer, at: Any, l: int) -> list[int]:
-    """The time steps of `at` as numbers from 0; all of them for None."""
+    """The time steps of `at` as indices from 0; None means all."""
     given = at.tolist() if hasattr(at, "tolist") else at
     many = list(range(l)) if given is None else [given] if isinstance(given, int) else given
     if not isinstance(many, Sequence) or any(type(t) is not int or not -l <= t < l for t in many):
@@ -183,7 +183,7 @@ def check_lengths(where: str, lengths: Any, batch: int, longest: int, device: to
     if is_recorded(lengths) or _is_functorch(lengths):
         return  # values cannot be read while tracing
     if lengths.is_cuda and torch.cuda.is_current_stream_capturing():
-        return  # nor while a graph is recorded; whoever records has checked them
+        return  # nor during CUDA graph capture; the caller has checked them
     low, high = int(lengths.min()), int(lengths.max())
     if low < 1 or high > longest:
         raise ValueError(

@@ -1,11 +1,11 @@
-"""The contract that every layer keeps: the calls of `torch.nn.GRU`, an explicit state, one way to be wrong.
+"""The contract of every layer: the call signature of `torch.nn.GRU`, an explicit state, one set of checks and errors.
 
     y, state = layer(x, state=None, lengths=None)     x (b, l, d) -> y (b, l, d)
     y_t, state = layer.step(x_t, state)               x_t (b, d)  -> y_t (b, d)
-    y, state = layer(x, dt=dt)                        steps that last dt (b, l) of the layer's own: uneven sampling
+        y, state = layer(x, dt=dt)                        step sizes dt (b, l), in the layer's steps: uneven sampling
 
-Whole sequence = any chunking = step by step. A concrete layer writes `state_spec`, `_sequence` and `_step`; checking,
-half precision, padding, both directions and freezing are done here, once. `resolvent check` proves the rest.
+Whole sequence = any chunking = step by step. A concrete layer implements `state_spec`, `_sequence` and `_step`; this
+module does the checks, half precision, padding, both directions and freezing. `resolvent check` tests the rest.
 
 Shape letters: b batch, l length, d channels (d_model), n states (d_state).
 """
@@ -42,7 +42,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and dtype of one tensor of a state; None in the shape stands for a size that grows (a cache).
+    """Shape and dtype of one tensor of a state; None in the shape marks a dimension that grows (a cache).
 
     Examples:
         >>> rv.LRU(4, 8).state_spec(batch=2)
@@ -54,7 +54,7 @@ class Spec:
 
 
 class Layer(Freezable, ABC):
-    """One sequence layer (b, l, d) -> (b, l, d). Concrete layers are final: compose, do not subclass them.
+    """One sequence layer (b, l, d) -> (b, l, d). Concrete layers are final: compose them, do not subclass.
 
     Examples:
         >>> isinstance(rv.S5(4), rv.layers.Layer)
@@ -62,9 +62,9 @@ class Layer(Freezable, ABC):
     """
 
     starts_from_none = False  # whether `_sequence` takes None for the zero state
-    is_recordable = True  # whether a GPU may replay its pass as a graph; not where its state is as long as its input
-    takes_half = False  # whether `_sequence` takes x in bfloat16, as autocast on a GPU gives it
-    rounds_ends = False  # whether, under autocast, all that is read of x is rounded first, and y is made so
+    is_recordable = True  # whether its pass may run as a CUDA graph; False where the state is as long as the input
+    takes_half = False  # whether `_sequence` takes x in bfloat16, as under autocast on a GPU
+    rounds_ends = False  # whether, under autocast, inputs and outputs of the pass are rounded to half precision
 
     def __init__(self, d_model: int, *, bidirectional: bool = False, check_finite: bool = False) -> None:
         super().__init__()
@@ -75,53 +75,53 @@ class Layer(Freezable, ABC):
         self._specs: dict[tuple[int, torch.dtype], Any] = {}
         self._ticket = issue(self)
 
-    # -- what a concrete layer writes ------------------------------------------------------------------------------
+    # -- implemented by concrete layers -----------------------------------------------------------------------------
 
     @abstractmethod
     def state_spec(self, batch: int) -> Spec | tuple[Spec, ...] | dict[str, Spec]:
-        """What the state of `batch` sequences looks like."""
+        """The shapes and dtypes of the state of `batch` sequences."""
 
     @abstractmethod
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """Causal pass over x (b, l, d), l >= 1, from a checked state.
+        """Causal pass over x (b, l, d), l >= 1, from an already validated state.
 
-        x is in the layer's dtype (or half, `takes_half`) and zero beyond `lengths`; the state returned is the one at
-        each sequence's own end. What is returned as y beyond `lengths` is ignored.
+        x has the layer's dtype (or half, `takes_half`) and is zero beyond `lengths`; the returned state is taken at
+        each sequence's own end. Values of y beyond `lengths` are ignored.
         """
 
     @abstractmethod
     def _step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from a checked state: x_t (b, d) -> y_t (b, d)."""
+        """One step from an already validated state: x_t (b, d) -> y_t (b, d)."""
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """What a bidirectional layer adds for the other direction; x comes reversed, the caller turns y back."""
+        """The backward direction's contribution; x arrives reversed, and the caller reverses y back."""
         raise ValueError(f"{type(self).__name__} has no second direction; build it with bidirectional=False.")
 
     def _uneven(self, x: Tensor, dt: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """`_sequence` where step k lasts dt[:, k] (b, l) of the layer's own steps."""
+        """`_sequence` where step k has size dt[:, k] (b, l), in units of the layer's own step."""
         raise ValueError(checks.no_time(self))
 
     def _stepper(self) -> Step | None:
-        """`_step` for plain values (u, h) -> (y, h'), with all tables prepared; kept in `frozen()`. Optional.
+        """Optional fast form of `_step` for use in `frozen()`: (u, h) -> (y, h') with all tables precomputed.
 
-        It takes u and h of any strides in the layer's dtype, and h of a state that is one tensor.
+        u and h may have any strides and are in the layer's dtype; the state must be a single tensor.
         """
         return None
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups as data for torch.optim: groups with an `lr` or `weight_decay` override the optimiser's."""
+        """Parameter groups for torch.optim, as data: a group's `lr` and `weight_decay` override the optimiser's."""
         return group_parameters(self, {})
 
-    # -- what users call -------------------------------------------------------------------------------------------
+    # -- the public interface -----------------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> torch.dtype:
-        """The real dtype that the layer computes in: that of its parameters, never below float32."""
+        """The real dtype in which the layer computes: that of its parameters, at least float32."""
         return self.anchor.dtype
 
     @property
     def anchor(self) -> Tensor:
-        """A parameter that tells the layer's dtype and device; its own are found without walking its children."""
+        """One of the layer's own parameters, for its dtype and device; child modules are not searched."""
         for parameter in self._parameters.values():
             if parameter is not None:
                 return parameter
@@ -151,13 +151,13 @@ class Layer(Freezable, ABC):
         rate: float | None = None,
         start: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """The whole sequence. Returns y in x's dtype and the state after each sequence's last step.
+        """Process the whole sequence. Returns y in x's dtype and the state after each sequence's last step.
 
-        dt    (b, l), positive: how long the input of each step holds, in units of the step that the layer was trained
-              with; for layers in continuous time (S4D, S5, S6)
-        rate  the same for a stream that is sampled `rate` times as often: dt = 1 / rate throughout
-        start bool, broadcasts to (b, l): the first steps of documents packed in a row (`packed_starts`). Each runs as
-              if alone; the state is that of the document that a row ends in
+        dt    (b, l), positive: the duration of each step, in units of the step that the layer was trained with; for
+              layers in continuous time (S4D, S5, S6)
+        rate  for a stream sampled `rate` times as often as in training: dt = 1 / rate throughout
+        start bool, broadcasts to (b, l): marks the first step of each document packed in a row (`packed_starts`). Each
+              document is processed as if alone; the state returned is that of the last document of the row
         """
         checks.check_sequence(self, x, lengths)
         if start is not None:
@@ -172,20 +172,20 @@ class Layer(Freezable, ABC):
         return self._pass(x, lengths, state)
 
     def _may_be_node(self, training: bool) -> bool:
-        """Whether compilers are to see a pass as one node; the state of one that grows is not known to them."""
+        """Whether compilers see the pass as one opaque node; not possible where the state grows."""
         return node.may_be_node(self) and (self.bidirectional or not checks.grows(self.state_spec(1)))
 
     _may_be_node._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `assume_constant_result`, not imported
 
     def _as_node(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """`_pass` as one node of a compiled graph."""
+        """`_pass` as one opaque node of a compiled graph."""
         leaves: list[Spec] = []
         form = None if self.bidirectional else recorded.flatten(node.arrange(self.state_spec(x.shape[0])), leaves)
         y, ends = node.run(self, x, lengths, leaves)
         return y, None if self.bidirectional else recorded.unflatten(form, ends)
 
     def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:
-        """What `forward` does with checked inputs, in operations one by one."""
+        """The pass over checked inputs, as separate torch operations."""
         if self.bidirectional and state is not None:
             raise ValueError(checks.no_streaming(self, "state"))
         if state is not None:
@@ -195,14 +195,14 @@ class Layer(Freezable, ABC):
             return x.clone(), empty
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
-            readable = x.device.type == "cpu" and not is_traced(x) and is_untransformed()  # a GPU would have to wait
+            readable = x.device.type == "cpu" and not is_traced(x) and is_untransformed()  # would synchronise a GPU
             x_in = x.to(self._input_dtype(x))
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
-                state = self._rest(x) if state is None else state
+                state = self._zero_state(x) if state is None else state
                 y, end = self._sequence(x_in, state, lengths)
                 if readable and not bool(torch.isfinite(x_in.detach().sum())):
                     y = self._isolate_nonfinite(y, x_in, state, lengths)
@@ -230,7 +230,7 @@ class Layer(Freezable, ABC):
         return y.to(x.dtype), end
 
     def _packed(self, x: Tensor, start: Tensor, *others: Any) -> tuple[Tensor, State]:
-        """Documents of packed rows, each in a row of its own, and back."""
+        """Unpack the documents into rows of their own, run them, and pack the outputs again."""
         if any(other is not None for other in others):
             raise ValueError(
                 f"{type(self).__name__}: packed documents (start) begin with a fresh state and fill their rows; leave "
@@ -243,21 +243,21 @@ class Layer(Freezable, ABC):
         return packed.joined(y), map_state(end, lambda t: t[packed.ends])
 
     def step(self, x_t: Tensor, state: State = None, *, dt: Tensor | float | None = None) -> tuple[Tensor, State]:
-        """One time step: x_t (b, d). `state` is what the last call returned; None starts from zero.
+        """One time step: x_t (b, d). `state` is the one the last call returned; None starts from zero.
 
-        dt  (b,), or one number: how long this step lasts, as in `forward`
+        dt  (b,), or one number: the duration of this step, as in `forward`
         """
         if dt is not None:
             checks.check_step(self, x_t)
             y, end = self(x_t[:, None], state, dt=checks.step_time(self, x_t, dt)[:, None])
             return y[:, 0], end
-        taken = fast_step.take(self, x_t, state)
+        taken = fast_step.try_step(self, x_t, state)
         if taken is None and state is not None and not (self.check_finite or "_step" in self.__dict__):
             taken = recorded.replay(self._tables, self._step_long, x_t, state)
         return self._step_long(x_t, state) if taken is None else taken
 
     def _step_long(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        """With every check, in operations one by one."""
+        """The step with every check, as separate torch operations."""
         if self.bidirectional:
             raise ValueError(checks.no_streaming(self, "step"))
         checks.check_step(self, x_t)
@@ -268,7 +268,7 @@ class Layer(Freezable, ABC):
         if not x_t.is_meta and torch.is_autocast_enabled(x_t.device.type):
             with self._precision(x_t.device.type):
                 y_t, state = self._step(x_t.to(self.dtype), state)
-        elif x_t.dtype == self.dtype:  # no casts where none is needed: a step is so short that they show
+        elif x_t.dtype == self.dtype:  # skips casts, whose cost is noticeable in so short a step
             return self._step(x_t, state)
         else:
             y_t, state = self._step(x_t.to(self.dtype), state)
@@ -282,10 +282,10 @@ class Layer(Freezable, ABC):
         *,
         dt: Tensor | None = None,
     ) -> State:
-        """The states in between: after step t of x (b, l, d) for each t of `at` (None: after every step).
+        """The intermediate states: after step t of x (b, l, d) for each t in `at` (None: after every step).
 
-        (b, steps, ...), or (b, ...) for a single number; -1 is the last step. What stepping through x gives; a state of
-        several tensors comes as several. dt (b, l) as in `forward`.
+        Shape (b, steps, ...), or (b, ...) for a single index; -1 is the last step. As by stepping through x. A state of
+        several tensors returns several. dt (b, l) as in `forward`.
         """
         checks.check_sequence(self, x, None)
         checks.check_lasting(self)
@@ -301,44 +301,44 @@ class Layer(Freezable, ABC):
         return found[wanted[0]] if single else stack_states([found[t] for t in wanted])
 
     def extra_repr(self) -> str:
-        """The arguments that it was made with, where they are not the defaults; sizes always."""
+        """The constructor arguments that differ from their defaults; sizes always."""
         given = inspect.signature(type(self).__init__).parameters.values()
         own = {p.name: p.default for p in given if p.name in self.__dict__ or p.name == "d_model"}
-        shown = {name: getattr(self, name) for name, default in own.items() if _tells(name, self, default)}
+        shown = {name: getattr(self, name) for name, default in own.items() if _is_shown(name, self, default)}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @contextmanager
     def frozen(self) -> Iterator[Layer]:
-        """A context in which tables made from parameters are computed once and only input gradients flow."""
+        """A context in which tables derived from parameters are computed once and gradients flow to inputs only."""
         with frozen(self):
             yield self
 
     # -- shared machinery ------------------------------------------------------------------------------------------
 
     def _precision(self, device_type: str) -> AbstractContextManager[Any]:
-        """Recurrences run in the layer's own dtype, outside of autocast; a block, which may be half, inside."""
+        """Recurrences run in the layer's own dtype, outside autocast; a block, which may use half, runs inside it."""
         return without_autocast(device_type)
 
     def _input_dtype(self, x: Tensor) -> torch.dtype:
-        """The layer's own, or half where autocast asks for half products and the layer has them."""
+        """The layer's own dtype, or half where autocast asks for it and the layer supports it."""
         half = self.takes_half and self.dtype == torch.float32 and half_products(x)
         return torch.bfloat16 if half else self.dtype
 
     def _isolate_nonfinite(self, y: Tensor, x: Tensor, start: State, lengths: Tensor | None) -> Tensor:
-        """y, before the first step that is NaN or infinite, as if nothing came after: products over whole blocks take
-        all steps times 0 or not, and 0 times NaN is NaN."""
+        """Recompute y before the first non-finite step with later inputs zeroed: the block products multiply every step
+        by 0 or 1, and 0 times NaN is NaN."""
         odd = (~torch.isfinite(x.detach())).any(-1).cumsum(1) > 0  # (b, l), from the first such step on
-        if not bool(odd.any()):  # the sum alone was too large
+        if not bool(odd.any()):  # only the sum overflowed
             return y
         before, _ = self._sequence(x.masked_fill(odd[..., None], 0), start, lengths)
         return torch.where(odd[..., None], y, before)
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        y, _ = self._sequence(x, self._rest(x), lengths)
+        y, _ = self._sequence(x, self._zero_state(x), lengths)
         return y + reverse(self._backward_sequence(reverse(x, lengths), lengths), lengths)
 
-    def _rest(self, x: Tensor) -> State:
-        """The zero state as `_sequence` takes it, for layers of both directions too; None where it takes that."""
+    def _zero_state(self, x: Tensor) -> State:
+        """The zero state in the form `_sequence` takes (None where it accepts that); also for bidirectional layers."""
         if self.starts_from_none:
             return None
         return map_spec(
@@ -347,12 +347,12 @@ class Layer(Freezable, ABC):
         )
 
     def known_spec(self, batch: int) -> Any:
-        """`state_spec(batch)`, made once for each batch size and dtype."""
-        if not isinstance(batch, int) or torch.compiler.is_compiling():  # a size that is not known yet
+        """`state_spec(batch)`, cached for each batch size and dtype."""
+        if not isinstance(batch, int) or torch.compiler.is_compiling():  # a symbolic size
             return self.state_spec(batch)
         key = (batch, self.dtype)
         if key not in self._specs:
-            if len(self._specs) > 64:  # a stream of ever new batch sizes must not fill the memory
+            if len(self._specs) > 64:  # bounds the cache when batch sizes keep changing
                 self._specs.clear()
             self._specs[key] = self.state_spec(batch)
         return self._specs[key]
@@ -365,12 +365,12 @@ class Layer(Freezable, ABC):
         self._ticket = issue(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
-        """Moves and casts; a cast to half keeps the parameters: |lambda| = 0.999 has no neighbour in bfloat16."""
-        forget_own(self)  # what was recorded reads parameters where they lay
+        """Moves and casts; a cast to half keeps float32 parameters: bfloat16 cannot represent |lambda| = 0.999."""
+        forget_own(self)  # recorded graphs hold the parameters' old addresses
         return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
 
 
-def _tells(name: str, layer: nn.Module, default: Any) -> bool:
+def _is_shown(name: str, layer: nn.Module, default: Any) -> bool:
     value = getattr(layer, name)
     return isinstance(value, int | float | str) and (name in ("d_model", "d_state") or value != default)
 
@@ -383,7 +383,7 @@ def at_lengths(h: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
-    """Apply `make` to every Spec of a state description, keeping its tuple or dict."""
+    """Apply `make` to every Spec of a state description, preserving its tuple or dict structure."""
     if isinstance(spec, Spec):
         return make(spec)
     if isinstance(spec, dict):

@@ -1,12 +1,12 @@
-"""DSS: diagonal state spaces, d channels that share one complex spectrum.
+"""DSS: diagonal state spaces, d channels sharing one complex spectrum.
 
 Gupta, Gu, Berant 2022, "Diagonal state spaces are as effective as structured state spaces". With z = dt lam:
 
     exp       K_l = Re sum_n W_n (e^z - 1) / lam  e^{l z},        Re(lam) = -exp(.): zero-order hold with B = 1
     softmax   K_l = Re sum_n W_n / lam  e^{l z} / sum_{r<L} e^{r z},      Re(lam) free; L is the length of the sequence
 
-There is no factor 2: d_state counts N complex states, which do the work of 2N real ones. Softmax kernels of different
-lengths are not prefixes of one another, so only with a declared `length` does such a layer stream.
+There is no factor 2: d_state counts N complex states, equivalent to 2N real ones. Softmax kernels of different
+lengths are not prefixes of one another, so such a layer can stream only with a declared `length`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from resolvent.ssm.system import System, conjugate_closed
 from resolvent.usage.numbers import check_choice
 
 REGULARISER = 1e-7  # of the softmax's reciprocal, as published
-LARGEST_GROWTH = 80.0  # e^80 over the whole length is as far apart as two float32 numbers can usefully be
+LARGEST_GROWTH = 80.0  # bounds the growth over the whole length by e^80, near float32's useful range
 
 
 class DSS(Layer):
     """DSS, (b, l, d) -> (b, l, d); the state is complex (b, d, d_state).
 
-    A softmax layer's state is the pair (h, position): how many steps each sequence has run, (b,).
+    A softmax layer's state is the pair (h, position): the number of steps each sequence has run, (b,).
 
     d_state        complex states N of each channel (the paper's "2N real"); the first spectrum is LegS's of size 2N
     kernel         "exp" or "softmax"
     init           "legs": LegS's normal part and normal W; "ptd": LegS + E = V diag(lam) V^-1 (`init.ptd`) with
                    W = 2 (C_0 V) (V^-1 B_hippo), so that "exp" with one dt starts as (LegS + E, B_hippo, C_0) itself
-    length         for "softmax": the L of the kernel. None takes the length of each sequence, and then refuses chunks,
-                   steps and states. A growth Re(dt lam) beyond 80 / L is held there
+    length         for "softmax": the L of the kernel. None uses the length of each sequence; chunks, steps and states
+                   are then refused. Growth Re(dt lam) is limited to 80 / L
     separate_dt    one time step for the real and one for the imaginary part of lam (the paper's default)
-    bidirectional  a second read-out W_back of the same recurrence run backwards in time. It sees the strict future:
-                   u_t enters through the forward direction alone
-    lr             learning rate of dt, lam and W in `optim_groups`; None leaves the optimiser's
+    bidirectional  a second read-out W_back of the same recurrence run backwards in time. It sees only the strict
+                   future: u_t enters through the forward direction alone
+    lr             learning rate of dt, lam and W in `optim_groups`; None keeps the optimiser's
 
     Examples:
         >>> y, state = rv.DSS(4, 8)(torch.randn(2, 50, 4))
@@ -95,7 +95,7 @@ class DSS(Layer):
         return h if self.kernel == "exp" else (h, Spec((batch,), torch.int64))
 
     def system(self) -> System:
-        """The discrete systems of all channels as a bank (d,); for "softmax" that of the declared length."""
+        """The discrete systems of all channels as a bank (d,); for "softmax", at the declared length."""
         checks.check_one_direction(self)
         bank = self._bank(self._require_length("system()"))
         gain = torch.ones_like(bank.lam) if bank.gain is None else bank.gain
@@ -106,7 +106,7 @@ class DSS(Layer):
         names = ("log_dt", "decay", "frequency", "W", "W_back")
         return group_parameters(self, optim_overrides(names, self.lr))
 
-    # -- runs ------------------------------------------------------------------------------------------------------
+    # -- forward passes ---------------------------------------------------------------------------------------
 
     def _sequence(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         if self.kernel == "exp":
@@ -116,14 +116,14 @@ class DSS(Layer):
         self._check_position(position, steps)
         if self.length is None and lengths is not None:
             y = self._run_ragged(x, lengths, back=False)
-            h = x.new_zeros(x.shape[0], self.d_model, self.d_state, dtype=self.complex_dtype)  # without use: no length
+            h = x.new_zeros(x.shape[0], self.d_model, self.d_state, dtype=self.complex_dtype)  # unused
         else:
             L = self.length or x.shape[1]
             y, h = siso.sequence(self, lambda: self._bank(L), x, h, lengths, key=self._key(L))
         return y, (h, position + steps)
 
     def _key(self, L: int) -> str:
-        """What tables are kept under; none are kept for a length that is not known yet."""
+        """The cache key of the tables; None, so that none are kept, for a symbolic length."""
         return "of any" if isinstance(L, torch.SymInt) or torch.compiler.is_compiling() else f"of {L}"
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -135,7 +135,7 @@ class DSS(Layer):
         return siso.backward_sequence(self, lambda: self._bank(L, back=True), x, delay=True, key=self._key(L))
 
     def _run_ragged(self, x: Tensor, lengths: Tensor, back: bool) -> Tensor:
-        """Each sequence with the kernel of its own length: every channel of every sequence is a channel of one bank."""
+        """Apply to each sequence the kernel of its own length, each of its channels as one channel of a bank."""
         b, l, d = x.shape
         own = self._bank(lengths.to(x.device)[:, None, None], back=back)  # (b, d, n)
         assert own.gain is not None
@@ -165,13 +165,13 @@ class DSS(Layer):
         return siso.in_basis(V, self.d_model, 2 * ptd(2 * self.d_state)[1])
 
     def _source(self, back: bool = False) -> Source:
-        """Of an "exp" kernel."""
+        """The table source of an "exp" kernel."""
         W = self.W_back if back and self.W_back is not None else self.W
         own = [self.decay, self.frequency, self.log_dt, W]
         return Source(MODES, own if back else [*own, self.D])
 
     def _bank(self, length: int | Tensor, make: Make = join_parts, back: bool = False) -> DiagonalBank:
-        """The system whose kernel is that of this length (which "exp" does not need), or of the declared one."""
+        """The system whose kernel has this length (irrelevant to "exp"), or else the declared one."""
         if self.kernel == "exp":
             return self._source(back)(make)
         L = self.length or length
@@ -181,7 +181,7 @@ class DSS(Layer):
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        growth = _limit_growth(growth, L)  # of lengths (b, 1, 1): (b, d, n)
+        growth = _limit_growth(growth, L)  # for lengths (b, 1, 1): (b, d, n)
         z = make(growth, angle.expand_as(growth))
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
@@ -208,7 +208,7 @@ class DSS(Layer):
 
 
 def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
-    """Of an "exp" kernel, from decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2) and D (where there is one)."""
+    """The bank of an "exp" kernel, from decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2) and D (if any)."""
     decay, im, log_dt, W, *D = wide_all(parameters)
     dt, re = positive(log_dt), -positive(decay)
     lam, z = make(re, im), make(dt[:, :1] * re, dt[:, -1:] * im)
@@ -217,7 +217,7 @@ def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> Diago
 
 
 def _example() -> Parameters:
-    """Slow and fast modes, small and large steps, one for growth and one for angles."""
+    """Slow and fast modes, small and large steps, separate steps for growth and angle."""
     ramp = torch.linspace(-1, 1, 15).view(3, 5)
     steps = torch.tensor([[-6.0, -5.0], [-3.0, -2.0], [0.0, -1.0]])
     return ramp[0], 40 * ramp[1], steps, torch.stack([ramp.cos(), ramp.sin()], -1), torch.tensor([0.5, -1.0, 2.0])
@@ -227,7 +227,7 @@ MODES = Modes(Kind.DSS, _bank, _example)
 
 
 def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
-    """At most LARGEST_GROWTH over the length."""
+    """Limit the growth over the whole length to LARGEST_GROWTH."""
     if is_traced(growth) and not isinstance(L, Tensor):
         return growth.clamp(max=LARGEST_GROWTH / L)
     return growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype))
@@ -236,17 +236,17 @@ def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
 def _softmax_sum(z: Number, L: int | Tensor) -> tuple[Number, Number]:
     """sum_{r<L} e^{r z} / m and the gain 1 / m, m = max_r |e^{r z}| up to a phase: 1, or e^{(L-1) z} where it grows.
 
-    The shift by the largest term keeps both finite: a growing state is fed in small and reaches order one at the end.
+    Scaling by the largest term keeps both finite: a growing state is driven weakly and reaches order one at the end.
     """
     grows = z.real > 0
-    w = where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} read from its largest term
+    w = where(grows, -z, z)  # the sum of e^{r w} is that of e^{r z} over its largest term
     total = expm1_over(w.mul(L)).mul(L) / expm1_over(w)
     gain = where(grows, where(grows, z, 0).mul(1 - L).exp(), 1)
     return total, gain
 
 
 def _reciprocal(x: Number) -> Number:
-    """conj(x) / (|x|^2 + 1e-7): 1/x where x is not small, and finite everywhere."""
+    """conj(x) / (|x|^2 + 1e-7): close to 1/x unless x is small, and finite everywhere."""
     return x.conj().div(x.real**2 + x.imag**2 + REGULARISER)
 
 

@@ -32,7 +32,7 @@ BETA_STD = 0.02
 class EMA(Layer):
     """Damped EMA, (b, l, d) -> (b, l, d); the state is real (b, d, d_state).
 
-    The state is kept per unit of input: the paper's h is p beta times it.
+    The state is stored per unit of input: the paper's h is p beta times it.
 
     d_state        dimensions of each channel's average (Mega uses 16)
     silu           apply SiLU to the output, as Mega's block does around this layer
@@ -108,7 +108,7 @@ class EMA(Layer):
 
     def _source(self, direction: int = 0) -> Source:
         given = self.alpha, self.damping, self.beta, self.eta
-        # a view of the only direction: an index would cost the backward pass a copy for each
+        # a view of the only direction: indexing would cost the backward pass a copy each
         own = [p[direction] if self.bidirectional else p.flatten(0, 1) for p in given]
         return Source(MODES, own if direction else [*own, self.omega])
 
@@ -119,7 +119,7 @@ def _recurrence(alpha: Tensor, damping: Tensor, beta: Tensor, dtype: torch.dtype
 
 
 def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
-    """From alpha, damping, beta, eta (d, n) and omega (d,), which the other direction lacks."""
+    """From alpha, damping, beta, eta (d, n) and omega (d,), which the backward direction lacks."""
     alpha, damping, beta, eta, *omega = wide_all(parameters)
     q, B = _recurrence(alpha, damping, beta, parameters[0].dtype)
     return DiagonalBank(q, B * eta / math.sqrt(eta.shape[1]), *omega)

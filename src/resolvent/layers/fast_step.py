@@ -1,8 +1,8 @@
-"""The short way through `Layer.step`: inside `frozen()`, where nobody watches, a few checks and one kernel call.
+"""The fast path of `Layer.step`: inside `frozen()`, without hooks or gradients, a few checks and one kernel call.
 
-A step of a small batch is a few microseconds of work, less than the border's checks and a handful of torch calls take.
-Whatever the short way does not know (another dtype, shape or device, a gradient, a transform, the compiler, a forced
-backend, a wrong input) it leaves to the long one, which does it or says what is wrong.
+A step of a small batch takes a few microseconds, less than the full checks and a handful of torch calls.
+Any case the fast path does not cover (another dtype, shape or device, a gradient, a transform, the compiler, a forced
+backend, invalid input) falls back to the general path, which handles it or raises the error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY = "fast"
 
 
 class _Fast(NamedTuple):
-    """What u (b, d) and h (b, ...) have to look like, and the step itself."""
+    """Expected properties of u (b, d) and h (b, ...), and the step function itself."""
 
     step: Step
     d: int
@@ -32,8 +32,8 @@ class _Fast(NamedTuple):
     kind: torch.dtype  # of h
 
 
-def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
-    """The step, or None where it has to go the long way."""
+def try_step(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
+    """Take the step, or return None where the general path must."""
     tables = layer._tables
     if (
         tables is None
@@ -78,6 +78,6 @@ def _open(layer: Layer) -> _Fast | None:
 
 
 def _agrees(kind: type) -> bool:
-    """Whether `_stepper` comes with the class's `_step`, and not from a class whose `_step` it has replaced."""
+    """Whether `_stepper` matches the class's `_step`: False where a subclass overrides `_step` alone."""
     first = next(base for base in kind.__mro__ if "_step" in vars(base) or "_stepper" in vars(base))
     return "_stepper" in vars(first)

@@ -1,4 +1,4 @@
-"""Tables that are made from parameters alone: computed in every pass, or once inside of `frozen()`."""
+"""Tables derived from parameters alone: computed in every pass, or once inside `frozen()`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class Freezable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._holders = 0  # how many frozen() contexts are open
-        self._tables: dict[str, Any] | None = None  # what `frozen()` keeps; None outside of it
+        self._tables: dict[str, Any] | None = None  # cached inside `frozen()`; None outside
         self.register_load_state_dict_pre_hook(_refuse_load_when_frozen)
 
     @property
     def is_frozen(self) -> bool:
-        """Whether a `frozen()` context is open around it."""
+        """Whether the module is inside an open `frozen()` context."""
         return self._tables is not None
 
     @property
     def frozen_tables(self) -> dict[str, Any] | None:
-        """What `frozen()` keeps; None outside of it."""
+        """The tables cached by `frozen()`; None outside it."""
         return self._tables
 
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """A table that depends on parameters alone: computed now, or once per `frozen()` context."""
-        tables = self._tables  # once: another thread may leave the context meanwhile
+        tables = self._tables  # read once: another thread may leave the context meanwhile
         if tables is None:
             return compute()
         found = tables.get(key, _ABSENT)
-        if found is _ABSENT and is_recorded(*self._parameters.values()):  # what a tracer makes is no value to keep
+        if found is _ABSENT and is_recorded(*self._parameters.values()):  # a tracer's values must not be kept
             return compute()
         if found is _ABSENT:
             with torch.inference_mode(False), torch.no_grad():  # a later call may want gradients through it
@@ -48,7 +48,7 @@ class Freezable(nn.Module):
         return found
 
     def _derive_all(self) -> None:
-        """Fill the tables that `frozen()` keeps ahead of the first call. Optional: they fill themselves on use."""
+        """Fill the cached tables before the first call. Optional: they are otherwise filled on use."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         tables = self._tables
@@ -68,10 +68,10 @@ class Freezable(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Freeze a whole model: every layer's tables once, no parameter gradients. What an attack's inner loop needs.
+    """Freeze a whole model: tables are computed once and parameters get no gradients, as an attack's inner loop needs.
 
-    It holds for the module, not for a thread. Contexts may nest and overlap: the last one out thaws. Parameters must
-    not be changed inside, in place or by `functional_call`: the tables would stay those of the old values.
+    It applies to the module, not to a thread. Contexts may nest and overlap: the last to close unfreezes. Do not change
+    parameters inside, in place or by `functional_call`: the tables would keep the old values.
 
     Examples:
         >>> layer = rv.S4D(4, 8)
@@ -93,9 +93,9 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def constant_tables(module: nn.Module, *inputs: Any) -> Iterator[nn.Module]:
-    """`frozen`, with the tables in the form that a traced pass takes: `torch.export` inside then finds constants.
+    """`frozen`, with the tables in the form that a traced pass takes, so that `torch.export` sees constants.
 
-    `inputs` are those that the export is given; one pass over them makes the tables.
+    `inputs` are those given to the export; one pass over them fills the tables.
     """
     with frozen(module):
         with torch.no_grad(), as_traced():
@@ -108,7 +108,7 @@ _frozen_parameters: dict[int, list[Any]] = {}  # id -> [parameter, open contexts
 
 
 def _hold(modules: list[Freezable], parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    """Open one more context; returns the parameters that it must give back."""
+    """Open one more context; returns the parameters that it must restore."""
     with _freezing:
         held = [p for p in parameters if p.requires_grad or id(p) in _frozen_parameters]
         for p in held:

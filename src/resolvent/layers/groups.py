@@ -1,4 +1,4 @@
-"""How an optimiser treats the parameters of a layer: groups as data."""
+"""How an optimiser treats a layer's parameters: parameter groups as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameters into groups: `special` maps a name to its overrides; the rest form one plain group."""
+    """Split parameters into groups: `special` maps a name to its overrides; all others form one default group."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
     for name, parameter in layer.named_parameters():
         key = tuple(sorted(special.get(name, {}).items()))
@@ -17,6 +17,6 @@ def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> li
 
 
 def optim_overrides(names: tuple[str, ...], lr: float | None) -> dict[str, dict[str, Any]]:
-    """The papers' rule for state parameters: an own learning rate and no weight decay."""
+    """The papers' rule for state parameters: a learning rate of their own and no weight decay."""
     own: dict[str, Any] = {"weight_decay": 0.0} if lr is None else {"lr": lr, "weight_decay": 0.0}
     return dict.fromkeys(names, own)

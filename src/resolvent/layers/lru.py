@@ -1,4 +1,4 @@
-"""LRU: the linear recurrent unit, a diagonal complex recurrence with many inputs and outputs.
+"""LRU: the linear recurrent unit, a diagonal complex recurrence with multiple inputs and outputs.
 
 Orvieto et al. 2023, "Resurrecting recurrent neural networks for long sequences", section 3:
 
@@ -25,7 +25,7 @@ from resolvent.ops.modes import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts
 from resolvent.ssm.system import System, conjugate_closed
 
-LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it exp(-nu) is 0 and a phase has no meaning; exp would overflow to NaN
+LOG_LIMIT = 20.0  # exp(20) = 5e8: beyond it |lam| is 0 and the phase is meaningless; exp would overflow to NaN
 
 
 class LRU(mimo.Mimo):
@@ -35,8 +35,8 @@ class LRU(mimo.Mimo):
     r_min, r_max      ring on which the eigenvalues are drawn, uniform in area
     max_phase         largest angle drawn, in radians; small for very long sequences (pi / 10 for Path-X)
     bidirectional     a second read-out C of the same recurrence run backwards in time (it includes u_t)
-    lr                learning rate of nu, theta, gamma and B in `optim_groups`; None leaves the optimiser's. The
-                      published recipe is half of a base rate of 1e-3.
+    lr                learning rate of nu, theta, gamma and B in `optim_groups`; None keeps the optimiser's. The
+                      published recipe uses half of a base rate of 1e-3.
 
     Examples:
         >>> y, state = rv.LRU(4, 8)(torch.randn(2, 50, 4))
@@ -85,7 +85,7 @@ class LRU(mimo.Mimo):
         return Spec((batch, self.d_state), self.complex_dtype)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """nu, theta, gamma and B without weight decay, at their own learning rate; the rest plain."""
+        """nu, theta, gamma and B without weight decay, at their own learning rate; the rest by default."""
         return group_parameters(self, optim_overrides(("nu_log", "theta_log", "gamma_log", "B"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:

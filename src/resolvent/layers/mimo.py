@@ -1,8 +1,8 @@
-"""Diagonal systems with many inputs and outputs: what S5 and LRU share.
+"""Diagonal systems with multiple inputs and outputs: code shared by S5 and LRU.
 
-    h_k = lam_bar h_{k-1} + B_bar u_k,    y_k = s Re(C h_k) + D u_k        s = 2 where conjugate halves are kept, else 1
+    h_k = lam_bar h_{k-1} + B_bar u_k,    y_k = s Re(C h_k) + D u_k  s = 2 if one of each conjugate pair is kept, else 1
 
-Only real matrix products touch the sequence. A complex state of p numbers is stored as 2p interleaved reals, so
+Only real matrix products act on the sequence. A complex state of p numbers is stored as 2p interleaved reals, so
 B_bar u is one real product whose result is viewed as complex, and s Re(C h) one real product on the real view of h:
 
     W_in  = [Re B_bar_1; Im B_bar_1; Re B_bar_2; ...]         (2p, d)
@@ -32,25 +32,25 @@ from resolvent.ops.step import Step, is_unwatched, mimo_step
 from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 from resolvent.scan import linear_scan
 
-ROUNDING_STEPS = 8  # how many units in the last place |lam_bar| keeps from 1
+ROUNDING_STEPS = 8  # distance of |lam_bar| below 1, in units in the last place
 
 
 class Tables(NamedTuple):
-    """What the recurrence needs, made from parameters alone."""
+    """The tables of the recurrence, computed from parameters alone."""
 
-    lam_bar: Tensor  # (p,) complex; where the pass is traced (p, 2)
+    lam_bar: Tensor  # (p,) complex; (p, 2) in a traced pass
     W_in: Tensor  # (2p, d)
     W_out: Tensor  # (d, 2p)
     D: Tensor  # (d,)
 
 
 class TableMaker:
-    """How one kind of layer makes its tables: `discrete(parameters, option)` gives lam_bar (p,) and B_bar (p, d) from
-    all parameters but the last, C (d, p, 2). Where the pass is traced that is one opaque node each way; on a GPU one
-    kernel, and one more for the gradients.
+    """How a layer class makes its tables: `discrete(parameters, option)` gives lam_bar (p,) and B_bar (p, d) from
+    all parameters but the last, C (d, p, 2). In a traced pass this is one opaque node for each of forward and
+    backward; on a GPU one kernel each.
 
-    Made once for each kind, where its layer is defined: that registers the operator. `given` are the shapes of the
-    parameters before B for p = 3, and `options` those that kernels are probed with.
+    Created once per layer class, at module level, which registers the operator. `given` are the shapes of the
+    parameters before B for p = 3, `options` those with which kernels are probed.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class TableMaker:
         self.opaque = Opaque(name, self._flatten, _shapes, _load, (*given, (3, 2, 2), (2, 3, 2)), whole)
 
     def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float = 1.0) -> Tables:
-        """From parameters, of which the last are B (p, d, 2) and C."""
+        """The tables from parameters, the last of which are B (p, d, 2) and C."""
         if is_traced(D):
             own = self.opaque.operator if not plain.is_chosen() else self._flatten
             lam_bar, W_in, W_out = own(list(parameters), f"{option} {scale}", 0, False)
             return Tables(lam_bar, W_in, W_out, D)
-        if D.is_cuda and is_untransformed():  # recorded: some hundred calls for a few numbers
+        if D.is_cuda and is_untransformed():  # as a CUDA graph: it is hundreds of calls on small tensors
             lam_bar, W_in, W_out = self.opaque.tables(parameters, f"{option} {scale}", 0, False)
             return Tables(torch.view_as_complex(lam_bar), W_in, W_out, D)
         lam_bar, B_bar = self.discrete(parameters[:-1], option)
@@ -105,10 +105,10 @@ def output_table(C: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def inside_disc(lam: Number) -> Any:
-    """lam with its modulus held below 1 in floating point too.
+    """lam with its modulus kept below 1 in floating point, too.
 
     exp(-x) of a small x > 0 is exactly 1 in float32, and cos, sin and their products round upwards: the modulus is
-    therefore held at 1 - 8 eps, a memory of a million steps in float32. Values inside are returned unchanged.
+    therefore limited to 1 - 8 eps, a memory of a million steps in float32. Values inside are returned unchanged.
     """
     largest = 1.0 - ROUNDING_STEPS * torch.finfo(lam.real.dtype).eps
     return lam.mul(largest / lam.abs().clamp_min(largest))
@@ -126,18 +126,18 @@ def read(tables: Tables, h: Tensor, u: Tensor) -> Tensor:
 
 
 class Mimo(Layer, ABC):
-    """A layer that is one such system: what it does with the tables that a concrete one makes."""
+    """A layer that is a single such system: what it does with the tables of the concrete class."""
 
     D: Tensor  # (d,)
     starts_from_none = True
 
     @abstractmethod
     def _tables_now(self) -> Tables:
-        """From the parameters as they are."""
+        """The tables of the current parameters."""
 
     @abstractmethod
     def _back_table(self) -> Tensor:
-        """W_out of the other direction."""
+        """W_out of the backward direction."""
 
     def tables(self) -> Tables:
         return self.cached("traced tables" if is_traced(self.D) else "tables", self._tables_now)
@@ -152,7 +152,7 @@ class Mimo(Layer, ABC):
         return mimo_step(*self.tables())
 
     def _both_directions(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        # One driven input serves both: x is zero beyond lengths, so nothing has to be turned around.
+        # Both directions share one driven input: x is zero beyond lengths, so nothing needs reversing.
         return both_directions(self.tables(), self._back_table(), x)
 
 
@@ -162,7 +162,7 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
         return _scan(tables, u, h0, lengths)
     if tables.lam_bar.is_complex():
         h = linear_scan(tables.lam_bar, drive(tables, u), h0)
-        return read(tables, h, u), at_lengths(h, lengths).clone()  # a view would keep all l states alive
+        return read(tables, h, u), at_lengths(h, lengths).clone()  # a view would keep all l states in memory
     start = None if h0 is None else reals(h0)
     pairs = pair_scan(tables.lam_bar, linear(u, tables.W_in), start)  # (b, l, 2p)
     y = torch.addcmul(linear(pairs, tables.W_out), u, tables.D)
@@ -170,7 +170,7 @@ def sequence(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | Non
 
 
 def _scan(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`sequence` by the kernels of a GPU."""
+    """`sequence` with the GPU kernels."""
     lam = torch.view_as_real(tables.lam_bar) if tables.lam_bar.is_complex() else tables.lam_bar
     start = None if h0 is None else reals(h0)
     dtype = torch.bfloat16 if half_products(u) else torch.float32
@@ -181,7 +181,7 @@ def _scan(tables: Tables, u: Tensor, h0: Tensor | None, lengths: Tensor | None) 
 def both_directions(tables: Tables, W_back: Tensor, u: Tensor) -> Tensor:
     """Forward and backward pass over the same driven input, the latter read by W_back: u (b, l, d) -> y (b, l, d).
 
-    u must be zero where it is padding: the backward scan then is still at rest when it meets the last valid step.
+    u must be zero in the padding: the backward scan is then still at rest when it reaches the last valid step.
     """
     if not tables.lam_bar.is_complex():
         v = linear(u, tables.W_in)  # (b, l, 2p)
@@ -204,7 +204,7 @@ def step(tables: Tables, u_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def simulate(lam_bar: Tensor, B_bar: Tensor, C: Tensor, D: Tensor, u: Tensor, scale: float) -> Tensor:
-    """The recurrence as it is written, step by step: the slow truth of `sequence`. u (b, l, d) -> y (b, l, d)."""
+    """The recurrence as written, step by step: the reference of `sequence`. u (b, l, d) -> y (b, l, d)."""
     h = torch.zeros_like(u[:, 0, :1] * lam_bar)  # (b, p)
     ys = []
     for u_k in u.unbind(1):

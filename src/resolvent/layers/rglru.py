@@ -25,12 +25,12 @@ class RGLRU(Layer):
 
     W_a and W_x are block-diagonal, one block per head: (heads, d / heads, d / heads), x on the left.
 
-    The start of a document has a_t = 0 and a multiplier of 1 in place of sqrt(1 - a_t^2). The state says whether that
-    start is still to come: {"h": (b, d), "started": (b,) bool}. A fresh state (`initial_state`, or None) has started =
-    False, so the first step after it, and no other, is a document's first; every state returned has started = True.
-    Whole, chunked and stepwise runs therefore agree exactly. To carry an h over without a reset, set started to True.
+    The first step of a document has a_t = 0 and multiplier 1 in place of sqrt(1 - a_t^2). The state records whether
+    that step has happened: {"h": (b, d), "started": (b,) bool}. A fresh state (`initial_state`, or None) has started =
+    False, so only the first step after it is a document's first; every returned state has started = True.
+    Whole, chunked and stepwise runs therefore agree exactly. To carry over an h without a reset, set started to True.
 
-    radius       exp(-softplus(L)) starts with its square uniform in [low^2, high^2].
+    radius       exp(-softplus(L)) is initialised with its square uniform in [low^2, high^2].
     convention   what lies in `radius`: "code" (the released code) exp(-softplus(L)), which is a_t at r_t = 1 / c;
                  "paper" exp(-c softplus(L)), which is a_t at r_t = 1.
     bidirectional   a second RG-LRU reads the reversed sequence (it includes x_t); the two outputs are added.
@@ -79,11 +79,11 @@ class RGLRU(Layer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         h0, first = (None, _yes(x)) if state is None else (state["h"], ~state["started"])
         h = gated_scan(*self._drive(x), h0, first=first)  # (b, l, d)
-        return h, self._start_state(at_lengths(h, lengths).to(self.dtype, copy=True))  # no view of y
+        return h, self._start_state(at_lengths(h, lengths).to(self.dtype, copy=True))  # a copy, not a view of y
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # as a module: somebody may have hooks on it, pruning has
+        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
         return y
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -100,7 +100,7 @@ class RGLRU(Layer):
         return gates(p, q, rate, start)
 
     def _drive(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What `gated_scan` takes: both gates before their sigmoid, x, and log a at r = 1."""
+        """The arguments of `gated_scan`: both gates before their sigmoid, x, and log a at r = 1."""
         rate: Tensor = self.cached("rate", lambda: -self.c * F.softplus(self.L))  # (d,)
         weights = self.W_a, self.W_x, self.b_a, self.b_x
         if x.dtype == self.dtype:
@@ -109,7 +109,7 @@ class RGLRU(Layer):
         return *project_in_one(x, *half), x, rate
 
     def linearise(self, x: Tensor) -> System:
-        """The time-varying system that acts on a document x (b, l, d), its gates held at this x: bank (b, d), n = 1."""
+        """The time-varying system acting on a document x (b, l, d), gates frozen at this x: bank (b, d), n = 1."""
         checks.check_sequence(self, x, None)
         checks.check_one_direction(self)
         x = x.to(self.dtype)
@@ -118,7 +118,7 @@ class RGLRU(Layer):
         return System(Diagonal(a.mT[..., None]), B, torch.ones_like(B), torch.zeros_like(B), dt=1.0, time_varying=True)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """L and the biases take no weight decay: pulling L to zero would pull every radius to one half."""
+        """L and the biases without weight decay: shrinking L to zero would pull every radius to one half."""
         kept = ("L", "b_a", "b_x")
         return group_parameters(
             self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")}

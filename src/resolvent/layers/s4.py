@@ -1,7 +1,7 @@
 """S4: d independent state-space systems whose matrix is diagonal minus low rank (DPLR), one system per channel.
 
 Gu, Goel, Ré 2022, "Efficiently modeling long sequences with structured state spaces", with A = diag(lam) - P P^* as in
-Goel et al. 2022 ("It's raw!"), which cannot leave the stable half-plane:
+Goel et al. 2022 ("It's raw!"), which stays in the stable half-plane:
 
     x' = A x + B u,    y = 2 Re(C x) + D u                             one of each conjugate pair is kept
     A_bar = (I - dt/2 A)^-1 (I + dt/2 A),  B_bar = (I - dt/2 A)^-1 dt B     bilinear, in closed form by Woodbury
@@ -30,7 +30,7 @@ from resolvent.ssm.hippo import NAMES, dplr
 from resolvent.ssm.system import DPLR, Dense, System
 from resolvent.usage.numbers import check_choice
 
-LEAST_DECAY = 1e-4  # legt, lagt and fout have Re(lam) = 0, whose logarithm could never be trained
+LEAST_DECAY = 1e-4  # legt, lagt and fout have Re(lam) = 0, whose logarithm could not be trained
 EXTRA_COLUMN = 1e-2  # size of low-rank columns beyond the HiPPO matrix's own: at zero they would have no gradient
 
 
@@ -41,12 +41,12 @@ class S4(Layer):
     init            the HiPPO matrix to start from: "legs", "legt" (needs rank=2), "lagt" or "fout"
     rank            columns of P
     n_ssm           how many different (A, B) the channels share in equal groups: 1, d_model, or a divisor of d_model
-    discretisation  "bilinear", or "zoh" by a matrix exponential (slower, and only for moderate dt A: the promise of a
-                    contraction for any parameter value is the bilinear rule's)
-    dt_min, dt_max  range of the log-uniform first time steps, one per channel
-    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
-                    u_t enters through the forward direction alone
-    lr              learning rate of A, B and dt in `optim_groups`; None leaves the optimiser's
+    discretisation  "bilinear", or "zoh" by a matrix exponential (slower, and only for moderate dt A: only the bilinear
+                    rule guarantees a contraction for any parameter value)
+    dt_min, dt_max  range of the log-uniform initial time steps, one per channel
+    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees only the strict
+                    future: u_t enters through the forward direction alone
+    lr              learning rate of A, B and dt in `optim_groups`; None keeps the optimiser's
 
     Examples:
         >>> layer = rv.S4(4, 8)
@@ -179,12 +179,12 @@ TABLES = Opaque("s4_tables", _tables, _shapes, is_large=True)
 
 
 def _close_conjugates(half: Tensor) -> Tensor:
-    """Both members of each conjugate pair, from (d, n, r) to (d, 2n, r)."""
+    """Both members of each conjugate pair: (d, n, r) -> (d, 2n, r)."""
     return torch.cat([half, half.conj()], 1)
 
 
 def _widen(P: Tensor, rank: int) -> Tensor:
-    """P (n, r) with small random columns added up to `rank`."""
+    """P (n, r) padded with small random columns up to `rank`."""
     checks.check_positive("S4", rank=rank)
     n, own = P.shape
     if rank < own:

@@ -4,7 +4,7 @@ Gu, Gupta, Goel, Ré 2022, "On the parameterization and initialization of diagon
 
     x' = diag(lam) x + B u,    y = 2 Re(C x) + D u                     one of each conjugate pair is kept
     lam_bar = exp(dt lam),     B_bar = (lam_bar - 1) / lam * B         zero-order hold; bilinear as an option
-    K_l = 2 Re sum_n C_n B_bar_n lam_bar_n^l                           the kernel; `ssm.blocked` never builds it whole
+    K_l = 2 Re sum_n C_n B_bar_n lam_bar_n^l                           the kernel; never materialised in full
 
 Re(lam) = -exp(log_decay), so |lam_bar| < 1 for any value of the parameters.
 
@@ -38,18 +38,18 @@ from resolvent.usage.numbers import check_choice
 class S4D(Layer):
     """S4D, (b, l, d) -> (b, l, d); the state is complex (b, d, d_state / 2), or real (b, d, d_state) for init="real".
 
-    The state is kept per unit of input: the paper's x is B_bar times it. This spares a product per step.
+    The state is stored per unit of input: the paper's x is B_bar times it. This saves a product per step.
 
     d_state         states of the full system of one channel (both members of each conjugate pair counted)
-    init            first spectrum: "legs", "lin", "inv", "ptd" (perturbed LegS; optimised for d_state = 2, 4, ..., 128
+    init            initial values: "legs", "lin", "inv", "ptd" (perturbed LegS; optimised for d_state = 2, 4, ..., 128
                     and in closed form for others), or "real", which keeps real states and reads y = C x + D u
     perturbation    of init="ptd": ||E|| / ||A||, say 0.01 to 0.5, of E in closed form; None: the optimised one
-    skip            False leaves out D u
+    skip            False omits D u
     discretisation  "zoh" or "bilinear"
-    dt_min, dt_max  range of the log-uniform first time steps, one per channel
-    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees the strict future:
-                    u_t enters through the forward direction alone
-    lr              learning rate of lam, B and dt in `optim_groups`; None leaves the optimiser's
+    dt_min, dt_max  range of the log-uniform initial time steps, one per channel
+    bidirectional   a second read-out C_back of the same recurrence run backwards in time. It sees only the strict
+                    future: u_t enters through the forward direction alone
+    lr              learning rate of lam, B and dt in `optim_groups`; None keeps the optimiser's
 
     Examples:
         >>> layer = rv.S4D(4, 8, init="ptd")
@@ -111,12 +111,12 @@ class S4D(Layer):
 
     @torch.no_grad()
     def set_modes(self, lam_bar: Tensor, B: Tensor, C: Tensor) -> None:
-        """Take over discrete systems y = 2 Re(C x): lam_bar (d, n), B (d, n, 1), C (d, 1, n); dt and D stay."""
+        """Set discrete systems y = 2 Re(C x): lam_bar (d, n), B (d, n, 1), C (d, 1, n); dt and D are unchanged."""
         assert self.frequency is not None
         lam, gain = undo_step(lam_bar, torch.exp(self.log_dt.double())[:, None], self.discretisation)
         self.log_decay.copy_(torch.log((-lam.real).clamp_min(1e-12)))
         self.frequency.copy_(lam.imag)
-        self.B.copy_(torch.view_as_real((1 / gain).resolve_conj()))  # so that B_bar is 1
+        self.B.copy_(torch.view_as_real((1 / gain).resolve_conj()))  # makes B_bar 1
         self.C.copy_(torch.view_as_real((C[:, 0] * B[..., 0]).resolve_conj()))
 
     def optim_groups(self) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ class S4D(Layer):
         return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)
 
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state stays per unit of input of an even step."""
+        """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state is per unit of input of a regular step."""
         lam, own = self._continuous()
         lam = tensor_of(lam)
         _, gain = diagonal_step(lam, own, self.discretisation)
@@ -170,7 +170,7 @@ class S4D(Layer):
         return (self._source(self.C_back) if back else self._source(self.C, self.D))(make)
 
     def _weight(self, C: Tensor | None, B_bar: Number) -> Number:
-        """What reads y from the state per unit of input."""
+        """The coefficients that read y from the state per unit of input."""
         assert C is not None
         return self._complex(C) * B_bar * (1 if self.frequency is None else 2)
 
@@ -185,7 +185,7 @@ class S4D(Layer):
 
 
 def _bank(parameters: Parameters, option: str, make: Make = join_parts) -> DiagonalBank:
-    """From log_decay, frequency (not of a real bank), log_dt, B, C and D (where there is one)."""
+    """From log_decay, frequency (complex banks only), log_dt, B, C and D (if any)."""
     method, *real = option.split()
     log_decay, *rest = wide_all(parameters)
     frequency = None if real else rest.pop(0)

@@ -1,11 +1,11 @@
-"""S5: one diagonal state-space system with many inputs and outputs, run by a scan.
+"""S5: one diagonal state-space system with multiple inputs and outputs, run by a scan.
 
 Smith, Warrington, Linderman 2023, "Simplified state space layers for sequence modeling":
 
     x' = Lam x + B u,    y = 2 Re(C x) + D u                                   Lam diagonal, complex, trained
     lam_bar = exp(dt lam),    B_bar = (lam_bar - 1) / lam * B                  zero-order hold, one dt per state
 
-The spectrum starts as that of HiPPO-LegS's normal part, repeated over `blocks` blocks, in its eigenvector basis V:
+The initial spectrum is that of HiPPO-LegS's normal part, repeated over `blocks` blocks, in its eigenvector basis V:
 B = V^-1 B_0 and C = C_0 V with B_0, C_0 drawn as LeCun matrices. init="ptd" is S5-PTD (`init.ptd`): each block starts
 as LegS + E = V diag(lam) V^-1 instead, whose V is well conditioned but not unitary.
 """
@@ -32,8 +32,8 @@ from resolvent.ssm.hippo import dplr, nplr
 from resolvent.ssm.system import System, conjugate_closed
 from resolvent.usage.numbers import check_choice
 
-LARGEST_REAL = -1e-4  # what `clip` holds Re(lam) at, as published
-SHORT_STEP = 1e-3  # of a system that is taken over: so short that `clip` leaves slow states alone
+LARGEST_REAL = -1e-4  # upper limit of Re(lam) with `clip`, as published
+SHORT_STEP = 1e-3  # dt for `set_modes`: so short that `clip` leaves slow states unchanged
 TRUNCATED_STD = 0.8796256610342398  # standard deviation of a normal truncated at two standard deviations
 
 
@@ -41,7 +41,7 @@ class S5(mimo.Mimo):
     """S5, (b, l, d) -> (b, l, d); the state is complex (b, p), p = d_state / 2 with conjugate halves, else d_state.
 
     d_state         states of the full system
-    blocks          how many copies of the LegS spectrum of size d_state / blocks make up the initial one
+    blocks          number of copies of the LegS spectrum of size d_state / blocks in the initial one
     conjugate       keep one of each conjugate pair and read 2 Re(C x); False keeps all states and reads Re(C x)
     bidirectional   a second read-out C of the same recurrence run backwards in time (it includes u_t)
     discretisation  "zoh" or "bilinear"
@@ -49,9 +49,9 @@ class S5(mimo.Mimo):
                     sizes 2, 4, ..., 128 and in closed form for others
     perturbation    of init="ptd": ||E|| / ||A||, say 0.01 to 0.5, of E in closed form; None: the optimised one
     c_init          "lecun": C_0 V; "complex_normal": unit complex normal entries, without V
-    dt_min, dt_max  range of the log-uniform first time steps, one per state
-    clip            hold Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False leaves lam free
-    lr              learning rate of lam, B and log_step in `optim_groups`; None leaves the optimiser's
+    dt_min, dt_max  range of the log-uniform initial time steps, one per state
+    clip            limit Re(lam) <= -1e-4, so that |lam_bar| < 1 for any parameter value; False does not constrain lam
+    lr              learning rate of lam, B and log_step in `optim_groups`; None keeps the optimiser's
 
     Examples:
         >>> y, state = rv.S5(4, 8)(torch.randn(2, 50, 4))
@@ -99,7 +99,7 @@ class S5(mimo.Mimo):
 
     @property
     def scale(self) -> float:
-        """The factor of the read-out: 2 where the conjugate half stands for both."""
+        """The factor of the read-out: 2 if one of each conjugate pair is kept, else 1."""
         return 2.0 if self.conjugate else 1.0
 
     def discrete(self) -> tuple[Number, Number]:
@@ -119,7 +119,7 @@ class S5(mimo.Mimo):
 
     @torch.no_grad()
     def set_modes(self, lam_bar: Tensor, B: Tensor, C: Tensor) -> None:
-        """Take over a discrete system y = 2 Re(C x): lam_bar (p,), B (p, d), C (d, p); D stays."""
+        """Set the discrete system y = 2 Re(C x) from lam_bar (p,), B (p, d), C (d, p); D is unchanged."""
         step = torch.full_like(lam_bar.real, SHORT_STEP)
         lam, gain = undo_step(lam_bar, step, self.discretisation)
         self.log_step.fill_(math.log(SHORT_STEP))
@@ -130,7 +130,7 @@ class S5(mimo.Mimo):
         return Spec((batch, self.log_step.shape[0]), self.complex_dtype)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """lam, B and log_step without weight decay, at their own learning rate; the rest plain."""
+        """lam, B and log_step without weight decay, at their own learning rate; the rest by default."""
         return group_parameters(self, optim_overrides(("lam", "B", "log_step"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
@@ -182,7 +182,7 @@ def _check_blocks(d_state: int, blocks: int, conjugate: bool) -> None:
 def _block_spectrum(init: str, size: int, conjugate: bool, perturbation: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (k,), eigenvectors (size, k) and rows of their inverse (k, size) of one block, on the default device.
 
-    k = size / 2 where conjugate halves are kept.
+    k = size / 2 if one of each conjugate pair is kept.
     """
     if init == "ptd":
         found = legs_ptd(size, perturbation)
@@ -198,21 +198,21 @@ def _normal_spectrum(init: str, size: int, conjugate: bool) -> tuple[Tensor, Ten
     if size % 2 == 0:
         lam, _, _, V = dplr(init, size, halves=conjugate)
         return lam, V
-    A, _, P = nplr(init, size)  # an odd size has one real eigenvalue, which no pair can hold
+    A, _, P = nplr(init, size)  # an odd size has one real eigenvalue, which belongs to no conjugate pair
     normal = A + P @ P.mT
     omega, V = torch.linalg.eigh(-0.5j * (normal - normal.mT))
     return torch.complex(normal.diagonal(), omega), V
 
 
 def _input_matrix(V_inv: Tensor, blocks: int, d: int) -> Tensor:
-    """B = V^-1 B_0 as real pairs (p, d, 2); B_0 has variance 1 / d_state, as the published code reads its fan-in."""
+    """B = V^-1 B_0 as real pairs (p, d, 2); B_0 has variance 1 / d_state, the fan-in of the published code."""
     size = V_inv.shape[1]
     B_0 = _lecun((blocks, size, d), blocks * size)
     return _pairs((V_inv @ B_0.to(V_inv.dtype)).flatten(0, 1))
 
 
 def _output_matrix(V: Tensor, blocks: int, d: int, c_init: str) -> Tensor:
-    """C as real pairs (d, p, 2): C_0 V with complex C_0, both parts of variance 1 / d_state, or plain normal."""
+    """C as real pairs (d, p, 2): C_0 V with complex C_0, both parts of variance 1 / d_state, or standard normal."""
     size, k = V.shape
     if c_init == "complex_normal":
         return torch.randn(d, blocks * k, 2) * math.sqrt(0.5)

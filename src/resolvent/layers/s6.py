@@ -22,16 +22,16 @@ from resolvent.usage.numbers import check_choice
 
 
 class S6(Layer):
-    """Each channel is a diagonal system of n real states whose dt, B and C are read from the input.
+    """Each channel is a diagonal system of n real states whose dt, B and C depend on the input.
 
         (s, B, C) = x_proj x,   dt = softplus(dt_proj s + dt_bias),   A = -exp(A_log)
         h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t,   y_t = C_t . h_t + D x_t
 
     dt is per channel (d), B and C (n) are shared by the channels; the state is (b, d, n). A < 0 and dt > 0 for every
-    parameter value, so the state never grows by itself.
+    parameter value, so the free state never grows.
 
     A            "s4d-real": A_log = log(1..n) in every channel (Mamba's); a tensor (n,) or (d, n) of negative numbers
-                 sets another start.
+                 sets other initial values.
     dt_rank      size of s; "auto" is ceil(d_model / 16).
     dt_min, dt_max, dt_floor   softplus(dt_bias) starts log-uniform in [dt_min, dt_max] and never below dt_floor.
     bidirectional   a second S6 reads the reversed sequence (it includes x_t); the two outputs are added.
@@ -95,11 +95,11 @@ class S6(Layer):
         with without_autocast(x.device.type):
             dtype = self._input_dtype(x)
             u, gate = (t.to(dtype) if mask is None else t.to(dtype).masked_fill(mask, 0) for t in (x, z))
-            y, end = self._scan(u, gate, state, lengths)  # a gate of 0 also silences the padding: silu(0) = 0
+            y, end = self._scan(u, gate, state, lengths)  # a gate of 0 also zeroes the padding: silu(0) = 0
         return y.to(x.dtype), end
 
     def convolved(self, pair: Tensor, taps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """gated(silu(taps * h), z) from rest for h and z side by side, pair (b, l, 2d), taps (d, w) and bias (d,)."""
+        """gated(silu(taps * h), z) from the zero state; pair (b, l, 2d) is [h, z], taps (d, w) and bias (d,)."""
         with without_autocast(pair.device.type):
             dtype, weights = self._weights(pair)
             given = Given(pair.to(dtype), None, taps, bias, *weights)
@@ -110,7 +110,7 @@ class S6(Layer):
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # as a module: somebody may have hooks on it, pruning has
+        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
         return y
 
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -126,11 +126,11 @@ class S6(Layer):
         return selective_scan(x, hold_padding(dt, lengths), self._A(), B, C, self.D, z, state)
 
     def _input_dtype(self, x: Tensor) -> torch.dtype:
-        """x is rounded by `_scan`, which gives y in the dtype of x."""
+        """`_scan` rounds x itself and returns y in the dtype of x."""
         return self.dtype if x.dtype == torch.float32 else super()._input_dtype(x)
 
     def _weights(self, x: Tensor) -> tuple[torch.dtype, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-        """What a selection on x is made of, and the dtype of its products."""
+        """The parameters that select on x, and the dtype of their products."""
         x_proj, dt_proj, dtype = self.x_proj, self.dt_proj, self.dtype
         if dtype == torch.float32 and half_products(x):
             dtype = torch.bfloat16
@@ -148,18 +148,18 @@ class S6(Layer):
         return step.selective_step(self.x_proj, self.dt_proj, self.dt_bias, self._A(), self.D)
 
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the input selects: dt (..., d), B and C (..., n)."""
+        """The input-dependent dt (..., d), B and C (..., n)."""
         n = self.d_state
         s, B, C = F.linear(x, self.x_proj).split([self.dt_rank, n, n], -1)
         return F.softplus(F.linear(s, self.dt_proj, self.dt_bias)), B, C
 
     def _A(self) -> Tensor:
-        """-exp(A_log), (d, n); finite for any A_log, so that a step of no time (dt = 0) still holds the state."""
+        """-exp(A_log), (d, n); finite for any A_log, so that a step with dt = 0 still keeps the state."""
         A: Tensor = self.cached("A", lambda: -torch.exp(self.A_log.clamp(max=80.0)))
         return A
 
     def linearise(self, x: Tensor) -> System:
-        """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
+        """The time-varying system acting on x (b, l, d) from zero, its selection frozen at this x: bank (b, d)."""
         checks.check_sequence(self, x, None)
         checks.check_one_direction(self)
         dt, B, C = self._select(x.to(self.dtype))
@@ -199,5 +199,5 @@ def _check_steps(dt_min: float, dt_max: float, dt_floor: float) -> None:
 
 
 def _uniform(rows: int, columns: int) -> Tensor:
-    """A (rows, columns) matrix uniform in +-columns^-1/2, what `nn.Linear` starts from."""
+    """A (rows, columns) matrix uniform in +-columns^-1/2, the initialisation of `nn.Linear`."""
     return torch.empty(rows, columns).uniform_(-(columns**-0.5), columns**-0.5)

@@ -1,4 +1,4 @@
-"""ScalarS6: the selective layer of the generalisation study: one step size for all channels and a free A."""
+"""ScalarS6, the selective layer of the generalisation study: one step size for all channels and an unconstrained A."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from resolvent.ssm.system import System
 class ScalarS6(Layer):
     """h_t = exp(dt_t A) h_{t-1} + dt_t (W_B x_t) x_t,   y_t = (W_C x_t) . h_t,   dt_t = softplus(p + q . x_t).
 
-    The same dt_t drives every channel. A (d, n) is stored as it is, without -exp: entries may be positive, and the
+    The same dt_t drives every channel. A (d, n) is stored directly, without -exp: entries may be positive, and the
     largest one is the spectral abscissa that the generalisation bound depends on. There is no D. The state (b, d, n) is
     updated first and then read, so y_t sees x_t.
 
-    abscissa     s_A: A starts as -10 U(0, 1) + s_A with column 0 exactly s_A.
-    fixed_A      A is a constant buffer full of s_A, never trained.
+    abscissa     s_A: A is initialised as -10 U(0, 1) + s_A with column 0 exactly s_A.
+    fixed_A      A is a constant buffer filled with s_A, never trained.
     bidirectional   a second layer reads the reversed sequence (it includes x_t); the two outputs are added.
 
-    W_B, W_C, q and p start standard normal. |exp(dt A)| < 1 is not promised: that is the point of the layer.
+    W_B, W_C, q and p are initialised standard normal. |exp(dt A)| < 1 is deliberately not guaranteed.
 
     Examples:
         >>> y, state = rv.layers.ScalarS6(4, 8)(torch.randn(2, 50, 4))
@@ -75,7 +75,7 @@ class ScalarS6(Layer):
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # as a module: somebody may have hooks on it, pruning has
+        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
         return y
 
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,11 +83,11 @@ class ScalarS6(Layer):
         return selective_step(x_t, dt, self.A, B, C, state)
 
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the input selects: dt (..., 1), B and C (..., n)."""
+        """The input-dependent dt (..., 1), B and C (..., n)."""
         return F.softplus(F.linear(x, self.q[None], self.p)), F.linear(x, self.W_B), F.linear(x, self.W_C)
 
     def linearise(self, x: Tensor) -> System:
-        """The time-varying system that acts on x (b, l, d) from rest, its selection held at this x: bank (b, d)."""
+        """The time-varying system acting on x (b, l, d) from zero, its selection frozen at this x: bank (b, d)."""
         checks.check_sequence(self, x, None)
         checks.check_one_direction(self)
         x = x.to(self.dtype)
@@ -95,7 +95,7 @@ class ScalarS6(Layer):
         return selective_system(dt.expand_as(x), self.A, B, C, x.new_zeros(self.d_model))
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """One plain group: the study decays every parameter alike (Adam, L2 of 1e-5)."""
+        """One default group: the study decays every parameter alike (Adam, L2 of 1e-5)."""
         return group_parameters(self, {})
 
 

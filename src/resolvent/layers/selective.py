@@ -1,4 +1,4 @@
-"""What the selective layers share: one step of the recurrence and its time-varying system.
+"""Shared by the selective layers: one step of the recurrence and its time-varying system.
 
     h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t,    y_t = C_t . h_t + D u_t      (Mamba: exact for A, Euler for B)
 
@@ -21,7 +21,7 @@ def selective_step(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Te
 
 
 def selective_system(dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> System:
-    """The recurrence as seen along one input: dt (b, l, d), A (d, n), B, C (b, l, n), D (d,) -> bank (b, d)."""
+    """The recurrence along one input: dt (b, l, d), A (d, n), B, C (b, l, n), D (d,) -> a System, bank (b, d)."""
     b, l, d = dt.shape
     step = dt.mT[..., None]  # (b, d, l, 1)
     lam = torch.exp(step * A[:, None, :])  # (b, d, l, n)
@@ -32,7 +32,7 @@ def selective_system(dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> 
 
 
 def hold_padding(dt: Tensor, lengths: Tensor | None) -> Tensor:
-    """dt (b, l, ...) with zeros beyond `lengths`: a step of no time holds the state."""
+    """dt (b, l, ...) with zeros beyond `lengths`: a step with dt = 0 keeps the state."""
     if lengths is None:
         return dt
     padding = torch.arange(dt.shape[1], device=dt.device) >= lengths[:, None]  # (b, l)

@@ -1,4 +1,4 @@
-"""ShortConv: a depthwise causal convolution of a few taps, the shift register in Mamba, Hawk and Griffin."""
+"""ShortConv: the short depthwise causal convolution of Mamba, Hawk and Griffin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from resolvent.ssm.system import Dense, System
 
 
 class ShortConv(Layer):
-    """y_t = bias + sum_j weight[:, j] * x_{t - (width - 1) + j}, each channel by itself.
+    """y_t = bias + sum_j weight[:, j] * x_{t - (width - 1) + j}, each channel separately.
 
-    The last tap stands at the present, as in `torch.nn.Conv1d` with groups = channels, so weights of Mamba and
+    The last tap multiplies the current input, as in `torch.nn.Conv1d` with groups = channels, so weights of Mamba and
     RecurrentGemma load after dropping their middle axis. The state is the last width - 1 inputs (b, width - 1, d).
     With `bidirectional` a second set of taps reads the reversed sequence (it sees x_t too); the bias is added once.
 
-    Taps start uniform in +-width^-1/2 (Conv1d's and Mamba's), or normal with `std` (Griffin: sqrt(.01 / width)); the
-    bias starts at zero.
+    Taps start uniform in +-width^-1/2 (as Conv1d and Mamba), or normal with `std` (Griffin: sqrt(.01 / width));
+    the bias is zero.
 
     Examples:
         >>> y, state = rv.ShortConv(4, width=3)(torch.randn(2, 50, 4))
@@ -56,7 +56,7 @@ class ShortConv(Layer):
     def _tail(self, seen: Tensor, lengths: Tensor | None) -> Tensor:
         """The last width - 1 inputs before each sequence's end."""
         if lengths is None:
-            return seen[:, seen.shape[1] - self.width + 1 :].clone()  # a view would keep all of it alive
+            return seen[:, seen.shape[1] - self.width + 1 :].clone()  # a view would keep all of it in memory
         index = lengths[:, None] + torch.arange(self.width - 1, device=seen.device)  # (b, w - 1)
         return seen.gather(1, index[..., None].expand(-1, -1, self.d_model))
 
@@ -73,7 +73,7 @@ class ShortConv(Layer):
     def system(self) -> System:
         """The shift register as d single-input systems of `width` states x_k = (u_k, u_{k-1}, ...), without the bias.
 
-        The bias is an offset and no part of a linear map: layer(x) = system().simulate(x) + bias.
+        The bias is an offset, not part of the linear map: layer(x) = system().simulate(x) + bias.
         """
         checks.check_one_direction(self)
         d, w = self.weight.shape

@@ -1,6 +1,6 @@
-"""What layers of independent single-input channels share: S4D, DSS and EMA run one diagonal bank, S4 a dense one.
+"""Shared by layers of independent single-input channels: S4D, DSS and EMA run a diagonal bank, S4 a dense one.
 
-A layer hands over a function that makes its bank from its parameters; the tables made from it are kept in `frozen()`.
+A layer passes a function that makes its bank from its parameters; `frozen()` keeps the tables made from it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from resolvent.ops.step import Step, bank_step, is_unwatched
 from resolvent.runtime.transforms import half_products, half_products_traced, is_traced, is_untransformed
 
 Bank = DiagonalBank | DenseBank
-MakeBank = Callable[[], Bank] | Source  # a source also goes straight from parameters to tables
+MakeBank = Callable[[], Bank] | Source  # a Source can also make tables directly from parameters
 
 
 def sequence(
     layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None = None, key: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """The causal pass over x (b, l, d) from the state h (b, d, n), None being zero: y (b, l, d) and the state at each
-    sequence's end.
+    """The causal pass over x (b, l, d) from the state h (b, d, n); None is zero. Returns y (b, l, d) and the state at
+    each sequence's end.
 
-    `key` names the bank where a layer has more than one.
+    `key` names the bank where a layer has several.
     """
     start = None if h is None else reals(h)
     if (found := _scan(layer, bank, x, start, lengths, False, key)) is not None:
@@ -45,7 +45,7 @@ def sequence(
 
 
 def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str = "") -> Tensor:
-    """The other direction over a reversed x: y alone. With `delay` a step sees its strict future only."""
+    """The backward direction over a reversed x: y alone. With `delay` a step sees only its strict future."""
     if (found := _scan(layer, bank, x, None, None, delay, f"backward {key}")) is not None:
         return found[0]
     blocks, run = _blocks(layer, bank, x, delay, f"backward {key}")
@@ -56,7 +56,7 @@ def backward_sequence(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key:
 def _scan(
     layer: Layer, bank: MakeBank, x: Tensor, h: Tensor | None, lengths: Tensor | None, delay: bool, key: str
 ) -> tuple[Tensor, Tensor] | None:
-    """y and the last states (b, d, s) by the kernels of a GPU; None where they do not serve."""
+    """y and the last states (b, d, s) by the GPU kernels; None where they do not apply."""
     asked = x.device.type in bank_traced.DEVICES and not layer.is_frozen
     if asked and isinstance(bank, Source) and bank_traced.serves_traced(bank, x, h):
         return bank_traced.traced_scan(bank, x, lengths, delay, half_products_traced(x))
@@ -79,14 +79,14 @@ def _scan(
 
 
 def output(bank: Bank, x: Tensor, dtype: torch.dtype, delay: bool = False) -> Tensor:
-    """y (b, l, d) of x from the zero state, with tables that serve this call alone."""
+    """y (b, l, d) of x from the zero state, with tables made for this call alone."""
     way = blocked_traced if is_traced(x) else blocked
     y: Tensor = way.run(tables(bank, way.block_length(x.shape[1]), dtype, delay), x, None)[0]
     return y
 
 
 def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> tuple[blocked.Blocks, Any]:
-    """The tables for x, kept in `frozen()`, and what runs them: who watches the pass is asked here, once."""
+    """The tables for x, cached in `frozen()`, and the function that runs them; transforms are checked here, once."""
     dtype, l = layer.dtype, x.shape[1]
     if is_traced(x):
         T = blocked_traced.block_length(l)
@@ -99,7 +99,7 @@ def _blocks(layer: Layer, bank: MakeBank, x: Tensor, delay: bool, key: str) -> t
 
 
 def _tables(bank: MakeBank, T: int, dtype: torch.dtype, delay: bool, opaque: bool, by_hand: bool) -> blocked.Blocks:
-    """`opaque`: straight from parameters, where the bank has that way."""
+    """With `opaque`, make them directly from parameters where the bank supports it."""
     if isinstance(bank, Source | DenseSource) and opaque:
         return bank.blocks(T, delay)
     if not isinstance(bank, Source):
@@ -116,7 +116,7 @@ def tables(bank: Bank, T: int, dtype: torch.dtype, delay: bool = False) -> block
 
 
 def end_state(bank: Bank, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The state after x (b, l, d) from the zero state, with tables that serve this call alone."""
+    """The state after x (b, l, d) from the zero state, with tables made for this call alone."""
     blocks = tables(bank, blocked.block_length(x.shape[1]), dtype)
     return as_state(blocked.run(blocks, x, None)[1], blocks.carry.whole)
 
@@ -133,7 +133,7 @@ def step(layer: Layer, bank: Callable[[], DiagonalBank], x_t: Tensor, h: Tensor)
 
 
 def stepper(layer: Layer, bank: Callable[[], DiagonalBank]) -> Step | None:
-    """`step` for plain values, its tables prepared; None for a bank with gains."""
+    """`step` on raw tensors with its tables precomputed; None for a bank with gains."""
     lam, row, D, gain = layer.cached("step", lambda: _step_table(bank(), layer.dtype))
     return bank_step(lam, row, D) if gain is None else None
 
@@ -144,7 +144,7 @@ def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor,
 
 
 def pairs(z: Tensor) -> nn.Parameter:
-    """A parameter from z: complex ones as real pairs (..., 2), in torch's default dtype and on its default device."""
+    """A parameter from z, a complex one as real pairs (..., 2), in torch's default dtype and on its default device."""
     z = torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
     return nn.Parameter(z.to(torch.get_default_device(), torch.get_default_dtype()).contiguous())
 
@@ -155,7 +155,7 @@ def complex_normal(*shape: int) -> Tensor:
 
 
 def in_basis(V: Tensor, d: int, factor: Tensor | None = None) -> nn.Parameter:
-    """C_0 V as real pairs (d, k, 2) for normal C_0 (d, n) and a basis V (n, k), times `factor` (k,) where given."""
+    """C_0 V as real pairs (d, k, 2) for normal C_0 (d, n) and a basis V (n, k), times `factor` (k,) if given."""
     C_0 = torch.randn(d, V.shape[0], dtype=torch.float64)
     C = C_0.to(V.dtype) @ V.to(C_0.device)
     return pairs(C if factor is None else C * factor.to(C.device))

@@ -1,4 +1,4 @@
-"""Sequences turned around, and states that are tensors, tuples or dicts of tensors: one function for all."""
+"""Reversing sequences, and functions on states that are tensors, tuples or dicts of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Turn each sequence of x (b, l, ...) around within its own length; padding stays where it is."""
+    """Reverse each sequence of x (b, l, ...) within its own length; padding stays where it is."""
     if lengths is None:
         return x.flip(1)
     t = torch.arange(x.shape[1], device=x.device)
@@ -19,7 +19,7 @@ def reverse(x: Tensor, lengths: Tensor | None = None) -> Tensor:
 
 
 def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply `change` to every tensor of a state; None stays."""
+    """Apply `change` to every tensor of a state; None is passed through."""
     if state is None or isinstance(state, Tensor):
         return None if state is None else change(state)
     if isinstance(state, dict):
@@ -28,7 +28,7 @@ def map_state(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def stack_states(states: Sequence[Any]) -> Any:
-    """States (b, ...) side by side: (b, steps, ...)."""
+    """Stack states (b, ...) along a new time axis: (b, steps, ...)."""
     first = states[0]
     if isinstance(first, Tensor):
         return torch.stack(list(states), 1)

@@ -1,1 +1,1 @@
-"""From a model to kernels: which modules are what we built, and the quick form that runs them."""
+"""From a model to kernels: describes which modules are known, and the fast forms that run them."""

@@ -1,7 +1,7 @@
-"""Whether a model has a form that goes around its modules: asked before every pass, so the answer is remembered.
+"""Whether a model has a form that bypasses its modules: asked before every pass, so the answer is cached.
 
-Such a form reads weights out of modules and never calls them. It is right where the whole model is described
-(`describe`: no subclass, no parametrisation, no hook of any kind, no method set on an instance) and stays as it was.
+Such a form reads the modules' weights and never calls them. It is valid if the whole model is described
+(`describe`: no subclass, no parametrisation, no hook of any kind, no method set on an instance) and unchanged since.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from resolvent.lowering.describer import FORWARDS, READS
 from resolvent.lowering.program import Chain, Opaque, settle, walk
 from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS
 
-_WEIGHTS = (nn.Parameter, Tensor, type(None))  # tensors where `functional_call` has put some in
+_WEIGHTS = (nn.Parameter, Tensor, type(None))  # tensors under `functional_call`
 T = TypeVar("T")
 
 
 class Verdict(Generic[T]):
-    """`judge(chain)` of a module's description in its present mode, asked again when its modules are others, or set in
-    another way; None where one of them is not exactly ours."""
+    """`judge(chain)` of a module's description in its present mode, recomputed when modules or settings change;
+    None where one of them is not exactly ours."""
 
     def __init__(self, judge: Callable[[Chain], T | None]) -> None:
         self.judge = judge
@@ -46,11 +46,11 @@ class Verdict(Generic[T]):
 
 
 class _Seen(NamedTuple):
-    """What a module was like when the verdict was given, with no hook. The model's own holds no reference to it."""
+    """A module's state at the verdict, without hooks. The entry of the model itself holds no reference to it."""
 
     module: nn.Module | None  # None: the model itself
     kind: type
-    size: int  # of its attributes: one more may be a method
+    size: int  # number of its attributes: a new one may be a method
     children: list[nn.Module | None]
     weights: list[type]
     read: Callable[[dict[str, Any]], Any]  # its mode and settings
@@ -65,7 +65,7 @@ class _Seen(NamedTuple):
 
 
 def _are_patched() -> bool:
-    """Whether a class of ours has another forward now. Asked before every pass; any(...) takes twice the time."""
+    """Whether a class of ours has been monkey-patched. Asked before every pass; any(...) takes twice the time."""
     for kind, forward in FORWARDS.items():  # noqa: SIM110
         if kind.forward is not forward:
             return True
@@ -76,7 +76,7 @@ _hooks = itemgetter(*HOOKS)
 
 
 def _is_still_so(model: nn.Module, seen: list[_Seen]) -> bool:
-    """Children are compared by identity: half a microsecond for each module."""
+    """Children are compared by identity: half a microsecond per module."""
     for module, kind, size, children, weights, read, found in seen:
         module = model if module is None else module
         own = module.__dict__
@@ -96,7 +96,7 @@ def _reader(settings: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
 
 
 def _describe_whole(model: nn.Module) -> Chain | None:
-    """The description of a model of which everything is known, in its present mode."""
+    """The description of a model all of which is known, in its present mode."""
     if not all(_is_plain_module(module) for module in _below(model)):
         return None
     program = describe(model)
@@ -106,7 +106,7 @@ def _describe_whole(model: nn.Module) -> Chain | None:
 
 
 def _is_plain_module(module: nn.Module) -> bool:
-    """Whether its weights are plain ones, and it changes nothing in place."""
+    """Whether its weights are plain tensors, and it does not work in place."""
     weights = all(type(p) in _WEIGHTS for p in module._parameters.values())
     return weights and not getattr(module, "inplace", False)
 
@@ -121,5 +121,5 @@ def _below(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_plain(x: Any) -> bool:
-    """Whether x is a tensor that kernels may read: no subclass with operations of its own, no view with a sign."""
+    """Whether kernels may read the tensor x: no subclass with its own operations, no lazy conj or neg view."""
     return (type(x) is Tensor or type(x) is nn.Parameter) and not x.is_neg()

@@ -1,6 +1,6 @@
-"""The pointwise parts of the residual scaffold with channels first: x (d, b, l) -> (d, b, l).
+"""The pointwise parts of residual blocks with channels first: x (d, b, l) -> (d, b, l).
 
-In this layout a map over channels is one plain product W x and a causal convolution one batched product
+In this layout a map over channels is a matrix product W x and a causal convolution one batched product
 (`ops.filter.toeplitz`), so nothing is transposed between the two. Everything is computed in the dtype of x, norms in
 float32 at least.
 """
@@ -21,7 +21,7 @@ NORMS = ("layer", "rms", "scale")
 
 
 def covers(node: Node) -> TypeGuard[p.Skip]:
-    """Whether the functions here say everything that this residual block does around its layer, in its present mode."""
+    """Whether these functions cover everything that this residual block does around its layer, in its present mode."""
     if not isinstance(node, p.Skip) or node.dropout or not is_norm(node.norm):
         return False
     maps = p.Linear | p.Activation | p.Scale | p.Mix
@@ -29,7 +29,7 @@ def covers(node: Node) -> TypeGuard[p.Skip]:
 
 
 def is_norm(chain: Chain, kinds: tuple[str, ...] = NORMS) -> bool:
-    """Whether a chain is one norm over the channels, or none."""
+    """Whether a chain is a single norm over the channels, or empty."""
     return not chain or (len(chain) == 1 and isinstance(chain[0], p.Norm) and chain[0].kind in kinds)
 
 
@@ -41,7 +41,7 @@ def linear(node: p.Linear, x: Tensor) -> Tensor:
 
 
 def norm(chain: Chain, x: Tensor) -> Tensor:
-    """Over the channels, axis 0."""
+    """The norm over the channels, axis 0."""
     if not chain:
         return x
     (node,) = chain
@@ -63,7 +63,7 @@ def average(h: Tensor, at: int) -> Tensor:
 
 
 class _Average(torch.autograd.Function):
-    """Its gradient is a view, where autograd would write all of it."""
+    """With an expanded view as its gradient, where autograd would materialise it."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, at: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""What a model is: `describe(module) -> Program`, the one place that asks modules for their classes.
+"""A model's description: `describe(module) -> Program`, the only place that inspects module classes.
 
-A rule speaks for modules of exactly its class, as they were built. A subclass, a hook of any kind, a replaced method or
+A rule applies to modules of exactly its class, as built. A subclass, a hook of any kind, a replaced method or
 parametrised weights may compute anything: such a module becomes an `Opaque` node, with the reason. A module that is
-none of ours is opaque too, and what it holds of ours is described inside.
+not ours is opaque too; those of ours inside it are described.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ _LAYER = ("bidirectional", "check_finite")
 
 
 def describe(module: nn.Module, name: str = "") -> Program:
-    """The program of a model, block or layer, or of what is ours in a module of somebody's own."""
+    """The program of a model, block or layer, or of our modules inside a user's own."""
     to = Describer()
     return Program(to.chain(module, name, "layer"), tuple(to.seen))
 
 
 def outline(module: nn.Module) -> Chain:
-    """Where the parts of a model stand, of changed modules and subclasses too: for names, not for what they compute."""
+    """The structure of a model, including changed modules and subclasses: for names, not for computation."""
     return Describer(strict=False).chain(module, "", "layer")
 
 
-# -- at every step by itself -------------------------------------------------------------------------------------------
+# -- pointwise in time ----------------------------------------------------------------------------------------------
 
 
 @rule(nn.Identity, NoNorm)
@@ -120,7 +120,7 @@ def _norm(to: Describer, module: nn.Module, name: str) -> Chain:
 
 @rule(AdS)
 def _ads(to: Describer, module: AdS, name: str) -> Chain:
-    """sigma(W y + b) * y, and sigma(W2 y + b2) added where it has a shift."""
+    """sigma(W y + b) * y, plus sigma(W2 y + b2) if it has a shift."""
     sigma = to.chain(module.sigma, f"{name}.sigma")
     by = (to.linear(module.scale, f"{name}.scale"), *sigma)
     plus = None if module.shift is None else (to.linear(module.shift, f"{name}.shift"), *sigma)
@@ -292,7 +292,7 @@ def _stack(to: Describer, module: Stack, name: str) -> Chain:
 
 
 def model(to: Describer, module: Any, name: str) -> Chain:
-    """Of `models.Model`, which names itself: it stands above this part."""
+    """Rule for `models.Model`, which registers itself: it is imported above this package."""
     head, at = module.head, join(name, "head")
     to.exactly(head, LipschitzReadout if isinstance(head, LipschitzReadout) else Readout)
     held = getattr(head, "pool", None)
@@ -303,7 +303,7 @@ def model(to: Describer, module: Any, name: str) -> Chain:
 
 
 def two_tower(to: Describer, module: Any, name: str) -> Chain:
-    """Of `models.TwoTower`."""
+    """Rule for `models.TwoTower`."""
     head, at = module.head, join(name, "head")
     to.exactly(head, Match)
     ends = p.Match(at, head, to.linear(head.hidden, f"{at}.hidden"), to.linear(head.out, f"{at}.out"))
@@ -341,7 +341,7 @@ def _token_logits(to: Describer, module: TokenLogits, name: str) -> Chain:
     return logits, into, p.Activation(name, module, "tanh"), out
 
 
-# -- where nodes find their numbers ------------------------------------------------------------------------------------
+# -- reading the weights of nodes -------------------------------------------------------------------------------------
 
 
 def _find(table: dict[type[nn.Module], Any], module: nn.Module) -> Any:

@@ -1,4 +1,4 @@
-"""How a description is made: rules by exact class, and who is refused.
+"""How a description is made: rules by exact class, and refusals.
 
 @rule(nn.ReLU, reads=("inplace",))
 def _relu(to, module, name): ...           # -> the chain that such a module is
@@ -22,11 +22,11 @@ Call = Literal["map", "norm", "layer"]
 
 RULES: dict[type[nn.Module], Rule] = {}
 READS: dict[type[nn.Module], tuple[str, ...]] = {}  # the settings that a module's description depends on
-FORWARDS: dict[type[nn.Module], Any] = {}  # as they are when the rule is made
+FORWARDS: dict[type[nn.Module], Any] = {}  # at the time of the rule
 
 
 class Unknown(ValueError):
-    """Nothing is known about what a module computes; the text says why."""
+    """It is unknown what a module computes; the message says why."""
 
     def __init__(self, why: str, stranger: bool = False) -> None:
         super().__init__(why)
@@ -34,7 +34,7 @@ class Unknown(ValueError):
 
 
 def rule(*kinds: type[nn.Module], reads: tuple[str, ...] = ()) -> Callable[[Own], Own]:
-    """The function below it describes modules of exactly these classes."""
+    """Register the decorated function as the rule for exactly these classes."""
 
     def keep(made: Own) -> Own:
         for kind in kinds:
@@ -45,14 +45,14 @@ def rule(*kinds: type[nn.Module], reads: tuple[str, ...] = ()) -> Callable[[Own]
 
 
 class Describer:
-    """One description in the making; without `strict`, of modules that were changed as if they were not."""
+    """A description in progress; without `strict`, changed modules are treated as unchanged."""
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
         self.seen: list[nn.Module] = []
 
     def chain(self, module: nn.Module, name: str, call: Call = "map") -> Chain:
-        """What `module`, at the dotted place `name`, computes; `call` says how it is called where it is opaque."""
+        """The chain of `module` at the dotted path `name`; `call` says how it is called if opaque."""
         self.seen.append(module)
         try:
             if self.strict:
@@ -64,13 +64,13 @@ class Describer:
             return (p.Opaque(name, module, str(why), why.stranger, call, inside),)
 
     def exactly(self, module: nn.Module, kind: type[nn.Module]) -> None:
-        """A child that has no node of its own."""
+        """Check a child that has no node of its own."""
         self.seen.append(module)
         if self.strict:
             check_untouched(module, kind)
 
     def linear(self, module: nn.Module, name: str) -> p.Linear:
-        """A child that must be a linear map, or nothing is known of the whole."""
+        """A child that must be a linear map; otherwise the whole is unknown."""
         match self.chain(module, name):
             case (p.Linear() as found,):
                 return found
@@ -103,7 +103,7 @@ def join(name: str, place: str) -> str:
 
 
 def check_untouched(module: nn.Module, kind: type[nn.Module] | None = None) -> None:
-    """Exactly of class `kind` where it is given, and no hook or replaced method on it."""
+    """Require exactly class `kind`, if given, and no hook or replaced method."""
     name = type(module).__name__
     if kind is not None and type(module) is not kind:
         raise Unknown(f"{name} is not {kind.__name__} itself: what its own code computes is not known")

@@ -1,6 +1,6 @@
-"""A program in torch's plain operations: the truth that quick forms are compared with, differentiable to any order.
+"""A program in plain torch operations: the reference for the fast forms, differentiable to any order.
 
-Sequence layers and modules of somebody's own are called; all that stands around them is written out here.
+Sequence layers and user modules are called; everything around them is written out here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CURVES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def run(program: Program, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """What the described module makes of x: logits, or features (b, l, d) of a block or layer."""
+    """The described module's output for x: logits, or features (b, l, d) of a block or layer."""
     return follow(program.chain, x, lengths)
 
 
@@ -51,7 +51,7 @@ def _dropout(node: p.Dropout, x: Tensor, lengths: Tensor | None) -> Tensor:
 
 def _norm(node: p.Norm, x: Tensor, lengths: Tensor | None) -> Tensor:
     own = node.module
-    if node.kind == "batch":  # which learns from what passes
+    if node.kind == "batch":  # which has running statistics
         found: Tensor = own(x, lengths)
         return found
     if node.kind == "layer":

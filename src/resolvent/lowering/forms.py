@@ -1,10 +1,10 @@
-"""What a lowered form of a model is, and that of stacks of S5, LRU, Mamba and Mega blocks on a GPU in bf16.
+"""The interface of lowered forms, and the form of stacks of S5, LRU, Mamba and Mega blocks on a GPU in bf16.
 
-`lowered` runs stacks of time-invariant single-input layers, and asks here for those whose blocks have a form of their
-own, each in one module: what it covers, its weights in the dtype of the products, its pass. Channels stand first,
-(d, b, l), or, for the selective scan, last. A form is a function of x and of tables made from the parameters alone, so
-that an attack makes them once and differentiates in x alone, and a step made of it can be recorded
-(`training.step.cuda_graph`).
+`lowered` runs stacks of time-invariant single-input layers, and falls back to this module for stacks whose blocks have
+forms of their own, each in one module: what it covers, its weights in the dtype of the products, its pass. Channels
+are first, (d, b, l), or, for the selective scan, last. A form is a function of x and of tables made from the
+parameters alone, so that an attack makes them once and differentiates in x alone, and a step made of it can be
+recorded (`training.step.cuda_graph`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.transforms import is_untransformed
 
 KINDS: tuple[Any, ...] = (s5, mamba, mega, feed)
-LONGEST = {mega: 2048}  # steps, where a pass keeps all scores
+LONGEST = {mega: 2048}  # steps, as a pass keeps all scores
 
 
 class Form(Protocol):
@@ -42,10 +42,10 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """What a pass needs besides x, for one length and dtype."""
+    """Everything a pass needs besides x, for one length and dtype."""
 
     dtype: torch.dtype
-    entry: fused.Weights | tuple[Tensor, Tensor | None]  # fused with a norm, or weight and bias of a plain map
+    entry: fused.Weights | tuple[Tensor, Tensor | None]  # fused with a norm, or weight and bias of a linear map
     blocks: tuple[Any, ...]
 
     def detached(self) -> Tables:
@@ -53,7 +53,7 @@ class Tables:
 
 
 def _still(value: Any) -> Any:
-    """Tensors, tables, and tuples of them, without gradients."""
+    """Detach tensors, tables, and tuples of them."""
     if isinstance(value, Tensor):
         return value.detach()
     if isinstance(value, tuple):
@@ -73,7 +73,7 @@ class Blocks:
 
 
 class StackForm:
-    """The form of one model whose blocks are all of KINDS."""
+    """The form of a model whose blocks are all of KINDS."""
 
     def __init__(self, model: nn.Module) -> None:
         found = has_form(model)
@@ -85,7 +85,7 @@ class StackForm:
         self.axis = int(self.kinds[0].AXIS)
 
     def tables(self, length: int, dtype: torch.dtype) -> Tables:
-        """From the parameters as they are; differentiable where gradients are on."""
+        """Tables of the current parameters; differentiable if gradients are enabled."""
         entry = fused.entry_weights(self.form.entry, self.network.start, dtype)
         made = tuple(kind.weights(b, length, dtype) for b, kind in zip(self.blocks, self.kinds, strict=True))
         return Tables(dtype, entry or self.form.entry.read(self.form.entry.module), made)
@@ -128,7 +128,7 @@ class StackForm:
 
 
 def serving(model: nn.Module, x: Tensor) -> tuple[Form, torch.dtype] | None:
-    """The form for a plain x (b, l, c) on a GPU and its dtype, where it is quicker than the modules; else None."""
+    """The form for a plain x (b, l, c) on a GPU and its dtype, if faster than the modules; else None."""
     if not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return None
     if not is_untransformed() or not has_form(model):
@@ -145,7 +145,7 @@ def _kind(block: Node) -> Any:
 
 
 def _form(chain: Chain) -> Blocks | None:
-    """The model in pieces, where every block is of KINDS, all in one layout."""
+    """The model's parts, if every block is of KINDS, all in one layout."""
     match chain:
         case (p.Network(entry=(p.Linear() as entry,), dropout=(), head=p.Head() as head) as network,):
             kinds = [_kind(block) for block in network.body]

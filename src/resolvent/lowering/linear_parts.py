@@ -20,18 +20,18 @@ UNDECLARED = 'DSS with kernel="softmax" is another system for every length; buil
 
 
 def linear_parts(name: str, weight: Tensor, bias: Tensor | None) -> list[Part]:
-    """W x + b: the spectral norm of W, and the bias as a part of its own."""
+    """W x + b: the spectral norm of W, and the bias as a separate part."""
     own = Part(name, "linear", spectral_norm(weight), rounding=of_linear(weight))
     return [own] if bias is None else [own, bias_part(f"{name}.bias", bias)]
 
 
 def bias_part(name: str, bias: Tensor, terms: Tensor | None = None) -> Part:
-    """b (d,) at every step; `terms` (d,) are the sizes of what it was computed from, where it was."""
+    """b (d,) at every step; `terms` (d,) are the sizes from which it was computed, if it was."""
     return Part(name, "bias", 1.0, reason=NO_GAIN, rounding=of_bias(bias, terms))
 
 
 def system_parts(node: p.Filter | p.Recurrence) -> list[Part]:
-    """A time-invariant layer: its system, or the sum of its two directions; what follows it inside; its bias."""
+    """A time-invariant layer: its system, or the sum of its two directions; operations inside after it; its bias."""
     layer, name = node.module, node.name
     if node.kind == "dss" and layer.kernel == "softmax" and layer.length is None:
         return [Part(name, "system", None, reason=UNDECLARED)]
@@ -51,14 +51,14 @@ def _one_way(kind: str, layer: Any, name: str) -> Part:
 
 
 def _both_ways(node: p.Filter | p.Recurrence) -> Part:
-    """Turning time around changes no L2 norm, so each direction counts as the causal system that it is."""
+    """Time reversal preserves L2 norms, so each direction counts as a causal system."""
     name, (forward, back) = node.name, _directions(node.kind, node.module)
     own = _one_way(node.kind, forward, f"{name}.forward")
     return Part(name, "sum", parts=(own, Part(f"{name}.back", "system", None, back)))
 
 
 def _directions(kind: str, layer: Any) -> tuple[Any, System]:
-    """The layer read forwards, and the system of its other direction (S4, S4D and DSS leave out the present there)."""
+    """The forward layer, and the system of its backward direction (S4, S4D and DSS exclude the current input there)."""
     if kind == "ema":
         names = ("alpha", "damping", "beta", "eta")
         forward = _swap_tensors(layer, {name: getattr(layer, name)[:1] for name in names})
@@ -73,15 +73,15 @@ def _directions(kind: str, layer: Any) -> tuple[Any, System]:
 
 
 def _swap_tensors(layer: Any, tensors: dict[str, Any]) -> Any:
-    """A shallow twin with one direction and these tensors in place of its own (`copy` refuses a frozen layer)."""
-    twin = object.__new__(type(layer))
-    twin.__dict__.update(layer.__dict__)
-    twin._tables, twin._specs = None, {}
-    twin._parameters = dict(layer._parameters)
+    """A shallow copy with one direction and these tensors in place of its own (`copy` refuses a frozen layer)."""
+    single = object.__new__(type(layer))
+    single.__dict__.update(layer.__dict__)
+    single._tables, single._specs = None, {}
+    single._parameters = dict(layer._parameters)
     for name, tensor in tensors.items():
-        twin._parameters[name] = torch.nn.Parameter(tensor.detach(), requires_grad=False)
-    twin.bidirectional = False
-    return twin
+        single._parameters[name] = torch.nn.Parameter(tensor.detach(), requires_grad=False)
+    single.bidirectional = False
+    return single
 
 
 def widen(system: System) -> System:

@@ -1,15 +1,15 @@
-"""A residual stack of time-invariant layers in one layout, channels first: the form that training and attacks run.
+"""A residual stack of time-invariant layers in one layout, channels first: the form used by training and attacks.
 
-`Lowered(model)` reads the description of a model and computes what its forward does, as a function of x and of tables
+`Lowered(model)` reads the description of a model and computes its forward pass, as a function of x and of tables
 that depend on the parameters alone:
 
     entry -> norm -> [ x + mixer(ads(k * norm(x))) ] or [ norm(x + mixer(ads(k * x))) ] -> norm -> pool -> head
 
 with activations (d, b, l) throughout: the convolution with the layer's impulse response k is a batched product with
-Toeplitz matrices, of blocks of it where a GPU meets long sequences; the maps over channels are plain products, and no
-transpose stands between them. Tables are made once per `frozen()` context, so an attack pays for them once and
-differentiates in x alone. On a CPU such a pass walks through the whole stack with eight samples at a time
-(`cpu.lanes`); there alone, blocks of S5 and LRU, whose layer is a recurrence in place of k, have this form too.
+Toeplitz matrices, or blocks of them for long sequences on a GPU; maps over channels are matrix products, without
+transposes in between. Tables are made once per `frozen()` context, so an attack computes them once and
+differentiates in x alone. On a CPU such a pass runs eight samples at a time through the whole stack
+(`cpu.lanes`); only there blocks of S5 and LRU, whose layer is a recurrence instead of k, have this form too.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.transforms import is_untransformed
 from resolvent.ssm.impulse import impulse
 
-# Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 they also lose their accuracy beyond: what
-# matrix units cut off then sums to more than float32 allows.
+# Steps up to which whole Toeplitz products beat blocks on a GPU. In float32 longer ones also lose accuracy: what the
+# matrix units truncate then sums to more than float32 allows.
 LONGEST = {torch.bfloat16: 2048, torch.float32: 1024}
-# ms of a pass and back by steps of a block, of a diagonal and of a dense system (benchmarks/cpu/crossover.py)
+# ms of forward and backward by steps of a block, of a diagonal and of a dense system (benchmarks/cpu/crossover.py)
 BLOCKS = {
     torch.bfloat16: ({256: 0.40, 512: 0.35, 1024: 0.37}, {256: 1.01, 512: 0.69, 1024: 0.56}),
     torch.float32: ({256: 1.00, 512: 1.08, 1024: 1.38}, {256: 1.60, 512: 1.42, 1024: 1.56}),
 }
 SHORT = 64  # steps up to which a CPU's products beat the layers' own pass
-WALKED = 784  # the same on a CPU for a walk by cohorts
-ALONE = 256  # ... even for a single sample, which costs a walk as much as a whole lanes
-RECURRED = 4096  # the same for a stack of recurrences alone, whose walk costs as much per step at any length
-MANY = 128  # steps of all samples from which it makes up for laying out the parameters, if that is not done before
+WALKED = 784  # the same on a CPU for a pass by lanes
+ALONE = 256  # ... even for a single sample, which costs as much as a full set of lanes
+RECURRED = 4096  # the same for a stack of recurrences alone, whose cost per step does not depend on the length
+MANY = 128  # steps of all samples from which it pays to lay out the parameters, if not done already
 
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """A model that is entry, norm, residual blocks, norm, pooling and head, each of which has a lowered form."""
+    """A model that is entry, norm, residual blocks, norm, pooling and head, all of which have a lowered form."""
 
     entry: p.Linear
     start: Chain
@@ -76,7 +76,7 @@ class Residuals:
 
     @cached_property
     def walkable(self) -> bool:
-        """A walk by lanes says all that it does."""
+        """Whether `cpu.lanes` covers all of it."""
         return lanes.covers(self.parts([], 0))
 
     @cached_property
@@ -87,31 +87,31 @@ class Residuals:
 
     @cached_property
     def longest(self) -> float:
-        """Steps that its layers take: a softmax DSS may have been declared for so many."""
+        """The longest sequence that its layers accept: a softmax DSS may have a declared length."""
         return min(map(longest_of, self.blocks))
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a pass needs besides x, for one length and dtype."""
+    """Everything a pass needs besides x, for one length and dtype."""
 
     form: Residuals
     dtype: torch.dtype
-    parts: Parts  # with what each block's layer does
-    made: tuple[Filter, ...]  # convolutions that were made with the kernels, as a GPU wants them
+    parts: Parts  # with the operator of each block's layer
+    made: tuple[Filter, ...]  # convolutions made along with the kernels, for a GPU
     learnt: bool  # parameters are differentiated through these tables
-    source: Tables | None = None  # what these were detached from
+    source: Tables | None = None  # the tables from which these were detached
 
     @cached_property
     def plan(self) -> Plan | None:
-        """What a walk by lanes needs, where the form has one."""
+        """The plan of `cpu.lanes`, if the form has one."""
         if self.source is None:
             return lanes.plan(self.parts, self.dtype, self.learnt) if self.form.walkable else None
         return None if self.source.plan is None else detach(self.source.plan)
 
     @cached_property
     def layers(self) -> tuple[Filter | Recurrence, ...]:
-        """What torch's operations run for each block's layer; a walk by lanes never asks."""
+        """Each block's layer as torch operations; unused by `cpu.lanes`."""
         if self.source is not None:
             return tuple(layer.detached() for layer in self.source.layers)
         made = iter(self.made)
@@ -144,7 +144,7 @@ class Lowered:
         self.form, self.model = found, model
 
     def tables(self, length: int, dtype: torch.dtype) -> Tables:
-        """From the parameters as they are; differentiable where gradients are on."""
+        """Tables of the current parameters; differentiable if gradients are enabled."""
         learnt = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
         layers = self.form.layers
         filters = [layer for layer in layers if isinstance(layer, p.Filter)]
@@ -168,14 +168,14 @@ class Lowered:
         return eager.follow(self.form.head, lanes.run_lanes(x, plan, lambda x: self._features(x, tables)))
 
     def run_loop(self, start: Tensor, path: Path, tables: Tables) -> Tensor | None:
-        """The attack's steps along `path` in one call; None where only steps one by one lead there."""
+        """The attack's steps along `path` in one call; None if they must be taken one by one."""
         match self.form.head:
             case (p.Linear() as out,) if tables.plan is not None:
                 return lanes.run_loop(start, tables.plan, out.read(out.module), path)
         return None
 
     def _features(self, x: Tensor, tables: Tables) -> Tensor:
-        """Pooled, (b, d)."""
+        """Pooled features (b, d)."""
         h = self._entered(x, tables)
         for block, layer, weights in zip(self.form.blocks, tables.layers, tables.blocks, strict=True):
             if weights is None or isinstance(layer, Recurrence):
@@ -209,7 +209,7 @@ def serving(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> tuple
 
 
 def _form(chain: Chain) -> Residuals | None:
-    """The model in pieces that have a lowered form; None where one of them has none."""
+    """The model's parts, each with a lowered form; None if one of them has none."""
     match chain:
         case (p.Network(entry=(p.Linear() as entry,), dropout=(), head=p.Head() as head) as network,):
             norms = columns.is_norm(network.start) and columns.is_norm(network.end)
@@ -224,11 +224,11 @@ lowerable = Verdict(_form)
 
 
 def _reaches(form: Residuals, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether all layers take this length, and the form is the quicker one."""
+    """Whether all layers accept this length, and the form is faster."""
     l, kind, (some, every) = x.shape[1], x.device.type, form.recurrent
     if form.longest < l:
         return False
-    # The way of an attack, which runs in `frozen()`, must not hang on how many samples are left.
+    # The path of an attack, which runs in `frozen()`, must not depend on how many samples are left.
     if some:
         fit = l <= (RECURRED if every else WALKED) and (form.keeper.is_frozen or _pays(x))
     elif l <= SHORT or kind != "cpu":
@@ -239,14 +239,14 @@ def _reaches(form: Residuals, x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _pays(x: Tensor) -> bool:
-    """Whether a walk through recurrences is quicker than their modules, which use all threads for any batch: it is, on
-    one thread, by half at least."""
+    """Whether a pass through recurrences is faster than their modules, which use all threads for any batch: on one
+    thread it is, by at least half."""
     groups = x.shape[0] // WIDTH
     return groups >= max(1, torch.get_num_threads() // 2) and x.shape[0] * x.shape[1] >= MANY
 
 
 def longest_of(block: p.Skip) -> float:
-    """Steps that a block's layer takes."""
+    """The longest sequence that a block's layer accepts."""
     match block.layer:
         case (p.Filter(kind="dss", module=own),):
             return own.length or math.inf
@@ -262,7 +262,7 @@ def has_operator(layer: Chain) -> bool:
 
 
 def _dtype(x: Tensor) -> torch.dtype | None:
-    """bf16 under autocast on a GPU, else x's own; without the GPU's own kernels float32 blocks lose to the modules."""
+    """bf16 under autocast on a GPU, else x's own; without GPU kernels float32 blocks are slower than the modules."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         return torch.bfloat16 if kind == "cuda" and torch.get_autocast_dtype(kind) == torch.bfloat16 else None
@@ -272,7 +272,7 @@ def _dtype(x: Tensor) -> torch.dtype | None:
 
 
 def _tell(form: Residuals, x: Tensor) -> None:
-    """Why a model that has the form runs as modules on a GPU, where that hangs on x."""
+    """Log why a model with this form runs as modules on a GPU, if that depends on x."""
     if form.recurrent[0]:
         return  # they have another form there
     if torch.is_autocast_enabled("cuda"):
@@ -284,11 +284,11 @@ def _tell(form: Residuals, x: Tensor) -> None:
 
 
 def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tuple[list[Tensor], tuple[Filter, ...]]:
-    """The layers' kernels over so many steps, and on a GPU their convolutions, each in the cheaper way."""
+    """The layers' kernels over this many steps, and on a GPU their convolutions, each by the cheaper method."""
     if not layers:
         return [], ()
     wide = _wide(dtype)
-    if not next(layers[0].module.parameters()).is_cuda:  # complex numbers: nobody traces what has a lowered form
+    if not next(layers[0].module.parameters()).is_cuda:  # complex tensors: lowered forms are never traced
         return [impulse(layer.module._bank(length, torch.complex), length).to(wide) for layer in layers], ()
     T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
     if length == T:
@@ -301,7 +301,7 @@ def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tup
 
 
 def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
-    """Of a block on a GPU: all of them, or a number that its kernels take."""
+    """Steps of a block on a GPU: all, or a number that its kernels support."""
     if length > LONGEST.get(dtype, length):
         cost = BLOCKS[dtype][dense]
         return min(cost, key=lambda T: -(-length // T) * T * cost[T])
@@ -309,12 +309,12 @@ def _steps(length: int, dtype: torch.dtype, dense: bool) -> int:
 
 
 def enter_block(block: p.Skip, x: Tensor) -> Tensor:
-    """What a residual block's layer reads of x."""
+    """The input of a residual block's layer, from x."""
     return columns.norm(block.norm, x) if block.prenorm else x
 
 
 def run_block(block: p.Skip, x: Tensor, u: Tensor, layer: Filter | Recurrence) -> Tensor:
-    """A residual block in torch's operations; u is what its layer reads."""
+    """A residual block in torch's operations; u is its layer's input."""
     h = columns.follow(block.branch[1:], layer(u))
     return block.end(x, h, lambda y: columns.norm(block.norm, y))
 

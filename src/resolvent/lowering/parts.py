@@ -1,7 +1,7 @@
 """Lipschitz constants: a program as the chain of parts that certificates are computed from.
 
-Constants are of the modules in evaluation mode (dropout is then the identity, and no part). What has no constant, or is
-not known, is a part without one, with the reason: a bound is never guessed.
+Constants are for evaluation mode (dropout is then the identity and not a part). A module without a constant, or an
+unknown one, is a part without a constant, with the reason: a bound is never guessed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKENS = "tokens have no distance in L2: bounds hold for what follows, from_embe
 
 
 def parts_of(module: nn.Module, name: str, length: int | None = None) -> list[Part]:
-    """The chain of parts that `module`, at the dotted place `name`, stands for; empty for an identity.
+    """The chain of parts of `module` at the dotted path `name`; empty for an identity.
 
     `length`, the shortest sequence that a whole model's bound is for, sharpens the mean's constant, 1 / sqrt(length).
 
@@ -58,7 +58,7 @@ def _node_parts(node: Node, length: int | None) -> list[Part]:
     return found
 
 
-# -- at every step by itself -------------------------------------------------------------------------------------------
+# -- pointwise in time ----------------------------------------------------------------------------------------------
 
 
 def _activation(node: p.Activation) -> list[Part]:
@@ -86,7 +86,7 @@ def _batch_norm(node: p.Norm) -> list[Part]:
 
 
 def _scale(node: p.Scale) -> list[Part]:
-    """A product of branches; one with a selective recurrence in a branch is named after both."""
+    """A product of branches; named after both if a branch has a selective recurrence."""
     inner = [n for n in p.walk((*node.of, *node.by)) if isinstance(n, p.Recurrence) and n.selective]
     if not inner:
         return [_none(node, "gate", f"{node.title}: {PRODUCT}")]

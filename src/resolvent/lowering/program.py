@@ -1,13 +1,13 @@
-"""A model as a small typed tree: what each part of it computes, in the order in which it is computed.
+"""A model as a small typed tree: what each part computes, in order of computation.
 
-A chain is a tuple of nodes, one after the other; the empty chain is the identity. A node reads its numbers from the
-module that it stands for when it is run, so a tree that was made once holds for the weights of every later step.
+A chain is a tuple of nodes in sequence; the empty chain is the identity. A node reads its weights from its module at
+run time, so a tree made once stays valid when weights change.
 
-    Linear, Norm, Activation, Dropout, Scale, Mix, Factor, ...   at every step by itself, (..., d) -> (..., d')
+    Linear, Norm, Activation, Dropout, Scale, Mix, Factor, ...   pointwise in time, (..., d) -> (..., d')
     Filter, Recurrence, Attention, GatedAttention, KeyedFilter   along time, (b, l, d) -> (b, l, d)
     Skip                                                         a residual block around any of them
     Embedding, Pool, Head, Match, Network                        a whole model
-    Opaque                                                       somebody's own code: it is run as a module
+    Opaque                                                       user code, which is run as a module
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Matrix = tuple[Tensor, Tensor | None]  # W (d_out, d_in) and b (d_out,)
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    name: str  # its dotted place in the model
-    module: Any  # whose numbers it reads
+    name: str  # its dotted path in the model
+    module: Any  # from which it reads weights
 
 
-# -- at every step by itself -------------------------------------------------------------------------------------------
+# -- pointwise in time ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Node):
-    """W x + b, as `read` finds them in the module; `whole` is the map of which this is the upper or lower half."""
+    """W x + b, read from the module by `read`; `whole` is the map of which this is the upper or lower half."""
 
     read: Callable[[Any], Matrix]
     whole: Linear | None = None
@@ -59,7 +59,7 @@ class Activation(Node):
 
 @dataclass(frozen=True, eq=False)
 class Dropout(Node):
-    """The identity but in training."""
+    """The identity, except in training."""
 
     @property
     def active(self) -> bool:
@@ -73,7 +73,7 @@ class Norm(Node):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Node):
-    """then(of(x) * by(x)), with `plus`(x) added to the product where it is not None; `title` says who multiplies."""
+    """then(of(x) * by(x)), with `plus`(x) added to the product if given; `title` names the multiplication."""
 
     title: str
     of: Chain
@@ -85,7 +85,7 @@ class Scale(Node):
 
 @dataclass(frozen=True, eq=False)
 class Mix(Node):
-    """A chain that mixes channels, named after the module that holds it."""
+    """A chain that mixes channels, named after its module."""
 
     inside: Chain
 
@@ -104,7 +104,7 @@ class Factor(Node):
 
 @dataclass(frozen=True, eq=False)
 class Bounded(Node):
-    """A map whose Lipschitz constant holds by construction (`module.gain()`), and what it does `inside`."""
+    """A map whose Lipschitz constant holds by construction (`module.gain()`), and its operations `inside`."""
 
     kind: Literal["gate", "pointwise"]
     inside: Chain
@@ -115,7 +115,7 @@ class Bounded(Node):
 
 @dataclass(frozen=True, eq=False)
 class Filter(Node):
-    """Every channel through a linear time-invariant system of its own; `silu` of it where a moving average asks."""
+    """Each channel through its own linear time-invariant system, optionally followed by `silu` (moving average)."""
 
     kind: Literal["s4", "s4d", "dss", "ema", "shortconv"]
 
@@ -132,12 +132,12 @@ class Recurrence(Node):
 
     @property
     def selective(self) -> bool:
-        """It depends on its input."""
+        """Whether its coefficients depend on its input."""
         return self.kind in ("s6", "scalar_s6", "rglru")
 
     @property
     def linear(self) -> bool:
-        """It is one fixed system."""
+        """Whether it is a fixed linear system."""
         return not self.selective and self.kind != "gru"
 
 
@@ -148,7 +148,7 @@ class Attention(Node):
 
 @dataclass(frozen=True, eq=False)
 class GatedAttention(Node):
-    """Mega's: a moving average feeds single-head attention and two gates, around a skip of its own."""
+    """Mega's: a moving average feeds single-head attention and two gates, with its own skip."""
 
     norm: Chain
     average: Chain
@@ -162,7 +162,7 @@ class GatedAttention(Node):
 
 @dataclass(frozen=True, eq=False)
 class KeyedFilter(Node):
-    """H3's: keys are shifted, their outer product with the values is filtered, and queries read it."""
+    """H3's: keys are shifted, their outer product with the values is filtered, and read by queries."""
 
     query: Linear
     key: Linear
@@ -178,7 +178,7 @@ Temporal = Filter | Recurrence | Attention
 
 @dataclass(frozen=True)
 class Around:
-    """What stands between layer and skip, where it is no more than final(W act(sigma(Wa y + ba) * y) + b)."""
+    """The operations between layer and skip, if they are just final(W act(sigma(Wa y + ba) * y) + b)."""
 
     scale: Linear | None  # Wa, ba
     sigma: str
@@ -189,7 +189,7 @@ class Around:
 
 @dataclass(frozen=True, eq=False)
 class Skip(Node):
-    """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` the branch alone."""
+    """prenorm: x + branch(norm(x)), else norm(x + branch(x)); without `adds` only the branch."""
 
     norm: Chain
     layer: Chain
@@ -205,7 +205,7 @@ class Skip(Node):
 
     @cached_property
     def around(self) -> Around | None:
-        """What stands between layer and skip, where it is as simple; None where there is more."""
+        """The operations between layer and skip in this simple form; None if there is more."""
         match self.scale:
             case ():
                 scale, sigma = None, "none"
@@ -229,7 +229,7 @@ class Skip(Node):
         return None
 
     def end(self, x: Tensor, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        """What leaves the block, from what entered it and what its branch gives."""
+        """The block's output, from its input and its branch's output."""
         return end_block(x, h, norm, self.prenorm, self.adds)
 
 
@@ -248,7 +248,7 @@ class Embedding(Node):
 
 @dataclass(frozen=True, eq=False)
 class Pool(Node):
-    """(b, l, d) -> (b, d), or what `module` keeps for "state"; "none" leaves it."""
+    """(b, l, d) -> (b, d), or the state kept by `module` for "state"; "none" is the identity."""
 
     kind: CertifiedPooling
 
@@ -284,14 +284,14 @@ class Network(Node):
         return *self.entry, *self.start, *self.dropout, *self.body, *self.end
 
 
-# -- somebody's own ----------------------------------------------------------------------------------------------------
+# -- user code ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Opaque(Node):
-    """A module of which nothing is known, and why: it is a `stranger`, or one of ours that was changed.
+    """An unknown module, with the reason: it is a `stranger`, or one of ours that was changed.
 
-    inside   its children, of which much may be known; how it calls them is not
+    inside   its children, which may be known; how it calls them is not
     """
 
     why: str
@@ -300,20 +300,20 @@ class Opaque(Node):
     inside: Chain = ()
 
     def reason(self, wanted: str) -> str:
-        """Why it has no `wanted`, in words."""
+        """A message why it has no `wanted`."""
         return f"{self.why} has no {wanted}" if self.stranger else self.why
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A module described: its chain, and every module that was looked at on the way."""
+    """A description: the module's chain, and every module inspected for it."""
 
     chain: Chain
     modules: tuple[nn.Module, ...]
 
     @property
     def network(self) -> Network | None:
-        """The whole model that it is, if it is one."""
+        """Its network, if it is a whole model."""
         match self.chain:
             case (Network() as network,):
                 return network
@@ -324,7 +324,7 @@ class Program:
 
 
 def walk(chain: Chain) -> Iterator[Node]:
-    """Every node of a chain and what stands inside of it, in order."""
+    """Every node of a chain and the nodes inside it, in order."""
     for node in chain:
         yield node
         for held in fields(node):
@@ -333,7 +333,7 @@ def walk(chain: Chain) -> Iterator[Node]:
 
 
 def settle(chain: Chain) -> Chain:
-    """The same without the dropouts that drop nothing in the present mode."""
+    """The same without dropouts that are inactive in the present mode."""
     return tuple(_settle(node) for node in chain if not isinstance(node, Dropout) or node.active)
 
 

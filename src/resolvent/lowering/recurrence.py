@@ -2,7 +2,7 @@
 
     v = W_in x,    h = scan(lam, v),    y = W_out h + D x                       x, y (d, b, l), v, h (2p, b, l)
 
-These are torch's operations, differentiable to any order; `recur_numba` runs the same numbers by cohorts.
+In torch operations, differentiable to any order; `recurrence_numba` computes the same by lanes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from resolvent.ops.linear_scan import constant_scan
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What depends on the parameters alone, in the dtype of the pass."""
+    """Everything that depends only on the parameters, in the dtype of the pass."""
 
-    lam: Tensor  # (2p,), real and imaginary parts in turn
+    lam: Tensor  # (2p,), real and imaginary parts interleaved
     W_in: Tensor  # (2p, d)
     W_out: Tensor  # (d, 2p)
     D: Tensor  # (d,)
@@ -36,6 +36,6 @@ class Recurrence:
 
 
 def recurrence(tables: Tables, dtype: torch.dtype) -> Recurrence:
-    """From the tables of a layer; differentiable where they are."""
+    """Made from a layer's tables; differentiable if they are."""
     lam = torch.view_as_real(tables.lam_bar.resolve_conj()).flatten()
     return Recurrence(lam.to(dtype), tables.W_in.to(dtype), tables.W_out.to(dtype), tables.D.to(dtype))

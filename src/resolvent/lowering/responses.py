@@ -1,7 +1,7 @@
-"""Impulse responses of the layers of a stack, or what stands for them, all at once where they are of one kind.
+"""Impulse responses of the layers of a stack, or their factors, all at once if the layers are alike.
 
-A response is made by a few hundred short operations. On a GPU each costs its launch, whatever it computes, so layers
-with the same settings are mapped over together: their parameters stacked, the operations called once.
+A response takes a few hundred short operations. On a GPU each costs a launch, whatever it computes, so layers
+with the same settings are computed together: their parameters stacked, each operation called once.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ SETTING = (str, int, float, bool, type(None))
 
 
 def impulse_responses(layers: list[Filter], length: int, half: bool = False) -> list[Tensor]:
-    """K (d, length) of every layer in float64, D at its place zero; in float32 where a GPU has a kernel that makes it,
-    which for diagonal systems computes in it too and serves products in `half` precision alone."""
+    """K (d, length) of every layer in float64, with D = 0; in float32 if a GPU has a kernel for it, which for diagonal
+    systems also computes in float32 and is used only for products in `half` precision."""
     if banks := _dplr_sources(layers):
         return dplr_response.make_response(banks, length)
     sources = [_source(layer) for layer in layers] if half else []
     if sources and all(source is not None and response.serves(source) for source in sources):
         return [response.make_response(source, length) for source in sources if source is not None]
-    if _at_once(layers):
+    if _can_batch(layers):
         joined = _join_banks(layers, length)
         make: Any = bank_response.make_response if half and bank_response.serves(joined) else impulse
         return list(make(joined, length).unflatten(0, (len(layers), -1)).unbind(0))
-    # Nobody traces what has a lowered form: its numbers are complex ones.
+    # Lowered forms are never traced, so complex tensors are used.
     return [impulse(layer.module._bank(length, torch.complex), length) for layer in layers]
 
 
 def _join_banks(layers: list[Filter], length: int) -> DiagonalBank | DenseBank:
-    """The channels of all layers, which are alike, as one bank: its response then has one gradient written by hand."""
+    """The channels of all layers, which are alike, as one bank, whose response has one hand-written gradient."""
     banks = list[DiagonalBank | DenseBank]()
 
     def made(layer: Filter) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ def _join_banks(layers: list[Filter], length: int) -> DiagonalBank | DenseBank:
 
 
 def _source(layer: Filter) -> Source | None:
-    """How a diagonal layer makes its bank."""
+    """The bank source of a diagonal layer."""
     match layer:
         case Filter(kind="s4d", module=own):
             return own._source(own.C, own.D)
@@ -63,7 +63,7 @@ def _source(layer: Filter) -> Source | None:
 
 
 def _dplr_sources(layers: list[Filter]) -> list[DenseSource]:
-    """Those of layers that are S4 and alike, where a GPU's kernels take them; otherwise none."""
+    """The sources of S4 layers that are alike, if GPU kernels support them; otherwise empty."""
     if any(layer.kind != "s4" for layer in layers) or not alike(layers):
         return []
     sources = [layer.module._source(layer.module.C, layer.module.D) for layer in layers]
@@ -71,8 +71,8 @@ def _dplr_sources(layers: list[Filter]) -> list[DenseSource]:
 
 
 def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Tensor, ...]]:
-    """The first T steps of K (d, length) of every layer in float64, or as a kernel rounds it, and what leads from T
-    steps to the next (`links`) in the layer's dtype."""
+    """The first T steps of K (d, length) of every layer in float64, or as rounded by a kernel, and the matrices linking
+    blocks of T steps (`links`) in the layer's dtype."""
     if sources := _dplr_sources(layers):
         return dplr_response.make_links(sources, T)
 
@@ -80,10 +80,10 @@ def linked_responses(layers: list[Filter], length: int, T: int) -> list[tuple[Te
         bank = layer.module._bank(length)
         return impulse(bank, T), *links(bank, T, layer.module.dtype)
 
-    return together(layers, made) if _at_once(layers) else [made(layer) for layer in layers]
+    return together(layers, made) if _can_batch(layers) else [made(layer) for layer in layers]
 
 
-def _at_once(layers: list[Filter]) -> bool:
+def _can_batch(layers: list[Filter]) -> bool:
     return len(layers) > 1 and next(layers[0].module.parameters()).is_cuda and alike(layers)
 
 
@@ -93,7 +93,7 @@ def alike(layers: list[Filter]) -> bool:
 
 
 def together(layers: list[Filter], make: Callable[[Filter], tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """What `make` makes of each of these layers, which are alike, in one pass over stacked parameters."""
+    """`make` applied to each of these layers, which are alike, in one pass over stacked parameters."""
     return list(zip(*(t.unbind(0) for t in _stack(layers, make)), strict=True))
 
 

@@ -1,11 +1,11 @@
-"""A stack of residual blocks inside of somebody's own module, on a CPU: channels first throughout, as in `lowered`.
+"""A stack of residual blocks inside a user's module, on a CPU: channels first throughout, as in `lowered`.
 
     class Mine(nn.Module):
         def forward(self, x): return self.out(self.body(self.enter(x))[0].mean(1))         body: blocks.Stack
 
-Nothing is known of `Mine`, but its stack is described, and for short sequences of time-invariant single-input layers
-runs the same products as a whole model would. The state after the sequence, which few ask for, is found when somebody
-looks at it, from what the layers read and from their systems as they were: x and weights may be others by then.
+`Mine` is unknown, but its stack is described, and for short sequences of time-invariant single-input layers it runs
+the same products as a whole model would. The state after the sequence, rarely needed, is computed when it is first
+accessed, from the layers' inputs and copies of their systems: x and weights may have changed by then.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from resolvent.ssm.impulse import impulse
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    banks: tuple[Bank, ...]  # the layers' systems, in memory of their own
+    banks: tuple[Bank, ...]  # the layers' systems, copied
     layers: tuple[Filter, ...]
     blocks: tuple[fused.Weights | None, ...]
 
 
 def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
-    """y (b, l, d) of x and the state after it, from the zero state; None where the modules are right or quicker."""
+    """y (b, l, d) of x and the state after it, from the zero state; None if the modules must run or are faster."""
     if not is_plain(x) or x.device.type != "cpu" or x.dim() != 3 or not x.numel():
         return None
     if stack.check_finite or not is_untransformed():
@@ -51,7 +51,7 @@ def serve(stack: Block, x: Tensor) -> tuple[Tensor, Any] | None:
     blocks = None if torch.is_autocast_enabled("cpu") else stackable(stack)
     if blocks is None or min(map(lowered.longest_of, blocks)) < x.shape[1]:
         return None
-    if not bool(torch.isfinite(x.detach().sum())):  # products take all steps, and 0 times NaN is NaN
+    if not bool(torch.isfinite(x.detach().sum())):  # products use all steps, and 0 times NaN is NaN
         return None
     l, grad, inference = x.shape[1], torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     tables: Tables = stack.cached(f"stack {l}", lambda: _make_tables(blocks, l, x.dtype))
@@ -77,7 +77,7 @@ def _find_end(block: p.Skip, bank: Bank, u: Tensor) -> Any:
 
 
 def _arrange(spec: dict[str, Any], ends: Iterator[Any]) -> dict[str, Any]:
-    """The states of layers, in order, as the state of the stack around them."""
+    """The layers' states, in order, as the stack's state."""
     return {name: _arrange(part, ends) if isinstance(part, dict) else next(ends) for name, part in spec.items()}
 
 
@@ -90,7 +90,7 @@ def _make_tables(blocks: tuple[p.Skip, ...], l: int, dtype: torch.dtype) -> Tabl
 def _stack(chain: Chain) -> tuple[p.Skip, ...] | None:
     blocks = tuple(b for b in chain if columns.covers(b) and lowered.has_operator(b.layer))
     filters = all(isinstance(block.layer[0], p.Filter) for block in blocks)
-    once = len({id(block.layer[0].module) for block in blocks}) == len(chain)  # a shared one has a state in each place
+    once = len({id(block.layer[0].module) for block in blocks}) == len(chain)  # a shared one has a state per use
     return blocks if blocks and filters and once else None
 
 
@@ -98,14 +98,14 @@ stackable = Verdict(_stack)
 
 
 class FoundState(dict[str, Any]):
-    """The state of a stack, which has been looked at."""
+    """The state of a stack, already computed."""
 
     def __reduce__(self) -> Any:
-        return OrderedDict, (), None, None, iter(self.items())  # which `torch.load` takes without trust
+        return OrderedDict, (), None, None, iter(self.items())  # which `torch.load` accepts with weights_only
 
 
 class LateState(FoundState):
-    """The state of a stack, found when it is first looked at."""
+    """The state of a stack, computed on first access."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         super().__init__()
@@ -115,14 +115,14 @@ class LateState(FoundState):
         if (find := self._find) is not None:
             if torch.compiler.is_compiling():
                 raise RuntimeError("Stack: expected a state that was looked at before compiled code; give dict(state).")
-            if "torch._dynamo" in sys.modules:  # which else would compile it, with the numbers of this call in it
+            if "torch._dynamo" in sys.modules:  # which would compile it with this call's values as constants
                 find = torch.compiler.disable(find)
             dict.update(self, find())
-            self.__class__, self._find = FoundState, None  # type: ignore[assignment]  # no method is in the way now
+            self.__class__, self._find = FoundState, None  # type: ignore[assignment]  # with dict's own methods
 
 
 def _on_found(name: str) -> Any:
-    """The method of dict of this name, on a state that has been found."""
+    """The dict method of this name, computing the state first."""
     method = getattr(dict, name)
 
     def call(self: LateState, *given: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""From a ModelConfig to a model. A new scaffold is one case in `make_block`; layers stand in `layer_config`."""
+"""From a ModelConfig to a model. A new block kind is one case in `make_block`; layers are in `layer_config`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from resolvent.models.model import Model, TwoTower
 
 
 def build_model(config: c.ModelConfig) -> Model | TwoTower:
-    """A model of these settings with fresh weights: x (b, l, c) or tokens (b, l) to outputs.
+    """A model with these settings and fresh weights: x (b, l, c) or tokens (b, l) to outputs.
 
-    Padded sequences come with their lengths (b,): `model(x, lengths)`.
+    For padded sequences pass their lengths (b,): `model(x, lengths)`.
 
-    Seed with torch.manual_seed before.
+    For reproducible weights call torch.manual_seed first.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))
@@ -80,7 +80,7 @@ def make_tower(config: c.ModelConfig) -> Tower:
 
 
 def make_layer(d_model: int, config: lc.LayerConfig) -> Layer:
-    """The layer that the settings describe: their fields are its keyword arguments.
+    """The layer that the settings describe; their fields are its keyword arguments.
 
     Examples:
         >>> rv.models.make_layer(4, rv.models.S5Config(8))(torch.randn(2, 10, 4))[0].shape
@@ -91,7 +91,7 @@ def make_layer(d_model: int, config: lc.LayerConfig) -> Layer:
 
 
 def make_block(config: c.ModelConfig, index: int) -> list[Layer]:
-    """The residual parts of block number `index`: one for S4's scaffold and Mamba, two where an MLP has its own.
+    """The residual parts of block number `index`: one for S4-style and Mamba blocks, two where an MLP has its own.
 
     Examples:
         >>> len(rv.models.make_block(rv.ModelConfig(d_model=8, layers=1), 0))
@@ -160,7 +160,7 @@ def _residual(
 
 
 def _around(config: c.ModelConfig) -> dict[str, Any]:
-    """What stands around every branch."""
+    """The keyword arguments shared by all residual parts."""
     return {name: getattr(config, name) for name in ("norm", "norm_eps", "prenorm", "dropout")}
 
 

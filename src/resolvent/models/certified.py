@@ -1,4 +1,4 @@
-"""Models with a prescribed gain: what they are built of, and what they refuse, each with its reason."""
+"""Models with a prescribed gain: how they are built, and which settings are refused, each with its reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from resolvent.ssm.part import Part
 
 
 def certified_model(config: c.ModelConfig) -> Model:
-    """E, 1-Lipschitz residual blocks, pooling, hidden layer, H: |E| <= 1 and |H| <= gain, so that gain bounds them all.
+    """E, 1-Lipschitz residual blocks, pooling, hidden layer, H: |E| <= 1 and |H| <= gain, so gain bounds the model.
 
     Holds for sequences of every length, from a zero (or any fixed) initial state, in evaluation and in training mode.
     """
@@ -57,10 +57,10 @@ def make_bounded(d_model: int, layer: c.L2RUConfig | c.NormalisedLRUConfig) -> L
 
 
 def verify_certified(model: Model) -> float:
-    """The bound from the weights as they are, checked against the prescribed gain; a ValueError where it does not hold.
+    """The bound from the current weights, checked against the prescribed gain; a ValueError where it does not hold.
 
     Every L2RU must prove its gain by its certificate, every normalised LRU by its closed-form bound, and the product of
-    all constants must not pass the gain.
+    all constants must not exceed the gain.
 
     Examples:
         >>> rv.models.verify_certified(rv.models.pretrained("digits-l2ru-certified")) <= 5.001
@@ -103,7 +103,7 @@ def _is_proven(node: Recurrence) -> bool:
 
 
 def by_construction(parts: Iterable[Part]) -> float:
-    """The product of the constants that parts have by construction, without computing an H-infinity norm."""
+    """The product of the constants that parts have by construction, without H-infinity norms."""
     found = 1.0
     for part in parts:
         constant = 1 + by_construction(part.parts) if part.kind == "residual" else part.lipschitz

@@ -1,11 +1,11 @@
 """Models on disk: one safetensors file that also carries the settings (no pickle), and a copy of these as JSON.
 
-    folder/model.safetensors    the weights; their header holds the settings, so that the two cannot come apart, and a
-                                digest over both, so that damage is seen
-    folder/config.json          the same settings for people and other programs
-    folder/preprocess.json      how raw values become what the model reads, where that was given
+        folder/model.safetensors    the weights; the header holds the settings, so that the two stay together, and a
+                                    digest over both, so that damage is detected
+        folder/config.json          the same settings for people and other programs
+        folder/preprocess.json      how raw values become the model's input, if given
 
-All are written beside their place and moved there, so a killed writer leaves the old file or the new one.
+Files are written under a temporary name and moved into place: a killed writer leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREPROCESS = "preprocess.json"
 
 
 def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings | None = None) -> Path:
-    """Write weights and settings; returns the folder. With `task.preprocess` it predicts from raw data: `rv.load`.
+    """Write weights and settings; returns the folder. With `task.preprocess`, `rv.load` predicts from raw data.
 
     Examples:
         >>> import tempfile
@@ -44,7 +44,7 @@ def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings
     weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     copy = folder / SETTINGS
     if copy.is_file() and not _same(copy, settings):
-        copy.unlink()  # of another model: killed after the next line, it would contradict the weights
+        copy.unlink()  # of another model: after a kill at the next line it would contradict the weights
     if preprocess is not None:
         write_json(folder / PREPROCESS, to_dict(preprocess), finite=True)
     write_tensors(folder / WEIGHTS, weights, "config", settings, indent=2)
@@ -53,7 +53,7 @@ def save_model(model: Model | TwoTower, folder: str | Path, preprocess: Settings
 
 
 def restore_settings(folder: str | Path) -> None:
-    """Write the copy of the settings again where it no longer says what it said; the weights carry them."""
+    """Rewrite the copy of the settings if it differs from those in the weights file."""
     copy = Path(folder) / SETTINGS
     try:
         read_json(copy)
@@ -62,7 +62,7 @@ def restore_settings(folder: str | Path) -> None:
 
 
 def sound(folder: str | Path) -> bool:
-    """Whether the weights there are those that were saved, by their own digest."""
+    """Whether the weights are those that were saved, by their own digest."""
     try:
         _sealed_settings(Path(folder))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def _same(copy: Path, settings: dict[str, Any]) -> bool:
 
 
 def load_model(folder: str | Path) -> Model | TwoTower:
-    """Build the saved model and fill it; in the dtype that it was saved in.
+    """Build the saved model and fill it, in the dtype in which it was saved.
 
     Examples:
         >>> rv.load_model(rv.models.folder_of("digits-l2ru-certified"))(torch.rand(1, 64, 1)).shape
@@ -88,13 +88,13 @@ def load_model(folder: str | Path) -> Model | TwoTower:
     model = build_model(from_dict(settings, ModelConfig))
     for name, held in (*model.named_parameters(), *model.named_buffers()):
         if name in weights and weights[name].is_floating_point():
-            held.data = held.data.to(weights[name].dtype)  # one by one: some stay wider in a model of bfloat16
+            held.data = held.data.to(weights[name].dtype)  # one by one: some stay in float32 in a bfloat16 model
     _fill(model, weights)
     return model
 
 
 def load_into(model: Model | TwoTower, folder: str | Path) -> None:
-    """Fill an existing model; a checkpoint of another configuration is refused and nothing is changed.
+    """Fill an existing model; a checkpoint with other settings is refused and nothing is changed.
 
     Examples:
         >>> folder = rv.models.folder_of("digits-l2ru-certified")
@@ -143,7 +143,7 @@ def _fill(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _verify(model: Model, before: dict[str, Tensor]) -> None:
-    """A gain that was true when it was saved must be true of what was read; otherwise the model stays as it was."""
+    """A certified gain must hold for the weights just read, too; otherwise the model is left unchanged."""
     try:
         verify_certified(model)
     except ValueError:
@@ -172,7 +172,7 @@ def _sealed_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _require_sizes(path: Path, settings: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Settings that ask for a far larger model than the weights are of are refused before it is built."""
+    """Refuse settings that describe a far larger model than the weights, before it is built."""
     dims = {n for tensor in weights.values() for n in tensor.shape}
     layers, width = settings.get("layers", 1), settings.get("d_model")
     if isinstance(layers, int) and layers > max(1, len(weights)):
@@ -185,7 +185,7 @@ def _require_sizes(path: Path, settings: dict[str, Any], weights: dict[str, Tens
 
 
 def _check_agreement(copy: Path, settings: dict[str, Any]) -> None:
-    """Whoever changed the copy expects another model than the weights are of; without a legible one nothing is lost."""
+    """Refuse a config.json that was edited to differ from the weights' settings; an unreadable one is ignored."""
     try:
         record = {name: value for name, value in read_sealed(copy).items() if name != DIGEST}
     except (OSError, Damaged):

@@ -1,12 +1,12 @@
-"""Where the components of a model are: its state-space layers, linear maps, attention and adaptive scaling by name.
+"""The components of a model by name: its state-space layers, linear maps, attention and adaptive scaling.
 
-What the study of deep SSMs under adversarial training compares in its Figures 3 and 4, for its Table 3:
+Those compared in Figures 3 and 4 of the study of deep SSMs under adversarial training, for its Table 3:
 
     ssm         the state-space layer: S4, DSS, S5, Mega's moving average, Mamba's S6, ...
     ads         adaptive scaling after it
     attention   an attention layer; in Mega, from the moving average (scaled, activated) through queries, keys, values
                 and the gate r to U_h, without the block's output gate and skip
-    linear      what mixes channels afterwards: S4's and DSS's Linear, Mega's feed-forward part, Mamba's Linear out
+    linear      the channel mixing that follows: S4's and DSS's Linear, Mega's feed-forward part, Mamba's Linear out
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Part = str | tuple[str, str]
 
 
 def components_of(model: nn.Module) -> dict[str, list[Part]]:
-    """Label -> module names, or (from, to) pairs, in the order of the model; a component that it lacks is left out.
+    """Label -> module names, or (from, to) pairs, in the order of the model; missing components are omitted.
 
     Examples:
         >>> len(rv.models.components_of(rv.build_model(rv.ModelConfig(d_model=8, layers=1)))) > 0

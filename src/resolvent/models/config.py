@@ -1,4 +1,4 @@
-"""What a model is, as one frozen value: input, blocks, head. `build_model(config)` makes it."""
+"""A model's architecture as one frozen value: input, blocks, head. `build_model(config)` builds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pooling = Literal["mean", "last", "max"]
 
 @dataclass(frozen=True)
 class ChannelsConfig(Settings):
-    """Real input (b, l, channels), entered by one linear map.
+    """Real input (b, l, channels), embedded by one linear map.
 
     Examples:
         >>> rv.models.ChannelsConfig(3).channels
@@ -31,9 +31,9 @@ class ChannelsConfig(Settings):
 
 @dataclass(frozen=True)
 class TokensConfig(Settings):
-    """Integer input (b, l) below `vocab`, entered by an embedding that starts normal with deviation `std`.
+    """Integer input (b, l) below `vocab`, embedded by a table initialised normal with standard deviation `std`.
 
-    What enters is `scale` times the row of a token (Griffin's language models: sqrt(d_model)).
+    The embedding of a token is `scale` times its row (Griffin's language models: sqrt(d_model)).
 
     Examples:
         >>> config = rv.ModelConfig(rv.models.TokensConfig(vocab=9), d_model=8, layers=1)
@@ -61,7 +61,7 @@ class AdSConfig(Settings):
 
 @dataclass(frozen=True)
 class ResidualConfig(Settings):
-    """Any layer in the scaffold norm, layer, [AdS], activation, mixer, skip.
+    """Any layer in a residual block: norm, layer, [AdS], activation, mixer, skip.
 
     Examples:
         >>> rv.models.ResidualConfig(rv.models.LRUConfig(16), mixer="mlp").mixer
@@ -78,9 +78,9 @@ class ResidualConfig(Settings):
 
 @dataclass(frozen=True)
 class MambaConfig(Settings):
-    """`dt_rank` "auto": ceil(d_model / 16); `bias` of the maps in and out, `conv_bias` of the convolution.
+    """`dt_rank` "auto": ceil(d_model / 16); `bias` of the input and output projections, `conv_bias` of the convolution.
 
-    `layer` None: S6 of d_state states, as published; else a layer that stands in its place.
+    `layer` None: S6 of d_state states, as published; else the layer that replaces it.
 
     Examples:
         >>> config = rv.ModelConfig(block=rv.models.MambaConfig(8), d_model=8, layers=1)
@@ -101,8 +101,8 @@ class MambaConfig(Settings):
 class MegaConfig(Settings):
     """z: query and key width; hidden: value width; ffn: width of the feed-forward part; chunk None: no chunking.
 
-    `max_length` is how many positions the relative bias knows when there is no chunk. `unmasked`: attention sees both
-    sides while the moving average runs forward alone.
+    `max_length` is the number of distances of the relative bias when there is no chunk. `unmasked`: attention sees both
+    sides while the moving average is causal.
 
     Examples:
         >>> rv.models.MegaConfig(z=16, hidden=32).z
@@ -137,7 +137,7 @@ class HawkConfig(Settings):
 
 @dataclass(frozen=True)
 class GriffinConfig(Settings):
-    """Two recurrent blocks, then local multi-query attention, over and over.
+    """Two recurrent blocks, then local multi-query attention, repeated.
 
     Examples:
         >>> rv.models.GriffinConfig(window=128).window
@@ -155,7 +155,7 @@ class GriffinConfig(Settings):
 
 @dataclass(frozen=True)
 class H3Config(Settings):
-    """`layer` None: S4D of d_state states, as published; else a layer on the heads in its place.
+    """`layer` None: S4D of d_state states, as published; else the layer on the heads that replaces it.
 
     Examples:
         >>> rv.models.H3Config(d_state=16).d_state
@@ -170,7 +170,7 @@ class H3Config(Settings):
 
 @dataclass(frozen=True)
 class AttentionConfig(Settings):
-    """Softmax attention with rotary positions and an MLP, each in its own residual part; `window` None: all steps.
+    """Softmax attention with rotary positions and an MLP, each in its own residual part; `window` None: full attention.
 
     Examples:
         >>> rv.models.AttentionConfig(heads=2).heads
@@ -210,9 +210,9 @@ BlockConfig = (
 
 @dataclass(frozen=True)
 class ClassifierConfig(Settings):
-    """Logits after pooling over time; `hidden` > 0 puts one GELU layer before. One class: a binary logit.
+    """Logits after pooling over time; `hidden` > 0 adds one GELU layer before. One class: a binary logit.
 
-    `std` starts the output weights normal with that deviation, in place of nn.Linear's uniform start.
+    `std` initialises the output weights normal with that standard deviation, instead of nn.Linear's uniform default.
     Pooling "state" is for certified models: see `CertifiedConfig`.
 
     Examples:
@@ -276,9 +276,9 @@ class RetrievalConfig(Settings):
 class CertifiedConfig(Settings):
     """A model whose Lipschitz constant is at most `gain` for any weights; it needs LipschitzConfig blocks.
 
-    kind     "lipschitz": biases are allowed, distances of outputs are bounded by gain times distances of inputs;
+    kind     "lipschitz": biases are allowed, output distances are bounded by gain times input distances;
              "gain": no biases, so that also |f(u)| <= gain |u|
-    memory   states for each channel of the pooling "state": how many steps it can hold without loss
+    memory   states per channel of the pooling "state": the number of steps it can store without loss
 
     Examples:
         >>> rv.models.CertifiedConfig(gain=3.0).gain

@@ -1,7 +1,7 @@
-"""One settings dataclass for each kind of sequence layer; field names are the layer's own keyword arguments.
+"""One settings dataclass per kind of sequence layer; field names are the layer's own keyword arguments.
 
-A new layer is its dataclass, its name in `__all__`, and its rows in `LayerConfig` and `LAYERS`: `build_model`,
-`--layer` and saved files then know it.
+A new layer needs its dataclass, its name in `__all__`, and its rows in `LayerConfig` and `LAYERS`; `build_model`,
+`--layer` and saved files then support it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class LRUConfig(Settings):
 
 @dataclass(frozen=True)
 class L2RUConfig(Settings):
-    """`gamma` is the prescribed gain, or where a trained one starts; r_min, r_max, max_phase None: the form's own.
+    """`gamma` is the prescribed gain, or its initial value; r_min, r_max, max_phase None: the form's defaults.
 
     Examples:
         >>> rv.models.L2RUConfig(gamma=0.5).gamma
@@ -137,7 +137,7 @@ class L2RUConfig(Settings):
 
 @dataclass(frozen=True)
 class NormalisedLRUConfig(Settings):
-    """An LRU whose output is scaled to a gain of at most `gamma`, or of one that is trained from there.
+    """An LRU whose output is scaled to a gain of at most `gamma`, trained from that value if asked.
 
     Examples:
         >>> rv.models.NormalisedLRUConfig(gamma=0.5).gamma
@@ -212,7 +212,7 @@ class RGLRUConfig(Settings):
 
 @dataclass(frozen=True)
 class ShortConvConfig(Settings):
-    """Each channel convolved by itself, `width` taps; with a mixer that mixes channels a small CNN.
+    """A convolution of each channel with `width` taps; with a channel-mixing mixer, a small CNN.
 
     Examples:
         >>> rv.models.ShortConvConfig(width=3).width
@@ -226,7 +226,7 @@ class ShortConvConfig(Settings):
 
 @dataclass(frozen=True)
 class GRUConfig(Settings):
-    """`width` > 1: a causal convolution of so many taps before the unit, as Mamba and Hawk have one.
+    """`width` > 1: a causal convolution of that many taps before the unit, as in Mamba and Hawk.
 
     Examples:
         >>> rv.models.GRUConfig(width=4).width

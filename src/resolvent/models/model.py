@@ -1,4 +1,4 @@
-"""Models as users call them: `model(x, lengths) -> logits`, and the same in pieces for attacks and for streams."""
+"""Models as users call them: `model(x, lengths) -> logits`, and in pieces for attacks and streaming."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Model(nn.Module):
         """Logits or values of whole sequences.
 
         x        (b, l, c) real channels, in the dtype of the model's parameters, or (b, l) integer tokens
-        lengths  (b,) whole numbers: how many steps of each sequence count; None: all of them. What stands beyond is
-                 padding and changes nothing
-        start    bool, broadcasts to (b, l), in place of lengths: the first steps of documents packed in a row
-                 (`packed_starts`), each read as if alone; padding is marked as one more
-        returns  (b, outputs), of packed rows (documents, outputs), row after row; (b, l, outputs) for a head without
+        lengths  (b,) integers: the number of valid steps of each sequence; None: all. Later steps are padding and
+                 do not affect the result
+        start    bool, broadcasts to (b, l), instead of lengths: marks the first step of each document packed in a row
+                 (`packed_starts`), each processed as if alone; padding is marked as one more document
+        returns  (b, outputs), for packed rows (documents, outputs), row by row; (b, l, outputs) for a head without
                  pooling, 0 at the padding
 
-        A batch that is cut into chunks goes through `stream`, single steps through `step`. Call the model itself,
-        `model(x, lengths)`, so that hooks are heard.
+        For chunks use `stream`, for single steps `step`. Call the model itself, `model(x, lengths)`, so that
+        forward hooks run.
         """
         if start is not None:
             return self._packed(x, lengths, start)
@@ -73,19 +73,19 @@ class Model(nn.Module):
         y = self.forward(packed.x, packed.lengths)
         return packed.joined(y) if self.head.pooling == "none" else y
 
-    lowered = serving  # model.lowered(x): a function of x and of tables, where `forward` runs x in that form
+    lowered = serving  # model.lowered(x): the fast form of forward, a function of x and of tables, if any
 
     def embed(self, x: Tensor) -> Tensor:
         return self.tower.embed(x)
 
     def from_embedding(self, e: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The rest of forward from e = embed(x): what an attack on tokens differentiates."""
+        """The rest of forward from e = embed(x), for attacks that differentiate with respect to embeddings."""
         return self.head(self.tower.features(e, None, lengths)[0], lengths)
 
     def stream(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """A chunk of a longer sequence: the answer as of each step (b, l, outputs), and the state to go on from.
+        """A chunk of a longer sequence: the output at each step (b, l, outputs), and the state to continue from.
 
-        At step t it is what `forward` gives for the sequence cut after t.
+        The output at step t equals `forward` on the sequence truncated after t.
         """
         e = self.embed(x)
         state = self._start(state, x.shape[0])
@@ -96,7 +96,7 @@ class Model(nn.Module):
         return y, {"body": body, "head": head}
 
     def step(self, x_t: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs); in `frozen()` a GPU replays it."""
+        """One step of a stream: tokens (b,) or channels (b, c) -> (b, outputs); in `frozen()` a CUDA graph on a GPU."""
         taken = None
         if state is not None and not self.training and self.tower.body.is_frozen and not is_touched(self):
             taken = recorded.replay(self.tower.body.frozen_tables, self._step, x_t, state)
@@ -129,7 +129,7 @@ class Model(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[Model]:
-        """Tables once, input gradients only: see `layers.contract.frozen`."""
+        """Computes tables once; gradients flow to inputs only: see `layers.frozen`."""
         with frozen(self):
             yield self
 
@@ -173,7 +173,7 @@ class TwoTower(nn.Module):
         return self.head(e1, e2)
 
     def gain_parts(self, length: int | None = None) -> list[Part]:
-        """As `Model.gain_parts`; the comparison of two documents multiplies features, so the chain has no bound."""
+        """As `Model.gain_parts`; matching two documents multiplies features, so the chain has no bound."""
         return parts_of(self, "", length)
 
     @contextmanager
@@ -186,7 +186,7 @@ rule(TwoTower, reads=("pooling",))(describe.two_tower)
 
 
 def optim_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Parameter groups for torch.optim: what the layers ask for (an own lr, no weight decay), the rest plain.
+    """Parameter groups for torch.optim: the layers' own (separate lr, no weight decay), the rest by default.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=8, layers=1))
@@ -196,7 +196,7 @@ def optim_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def count_parameters(model: nn.Module, trainable: bool = True) -> int:
-    """Real numbers in the parameters (a complex entry counts twice); buffers do not count.
+    """The number of real parameters (a complex entry counts twice); buffers are excluded.
 
     Examples:
         >>> rv.models.count_parameters(torch.nn.Linear(3, 2))

@@ -1,4 +1,4 @@
-"""The last map of a model, which certificates read beside its parts."""
+"""The last linear map of a model, which certificates use in addition to its parts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from resolvent.lowering.program import Linear
 
 
 def last_weight(head: nn.Module) -> Tensor | None:
-    """The linear map at the end, as it is used: with it pairs of logits are bounded by the distance of their rows.
+    """The last linear map, as used: it bounds differences of two logits by the distance of their rows.
 
-    None where the last module is none of ours.
+    None where the last module is not one of ours.
     """
     match describe(head.out).chain:  # type: ignore[arg-type]
         case (Linear() as out,):

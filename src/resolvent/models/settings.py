@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses: choices are checked with the nearest name offered, and they travel as plain JSON."""
+"""Settings as frozen dataclasses: choices are checked and the nearest name suggested; stored as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Settings:
 
 
 def choices_of(kind: Any, name: str) -> tuple[Any, ...]:
-    """What a field typed Literal[...] may be."""
+    """The allowed values of a field typed Literal[...]."""
     return _choices(_hints(kind)[name])
 
 
@@ -73,7 +73,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _item(hint: Any) -> Any:
-    """What a tuple[X, ...] holds."""
+    """The item type of a tuple[X, ...]."""
     return next((get_args(member)[0] for member in _members(hint) if get_origin(member) is tuple), Any)
 
 

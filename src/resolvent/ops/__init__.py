@@ -1,1 +1,1 @@
-"""Operations, one folder each: the operation as layers call it, its slow reference, and its kernels."""
+"""Operations, one folder each: the operation as called by layers, its slow reference, and its kernels."""

@@ -1,4 +1,4 @@
-"""What an operation expects of its tensors."""
+"""Checks of an operation's tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def check_real(op: str, name: str, tensor: object, like: tuple[str, Tensor], optional: bool = False) -> None:
-    """A real floating tensor on the device of another, which is given with its name; None where it is `optional`."""
+    """Require a real floating tensor on the device of `like` (name, tensor); None is allowed if `optional`."""
     if tensor is None and optional:
         return
     if not isinstance(tensor, Tensor):

@@ -1,12 +1,12 @@
-"""Graphs that an operator makes on its way forth and needs on its way back.
+"""Autograd graphs made by an operator's forward and kept for its backward.
 
-Compilers call an operator below autograd, so that what it computes on the way would be computed again for gradients.
-On a CPU it is kept instead: a further output, the `mark`, stands for it, and the way back finds it by the mark's
-memory. What was kept goes when it has been used or when its mark is gone. Numbers never depend on it: a mark that was
-copied, a second way back and other devices have none, and the operator computes again.
+Compilers call an operator below autograd, so that its forward would be recomputed for gradients. On a CPU the graph is
+kept instead: an additional output, the `mark`, is its handle, and the backward finds it by the mark's memory. A kept
+graph is freed after use or when its mark is gone. Results never depend on it: for a copied mark, a second backward or
+other devices there is none, and the operator recomputes.
 
-A compiler gives the memory of an operator's inputs and outputs to others as soon as nobody reads them. A graph that is
-kept holds copies of inputs, and outputs that it shares are handed to the way back, too.
+A compiler reuses the memory of an operator's inputs and outputs as soon as they are no longer read. A kept graph
+therefore holds copies of inputs, and outputs that it shares are passed to the backward, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 
 def may_learn(parameters: Sequence[Tensor]) -> bool:
-    """Whether gradients of these may be asked for; of an exported program they are not."""
+    """Whether gradients of these may be requested; never in an exported program."""
     if not torch.is_grad_enabled() or is_exporting():
         return False
     return any(p.requires_grad for p in parameters)
@@ -37,7 +37,7 @@ def fake_mark(like: Tensor) -> Tensor:
 
 
 def mark(like: Tensor, graph: Any = None) -> Tensor:
-    """The mark of what is to be kept; None is nothing."""
+    """The mark (handle) of a graph to keep; None keeps nothing."""
     made = torch.zeros(1, dtype=torch.uint8, device=like.device)
     if graph is not None and use_count is not None:
         let_go()
@@ -47,7 +47,7 @@ def mark(like: Tensor, graph: Any = None) -> Tensor:
 
 
 def let_go() -> None:
-    """Give up what was kept for marks that nobody else has: no way back will come."""
+    """Free graphs whose marks have no other references: no backward can come."""
     if use_count is not None:
         with _lock:
             for place in [place for place, (held, _) in _kept.items() if use_count(held._cdata) == 1]:
@@ -55,7 +55,7 @@ def let_go() -> None:
 
 
 def take(mark: Tensor) -> tuple[Any, bool] | None:
-    """What was kept for this mark, and whether another way back may come; None where there is nothing."""
+    """The graph kept for this mark, and whether another backward may come; None if there is none."""
     if mark.device.type != "cpu":
         return None
     again = bool(torch._C._autograd._get_current_graph_task_keep_graph())

@@ -1,4 +1,4 @@
-"""What our operators that are registered with `torch.library` share."""
+"""Shared by our operators registered with `torch.library`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from resolvent.runtime.transforms import is_transformed
 
 _EXCLUDED = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
-_LAZY = ("Conjugate", "Negative", "ZeroTensor")  # of views that say what they are; a mode around excludes them
+_LAZY = ("Conjugate", "Negative", "ZeroTensor")  # lazy views, which modes exclude from dispatch
 
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Let autograd record inside of an operator, which the dispatcher otherwise calls below it."""
+    """Let autograd record inside an operator, which the dispatcher calls below autograd."""
     with torch._C._PreserveDispatchKeyGuard(), torch.enable_grad():
         for key in (*_EXCLUDED, *_LAZY):
             torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(torch._C.DispatchKey, key), False)
@@ -25,7 +25,7 @@ def recording() -> Iterator[None]:
 
 
 def separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Contiguous, no two in one memory, nor in that of an input: an operator may not give what overlaps."""
+    """Contiguous outputs that share no memory with one another or with inputs, as operators require."""
     seen, given = {t.untyped_storage().data_ptr() for t in inputs}, list[Tensor]()
     for t in (t.contiguous() for t in outputs):
         given.append(t.clone() if t.untyped_storage().data_ptr() in seen else t)
@@ -34,9 +34,9 @@ def separate(outputs: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
 
 
 def shorten(operator: Any, run: Callable[..., Any]) -> None:
-    """Calls of the operator go past torch's dispatcher where that would end in `run`: it can take as long as the work.
+    """Let calls of the operator bypass torch's dispatcher, which can take as long as the work, to reach `run`.
 
-    So compiled graphs call their operators: on plain tensors, below autograd, watched by nobody.
+    This applies to calls from compiled graphs: plain tensors, below autograd, without modes.
     """
     dispatch = operator._op
 
@@ -50,13 +50,13 @@ def shorten(operator: Any, run: Callable[..., Any]) -> None:
 
 
 def _is_watched() -> bool:
-    """Whether a transform, a mode or a profiler is to see torch's calls."""
+    """Whether a transform, a mode or a profiler must see torch's calls."""
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     return bool(modes) or is_transformed() or torch._C._autograd._profiler_enabled()
 
 
 def fresh(*like: Tensor) -> Any:
-    """Contiguous tensors of these shapes and dtypes without values: what an operator's fake gives."""
+    """Uninitialised contiguous tensors of these shapes and dtypes, for an operator's fake implementation."""
     made = tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in like)
     return made if len(made) > 1 else made[0]
 
@@ -69,7 +69,7 @@ def register(operator: Any, backward: Any, gradients: Any, save: Any) -> None:
 
 
 def one_by_one(operator: Any) -> None:
-    """Let vmap call the operator once for each sample: right for any operator, quick for few samples."""
+    """Let vmap call the operator once per sample: valid for any operator, fast for few samples."""
 
     def each(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         found = [operator(*_sample(args, in_dims, i)) for i in range(info.batch_size)]
@@ -83,7 +83,7 @@ def one_by_one(operator: Any) -> None:
 
 
 def _sample(args: tuple[Any, ...], dims: tuple[Any, ...], i: int) -> list[Any]:
-    """The arguments of sample i; what is not mapped is shared."""
+    """The arguments of sample i; unmapped ones are shared."""
 
     def pick(arg: Any, dim: Any) -> Any:
         if isinstance(arg, list | tuple):

@@ -1,8 +1,8 @@
 """Complex numbers as pairs of real tensors, for code that is traced.
 
-Compilers and exchange formats have no complex numbers. Where a pass is traced (`runtime.transforms.is_traced`),
-`join_parts` and `complex_of` give a `Pair` in place of a complex tensor; the formulas of the layers are written once
-for both. With a real tensor they use the methods that both have, `z.mul(dt)`: the compiler takes `z * dt` for its own.
+Compilers and exchange formats lack complex numbers. In a traced pass (`runtime.transforms.is_traced`), `join_parts`
+and `complex_of` return a `Pair` instead of a complex tensor; the layers' formulas are written once for both. Products
+with a real tensor use the methods of both, `z.mul(dt)`: the compiler would handle `z * dt` itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from resolvent.runtime.transforms import is_traced
 
 Number = Any  # a complex or real tensor, or a Pair
-Make = Callable[[Tensor, Tensor], Number]  # re + i im: `join_parts`, or `torch.complex` where no pass is traced
+Make = Callable[[Tensor, Tensor], Number]  # re + i im: `join_parts`, or `torch.complex` outside tracing
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the parts."""
+        """The dtype of the parts."""
         return self.real.dtype
 
     @property
@@ -75,7 +75,7 @@ class Pair:
         return self.real.square() + self.imag.square()
 
     def abs(self) -> Tensor:
-        """The modulus; flat at zero, where its slope would be none."""
+        """The modulus, with gradient zero at zero, where it is undefined."""
         return torch.sqrt(self.square_modulus().clamp_min(torch.finfo(self.dtype).tiny))
 
     def exp(self) -> Pair:
@@ -101,7 +101,7 @@ class Pair:
 
 
 def join_parts(re: Tensor, im: Tensor) -> Number:
-    """re + i im: a complex tensor, or a Pair where the pass is traced."""
+    """re + i im: a complex tensor, or a Pair in a traced pass."""
     if is_traced(re):
         re, im = torch.broadcast_tensors(re, im)
         return Pair(re, im)
@@ -109,12 +109,12 @@ def join_parts(re: Tensor, im: Tensor) -> Number:
 
 
 def complex_of(p: Tensor) -> Number:
-    """Real pairs (..., 2) as complex numbers (...): a tensor, or a Pair where the pass is traced."""
+    """Real pairs (..., 2) as complex numbers (...): a tensor, or a Pair in a traced pass."""
     return Pair(p[..., 0], p[..., 1]) if is_traced(p) else torch.view_as_complex(p.contiguous())
 
 
 def where(condition: Tensor, a: Number, b: Number) -> Number:
-    """Elementwise; a and b are of one kind, or real numbers."""
+    """Elementwise; a and b are of the same kind, or real numbers."""
     if not isinstance(a, Pair) and not isinstance(b, Pair):
         return torch.where(condition, a, b)
     (re_a, im_a), (re_b, im_b) = parts(a), parts(b)
@@ -122,27 +122,27 @@ def where(condition: Tensor, a: Number, b: Number) -> Number:
 
 
 def parts(z: Number) -> tuple[Any, Any]:
-    """Real and imaginary part; 0 for the imaginary part of what has none."""
+    """Real and imaginary part; 0 for the imaginary part of a real one."""
     return (z.real, z.imag) if isinstance(z, Pair) or (isinstance(z, Tensor) and z.is_complex()) else (z, 0.0)
 
 
 def stack_parts(z: Number) -> Tensor:
-    """Real pairs (..., 2) of a Pair or of a complex tensor; a real tensor as it is."""
+    """Real pairs (..., 2) of a Pair or of a complex tensor; a real tensor unchanged."""
     if isinstance(z, Pair):
         return torch.stack([z.real, z.imag], -1)
     return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
 
 
 def tensor_of(z: Number) -> Tensor:
-    """A complex tensor of a Pair; any tensor as it is. For states, which are complex wherever a layer is called."""
+    """A complex tensor from a Pair; other tensors unchanged. For states, which are always complex for callers."""
     return torch.complex(z.real, z.imag) if isinstance(z, Pair) else z
 
 
 def interleave(z: Number) -> Tensor:
-    """(..., n) as reals (..., 2n), real and imaginary part in turn; real z as it is."""
+    """(..., n) as reals (..., 2n), real and imaginary parts interleaved; real z unchanged."""
     return stack_parts(z).flatten(-2) if z.is_complex() else z
 
 
 def join_pairs(t: Tensor, dims: int) -> Tensor:
-    """Complex numbers of pairs (..., 2), which have `dims` dimensions; real ones, which have one less, as they are."""
+    """Complex numbers from pairs (..., 2) with `dims` dimensions; real ones, with one dimension less, unchanged."""
     return torch.view_as_complex(t.contiguous()) if t.dim() == dims else t

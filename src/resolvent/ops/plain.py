@@ -1,13 +1,13 @@
-"""The operations in torch's own real arithmetic, traceable for any length: what an exchange format can translate.
+"""The operations in torch's own real arithmetic, traceable for any length, for exchange formats.
 
     with plain_operations():
         torch.export.export(model, ...)
 
-traces a model to a graph without an operator of ours and without a complex number. Time runs in log2 of the longest
-length in doubled strides, h_t <- h_t + A^s h_{t-s} for s = 1, 2, 4, ..., so that no loop depends on the length: the
-longest is what the dimension was declared with (`Dim("length", max=...)`), or MOST. Values, and derivatives of every
-order, are those of the operations. In `frozen()` tables are constants of the graph, and what makes them (exponentials,
-factorisations, float64) is not traced. Outside of tracing the context changes nothing.
+traces a model to a graph without our operators and without complex numbers. Recurrences run in log2 of the longest
+length by doubled strides, h_t <- h_t + A^s h_{t-s} for s = 1, 2, 4, ..., so that no loop depends on the length; the
+longest length is that of the declared dimension (`Dim("length", max=...)`), or MOST. Values, and derivatives of every
+order, are those of the operations. In `frozen()` tables are constants of the graph, and their computation
+(exponentials, factorisations, float64) is not traced. Outside tracing the context has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _chosen: list[bool] = []
 
 
 def plain_operations() -> AbstractContextManager[None]:
-    """Trace operations as torch's own real ones, in place of one opaque node each."""
+    """Trace operations as torch's own real ones instead of one opaque node each."""
     return push(_chosen, True)
 
 
@@ -36,7 +36,7 @@ def is_chosen() -> bool:
 
 
 def longest(length: Any) -> int:
-    """The largest value that a length may have; a SymInt tells what was declared."""
+    """The largest value of a length; for a SymInt the declared maximum."""
     if isinstance(length, int):
         return length
     top = length.node.shape_env.bound_sympy(length.node.expr).upper
@@ -44,7 +44,7 @@ def longest(length: Any) -> int:
 
 
 def strides(length: Any) -> Iterator[int]:
-    """1, 2, 4, ... below the longest that the length may be."""
+    """1, 2, 4, ... below the longest possible length."""
     stride, end = 1, longest(length)
     while stride < end:
         yield stride
@@ -62,7 +62,7 @@ def first_step(x: Tensor, like: Tensor) -> Tensor:
 
 
 def constant_scan(A: Tensor, v: Tensor, paired: bool) -> Tensor:
-    """h_t = A h_{t-1} + v_t from rest, over axis -2 of v (..., l, s), for a diagonal A (..., 1, s), or complex in pairs
+    """h_t = A h_{t-1} + v_t from zero, over axis -2 of v (..., l, s), for a diagonal A (..., 1, s), or complex in pairs
     (..., 1, s / 2, 2)."""
     h = v
     for stride in strides(v.shape[-2]):
@@ -82,7 +82,7 @@ def times(A: Tensor, h: Tensor, paired: bool) -> Tensor:
 
 
 def dense_scan(P: Tensor, v: Tensor) -> Tensor:
-    """h_t = h_{t-1} P + v_t from rest, over axis -2 of v (..., l, s), for P (..., s, s)."""
+    """h_t = h_{t-1} P + v_t from zero, over axis -2 of v (..., l, s), for P (..., s, s)."""
     h = v
     for stride in strides(v.shape[-2]):
         h = h + shift(h, stride) @ P
@@ -118,8 +118,8 @@ def blocked_pass(
 ) -> tuple[Tensor, Tensor]:
     """`resolvent::blocked_pass`: y (b, l, d) and the states before each block (d, b, m s).
 
-    Where the length is open there are two blocks at least, and steps are picked by their numbers: sizes are then never
-    compared with one another, which would hold an export to the lengths of its example.
+    With a dynamic length there are at least two blocks, and steps are selected by index: sizes are then never compared,
+    which would specialise an export to the lengths of its example.
     """
     (b, l, d), T, s = u.shape, toeplitz.shape[-1], M_in.shape[-1]
     m = (l + T - 1) // T if isinstance(l, int) else l // T + 2

@@ -1,4 +1,4 @@
-"""Matrix products whose sums are in float32, whatever their operands are."""
+"""Matrix products with float32 accumulation, whatever the dtype of the operands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def sum_rows(x: Tensor) -> Tensor:
-    """The sum of x (..., d) over all axes but the last; of half numbers on a GPU by a product with ones, which sums in
-    float32 too and takes a third of the time of torch's sum of tall columns."""
+    """The sum of x (..., d) over all axes but the last; for half types on a GPU by a product with ones, also
+    accumulated in float32, in a third of the time of torch's sum of tall columns."""
     rows = x.reshape(-1, x.shape[-1])
     if not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float16):
         return rows.sum(0)

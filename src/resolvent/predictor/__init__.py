@@ -1,4 +1,4 @@
-"""What was trained, as one thing: weights, settings and preprocessing."""
+"""Trained models ready for use: weights, settings and preprocessing together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The classifier needs scikit-learn, which nothing else here does."""
+    """Lazy: only the classifier needs scikit-learn."""
     if name != "SequenceClassifier":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

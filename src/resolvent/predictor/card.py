@@ -1,4 +1,4 @@
-"""The card of a run, from its record: what it was trained on and against, and what was measured."""
+"""The model card of a run, from its record: its training data, threat and measurements."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from resolvent.models.checkpoint import WEIGHTS
 from resolvent.models.shipped import Card
 from resolvent.predictor.saved import weights_in
 
-WHOLE = ("standard", "plus", "rand", "qi2024")  # presets of AutoAttack that leave nothing out
+WHOLE = ("standard", "plus", "rand", "qi2024")  # complete presets of AutoAttack
 
 
 def card_of(run: str | Path, name: str, *, licence: str = "", commit: str = "", command: str = "") -> Card | None:
-    """Of a finished run of a classifier; None of any other folder. Accuracies in per cent, of the best checkpoint.
+    """The card of a finished classifier run; None for other folders. Accuracies in per cent, of the best checkpoint.
 
     Examples:
         >>> rv.predictor.card_of("no such folder", "mine") is None
@@ -50,14 +50,14 @@ def card_of(run: str | Path, name: str, *, licence: str = "", commit: str = "", 
 
 
 def _attack(record: dict[str, Any]) -> dict[str, Any]:
-    """The first AutoAttack on the best checkpoint; its quick forms are none."""
+    """The first complete AutoAttack on the best checkpoint."""
     held = record.get("attacks", {}).values()
     whole = (found for found in held if found.get("checkpoint") == "best" and found.get("preset") in WHOLE)
     return next(whole, {})
 
 
 def _standing(attack: dict[str, Any]) -> float | None:
-    """Under AutoAttack, where what PGD-10 alone broke is broken too."""
+    """Accuracy under AutoAttack, also counting samples broken only by PGD-10."""
     if not attack:
         return None
     return float(attack["accuracy"]) - attack.get("pgd10", {}).get("missed", 0) / attack["samples"]
@@ -80,7 +80,7 @@ def _input(task: dict[str, Any]) -> str:
 
 
 def _threat(goal: dict[str, Any]) -> str | None:
-    """What it was trained against; sizes by channel have no one number."""
+    """The training threat; None if eps differs by channel."""
     if goal["kind"] == "standard":
         return None
     return f"{goal['norm']}, eps {goal['eps']:g}" if goal["eps"] is not None else f"{goal['norm']}, eps by channel"

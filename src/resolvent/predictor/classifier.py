@@ -1,10 +1,10 @@
-"""A classifier of sequences in the manner of scikit-learn: it goes into its pipelines, searches and cross-validations.
+"""A sequence classifier with scikit-learn's interface, for its pipelines, searches and cross-validation.
 
     SequenceClassifier(epochs=20).fit(X, y).predict(X_new)            # X (n, l, c), (n, l), or a list of (l, c)
     SequenceClassifier(layout="ncl")                                  # as aeon and sktime order their axes
     SequenceClassifier(objective=rv.trades(rv.Threat("linf", 0.1)))   # trained against an attacker
 
-`predictor_` is what `rv.load` gives back: it is attacked, certified, saved and streamed like any other.
+`predictor_` is a predictor as from `rv.load`, which can be attacked, certified, saved and streamed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from resolvent.predictor.predictor import Predictor
 from resolvent.training import FitSettings, History, Objective, fit
 
 Layout = Literal["nlc", "ncl"]
-EPOCHS, STEPS = 30, 200  # at least; docs/predict.md tells what was compared, on training parts
-SHARE, ENOUGH = 0.15, 50  # left out for validation, where it is so many samples: the score of fewer is a guess
+EPOCHS, STEPS = 30, 200  # minimum; docs/predict.md has the comparison on training parts
+SHARE, ENOUGH = 0.15, 50  # share held out for validation, if at least ENOUGH samples: fewer give no reliable score
 
 
 def _better(history: History) -> str:
-    """The best epoch, or the last where it is no worse: of few validation samples many epochs get all right, and the
-    first of them has learned the least."""
+    """The best epoch, or the last if it is no worse: with few validation samples many epochs get all right, and the
+    first of them has trained least."""
 
     def rank(row: dict[str, Any]) -> list[float]:
         return [row[key] for key in ("validation_robust", "validation_clean") if key in row]
@@ -44,24 +44,24 @@ def _better(history: History) -> str:
 
 
 def _draw_seed(state: Any) -> int:
-    """A whole number as it is; of a RandomState the next one, so that two fits differ as in scikit-learn."""
+    """An integer unchanged; from a RandomState the next draw, so that two fits differ as in scikit-learn."""
     if isinstance(state, numbers.Integral):
         return int(state)
     return int(check_random_state(state).randint(2**31 - 1))
 
 
 class SequenceClassifier(ClassifierMixin, BaseEstimator):
-    """Residual blocks around a state-space layer, trained on X and y; words or numbers as classes.
+    """Residual blocks around a state-space layer, trained on X and y; classes are words or numbers.
 
     block         settings of a block, e.g. ResidualConfig(S5Config()) or MambaConfig(); None: S4D with a GLU
     d_model, layers   channels of the model, and its number of blocks
     objective     "standard", `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
-    epochs, batch_size, lr   of the training; epochs None: 30, and more where few samples make fewer than 200 steps
-    validation    share of the samples by which the best epoch is chosen, the last where that is no worse; 0: all are
-                  trained on and the last epoch is kept; None: 0.15, or 0 where that is fewer than 50 samples
-    scale, missing   as in `from_arrays`: what is learned of the training samples and done to every new one
+    epochs, batch_size, lr   of the training; epochs None: 30, or more if that makes fewer than 200 steps
+    validation    share of the samples that choose the best epoch (the last if no worse); 0: train on all and keep
+                  the last epoch; None: 0.15, or 0 if that is fewer than 50 samples
+    scale, missing   as in `from_arrays`: learned on the training samples and applied to new ones
     layout        the order of the axes of a three-dimensional X: samples, steps, channels; or channels before steps
-    random_state  of weights, split and order: a whole number, or as everywhere in scikit-learn a RandomState or None
+    random_state  of weights, split and order: an integer, or as usual in scikit-learn a RandomState or None
 
     Examples:
         >>> X, y = torch.randn(20, 10, 2).numpy(), ["left", "right"] * 10
@@ -115,7 +115,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
             model = build_model(self._config(task))
         self.history_ = fit(model, task, self.objective, settings)
         self.history_.load(model, _better(self.history_))
-        self.predictor_ = Predictor(model.double(), task.preprocess)  # rows of a batch do not move each other's digits
+        self.predictor_ = Predictor(model.double(), task.preprocess)  # float64: results do not depend on the batch
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -136,18 +136,18 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.allow_nan = self.missing != "refuse"
         return tags
 
-    # -- pieces ----------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _count_epochs(self, samples: int) -> int:
         return max(EPOCHS, math.ceil(STEPS / math.ceil(samples / max(1, self.batch_size))))
 
     def _sequences(self, X: Any, first: bool = False) -> list[np.ndarray]:
-        """One array (l, c) a sample. A table (n, l) is read as n sequences of one channel."""
+        """One array (l, c) per sample. A table (n, l) is n sequences of one channel."""
         finite: Any = True if self.missing == "refuse" else "allow-nan"
         if self.layout not in ("nlc", "ncl"):
             raise ValueError(f"SequenceClassifier: layout must be 'nlc' or 'ncl', got {self.layout!r}.")
         if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
-            X = list(X)  # of sequences of their own lengths
+            X = list(X)  # of sequences of different lengths
         uneven = isinstance(X, list | tuple) and len({np.shape(x) for x in X}) > 1
         if uneven:
             found = [check_array(x, ensure_all_finite=finite, dtype="numeric", estimator=self) for x in X]
@@ -160,7 +160,7 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):
         return [np.ascontiguousarray(x, dtype=np.float32) for x in found]
 
     def _check_width(self, found: list[np.ndarray], columns: int | None, first: bool) -> None:
-        """Of a table the columns must be those of `fit`, as everywhere in scikit-learn; else the channels."""
+        """For a table the columns must match `fit`, as usual in scikit-learn; otherwise the channels."""
         width = columns or found[0].shape[1]
         if first:
             self.n_features_in_ = width

@@ -1,10 +1,10 @@
-"""Trained models on the Hugging Face hub, and from there back: safetensors and JSON alone, with a card.
+"""Trained models to and from the Hugging Face hub: only safetensors and JSON, with a card.
 
     rv.push_to_hub("runs/train/mine-s4d-trades/seed-0", "me/gait")      # a run, a predictor or a model
-    ready = rv.from_hub("me/gait")                                      # what rv.load gives
+    ready = rv.from_hub("me/gait")                                      # as from rv.load
 
-Needs the extra `hub`. A repository holds what `save_model` writes, card.json and README.md; nothing else is fetched, so
-no pickle can be. Weights carry a digest, which is checked when they are read.
+Needs the extra `hub`. A repository has the files of `save_model`, card.json and README.md; nothing else is fetched, so
+there can be no pickles. Weights have a digest, which is checked on reading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resolvent.usage.error import UsageError
 README = "README.md"
 FILES = (WEIGHTS, SETTINGS, PREPROCESS, CARD, README)
 TAGS = ("state-space-model", "robustness")
-CLIENT = ("huggingface_hub", "httpx", "httpx2", "requests", "hf_xet")  # whose errors are of the connection or the hub
+CLIENT = ("huggingface_hub", "httpx", "httpx2", "requests", "hf_xet")  # packages with connection or hub errors
 
 
 def push_to_hub(
@@ -41,8 +41,8 @@ def push_to_hub(
     """Send weights, settings, preprocessing and card as one commit; returns its address.
 
     what     a run's folder (its card is made from its record), a folder of `save_model`, a predictor or a model
-    repo_id  "user/name"; made where it is not there yet
-    card     what was measured, where it is known better
+    repo_id  "user/name"; created if necessary
+    card     replaces the card made from the record
 
     Examples:
         >>> rv.predictor.push_to_hub("runs/train/weather/seed-0", "me/weather")  # doctest: +SKIP
@@ -64,10 +64,10 @@ def from_hub(
     cache: str | Path | None = None,
     offline: bool = False,
 ) -> Predictor:
-    """The predictor in a repository that `push_to_hub` filled; fetched once, then from the cache.
+    """The predictor in a repository written by `push_to_hub`; fetched once, then cached.
 
     revision  a branch, a tag or a commit
-    offline   what the cache holds alone
+    offline   use only the cache
 
     Examples:
         >>> ready = rv.predictor.from_hub("me/weather")  # doctest: +SKIP
@@ -81,7 +81,7 @@ def from_hub(
 
 
 def write_for_hub(ready: Predictor, folder: str | Path, card: Card | None, name: str) -> Path:
-    """The folder as it lies on the hub."""
+    """Write the folder in the hub's layout."""
     place = ready.save(folder)
     if card is not None:
         write_json(place / CARD, vars(card), indent=2)
@@ -90,7 +90,7 @@ def write_for_hub(ready: Predictor, folder: str | Path, card: Card | None, name:
 
 
 def page(ready: Predictor, card: Card | None, name: str) -> str:
-    """README.md: what the hub reads about licence and library, what was measured, and how to call the model."""
+    """README.md: the hub's metadata on licence and library, the measurements, and how to call the model."""
     licence = [f"license: {card.licence.lower()}"] if card is not None and card.licence else []
     head = ["---", "library_name: resolvent", *licence, "tags:", *(f"- {tag}" for tag in TAGS), "---", ""]
     use = ["## Use", "", "```python", "import resolvent as rv", f'ready = rv.from_hub("{name}")',
@@ -106,7 +106,7 @@ def _about(ready: Predictor, card: Card | None, name: str) -> str:
 
 
 def _card_beside(place: Path, repo_id: str) -> Card | None:
-    """Of a folder with card.json that; of a finished run what its record tells; else none."""
+    """The card from card.json in the folder, or from a finished run's record; else None."""
     path = place / CARD
     if not path.is_file():
         return card_of(place, repo_id.rpartition("/")[2])
@@ -117,7 +117,7 @@ def _card_beside(place: Path, repo_id: str) -> Card | None:
 
 
 def _mixin() -> Any:
-    """huggingface_hub's own mixin around a predictor; made where it is needed, since the package is optional."""
+    """huggingface_hub's own mixin around a predictor; created on demand, since the package is optional."""
     try:
         from huggingface_hub import ModelHubMixin, snapshot_download
     except ImportError as missing:
@@ -145,7 +145,7 @@ def _mixin() -> Any:
 
 @contextmanager
 def _in_words(call: str, repo_id: str) -> Iterator[None]:
-    """No network, no such repository, no right to write, a bad name: in one line."""
+    """Report connection, repository, permission and name errors in one line."""
     try:
         yield
     except UsageError:

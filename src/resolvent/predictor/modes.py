@@ -1,7 +1,7 @@
-"""A reduced system in modal form, as a smaller S4D or S5 can take it over.
+"""A reduced system in modal form, to initialise a smaller S4D or S5.
 
 A real system of r states has complex pairs and real eigenvalues. Both layers keep one of each pair and read 2 Re(C x);
-a real eigenvalue takes a place of its own, with half of its residue. `layer.set_modes` takes them over.
+a real eigenvalue takes one mode, with half of its residue. `layer.set_modes` sets them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from resolvent.ssm import System
 
-_SMALLEST = 1e-12  # of |lam_bar|: what decays faster is gone after one step
+_SMALLEST = 1e-12  # of |lam_bar|: faster modes vanish after one step
 _LARGEST = 1 - 1e-12
 
 
 class Modes(NamedTuple):
-    """lam_bar (..., k), B (..., k, m), C (..., p, k): y = 2 Re(C x); unused places have C = 0."""
+    """lam_bar (..., k), B (..., k, m), C (..., p, k): y = 2 Re(C x); unused modes have C = 0."""
 
     lam_bar: Tensor
     B: Tensor
@@ -30,14 +30,14 @@ class Modes(NamedTuple):
 
 
 def modes_of(system: System) -> Modes:
-    """The modal form of a real bank (...,) of dense systems, one place for a pair or a real eigenvalue."""
+    """The modal form of a real bank (...,) of dense systems, one mode per pair or real eigenvalue."""
     lam, V = torch.linalg.eig(system.A.dense())  # (..., r), (..., r, r)
     B = torch.linalg.solve(V, system.B.to(V.dtype))
     C = system.C.to(V.dtype) @ V
     real = lam.imag.abs() <= 1e-13 * lam.abs().clamp_min(1e-30)
     kept = real | (lam.imag > 0)
     C = C * torch.where(real, 0.5, 1.0)[..., None, :]
-    order = (~kept).to(torch.int8).argsort(dim=-1, stable=True)  # those that are kept first
+    order = (~kept).to(torch.int8).argsort(dim=-1, stable=True)  # kept ones first
     most = int(kept.sum(-1).max())
     order = order[..., :most]
     used = kept.gather(-1, order)

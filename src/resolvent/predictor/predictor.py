@@ -1,11 +1,11 @@
-"""What was trained, ready for raw data: a run, a checkpoint or a folder of `save_model` as one thing that predicts.
+"""A trained model ready for raw data, from a run, a checkpoint or a folder of `save_model`.
 
     ready = rv.load("runs/train/mine-s4d-standard/seed-0")
     ready.predict("new.csv")                    # names of classes
     ready.predict_proba([first, second])        # sequences of any lengths, raw, NaN where missing
     answer, state = ready.step(values)          # one step of a stream
 
-Scale, gaps, channels and classes are those of training.
+Scale, gap filling, channels and classes are those of training.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from resolvent.models.config import ClassifierConfig, ModelConfig, RetrievalConf
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
 from resolvent.training.measure import pair_logits, score
 
-ROWS = 256  # samples that pass through the model at once
+ROWS = 256  # samples passed through the model at once
 
 
 class Predictor:
-    """A model in evaluation mode and the preprocessing that it was trained with.
+    """A model in evaluation mode and its training preprocessing.
 
     Data are a file (.csv, .tsv, .parquet, .ts, .npz, .safetensors), an array or tensor (n, l, c), one (n, l) for a
     single channel or tokens, or a list of sequences of any lengths; for a model of text, a list of texts.
@@ -56,7 +56,7 @@ class Predictor:
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """What `predict` answers with, in the order of `predict_proba`'s columns; None for real targets."""
+        """The values that `predict` returns, in the order of `predict_proba`'s columns; None for real targets."""
         how = self.preprocess
         return None if how.classes is None else how.class_names or tuple(range(how.classes))
 
@@ -65,7 +65,7 @@ class Predictor:
         return self.preprocess.channels
 
     def predict(self, data: Any, lengths: Any = None) -> np.ndarray:
-        """(n,) names of classes, their numbers where they have no names; or real targets."""
+        """(n,) class names, or class numbers if there are no names; or real targets."""
         return self.answers(self.outputs(self.read(data, lengths=lengths)))
 
     def predict_proba(self, data: Any, lengths: Any = None) -> np.ndarray:
@@ -73,9 +73,9 @@ class Predictor:
         return self.probabilities(self.outputs(self.read(data, lengths=lengths)))
 
     def score(self, data: Any, y: Any = None, lengths: Any = None) -> float:
-        """The share of right answers; for real targets minus the mean squared error, as training measures it.
+        """The accuracy; for real targets minus the mean squared error, as measured in training.
 
-        A file may hold its answers itself.
+        A file may contain its own targets.
         """
         raw = self.read(data, y, lengths)
         if raw.y is None:
@@ -85,9 +85,9 @@ class Predictor:
         return self.measure(self.outputs(raw), raw.y)
 
     def step(self, values: Any, state: Any = None) -> tuple[np.ndarray, Any]:
-        """One step of a stream, raw: (c,) or (b, c), or tokens (b,) -> the answer so far, and the state to go on from.
+        """One step of a stream, raw: (c,) or (b, c), or tokens (b,) -> the output so far, and the next state.
 
-        It is what the whole sequence up to here gives: probabilities (b, classes), or real targets (b, outputs).
+        Equals the output for the whole sequence so far: probabilities (b, classes), or real targets (b, outputs).
         """
         if not isinstance(self.model, Model):
             raise ValueError("step: a model of two documents has no stream; predict whole ones.")
@@ -102,13 +102,13 @@ class Predictor:
         return found, {"last": last, "model": carried}
 
     def save(self, folder: str | Path) -> Path:
-        """A folder that `load` takes."""
+        """Write a folder for `load`."""
         return save_model(self.model, folder, self.preprocess)
 
     # -- in pieces -------------------------------------------------------------------------------------------------
 
     def read(self, data: Any, y: Any = None, lengths: Any = None, *, missing: Missing | None = None) -> Raw:
-        """The samples as the model reads them."""
+        """The samples as model inputs."""
         how = self.preprocess.by(missing)
         if isinstance(data, Path) or (isinstance(data, str) and Path(data).suffix.lower() in SUFFIXES):
             if y is not None or lengths is not None:
@@ -119,7 +119,7 @@ class Predictor:
         return Raw(how(raw.x, raw.lengths), raw.y, raw.lengths, raw.ids, raw.notes)
 
     def outputs(self, ready: Raw) -> Tensor:
-        """What the model says: logits (n, classes), or real targets, in float64."""
+        """The model's outputs: logits (n, classes), or real targets, in float64."""
         first = next(p for p in self.model.parameters() if p.is_floating_point())
         found = []
         with torch.no_grad(), self.model.frozen():
@@ -131,7 +131,7 @@ class Predictor:
         return torch.cat(found) if found else torch.zeros(0, self.preprocess.classes or 1, dtype=torch.float64)
 
     def answers(self, outputs: Tensor) -> np.ndarray:
-        """Class names or numbers of logits; real targets as they are."""
+        """Class names or numbers from logits; real targets unchanged."""
         if self.classes is None:
             values: np.ndarray = outputs.numpy()
             return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
@@ -179,7 +179,7 @@ def load(
 
 
 def _of_config(config: ModelConfig) -> Preprocess:
-    """For a model that was saved without: data come as the model reads them, classes are numbers."""
+    """For a model saved without preprocessing: raw model inputs, numbered classes."""
     classes = getattr(config.head, "classes", None)
     classes = 2 if classes == 1 else classes
     pair = isinstance(config.head, RetrievalConfig)
@@ -193,7 +193,7 @@ def _of_config(config: ModelConfig) -> Preprocess:
 
 
 def _check_fit(config: ModelConfig, how: Preprocess) -> None:
-    """A preprocessing of another model beside these weights."""
+    """Refuse the preprocessing of another model."""
     if isinstance(config.input, TokensConfig):
         reads, made = f"{config.input.vocab} tokens", f"{how.vocabulary} tokens"
     else:

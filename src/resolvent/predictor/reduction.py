@@ -1,14 +1,14 @@
 """A trained model with fewer states: balanced truncation of every S4D and S5 layer, with a certified error for each.
 
     small, found = reduce_model(model, error=1e-3)
-    print(found)          # d_state before and after; how far each layer's output can move
+    print(found)          # d_state before and after; the error bound of each layer's output
 
 For every input u of a layer  ||y - y_small||_2 <= error gain ||u||_2,  where gain is the layer's own largest. The error
-is certified, not sampled: the upper end of the bracket of `hinf_norm` around the difference of the two systems, the one
-of the layer as it was and the one of the layer as it is now, with its parameters in the model's own precision. It is
-that of exact arithmetic; what a pass in float32 rounds comes on top, before and after.
+is certified, not sampled: the upper end of the bracket of `hinf_norm` of the difference of the layer's systems before
+and after, with the parameters in the model's own precision. It holds in exact arithmetic; float32 rounding of a pass
+comes in addition, before and after.
 
-The fewest states are found by bisection over the order of the truncated systems. The states of all layers are as many
+The fewest states are found by bisection over the order of the truncated systems. All layers get as many states
 as the most demanding one needs: a model has one d_state.
 """
 
@@ -36,11 +36,11 @@ from resolvent.predictor.modes import Modes, modes_of
 from resolvent.ssm import System
 from resolvent.usage.numbers import check_positive
 
-_WIDTH = 1e-2  # of the bracket around an error, relative
+_WIDTH = 1e-2  # relative width of an error's bracket
 
 
 class CannotReduce(ValueError):
-    """Within this error there is nothing to gain."""
+    """No states can be removed within this error."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class LayerReduction:
     name: str
     before: int
     after: int
-    error: float  # certified: no input of norm 1 moves the output further
-    measured: float  # the largest that was found at a frequency
-    gain: float  # the largest of the layer itself, over a grid of frequencies: no more than its H-infinity norm
+    error: float  # certified: upper bound for inputs of norm 1
+    measured: float  # the largest found at a frequency
+    gain: float  # the layer's largest gain over a frequency grid: at most its H-infinity norm
     truncation: float  # twice the sum of the dropped Hankel singular values, of the worst channel
 
 
 @dataclass(frozen=True)
 class ModelReduction:
-    """What happened to every layer.
+    """The reduction of every layer.
 
     Examples:
         >>> block = rv.models.ResidualConfig(rv.models.S4DConfig(8, init="real"))
@@ -94,7 +94,7 @@ class ModelReduction:
 def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTower, ModelReduction]:
     """A copy with fewer states; `error` is relative to each layer's own largest gain.
 
-    A ValueError where layers cannot be reduced, `CannotReduce` where there is nothing to gain within this error.
+    Raises ValueError if layers cannot be reduced, `CannotReduce` if nothing can be removed within this error.
 
     Examples:
         >>> block = rv.models.ResidualConfig(rv.models.S4DConfig(8, init="real"))
@@ -136,7 +136,7 @@ def reduce_model(model: Model | TwoTower, error: float) -> tuple[Model | TwoTowe
 
 @torch.no_grad()
 def _fewest(held: dict[str, Any], gains: dict[str, float], error: float) -> int:
-    """No system of fewer states is as close: the error is at least the first Hankel singular value that is dropped."""
+    """A lower bound on the order: the error is at least the first dropped Hankel singular value."""
     counts = [1]
     for name, layer in held.items():
         values = hankel_singular_values(_wide_system(layer))
@@ -146,7 +146,7 @@ def _fewest(held: dict[str, Any], gains: dict[str, float], error: float) -> int:
 
 @torch.no_grad()
 def _wide_system(layer: Any) -> System:
-    """In float64: the system of the parameters as they are."""
+    """The system of the current parameters, in float64."""
     system: System = copy.deepcopy(layer).double().system()
     return system
 

@@ -1,6 +1,6 @@
-"""The samples that a command works on: a task's test split, the run's own, or a new file read as training read its own.
+"""The samples for a command: a task's test split, the run's own, or a new file read like the training file.
 
-What a run has learned of its data (scale, gaps, channels, classes, bounds) holds for every new file.
+A run's preprocessing (scale, gaps, channels, classes, bounds) applies to every new file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from resolvent.usage.error import UsageError
 
 @dataclass(frozen=True)
 class Reading:
-    """How a new file is read where it differs from the training file; None: as that was."""
+    """How to read a new file that differs from the training file; None: like that."""
 
     label: str | None = None
     missing: Missing | None = None
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """As a model reads them; lengths None: every step counts. `bounds` are the valid range of a value."""
+    """Model inputs with targets; lengths None: no padding. `bounds` are the valid range of a value."""
 
     x: Tensor
     y: Tensor
@@ -48,12 +48,12 @@ class Samples:
 
     @property
     def data(self) -> tuple[Tensor, ...]:
-        """(x, y), or (x, y, lengths): what an evaluation takes."""
+        """(x, y), or (x, y, lengths): for an evaluation."""
         return (self.x, self.y) if self.lengths is None else (self.x, self.y, self.lengths)
 
 
 def samples_of(run: Path, data: str | None = None, how: Reading | None = None, checkpoint: Kept = "best") -> Samples:
-    """What `data` names; else the test samples of what the run was trained on, the user's own file included; else the
+    """The samples named by `data`; else the test samples of the run's training data, including user files; else the
     digits."""
     how = how or Reading()
     if data is None and (run / CELL).is_file():
@@ -72,7 +72,7 @@ def samples_of(run: Path, data: str | None = None, how: Reading | None = None, c
 
 
 def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
-    """A file with answers, preprocessed as the run's own data were."""
+    """A file with targets, preprocessed as the run's own data were."""
     raw = read_like(path, learned, label=how.label, header=how.header)
     if raw.y is None:
         wanted = f" (a column {learned.layout.label!r})" if learned.layout.label else ""
@@ -83,7 +83,7 @@ def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
 
 
 def _read_as_trained(found: Samples, learned: Preprocess | None) -> Samples:
-    """A task's samples for a model that learned to read a user's own values: scaled as those were."""
+    """A task's samples, scaled with the run's preprocessing."""
     if learned is None or learned.inputs is None or (learned.scale == "none" and not learned.flagged):
         return found
     x = learned(found.x, found.lengths)
@@ -92,7 +92,7 @@ def _read_as_trained(found: Samples, learned: Preprocess | None) -> Samples:
 
 
 def _widen_bounds(x: Tensor, learned: Preprocess) -> tuple[Bounds | None, tuple[str, ...]]:
-    """Bounds that were those of the training data hold new data as well; bounds that were given stay."""
+    """Inferred bounds are widened to include new data; given bounds are unchanged."""
     if learned.bounds is None or not learned.inferred or not x.numel():
         return learned.bounds, ()
     low, high = learned.bounds
@@ -124,7 +124,7 @@ def _refuse_options(how: Reading, what: str) -> None:
 
 
 def _trained_on(run: Path) -> str | None:
-    """The task that a training run was about; None where there is no such run."""
+    """The task of a training run; None if there is no such run."""
     path = run / "config.json"
     try:
         name = read_json(path)["task"]["name"] if path.is_file() else None
@@ -138,11 +138,11 @@ def _test_of(task: Task) -> Samples:
     return Samples(test.x, test.y, test.lengths, task.bounds)
 
 
-# -- for a model that says nothing of its data -------------------------------------------------------------------------
+# -- for a model without preprocessing ------- -------------------------------------------------------------------------
 
 
 def _read_unscaled(path: Path, how: Reading) -> Samples:
-    """All that a file holds, as it is, without bounds."""
+    """All samples of a file, unscaled, without bounds."""
     if path.suffix.lower() not in ARRAYS:
         missing, header = how.missing or "refuse", how.header is not False
         task = from_file(path, test=path, label=how.label, header=header, missing=missing)

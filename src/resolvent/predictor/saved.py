@@ -1,6 +1,6 @@
-"""What a folder holds of a trained model: its weights, and how raw values become what it reads.
+"""A trained model's files in a folder: its weights and preprocessing.
 
-The folder is that of a run, of one of its checkpoints, or of `save_model`; a checkpoint that was copied away is whole.
+The folder is that of a run, of one of its checkpoints, or of `save_model`; a copied checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resolvent.usage.error import UsageError
 
 Kept = Literal["best", "last", "best_by_test"]
 WEIGHTS = "model.safetensors"
-DEPTH = 3  # folders between that of all runs and one of them: recipe, name, seed
+DEPTH = 3  # folder levels from the results to a run: recipe, name, seed
 
 
 def weights_in(folder: Path, checkpoint: Kept = "best") -> Path:
@@ -33,13 +33,13 @@ def weights_in(folder: Path, checkpoint: Kept = "best") -> Path:
 
 
 def _require_kept(place: Path) -> None:
-    """A checkpoint of a finished run is the one that the run kept: one of another epoch or run carries a sound digest
-    too, and would answer under its name."""
+    """Require that a finished run's checkpoint is its own: one of another epoch or run has a valid digest, too, and
+    would be mistaken for it."""
     sums = place.parent / SUMS
     try:
         known = read_json(sums).get(f"checkpoint/{place.name}/{WEIGHTS}")
     except (OSError, Damaged):
-        return  # no finished run, or one whose sums are damaged: the weights have a digest of their own
+        return  # no finished run, or damaged sums: the weights have their own digest
     if known is not None and known != file_sum(place / WEIGHTS):
         raise UsageError(
             f"{str(place / WEIGHTS)!r} is not what its run kept there; bring that file back, or let the command that "
@@ -59,13 +59,13 @@ def _nothing(folder: Path, checkpoint: Kept) -> str:
 
 
 def _runs_below(folder: Path) -> list[str]:
-    """As deep as `resolvent run` puts them."""
+    """Runs below a folder, as deep as `resolvent run` creates them."""
     held = (p for depth in range(1, DEPTH + 1) for p in folder.glob("*/" * depth + f"checkpoint/*/{WEIGHTS}"))
     return sorted({str(p.parents[2]) for p in held})
 
 
 def preprocess_in(folder: Path, checkpoint: Kept = "best") -> Preprocess | None:
-    """What was saved beside the weights or in the run's folder; of an older run what its data give; else None."""
+    """The preprocessing saved with the weights or the run; for an older run from its data; else None."""
     places = [weights_in(folder, checkpoint), folder] if folder.is_dir() else []
     for place in places:
         found = load_preprocess(place)
@@ -76,7 +76,7 @@ def preprocess_in(folder: Path, checkpoint: Kept = "best") -> Preprocess | None:
 
 
 def _of_older(run: Path) -> Preprocess:
-    """A run from before the preprocessing was saved: its data still tell, unless gaps were filled."""
+    """The preprocessing of an older run, recomputed from its data, unless gaps were filled."""
     cell = Folder(run).cell()
     refuse_older(cell, run)
     try:

@@ -1,4 +1,4 @@
-"""Records in, one self-contained HTML page out. Knows plain numbers only: no tensors, no layers."""
+"""From records to a self-contained HTML page. Uses plain numbers only: no tensors, no layers."""
 
 from resolvent.report.page import MissingPackage, require_packages
 from resolvent.report.run_page import write_report

@@ -1,4 +1,4 @@
-"""The page of an analysis: what a start or a trained model does to each frequency, figures that a paper could print."""
+"""The page of an analysis: the frequency response of an initialisation or a trained model, as figures for print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Analysis = dict[str, Any]
-WIDE = 5.0  # inches: broader figures take a whole row
+WIDE = 5.0  # inches: wider figures take a whole row
 NAMES = {"json": "analysis.json", "html": "analysis.html"}
 
 
@@ -24,7 +24,7 @@ def write_numbers(record: Analysis, path: Path) -> None:
 
 
 def write_analysis(record: Analysis, folder: Path) -> Path:
-    """analysis.json, and analysis.html, one file that needs no network; returns the page's path."""
+    """analysis.json, and analysis.html, a single offline file; returns the page's path."""
     require_packages()
     write_numbers(record, folder / NAMES["json"])
     page = folder / NAMES["html"]
@@ -89,7 +89,7 @@ def facts(record: Analysis) -> list[tuple[str, str]]:
 
 
 def number(value: float | None) -> str:
-    """Four digits; a dash where there is none."""
+    """Four digits; a dash if there is no value."""
     if value is None:
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.4g}".replace("-", "−")

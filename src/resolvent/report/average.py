@@ -1,4 +1,4 @@
-"""Rows of the Long Range Arena's tables that no run has: averages over the tasks, and the best of S4D's variants."""
+"""Derived rows of the Long Range Arena's tables: averages over the tasks, and the best of S4D's variants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Scores = dict[str, float]
 
 
 def with_rows(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence, and after it what follows from it: for each seed the best of three, then the averages."""
+    """The evidence followed by derived rows: for each seed the best of three, then the averages."""
     found = list(evidence)
     found += [best for best in map(_best, _alike(found)) if best is not None]
     return [*found, *_averages(found)]
 
 
 def average(name: str, scores: Scores) -> float | None:
-    """Of a model's scores by task; None where one is missing that the table does not call failed."""
+    """The average of a model's scores; None if one is missing that the table does not list as failed."""
     held = FAILED.get(name, {}) | scores
     return statistics.mean(held[task] for task in TASKS) if set(TASKS) <= set(held) else None
 
@@ -38,7 +38,7 @@ def _alike(evidence: Sequence[Evidence]) -> list[dict[str, Evidence]]:
 
 
 def _best(runs: dict[str, Evidence]) -> Evidence | None:
-    """Column by column; on Path-X the failed variant is none."""
+    """The best per column; the failed variant on Path-X does not count."""
     task = next(iter(runs.values())).tags[1]
     needed = [name for name in VARIANTS if task not in FAILED.get(name, {})]
     if not set(needed) <= set(runs):

@@ -1,7 +1,7 @@
-"""What papers claim, as data: where it is printed, what was published, and the tests that decide it.
+"""The papers' claims as data: where they are printed, the published values, and the criteria.
 
-`claims.toml` holds them, one [[claim]] each; every published row of `targets.toml` that has no claim of its own is one
-too: its numbers must come out as printed, within WITHIN points.
+`claims.toml` lists them, one [[claim]] each; every published row of `targets.toml` without a claim of its own is one
+too: its numbers must be reproduced within WITHIN points.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resolvent.report.targets import Target, targets
 
 WITHIN = {"clean": 2.0, "pgd10": 2.0, "autoattack": 3.0}  # points of a published row
 LRA_WITHIN = 1.0
-VARIANTS = ("s4d-legs", "s4d-inv", "s4d-lin")  # of whose best in every column a lecture's table makes one row
+VARIANTS = ("s4d-legs", "s4d-inv", "s4d-lin")  # whose best per column is one row in a lecture's table
 LABELS = {"clean": "clean", "pgd10": "PGD-10", "autoattack": "AutoAttack"}
 PAPERS = {
     "qi2024": "Qi et al. 2024, adversarial robustness of deep SSMs",
@@ -29,9 +29,9 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Criterion:
-    """A number of some runs, or its difference to another, and what it must be.
+    """A number of some runs, or its difference to another, and its condition.
 
-    measure  names of which the first that a run has is taken
+    measure  names, of which the first present in a run is used
     near     it must lie within `within` of this; above, below: beyond this (by two standard errors where seeds allow)
     """
 
@@ -43,7 +43,7 @@ class Criterion:
     within: float = 0.0
     above: float | None = None
     below: float | None = None
-    minus: tuple[str, ...] | None = None  # tags of the runs whose number is taken off
+    minus: tuple[str, ...] | None = None  # tags of the runs whose number is subtracted
     minus_measure: tuple[str, ...] | None = None
     unit: str = ""
     epochs: int | None = None  # a run of another length does not count
@@ -69,7 +69,7 @@ class Claim:
 
 @functools.cache
 def claims() -> tuple[Claim, ...]:
-    """Those of claims.toml, then the published rows that none of them covers; paper by paper."""
+    """The claims of claims.toml, then the published rows not covered by them; paper by paper."""
     text = files("resolvent.report").joinpath("claims.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["claim"]
     own = [_claim(row) for row in rows]
@@ -99,7 +99,7 @@ def _names(value: str | list[str]) -> tuple[str, ...]:
 
 
 RECIPES = ("qi2024-table1", "qi2024-table2", "lra")  # whose published rows are claims
-AUTHORS = {"Qi": "qi2024", "Yu": "yu2024", "Massai": "massai2025", "Gu": "massai2025"}  # by how a source begins
+AUTHORS = {"Qi": "qi2024", "Yu": "yu2024", "Massai": "massai2025", "Gu": "massai2025"}  # by the start of a source
 LRA_COSTS = {  # of an H200; scaled from S4's 20 minutes under PGD-AT on CIFAR-10 by tokens, layers and widths
     "listops": "3 to 55 minutes",
     "text": "1 to 20 minutes",
@@ -123,7 +123,7 @@ def _cost(recipe: str, tags: tuple[str, ...]) -> str:
 
 
 def _command(recipe: str, tags: tuple[str, ...]) -> str:
-    """What runs the cells of a row: all tasks for an average, three models where the row is the best of three."""
+    """The command for the cells of a row: all tasks for an average, three models where the row is the best of three."""
     names = VARIANTS if recipe == "lra" and tags[0] == "s4d" else tags[:1]
     rest = [tag for tag in tags[1:] if tag != "average"]
     only = [",".join([name, *rest]) for name in names]
@@ -137,7 +137,7 @@ def _row(recipe: str, tags: tuple[str, ...], row: Target) -> Claim:
         value = row.values.get(f"{kind}_best")
         if value is not None:
             within = LRA_WITHIN if recipe == "lra" else WITHIN[kind]
-            measure = (f"{kind}_best_by_test", f"{kind}_best")  # the authors chose by test where that is known
+            measure = (f"{kind}_best_by_test", f"{kind}_best")  # the authors chose by test where known
             tests.append(Criterion(label, recipe, tags, measure, near=value, within=within, unit="%"))
     published = " / ".join(f"{row.values[f'{kind}_best']:.2f}" for kind in LABELS if f"{kind}_best" in row.values)
     said = " / ".join(label for kind, label in LABELS.items() if f"{kind}_best" in row.values)

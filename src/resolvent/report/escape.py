@@ -1,12 +1,12 @@
-"""Text of records in files that other programs interpret: a forged name must stay a name."""
+"""Escaping of text in files interpreted by other programs, against injection by forged names."""
 
 from __future__ import annotations
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
 
 
 def markdown_text(text: str) -> str:
-    """No HTML and no links out of text; line breaks stay."""
+    """Escape HTML and links; line breaks are kept."""
     for mark, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("](", "]\\(")):
         text = text.replace(mark, written)
     return text
@@ -18,5 +18,5 @@ def markdown_cell(text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that spreadsheets do not treat as a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text

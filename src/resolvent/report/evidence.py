@@ -1,4 +1,4 @@
-"""What a finished run has shown, small enough to commit: recipe, tags, seed, commit, command and its numbers.
+"""The results of a finished run, small enough to commit: recipe, tags, seed, commit, command and its numbers.
 
     {"recipe": "smnist", "tags": ["s4d"], "seed": 0, "commit": "0b5c3a0", "command": "resolvent run smnist ...",
      "values": {"clean_last": 99.4}}
@@ -21,8 +21,8 @@ from resolvent.report.runs import Record, Runs, read_runs
 
 PLACES = ("best", "last", "best_by_test")
 Options = Callable[[Record], str]  # of the command that made a record, each after a space
-LARGEST = 64 * 2**20  # bytes: no record of ours is near it
-PARTS = ("generalisation", "fourier", "certificate")  # of a record, whose numbers are kept under their own names
+LARGEST = 64 * 2**20  # bytes: far above any record of ours
+PARTS = ("generalisation", "fourier", "certificate")  # of a record, whose numbers keep their own names
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evidence:
     commit: str = ""
     command: str = ""
     device: str = ""
-    source: str = ""  # the file that it was read from
+    source: str = ""  # the source file
 
 
 def read_evidence(folders: list[Path]) -> list[Evidence]:
@@ -58,12 +58,12 @@ def read_evidence(folders: list[Path]) -> list[Evidence]:
 
 
 def evidence_of(runs: Runs, commit: str = "", options: Options = lambda record: "") -> list[Evidence]:
-    """Of complete runs; one that diverged has shown that it diverged. `options` are added to a run's command."""
+    """The evidence of complete runs, including diverged ones. `options` are added to a run's command."""
     return [_condense(record, folder, commit, options(record)) for folder, record in runs.records.items()]
 
 
 def save_evidence(runs: Runs, folder: Path, commit: str, options: Options = lambda record: "") -> list[Path]:
-    """One file a run, named after its recipe, tags and seed."""
+    """One file per run, named after its recipe, tags and seed."""
     written = []
     for held in evidence_of(runs, commit, options):
         path = folder / f"{'-'.join([held.recipe, *held.tags])}-seed{held.seed}.json"
@@ -75,7 +75,7 @@ def save_evidence(runs: Runs, folder: Path, commit: str, options: Options = lamb
 
 
 def _load(path: Path) -> list[Evidence]:
-    """Of an evidence file: one run, or several under "evidence" that share the rest; of other files nothing."""
+    """The runs of an evidence file: one, or several under "evidence" sharing the rest; none for other files."""
     if path.stat().st_size > LARGEST:
         return []
     try:
@@ -123,9 +123,9 @@ def _values(record: Record) -> dict[str, float]:
 
 
 def _scores(record: Record, place: str) -> dict[str, float]:
-    """Of the checkpoint of that name: accuracies in per cent, or minus squared errors.
+    """The scores of that checkpoint: accuracies in per cent, or minus squared errors.
 
-    AutoAttack is the first evaluation that the cell asks for, the one at the size that it was trained for.
+    AutoAttack is the cell's first evaluation, at its training eps.
     """
     scale = 1.0 if record["task"].get("classes", 0) is None else 100.0
     row = record["training"]["summary"].get(place, {})
@@ -145,7 +145,7 @@ def _tones(held: dict[str, Any] | None) -> dict[str, float]:
 def _flatten_table(table: dict[str, Any]) -> dict[str, float]:
     """Numbers of a study's table under `row.column`.
 
-    A row is called by its leading words and whole numbers; where several have one name, by its next number as well.
+    A row is named by its leading words and integers; if several share a name, by the next number, too.
     """
     called = [_count_names(row) for row in table["rows"]]
     names = Counter(", ".join(map(str, row[:n])) for row, n in zip(table["rows"], called, strict=True))
@@ -161,7 +161,7 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, float]:
 
 
 def _count_names(row: list[Any]) -> int:
-    """How many of its entries name a row."""
+    """The number of entries that name a row."""
     count = 1
     while count < len(row) and row[count] is not None and (isinstance(row[count], int) or _number(row[count]) is None):
         count += 1
@@ -169,8 +169,8 @@ def _count_names(row: list[Any]) -> int:
 
 
 def _numbers(held: Any, name: str) -> dict[str, float]:
-    """The numbers in nested dictionaries; lists are curves, and stay in the record."""
-    if isinstance(held, dict):  # `parts` are a certificate's working
+    """The numbers in nested dictionaries; lists are curves, and are omitted."""
+    if isinstance(held, dict):  # `parts` are intermediate results of a certificate
         return {
             k: v for key, value in held.items() if key != "parts" for k, v in _numbers(value, f"{name}.{key}").items()
         }
@@ -179,7 +179,7 @@ def _numbers(held: Any, name: str) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also one that is written as a text (10^47 is beyond what some columns hold)."""
+    """A finite number, also if written as text (such as 10^47)."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The demo's page: one HTML file that needs no network, reads on a phone and prints."""
+"""The demo's page: one offline HTML file, readable on a phone and printable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MissingPackage(ImportError):
 
 
 def require_packages() -> None:
-    """Fail early and clearly when the page could not be drawn.
+    """Fail early and clearly if the page cannot be drawn.
 
     Examples:
         >>> rv.report.require_packages()        # raises MissingPackage where matplotlib or jinja2 is absent
@@ -40,7 +40,7 @@ def require_packages() -> None:
 
 
 def write_page(record: Record, folder: Path) -> Path:
-    """Write report.html, and record.json with the numbers behind it; returns the page's path."""
+    """Write report.html, and record.json with its numbers; returns the page's path."""
     require_packages()
     write_json(folder / "record.json", record.to_dict(), finite=True)
     page = folder / "report.html"
@@ -73,7 +73,7 @@ PLANES = ("continuous", "discrete")
 
 
 def table(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Properties down, layers across; each cell is the case nearest to, or furthest past, its tolerance."""
+    """Properties down, layers across; each cell is the case closest to, or furthest beyond, its tolerance."""
     layers = list(dict.fromkeys(r["layer"] for r in results))
     properties = list(dict.fromkeys(r["property"] for r in results))
     worst: dict[tuple[str, str], dict[str, Any]] = {}
@@ -113,7 +113,7 @@ def counts(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def badness(result: dict[str, Any]) -> tuple[int, float]:
-    """Failures before passes before n/a, then by the part of the tolerance that is used."""
+    """Failures before passes before n/a, then by the share of the tolerance used."""
     if result["status"] == "n/a":
         return (0, 0.0)
     error, tolerance = float(result["error"]), result["tolerance"]

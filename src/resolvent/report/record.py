@@ -1,4 +1,4 @@
-"""What a report is made from: numbers and names that survive JSON unchanged."""
+"""The data of a report: numbers and names that round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that the demo's page shows. `check` is a conformance report as JSON."""
+    """The data of the demo's page. `check` is a conformance report as JSON."""
 
     version: str
     created: str

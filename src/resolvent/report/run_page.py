@@ -1,4 +1,4 @@
-"""The report of a folder of runs: one HTML page that needs no network, its tables as Markdown and CSV beside it."""
+"""The report of a folder of runs: one offline HTML page, with its tables as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from resolvent.report.verdict_page import verdict_table
 
 NAMES = {"html": "report.html", "markdown": "report.md", "csv": "report.csv"}
 CURVES = 8  # runs in one robustness figure
-SHOWN = 24  # figures of a kind; more would bury them
+SHOWN = 24  # most figures of a kind
 
 
 def write_report(
@@ -42,8 +42,8 @@ def write_report(
     folders  one folder of runs, or several
     out      where the files go; the first folder when left out
     title    of the page
-    shown    names of copies by their origin
-    tell     is called with a line for every run that the page leaves out, and why
+    shown    origins of copies
+    tell     called with a line for every omitted run, with the reason
 
     Examples:
         >>> records = rv.run("ptd-conditioning", "runs", size="small", tell=lambda line: None)
@@ -56,7 +56,7 @@ def write_report(
     runs = read_runs(below, shown)
     try:
         texts = _texts(runs, title)
-    except Exception as wrong:  # whatever a forged or odd record makes of it: the others are worth a page
+    except Exception as wrong:  # a forged or odd record must not prevent the page of the others
         runs = without_odd(runs, _texts, wrong)
         texts = _texts(runs, title)
     for name, text in texts.items():
@@ -82,7 +82,7 @@ def _texts(runs: Runs, title: str | None = None) -> dict[str, str]:
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    """Of the papers' claims those on which these runs have something to say."""
+    """The papers' claims addressed by these runs."""
     return [verdict for verdict in judge(claims(), evidence_of(runs)) if verdict.outcome != "not run"]
 
 
@@ -119,7 +119,7 @@ def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
 
 
 def draw_side_by_side(first: dict[str, Record]) -> list[tuple[str, Any]]:
-    """Corruptions beside attacks and certificates, one figure a task."""
+    """Corruptions next to attacks and certificates, one figure per task."""
     from markupsafe import Markup
 
     named = [(name.replace(",", " "), record) for name, record in first.items()]
@@ -127,7 +127,7 @@ def draw_side_by_side(first: dict[str, Record]) -> list[tuple[str, Any]]:
 
 
 def beside(good: list[Record]) -> dict[str, Any]:
-    """Runs of a recipe in common frames: training epoch by epoch, and what components do to the attack."""
+    """Runs of a recipe in common frames: training per epoch, and the attribution of components."""
     from markupsafe import Markup
 
     from resolvent.report.figures.contribution import contribution_figures
@@ -167,7 +167,7 @@ def _title(runs: Runs) -> str:
 
 
 def figures(first: dict[str, Record]) -> dict[str, Any]:
-    """Everything that is drawn, as (name, svg) pairs."""
+    """All figures, as (name, svg) pairs."""
     from markupsafe import Markup
 
     from resolvent.report.figures import run_figure as draw
@@ -190,7 +190,7 @@ def figures(first: dict[str, Record]) -> dict[str, Any]:
 
 
 def robustness_groups(named: list[tuple[str, Record]]) -> list[tuple[str, list[tuple[str, Record]]]]:
-    """Runs that share data and way of training, by short names; a figure holds so many."""
+    """Runs with the same data and objective, by short names, in groups for figures."""
     groups: dict[str, list[tuple[str, Record]]] = {}
     for name, record in named:
         way = way_of(record)
@@ -200,7 +200,7 @@ def robustness_groups(named: list[tuple[str, Record]]) -> list[tuple[str, list[t
 
 
 def problems(runs: Runs) -> list[dict[str, str]]:
-    """Everything that casts doubt, most serious first."""
+    """All problems, most serious first."""
     found = [{"where": "", "what": line} for line in runs.problems]
     for record in runs.records.values():
         where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
@@ -215,7 +215,7 @@ def problems(runs: Runs) -> list[dict[str, str]]:
 
 
 def certificate(name: str, record: Record) -> dict[str, Any]:
-    """A curve where there is a bound, or one of the smoothed model; the component that breaks a bound by name."""
+    """A curve if there is a bound, or one of the smoothed model; otherwise the components without a bound."""
     from markupsafe import Markup
 
     from resolvent.report.figures.run_figure import certificate_svg
@@ -233,7 +233,7 @@ def certificate(name: str, record: Record) -> dict[str, Any]:
 
 
 def list_unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[str]]]:
-    """Runs without a finite bound with what breaks it, once for all that share the reasons."""
+    """Runs without a finite bound and their reasons, grouped by reason."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name, certificate in held:
         if certificate.get("gain") is None:
@@ -242,7 +242,7 @@ def list_unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, li
 
 
 def reasons(text: str) -> list[str]:
-    """`PLACE (kind): why; PLACE (kind): why; ...` with each why once: its first place, and how many more there are."""
+    """`PLACE (kind): why; PLACE (kind): why; ...` grouped by reason: its first place, and the number of others."""
     places: dict[str, list[str]] = {}
     for piece in text.split("; "):
         place, colon, why = piece.partition("): ")
@@ -266,7 +266,7 @@ def bars(name: str, record: Record) -> list[tuple[str, Any]]:
 
 
 def alone(named: list[tuple[str, Record]]) -> list[tuple[str, Record]]:
-    """Attributed runs that stand beside no other in a common frame."""
+    """Attributed runs without a common frame with others."""
     held = [(name, r, (r["cell"]["recipe"], r["task"]["name"], way_of(r))) for name, r in named if "attribution" in r]
     shared = Counter(key for *_, key in held)
     return [(name, record) for name, record, key in held if shared[key] == 1]

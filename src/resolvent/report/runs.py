@@ -1,4 +1,4 @@
-"""Folders of runs in, their records out; what cannot be read is told, not hidden."""
+"""Records from folders of runs; unreadable ones are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from resolvent.disk import Damaged, read_json
 
 Record = dict[str, Any]
-CORRUPTION = "corruptions.json"  # what `resolvent corrupt` leaves beside a run
+CORRUPTION = "corruptions.json"  # written by `resolvent corrupt` into a run's folder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Runs:
 
 
 def read_runs(folders: list[Path], shown: dict[Path, str] | None = None) -> Runs:
-    """Every run below the folders; those in `shown` are copies, told by the address that they came from."""
+    """Every run below the folders; those in `shown` are copies, named by their origin."""
     runs = Runs()
     for folder in folders:
         if not folder.is_dir():
@@ -70,7 +70,7 @@ def _read(folder: Path, runs: Runs) -> None:
 
 
 def _corruptions(folder: Path, record: Record, runs: Runs) -> Record:
-    """What was found by `resolvent corrupt` after the run; the run's own stage where there is no such file."""
+    """The results of `resolvent corrupt` after the run; otherwise of the run's own stage."""
     path = folder / CORRUPTION
     if not path.is_file() or "failed" in record:
         return {}
@@ -84,7 +84,7 @@ def _corruptions(folder: Path, record: Record, runs: Runs) -> Record:
 
 
 def _check_place(folder: Path, record: Record) -> None:
-    """A record beside the settings of another run is a wrong one."""
+    """Refuse a record that does not match the settings in its folder."""
     try:
         cell = read_json(folder / "cell.json")
     except (Damaged, OSError):
@@ -95,7 +95,7 @@ def _check_place(folder: Path, record: Record) -> None:
 
 
 def check(record: Record) -> None:
-    """What every page relies on."""
+    """Check the fields that every page requires."""
     cell = record["cell"]
     if not isinstance(cell["recipe"], str) or not all(isinstance(tag, str) for tag in cell["tags"]):
         raise ValueError("its cell has no recipe or tags")
@@ -106,13 +106,13 @@ def check(record: Record) -> None:
 
 
 def without_odd(runs: Runs, show: Callable[[Runs], object], first: Exception) -> Runs:
-    """Without the records that no page can be made of even alone: left out by name, so that they do not take the others
-    with them; where all can be, the error `first` is not theirs."""
+    """Without the records that break a page even alone: they are left out by name, so that the others can be shown; if
+    none does, the error `first` is raised."""
     kept, named = {}, list(runs.problems)
     for folder, record in runs.records.items():
         try:
             show(Runs({folder: record}))
-        except Exception as wrong:  # of any kind: a record is whatever somebody put there
+        except Exception as wrong:  # of any kind: records may contain anything
             named.append(f"{folder / 'record.json'}: cannot be shown ({type(wrong).__name__} {wrong}); left out")
         else:
             kept[folder] = record

@@ -1,4 +1,4 @@
-"""Published values, to stand beside measured ones."""
+"""Published values, for comparison with measured ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Claims judged by evidence: reproduced, partly, not reproduced, or not run; with seeds, mean and deviation.
 
-A test passes when the mean over seeds is where the claim puts it. `above` and `below` ask for more from three seeds on:
-the mean must be beyond by two standard errors. A claim is reproduced when every test passes, not reproduced when none
-does, and partly where some do, some have not been run, or a seed diverged.
+A criterion holds if the mean over seeds is as claimed. `above` and `below` require more from three seeds on:
+a difference of two standard errors. A claim is reproduced if every criterion holds, not reproduced if none
+does, and partly if some do, some have not been run, or a seed diverged.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from resolvent.report.evidence import Evidence
 
 Outcome = Literal["reproduced", "partly", "not reproduced", "not run"]
 OUTCOMES: tuple[Outcome, ...] = ("reproduced", "partly", "not reproduced", "not run")
-ERRORS = 2.0  # standard errors by which a sign must be sure
+ERRORS = 2.0  # standard errors for a significant sign
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One test with the numbers of its runs, one a seed."""
+    """One criterion with the numbers of its runs, one per seed."""
 
     test: Criterion
     values: tuple[float, ...]
     passed: bool
-    diverged: int = 0  # runs besides these, which have no number to show
-    sources: tuple[str, ...] = ()  # files of every run that counts, those taken off and diverged ones too
+    diverged: int = 0  # number of diverged runs
+    sources: tuple[str, ...] = ()  # files of all runs used, including subtracted and diverged ones
 
     @property
     def mean(self) -> float:
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, what was found, and what that means."""
+    """A claim, its findings, and the verdict."""
 
     claim: Claim
     outcome: Outcome
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def seeds(self) -> int:
-        """Of the test that has the fewest, diverged ones too; tests without runs do not count."""
+        """The fewest seeds of any criterion, including diverged ones; criteria without runs do not count."""
         return min((len(found.values) + found.diverged for found in self.findings), default=0)
 
     @property
@@ -104,7 +104,7 @@ def _test_criterion(test: Criterion, evidence: Sequence[Evidence]) -> Finding | 
 def _collect_measured(
     evidence: Sequence[Evidence], recipe: str, tags: tuple[str, ...], names: tuple[str, ...]
 ) -> dict[int, tuple[float, str]]:
-    """By seed: the number and its file, of runs whose tags are exactly these."""
+    """Number and file by seed, of runs with exactly these tags."""
     found: dict[int, tuple[float, str]] = {}
     for held in evidence:
         if held.recipe == recipe and held.tags == tags:

@@ -1,4 +1,4 @@
-"""Verdicts for people: lines of a terminal's table, and the page docs/reproduction.md."""
+"""Verdicts as text: lines of a terminal's table, and the page docs/reproduction.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def counts(found: Sequence[Verdict]) -> str:
 
 
 def markdown(found: Sequence[Verdict]) -> str:
-    """The whole page: a section a paper, what was judged first, then what was not run with command and cost."""
+    """The whole page: a section per paper, judged claims first, then those not run with command and cost."""
     parts = [HEAD, f"\n**{counts(found)}.**\n"]
     for paper, title in PAPERS.items():
         mine = [verdict for verdict in found if verdict.claim.paper == paper]
@@ -69,7 +69,7 @@ def _row(verdict: Verdict) -> str:
 
 
 def _sentence(verdict: Verdict) -> str:
-    """What we found, and from which files."""
+    """The findings, and their files."""
     files = sorted({file for found in verdict.findings for held in found.sources for file in held.split()})
     named = ", ".join(f"`{name}`" for name in _join_seeds(files))
     missing = len(verdict.claim.tests) - len(verdict.findings)
@@ -81,7 +81,7 @@ def _sentence(verdict: Verdict) -> str:
 
 
 def _join_seeds(files: Sequence[str]) -> list[str]:
-    """Files that differ in their seed alone as one name, the way a shell writes several: `a-seed{0,1}.json`."""
+    """Files that differ only in their seed as one name, in shell notation: `a-seed{0,1}.json`."""
     ends: dict[str, list[str]] = {}
     for name in files:
         stem, mark, end = name.partition("-seed")

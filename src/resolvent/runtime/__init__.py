@@ -1,1 +1,1 @@
-"""What every kernel stands on: backends and their choice, threads, memory, vector maths, the chip."""
+"""The base of all kernels: backends and their choice, threads, memory, vector maths, the chip."""

@@ -1,7 +1,7 @@
-"""Compiled pieces that are called by their address.
+"""Compiled functions called by address.
 
-A compiler that sees the pieces of a long walk inside of each other makes them all anew at every level, for minutes.
-Here each is a C function of whole numbers (addresses and sizes), compiled once, and the walk calls what it is handed.
+If the parts of a long kernel are inlined into each other, the compiler recompiles them at every level, for minutes.
+Here each is a C function of integers (addresses and sizes), compiled once, and kernels call the addresses they get.
 
 Imported by compiled backends only, because numba is an extra.
 """
@@ -22,12 +22,12 @@ _keep: list[Any] = []
 def leaf(body: Callable[..., None]) -> int:
     """The address of `body`, compiled: a function of 64-bit numbers that returns nothing."""
     kind = types.void(*(types.int64,) * len(signature(body).parameters))
-    options: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}  # divisors are not looked at
+    options: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}  # no division-by-zero checks
     try:
         compiled: Any = cfunc(kind, cache=True, **options)(body)
-    except RuntimeError:  # no folder that a cache could be written to
+    except RuntimeError:  # no writable cache folder
         compiled = cfunc(kind, **options)(body)
-    _keep.append(compiled)  # the code lives as long as this object
+    _keep.append(compiled)  # keeps the code alive
     return int(compiled.address)
 
 

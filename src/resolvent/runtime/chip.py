@@ -1,4 +1,4 @@
-"""What a GPU holds on chip: which kernels run there, and with tiles of which size."""
+"""A GPU's shared memory: which kernels run there, and with which tile sizes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from resolvent.runtime.dispatch import push
 
-# KiB that one program may hold, by compute capability times ten (CUDA C++ Programming Guide, technical specifications)
+# KiB of shared memory per program, by capability times ten (CUDA C++ Programming Guide, technical specifications)
 SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
-OLDEST = (8, 0)  # the first that multiplies bfloat16
+OLDEST = (8, 0)  # the first with bfloat16 products
 log = logging.getLogger(__name__)
 _stand_in: list[int] = []
 
 
 def serves(device: torch.device) -> bool:
-    """Whether Triton compiles there and kernels of blocks and Toeplitz products have a tile. Others are told once."""
+    """Whether Triton compiles there and kernels of blocks and Toeplitz products have a tile. Others are logged once."""
     return _serves(torch.cuda.current_device() if device.index is None else device.index)
 
 
@@ -27,14 +27,14 @@ def serves(device: torch.device) -> bool:
 def _serves(index: int) -> bool:
     why = lacking(torch.cuda.get_device_properties(index), torch.version.hip)
     if why is None and not _compiles(index):
-        return False  # which has been told
+        return False  # already logged
     if why is not None:
         log.warning("blocks and Toeplitz products run in torch's operations on this GPU: %s", why)
     return why is None
 
 
 def lacking(device: Any, hip: str | None) -> str | None:
-    """What the device lacks, in words; None where it lacks nothing."""
+    """A message on what the device lacks; None if nothing."""
     if hip is not None:
         return "their kernels were written for NVIDIA's"
     if (device.major, device.minor) < OLDEST:
@@ -44,21 +44,21 @@ def lacking(device: Any, hip: str | None) -> str | None:
 
 
 def read_capacity(device: Any) -> int:
-    """KiB that a program may hold on a device of these properties."""
+    """KiB of shared memory per program on a device with these properties."""
     stated = getattr(device, "shared_memory_per_block_optin", None)  # not in older versions of torch
     return SHARED.get(10 * device.major + device.minor, 0) if stated is None else int(stated) >> 10
 
 
 def capacity(like: Any) -> int:
-    """KiB that a program may hold on the device of a tensor; of an H100 where it is no GPU's (the interpreter)."""
+    """KiB of shared memory per program on the device of a tensor; those of an H100 off GPU (the interpreter)."""
     if _stand_in:
         return SHARED[_stand_in[-1]]
     return _capacity(like.device.index) if like.is_cuda else SHARED[90]
 
 
 def copies_tiles(like: Any) -> bool:
-    """Whether the device of a tensor has the copy engine and the products of four warps that some kernels are made
-    for; also while one stands for it."""
+    """Whether the device of a tensor has the tile copy engine and warp-group products required by some kernels; also
+    with `stand_in`."""
     if _stand_in:
         return _stand_in[-1] == 90
     return bool(like.is_cuda) and serves(like.device) and _copies_tiles(like.device.index)
@@ -75,12 +75,12 @@ def _capacity(index: int) -> int:
 
 
 def stand_in(capability: int) -> AbstractContextManager[None]:
-    """As if every tensor were on a chip of that capability: for programs that compile for one that is not here."""
+    """Pretend that every tensor is on a chip of that capability, to compile for absent hardware."""
     return push(_stand_in, capability)
 
 
 def _compiles(index: int) -> bool:
-    """One addition: a machine without a C compiler cannot launch any kernel."""
+    """Try one addition: without a C compiler no kernel can be launched."""
     try:
         from resolvent.runtime.chip_triton import increment
     except ImportError:

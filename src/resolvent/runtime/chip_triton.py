@@ -1,4 +1,4 @@
-"""The smallest kernel there is. Imported only where a GPU is asked whether Triton works on it."""
+"""A minimal kernel. Imported only to test whether Triton works on a GPU."""
 
 from __future__ import annotations
 

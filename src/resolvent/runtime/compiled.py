@@ -1,4 +1,4 @@
-"""Loops that numba compiles where it is installed, and that run as plain Python elsewhere: the same numbers, slowly."""
+"""Loops that numba compiles where it is installed, and that run as plain Python elsewhere: same results, slowly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ except ImportError:
 
 
 def jit_compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Machine code at the first call, kept on disk where that is possible."""
+    """Machine code at the first call, cached on disk if possible."""
     if njit is None:
         return function
     try:
         return njit(cache=True)(function)
-    except RuntimeError:  # no place to keep it
+    except RuntimeError:  # no writable cache
         return njit(function)

@@ -1,7 +1,7 @@
-"""Which implementation of an operation runs here: asked once, by running it.
+"""Which implementation of an operation runs here: determined once, by running it.
 
 An operation lists its candidates, best first. The first one that accepts the device and dtype, loads, and gives the
-reference's numbers on a tiny input is remembered; one that fails is logged once and skipped. A further backend is one
+reference's numbers on a tiny input is cached; one that fails is logged once and skipped. Another backend is one
 more `Candidate` in an operation's tuple.
 """
 
@@ -27,7 +27,7 @@ class Candidate:
     """One way to run an operation.
 
     name     one of BACKENDS.
-    accepts  whether it is meant for this device and dtype.
+    accepts  whether it is for this device and dtype.
     load     imports what it needs and returns the kernel; may raise.
     probe    runs the kernel on a tiny input of that device and dtype and compares it with the reference; may raise.
     """
@@ -39,28 +39,28 @@ class Candidate:
 
 
 def numba_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
-    """numba on a CPU; elsewhere, and where it fails, `truth`: torch's operations, or what says that nothing is here."""
+    """numba on a CPU; elsewhere, and if it fails, `truth`: torch operations, or a marker for none."""
     return Candidate("numba", _real_on_cpu, load, probe), *everywhere(truth)
 
 
 def triton_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
-    """Triton on a GPU in float32; elsewhere, and where it fails, `truth`: torch's operations."""
+    """Triton on a GPU in float32; elsewhere, and if it fails, `truth`: torch operations."""
     return Candidate("triton", float32_on_gpu, load, probe), *everywhere(truth)
 
 
 def half_or(truth: Kernel, load: Callable[[], Kernel], probe: Callable[..., bool]) -> tuple[Candidate, ...]:
-    """Triton on an NVIDIA GPU in bf16; elsewhere, and where it fails, `truth`."""
+    """Triton on an NVIDIA GPU in bf16; elsewhere, and if it fails, `truth`."""
     return Candidate("triton", _half_on_gpu, load, probe), *everywhere(truth)
 
 
 def everywhere(truth: Kernel) -> tuple[Candidate, ...]:
-    """The last candidates: `truth`, taken at its word."""
+    """The last candidates: `truth`, without a probe."""
     always: Any = (lambda device, dtype: True), (lambda: truth), (lambda kernel, device, dtype: True)
     return tuple(Candidate(name, *always) for name in ("torch", "reference"))
 
 
 def lazily(place: str, name: str = "") -> Callable[[], Any]:
-    """A `load`: the module resolvent.`place`, or `name` in it, imported where it is tried."""
+    """A `load`: the module resolvent.`place`, or `name` in it, imported when tried."""
 
     def load() -> Any:
         module = import_module(f"resolvent.{place}")
@@ -74,7 +74,7 @@ def _real_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def float32_on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
-    """What Triton kernels for NVIDIA's GPUs alone accept, whose small tables are in float64."""
+    """The `accepts` of Triton kernels for NVIDIA GPUs only, whose small tables are in float64."""
     return device.type == "cuda" and dtype == torch.float32 and torch.version.hip is None
 
 
@@ -83,7 +83,7 @@ def _half_on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def nothing() -> None:
-    """A truth for `numba_or` and `half_or` that the caller knows by its name: it goes its own way."""
+    """A `truth` for `numba_or` and `half_or` recognised by the caller, which then takes its own fallback."""
 
 
 _Key = tuple[str, str, str, torch.dtype]  # operation, backend, device type, dtype
@@ -111,7 +111,7 @@ def available(op: str, candidates: tuple[Candidate, ...], device: torch.device, 
 
 @contextmanager
 def push(stack: list[Any], value: Any) -> Iterator[None]:
-    """A value on top of a stack for the time of a block: whoever reads the stack sees it, in the whole process."""
+    """Push a value on a stack for the duration of a block; visible in the whole process."""
     stack.append(value)
     try:
         yield
@@ -141,7 +141,7 @@ def is_forced() -> bool:
 
 
 def forget() -> None:
-    """Drop every remembered choice, so that the next call probes again (after installing a package, or in a test)."""
+    """Drop every cached choice, so that the next call probes again (after installing a package, or in a test)."""
     _tried.clear()
     _chosen.clear()
 
@@ -169,7 +169,7 @@ def _try(op: str, candidate: Candidate, device: torch.device, dtype: torch.dtype
     if not candidate.accepts(device, dtype):
         return f"not made for {dtype} on {device.type}"
     key = (op, candidate.name, device.type, dtype)
-    if key not in _tried and _is_recorded(device):  # a probe would break the graph, and be taken for a failure
+    if key not in _tried and _is_recorded(device):  # a probe would break the graph and count as a failure
         return candidate.load() if candidate.name == "torch" else "a CUDA graph is being recorded; call it once before"
     if key not in _tried:
         _tried[key] = result = _attempt(candidate, device, dtype)
@@ -179,13 +179,13 @@ def _try(op: str, candidate: Candidate, device: torch.device, dtype: torch.dtype
 
 
 def _is_recorded(device: torch.device) -> bool:
-    """Whether somebody records a CUDA graph here, in which nothing can be compared."""
+    """Whether a CUDA graph is being captured here, during which nothing can be compared."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
-    """Load and probe in a thread of its own: autocast, inference mode, transforms and the dispatcher's state belong to
-    the caller's thread, and a choice that lasts must not depend on where it happened to be asked for first."""
+    """Load and probe in a separate thread: autocast, inference mode, transforms and the dispatcher's state belong to
+    the caller's thread, and a cached choice must not depend on them."""
     found: list[Kernel | str] = []
     thread = threading.Thread(target=lambda: found.append(_probe(candidate, device, dtype)), name="resolvent-probe")
     thread.start()
@@ -195,7 +195,7 @@ def _attempt(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> 
 
 def _probe(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Kernel | str:
     own: Any = torch._C
-    allowed = own._get_fp32_precision_getter("cuda", "matmul")  # for the whole process, which may let products round
+    allowed = own._get_fp32_precision_getter("cuda", "matmul")  # process-wide, which may allow lower precision
     rounds = allowed not in ("none", "ieee")
     try:
         kernel = candidate.load()
@@ -203,7 +203,7 @@ def _probe(candidate: Candidate, device: torch.device, dtype: torch.dtype) -> Ke
             own._set_fp32_precision_setter("cuda", "matmul", "ieee")
         with torch.no_grad():
             works = candidate.probe(kernel, device, dtype)
-    except Exception as error:  # whatever a compiler or a missing library throws, another backend can take over
+    except Exception as error:  # whatever a compiler or a missing library raises, another backend can take over
         return f"{type(error).__name__}: {error}"
     finally:
         if rounds:

@@ -2,8 +2,8 @@
 
 exp(x) = 2^k exp(r) with k = round(x / ln 2) and |r| <= ln 2 / 2. exp(r) is a minimax polynomial (degree 6 in float32,
 11 in float64; relative error 3e-9 and 4e-18 before rounding), and 2^k is made from k's bits. Measured relative error:
-below one unit in the last place. What is smaller than sqrt(2) times the smallest normal number becomes 0, what is too
-large inf, and NaN stays NaN; exp(0) is exactly 1.
+below one unit in the last place. Results below sqrt(2) times the smallest normal number become 0, too
+large ones inf, and NaN stays NaN; exp(0) is exactly 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.extending import intrinsic, overload
 _F, _G = np.float32, np.float64
 
 # Adding 1.5 2^23 (2^52) rounds to an integer and leaves it in the low bits; 126 (1022) is the exponent's bias less one.
-# The missing factor 2 sits in the polynomial's coefficients, so that 2^128 (2^1024) need not be representable.
+# The missing factor 2 is in the polynomial's coefficients, so that 2^128 (2^1024) need not be representable.
 _SHIFT32, _SHIFT64 = _F(12582912 + 126), _G(6755399441055744 + 1022)
 _LOW32, _HIGH32, _LOW64, _HIGH64 = _F(-87.5), _F(89.0), _G(-708.5), _G(710.0)
 _LOG2E32, _LOG2E64 = _F(1.4426950408889634), _G(1.4426950408889634)
@@ -123,7 +123,7 @@ def exp(x: Any) -> Any:
 
 
 def implement(function: Any, single: Any, double: Any) -> None:
-    """What numba compiles `function` of one number to, in float32 and in float64."""
+    """Define numba's implementation of `function` of one number, in float32 and float64."""
 
     @overload(function, strict=False)  # the annotations differ, the arguments do not
     def choose(x: Any) -> Any:
@@ -136,7 +136,7 @@ implement(exp, _exp32, _exp64)
 
 
 # e^x and e^x - 1 of one x, neither with cancellation: with ρ = r + r² q(r) = exp(r) - 1, e^x - 1 = 2^k ρ + (2^k - 1).
-# Near zero k is 0 and this is ρ itself, elsewhere at least 0.29 is left.
+# Near zero k is 0 and this is ρ itself, elsewhere at least 0.29 remains.
 _ONE32, _ONE64 = _F(1), _G(1)
 
 
@@ -153,7 +153,7 @@ def _both64(x: Any) -> Any:
 
 
 def exp_and_expm1(x: Any) -> Any:
-    """(e^x, e^x - 1) for one float32 or float64 inside numba code; in Python they are numpy's."""
+    """(e^x, e^x - 1) for one float32 or float64 inside numba code; in Python numpy's."""
     return np.exp(x), np.expm1(x)
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of a GPU do not take runs in torch's operations: said once for each reason, and never on a CPU."""
+"""Cases that GPU kernels do not support fall back to torch: logged once per reason, never on a CPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
-TAKEN = (torch.bfloat16, torch.float32)  # what the kernels of pointwise operations and attention take
+TAKEN = (torch.bfloat16, torch.float32)  # supported by the kernels of pointwise operations and attention
 ABSENT = "anything without Triton, which is not installed or too old"
 
 
 def left_to_torch(x: Any, op: str, what: str, level: int = logging.WARNING) -> None:
-    """Say that `op` on x, a tensor, runs in torch's operations because its kernels do not take `what`.
+    """Log that `op` on x, a tensor, falls back to torch because its kernels do not support `what`.
 
-    `what` names the kind and no numbers of its own, so that a kind is told once. A lower `level` is for what is so by
-    choice: where torch's operations are the quicker ones.
+    `what` names the kind of case without numbers, so that it is logged once. A lower `level` is for cases by
+    choice, where torch operations are faster.
     """
     if x.is_cuda and not torch.compiler.is_compiling():
         _say_once(op, what, level)
@@ -31,9 +31,9 @@ def _say_once(op: str, what: str, level: int) -> None:
 
 
 def kernels(home: str, name: str, x: Tensor, unfit: str | None = None) -> Any:
-    """The Triton kernels `name` in ops/`home` for x; None where they do not serve, which is said once on a GPU.
+    """The Triton kernels `name` in ops/`home` for x; None where they do not apply, which is logged once on a GPU.
 
-    `unfit` is what they do not take of x's shape, in words.
+    `unfit` describes what is unsupported about x's shape.
     """
     if not x.is_cuda:
         return None
@@ -48,7 +48,7 @@ def kernels(home: str, name: str, x: Tensor, unfit: str | None = None) -> Any:
 
 
 def triton_module(place: str) -> Any:
-    """The module of kernels at resolvent.`place`; None where Triton is not installed, or too old for them."""
+    """The module of kernels at resolvent.`place`; None if Triton is not installed, or too old."""
     try:
         return import_module(f"resolvent.{place}")
     except ImportError:

@@ -1,4 +1,4 @@
-"""How numba compiles our kernels, and the addresses of the rows that they walk.
+"""How numba compiles our kernels, and the addresses of the rows they process.
 
 Imported by compiled backends only, because numba is an extra.
 """
@@ -12,15 +12,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
+PARTIAL = 128  # steps per partial sum: keeps the rounding of long float32 sums small
 
 
 def jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """njit with fused multiply-adds (the one liberty that loses no accuracy), cached on disk where that is possible."""
+    """njit with fused multiply-adds (which do not lose accuracy), cached on disk if possible."""
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}
     try:
         return njit(cache=True, **options)(f)
-    except RuntimeError:  # no folder that could be written to
+    except RuntimeError:  # no writable folder
         return njit(**options)(f)
 
 

@@ -1,6 +1,6 @@
-"""How a Triton kernel is launched, and what runs where it cannot be.
+"""Launching Triton kernels, and the fallback where that fails.
 
-Triton comes with a CUDA build of torch and is never required: it is imported where a kernel is about to run.
+Triton comes with a CUDA build of torch and is never required: it is imported when a kernel is about to run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _refused: set[Hashable] = set()
 
 
 def attempt(key: Hashable, run: Callable[[], T], other: Callable[[], T]) -> T:
-    """`run`, or `other` where Triton cannot compile or launch it here (a device with less on chip), said once."""
+    """`run`, or `other` if Triton cannot compile or launch it here (too little shared memory), logged once."""
     if key not in _refused:
         try:
             return run()
         except _failures() as error:
-            if isinstance(error, RuntimeError) and "C compiler" not in str(error):  # which makes the launchers
+            if isinstance(error, RuntimeError) and "C compiler" not in str(error):  # needed for the launchers
                 raise
             _refused.add(key)
             log.warning("%s: the triton backend fails here, torch takes over: %s", key, str(error))
@@ -35,7 +35,7 @@ def attempt(key: Hashable, run: Callable[[], T], other: Callable[[], T]) -> T:
 
 @cache
 def _failures() -> tuple[type[Exception], ...]:
-    """What a compiler or a launcher throws on a device that it does not serve."""
+    """Exceptions of a compiler or launcher on an unsupported device."""
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
 
@@ -43,11 +43,11 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 class Quick:
-    """A Triton kernel whose launches remember what Triton finds out at each: which machine code its arguments need.
+    """A Triton kernel that caches which machine code its arguments need, which Triton determines at every launch.
 
-    That takes the host longer than most of our kernels run. A launch that differs in nothing that Triton asks for (the
-    types and alignment of tensors, the values of numbers) goes straight to the machine code; any other, and all of them
-    where this version of Triton launches otherwise, by Triton's own way.
+    That takes the host longer than most of our kernels run. A launch that agrees in everything Triton checks (the
+    types and alignment of tensors, the values of numbers) calls the machine code directly; any other, and all launches
+    under versions of Triton with another launcher, go through Triton.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -62,7 +62,7 @@ class Quick:
         return getattr(self.kernel, name)
 
     def launch(self, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-        device = args[0].get_device()  # the current one: `on_device`
+        device = args[0].get_device()  # the current device: see `on_device`
         marks = [(a.dtype, a.data_ptr() & 15) if isinstance(a, Tensor) else a for a in args]
         key = device, *meta.values(), *marks
         known = self.known.get(key) if _direct else None
@@ -80,10 +80,10 @@ class Quick:
             self.kernel[grid](*args, **meta)
 
     def _remember(self, key: Any, made: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> None:
-        if len(self.known) >= MOST:  # a stream of ever new lengths must not fill the memory
+        if len(self.known) >= MOST:  # bounds the cache when lengths keep changing
             self.known.clear()
         names = self.kernel.arg_names[len(args) :]
-        if all(name in meta for name in names):  # one with a default is left to Triton
+        if all(name in meta for name in names):  # one with a default goes through Triton
             self.known[key] = made.run, made.function, made.packed_metadata, [meta[name] for name in names]
 
 
@@ -95,16 +95,16 @@ def quick_jit(kernel: Callable[..., None] | None = None, **options: Any) -> Any:
 
 
 MOST = 4096
-_direct = [True]  # empty where Triton cannot be passed by
+_direct = [True]  # empty if Triton cannot be bypassed
 
 
 def either(t: Tensor | None, other: Tensor) -> Tensor:
-    """What a kernel that does not read this argument is handed in its place."""
+    """A substitute for an argument that the kernel does not read."""
     return other if t is None else t
 
 
 def on_device(x: Tensor) -> Any:
-    """The context in which a kernel on x's device is launched; most often none is needed."""
+    """The context in which a kernel on x's device is launched; usually none is needed."""
     if x.is_cuda and x.device.index != torch.cuda.current_device():
         return torch.cuda.device(x.device)
     return nullcontext()

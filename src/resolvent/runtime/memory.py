@@ -1,4 +1,4 @@
-"""Input and output arrays of CPU kernels; what is given up where a GPU's memory runs out.
+"""Input and output arrays of CPU kernels; releasing memory when a GPU's runs out.
 
 A large output is fresh memory each time: its page faults can cost more than the scan.
 """
@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGE = 8 << 20  # bytes; below this the allocator hands out memory that it has used before
-HUGE = 32 << 20  # from here on the C library never does, whatever it is told
-SPARE = 128 << 20  # bytes of huge arrays that are kept for the next call
+LARGE = 8 << 20  # bytes; below this the allocator reuses memory
+HUGE = 32 << 20  # from here on the C library never does
+SPARE = 128 << 20  # bytes of huge arrays kept for the next call
 SAID = ("_ALLOC_FAILED", "CUDA error: out of memory")
 _keepers: list[Callable[[], bool]] = []
-use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # how many hold a storage; None where torch has none
+use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # reference count of a storage; None if torch lacks it
 _PAGE = 4096
 _MADV_HUGEPAGE = 14
 
@@ -47,13 +47,13 @@ def _in_huge_pages(x: Tensor) -> Tensor:
 
 
 class _Spare:
-    """Huge arrays, kept so that the next call finds memory whose pages are there: that is two thirds of its time.
+    """A pool of huge arrays with pages already mapped, which saves two thirds of a call's time.
 
-    An array is handed out again once nothing else refers to its storage: no tensor, view, graph or numpy array.
+    An array is reused once nothing else refers to its storage: no tensor, view, graph or numpy array.
     """
 
     def __init__(self) -> None:
-        self._kept: list[torch.UntypedStorage] = []  # the longest unused first
+        self._kept: list[torch.UntypedStorage] = []  # least recently used first
         self._lock = threading.Lock()
 
     def tensor(self, shape: tuple[int, ...], like: Tensor, size: int) -> Tensor:
@@ -61,7 +61,7 @@ class _Spare:
             for i in range(len(self._kept)):
                 if self._kept[i].nbytes() == size and self._free(i):
                     self._kept.append(self._kept.pop(i))
-                    empty: Any = torch.empty(0, dtype=like.dtype)  # its set_ is typed as if it wanted strides
+                    empty: Any = torch.empty(0, dtype=like.dtype)  # its set_ is typed as if it required strides
                     return empty.set_(self._kept[-1], 0, torch.Size(shape))
         x = _in_huge_pages(torch.empty(shape, dtype=like.dtype))
         if size <= SPARE:
@@ -75,7 +75,7 @@ class _Spare:
                 self._kept.pop(0)
 
     def _free(self, i: int) -> bool:
-        """Whether the list alone holds it: no tensor, no other name of the storage, no other process."""
+        """Whether only the pool holds it: no tensor, no other reference to the storage, no other process."""
         storage = self._kept[i]
         alone: bool = use_count(storage._cdata) == 1
         return alone and _names([storage]) == _NAMES and not storage.is_shared()
@@ -85,24 +85,24 @@ def _names(held: list[torch.UntypedStorage]) -> int:
     return sys.getrefcount(held[0])
 
 
-_NAMES = _names([torch.UntypedStorage(0)]) + 2  # in the list that keeps it, and in _free
+_NAMES = _names([torch.UntypedStorage(0)]) + 2  # references in the pool, and in _free
 spare = _Spare()
 
 
 def fresh_like(x: Tensor) -> Tensor:
-    """The same for the shape of a contiguous x; a small one in a third of the time."""
+    """The same for the shape of a contiguous x; three times faster for a small one."""
     return torch.empty_like(x) if x.nbytes < LARGE else fresh(x.shape, x)
 
 
 def resolve(x: Tensor) -> Tensor:
-    """x without a conjugation or sign that is still pending in a view: kernels read memory, the compiler does not."""
+    """x with lazy conjugation or negation resolved, which kernels reading memory would miss."""
     if torch.compiler.is_compiling() or not (x.is_conj() or x.is_neg()):
         return x
     return x.resolve_conj().resolve_neg()
 
 
 def plain(x: Tensor) -> Tensor:
-    """x as its memory holds it: contiguous, no pending conjugation. To be read by a kernel, not by torch."""
+    """x as plain memory: contiguous, no lazy conjugation. For a kernel, not for torch."""
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
     return x if x.is_contiguous() else x.detach().contiguous()
@@ -110,13 +110,13 @@ def plain(x: Tensor) -> Tensor:
 
 @cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what one pass frees for the next, once per process.
+    """Let the C library keep freed memory for the next pass; once per process.
 
-    glibc hands blocks from 128 KiB on back to the kernel until it has seen larger ones freed; every pass then pays for
-    fresh pages, up to half of its time for arrays of some MiB. Freeing one untouched block of nearly 32 MiB, the most
-    it heeds, raises that limit; up to 62 MiB of free memory then stay with the process. The first 48 of them are to be
-    huge pages, which saves a pass up to a tenth of its time; none is taken before it is written to. Elsewhere it does
-    nothing.
+    glibc returns blocks from 128 KiB on to the kernel until it has seen larger ones freed; every pass then pays for
+    fresh pages, up to half of its time for arrays of some MiB. Freeing one untouched block of nearly 32 MiB, the
+    maximum it takes into account, raises that limit; up to 62 MiB of free memory then stay with the process. The first
+    48 of them are advised to be huge pages, which saves up to a tenth of a pass; none is used before it is written to.
+    No effect on other platforms.
     """
     torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
     kept = [_in_huge_pages(torch.empty(24 << 20, dtype=torch.uint8, device="cpu")) for _ in range(2)]
@@ -137,23 +137,23 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 
 
 def keeper(give_up: Callable[[], bool]) -> Callable[[], bool]:
-    """`give_up` is called where memory runs out; it tells whether there was anything to give up."""
+    """Register `give_up` to be called when memory runs out; it returns whether it released anything."""
     _keepers.append(give_up)
     return give_up
 
 
 def give_up_kept() -> bool:
-    """Give up what is kept for speed alone, all of it and for good; whether there was any."""
+    """Release for good everything kept only for speed; returns whether there was any."""
     given = [give_up() for give_up in _keepers]
     return any(given)
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether it was for lack of memory: torch's own error, or what its libraries say when they find none."""
+    """Whether it was for lack of memory: torch's own error, or its libraries' messages."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SAID)
 
 
 def let_go() -> None:
-    """Give back what failed work still holds: frames of an error that is gone, and the allocator's blocks."""
+    """Release what failed work still holds: reference cycles of its frames, and the allocator's cached blocks."""
     gc.collect()
     torch.cuda.empty_cache()

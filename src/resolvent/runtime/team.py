@@ -1,11 +1,11 @@
 """Compiled kernels on torch's own team of threads.
 
-torch's OpenMP threads spin for about a millisecond after each of its operations. Threads of any other pool meet them on
-the same cores and lose half of their time; threads of torch's pool are awake and take up work within microseconds. So
-where torch runs on GNU OpenMP (its Linux builds), kernels are handed to that very library; elsewhere to `workers`.
+torch's OpenMP threads spin for about a millisecond after each of its operations. Threads of any other pool compete with
+them for the same cores and lose half of their time; torch's own are awake and start work within microseconds. So
+if torch uses GNU OpenMP (its Linux builds), kernels are passed to that very library; otherwise to `workers`.
 
-A kernel is a C function of one table of 64-bit numbers: addresses and sizes of its arrays and its settings. It asks
-`share` which of its tasks are its own. Imported by compiled backends only, because numba is an extra.
+A kernel is a C function of one table of 64-bit numbers: addresses and sizes of its arrays and its settings. It calls
+`share` for its own tasks. Imported by compiled backends only, because numba is an extra.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from resolvent.runtime.threads import spread
 
 # The table's head, filled in by `run`: the tasks of a part and their end, or (0, tasks) for a team that deals them out.
 FIRST, END, DEALT, HEAD = 0, 1, 2, 3
-PER_THREAD = 1 << 16  # element updates that are worth waking a thread for: some 20 microseconds of work
+PER_THREAD = 1 << 16  # element updates worth waking a thread: some 20 microseconds of work
 _KERNEL = types.void(types.CPointer(types.int64))
 _keep: list[Any] = []
 _TYPES = {
@@ -40,24 +40,24 @@ _TYPES = {
 
 
 def threads_for(work: int) -> int:
-    """How many threads `work` element updates deserve; `torch.set_num_threads` rules."""
+    """The number of threads for `work` element updates, at most `torch.get_num_threads`."""
     return max(1, min(torch.get_num_threads(), work // PER_THREAD))
 
 
 @cache
 def compile_for(make: Callable[..., Any], *dtypes: torch.dtype) -> Any:
-    """The kernel that `make` writes for numbers of these types: machine code, once for each."""
+    """The kernel of `make` for these dtypes, compiled once each."""
     return make(*(_TYPES[dtype] for dtype in dtypes))
 
 
 @cache
 def _openmp() -> ctypes.CDLL | None:
-    """The GNU OpenMP library that torch has loaded, if it has."""
+    """The GNU OpenMP library loaded by torch, if any."""
     if not sys.platform.startswith("linux"):
         return None
     with open("/proc/self/maps", encoding="utf-8") as maps:
         found = {line.split()[-1] for line in maps if "libgomp" in line}
-    inside = sorted(found, key=lambda path: "torch" not in path)  # its own copy, where there are two
+    inside = sorted(found, key=lambda path: "torch" not in path)  # torch's own copy, if there are two
     try:
         library = ctypes.CDLL(inside[0])
         library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
@@ -129,7 +129,7 @@ pointer: Any = intrinsic(_pointer)  # pointer(address, dtype) in compiled code
 
 
 def _take(context: Any, address: Any) -> Any:
-    """The 64-bit number at an address, which grows by one: no two threads get the same."""
+    """Atomically increment the 64-bit number at an address; returns its old value."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.inttoptr(args[0], context.get_value_type(types.CPointer(types.int64)))
@@ -138,12 +138,12 @@ def _take(context: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-taken: Any = intrinsic(_take)  # taken(address) in compiled code: the next task, for tasks that are not dealt out
+taken: Any = intrinsic(_take)  # taken(address) in compiled code: the next task, for dynamic scheduling
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled `body(table)`: its address, and the same as something to call."""
+    """A compiled `body(table)`: its address, and a callable."""
 
     address: int
     call: Callable[[bytes], None]
@@ -153,15 +153,15 @@ def kernel(body: Callable[[Any], None]) -> Kernel:
     """Compile `body(table)` to a C function."""
     try:
         compiled: Any = cfunc(_KERNEL, cache=True)(body)
-    except RuntimeError:  # no folder that a cache could be written to
+    except RuntimeError:  # no writable cache folder
         compiled = cfunc(_KERNEL)(body)
-    _keep.append(compiled)  # the code lives as long as this object
+    _keep.append(compiled)  # keeps the code alive
     return Kernel(compiled.address, ctypes.CFUNCTYPE(None, ctypes.c_char_p)(compiled.address))
 
 
 @cache
 def _packer(size: int) -> Callable[..., bytes]:
-    """Numbers as a table: bytes are made and handed over several times as fast as an array of ctypes."""
+    """Numbers as a table: bytes are made and passed several times as fast as an array of ctypes."""
     return struct.Struct(f"{size}q").pack
 
 

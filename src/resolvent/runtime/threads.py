@@ -1,8 +1,8 @@
-"""Threads that run compiled kernels side by side.
+"""Threads that run compiled kernels in parallel.
 
 A kernel that releases the interpreter's lock is called on each part of its tasks from a thread of ours. Unlike OpenMP,
-whose threads spin while they wait, these sleep: on a busy machine a call costs what it costs serially, not a time slice
-of the scheduler; one compiled kernel serves both cases; and a forked process simply starts its own threads.
+whose threads spin while they wait, these sleep: on a busy machine a call costs no more than serially, not a time slice
+of the scheduler; one compiled kernel serves both cases; and a forked process starts its own threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """In a forked child: the parent's threads are gone, and its locks may be held by nobody."""
+    """In a forked child: the parent's threads are gone, and its locks may be held forever."""
     global _jobs, _started, _lock
     _jobs, _started, _lock = SimpleQueue(), 0, threading.Lock()
 
@@ -29,7 +29,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def spread(kernel: Callable[[int, int], None], tasks: int, threads: int) -> None:
-    """kernel(lo, hi) over range(tasks), cut into one part for each thread; the caller runs the first part."""
+    """kernel(lo, hi) over range(tasks), split into one part per thread; the caller runs the first part."""
     threads = min(threads, tasks)
     if threads <= 1:
         kernel(0, tasks)
@@ -41,7 +41,7 @@ def spread(kernel: Callable[[int, int], None], tasks: int, threads: int) -> None
         _jobs.put((kernel, edges[i], edges[i + 1], done))
     try:
         kernel(0, edges[1])
-    finally:  # the others hold the same arrays: never return before them
+    finally:  # the others use the same arrays: never return before them
         errors = [done.get() for _ in range(1, threads)]
     for error in errors:
         if error is not None:
@@ -63,7 +63,7 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
         kernel, lo, hi, done = jobs.get()
         try:
             kernel(lo, hi)
-        except BaseException as error:  # handed to the caller, who raises it
+        except BaseException as error:  # passed to the caller, which raises it
             done.put(error)
         else:
             done.put(None)

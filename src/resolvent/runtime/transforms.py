@@ -1,6 +1,6 @@
-"""What surrounds a call: who besides autograd is at work, and in which precision numbers are computed.
+"""The context of a call: transforms besides autograd, and the precision of computation.
 
-Kernels of ours cannot serve some of it, or must be kept from it.
+Our kernels do not support some of it, or must be shielded from it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
 _narrow: list[bool] = []
-MATRIX_DEVICES = {"cuda"}  # where products of half types have units of their own
-WIDE = 8  # channels from which on such products gain time
+MATRIX_DEVICES = {"cuda"}  # with matrix units for half types
+WIDE = 8  # channels from which such products save time
 
 
 def is_traced(*tensors: Tensor | None) -> bool:
-    """Whether the call is recorded, not run: by the compiler, by an export, with fake tensors or on the meta device.
+    """Whether the call is traced, not run: by the compiler, by an export, with fake tensors or on the meta device.
 
-    Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). So are subclasses
-    of tensors treated: they need an operator to dispatch on.
+    Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). Likewise for tensor
+    subclasses, which need an operator to dispatch on.
     """
     if torch.compiler.is_compiling() or (_as_traced and _as_traced[-1]):
         return True
@@ -36,52 +36,52 @@ def is_traced(*tensors: Tensor | None) -> bool:
 
 
 def is_exporting() -> bool:
-    """Whether torch.export is at work; torch's own question has the answer yes under any compiler before torch 2.12."""
+    """Whether torch.export is active; torch's own query is True under any compiler before torch 2.12."""
     return torch.compiler._is_exporting_flag
 
 
 def is_recorded(*tensors: Tensor | None) -> bool:
-    """Whether values are not there to be read or kept: `is_traced`, but not by `as_traced`."""
+    """Whether values cannot be read or cached: `is_traced`, but not by `as_traced`."""
     if torch.compiler.is_compiling():
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
 def as_traced() -> AbstractContextManager[None]:
-    """Run as if the pass were traced: what `frozen()` keeps then is what an export takes as constants."""
+    """Run as if the pass were traced: `frozen()` then caches tables in the form that an export uses as constants."""
     return push(_as_traced, True)
 
 
 def as_run() -> AbstractContextManager[None]:
-    """Inside of an operator, which runs: `as_traced` around it does not reach here."""
+    """Inside an operator, which really runs: cancels a surrounding `as_traced`."""
     return push(_as_traced, False)
 
 
 def is_transformed() -> bool:
-    """Whether `torch.func` is at work."""
+    """Whether `torch.func` is active."""
     return torch._C._are_functorch_transforms_active()
 
 
 def forward_mode() -> bool:
-    """Whether tangents travel along."""
+    """Whether forward-mode AD is active."""
     return forward_ad._current_level >= 0
 
 
 def is_batched(*tensors: Tensor | None) -> bool:
     """Whether the older vmap is active, which `torch.autograd.grad(is_grads_batched=True)` still uses.
 
-    It knows no rule of ours, but takes an operator apart into one call per sample.
+    It ignores our rules and splits an operator into one call per sample.
     """
     return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
 
 
 def is_untransformed() -> bool:
-    """No compiler, no torch.func and no forward mode: autograd at most is watching."""
+    """No compiler, no torch.func and no forward mode: at most autograd."""
     return not (torch.compiler.is_compiling() or is_transformed() or forward_mode())
 
 
 def by_graph_only(*gradients: Tensor | None) -> bool:
-    """Whether a backward pass is itself differentiated or mapped, so that it has to consist of torch's operations."""
+    """Whether a backward pass is itself differentiated or mapped, so that it must consist of torch operations."""
     return torch.is_grad_enabled() or not is_untransformed() or is_batched(*gradients)
 
 
@@ -91,9 +91,9 @@ def gradients_by_graph(
     g: Sequence[Tensor | None],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of function(*inputs), run once more, as a graph: None for inputs that need none or are None.
+    """The gradients of function(*inputs), recomputed with a graph: None for inputs that need none or are None.
 
-    An output whose gradient is None does not count, nor one that hangs on no input that needs a gradient.
+    Outputs whose gradient is None, or that depend on no input that needs a gradient, are ignored.
     """
     with torch.enable_grad():
         own = [None if x is None else _set_apart(x, need) for x, need in zip(inputs, needed, strict=True)]
@@ -107,12 +107,12 @@ def gradients_by_graph(
 
 
 def _set_apart(x: Tensor, needed: bool) -> Tensor:
-    """x apart from its history, since one input may be made from another; inside of an operator it has none."""
+    """x detached from its history, since one input may depend on another; inside an operator it has none."""
     return x.view_as(x) if x.requires_grad or not needed else x.detach().requires_grad_()
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
-    """A context outside of autocast; none at all where autocast is off, so that a traced graph shows none."""
+    """A context without autocast; a no-op if autocast is off, so that traced graphs do not contain it."""
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return nullcontext()
     return _suspend(device_type)
@@ -125,19 +125,19 @@ def _suspend(device_type: str) -> Iterator[None]:
 
 
 def autocast_is_suspended() -> bool:
-    """Whether autocast is on around the layer that is at work: `backward()` may then run inside of it."""
+    """Whether autocast is on around the running layer: `backward()` may then run inside it."""
     return bool(_suspensions)
 
 
 def half_products(x: Tensor) -> bool:
-    """Whether autocast to bfloat16 is on around the layer at work on x, on a device that gains by it: the layer's
-    products then are to be half, while its recurrence accumulates in float32. Layers of a few channels gain no time by
-    half products and lose digits: no other channel's gradient hides what cancels in one."""
+    """Whether autocast to bfloat16 is on around the layer running on x, on a device that profits: the layer's products
+    should then be half, while its recurrence accumulates in float32. Layers of few channels save no time with half
+    products and lose accuracy: cancellation in one channel is not averaged over others."""
     return half_products_traced(x) and is_untransformed() and not is_traced(x)
 
 
 def half_products_traced(x: Tensor) -> bool:
-    """The same where the pass is traced, for operations that are told."""
+    """The same in a traced pass, for operations that take it as an argument."""
     kind = x.device.type
     if kind not in MATRIX_DEVICES or not _suspensions or x.shape[-1] < WIDE:
         return False
@@ -145,9 +145,9 @@ def half_products_traced(x: Tensor) -> bool:
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with its products left as they are, where autocast would round their inputs to half.
+    """The same function outside autocast, which would round the inputs of its products to half.
 
-    The device is that of the first tensor; autograd's context, where it comes first, holds none.
+    The device is that of the first tensor; an autograd context as first argument is skipped.
     """
 
     @wraps(function)
@@ -165,7 +165,7 @@ def lacks_float64(device: torch.device) -> bool:
 
 
 def wide(x: Tensor) -> Tensor:
-    """x in float64, or as it is on devices that have none."""
+    """x in float64, or unchanged on devices without it."""
     return x if lacks_float64(x.device) else x.double()
 
 
@@ -175,5 +175,5 @@ def wide_all(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_float64() -> AbstractContextManager[None]:
-    """As if no device had float64: for tests of what runs where there is none."""
+    """Pretend that no device has float64, for tests."""
     return push(_narrow, True)

@@ -1,4 +1,4 @@
-"""Whether kernels are right on this device: tried once for each kind of work, before the first that they do."""
+"""Whether kernels are right on this device: probed once per kind of work, before first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _known: dict[Hashable, bool] = {}
 
 
 def trust(kind: Hashable, probe: Callable[[], bool]) -> bool:
-    """Whether `probe` held. While a graph is recorded nothing can be compared, and what is not known is not used."""
+    """Whether `probe` held. During graph capture nothing can be compared, and unverified kernels are not used."""
     if kind not in _known:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False

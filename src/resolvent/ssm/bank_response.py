@@ -1,7 +1,7 @@
-"""The impulse response of a bank of complex modes in half a dozen operations: on a GPU one kernel, and one back.
+"""The impulse response of a bank of complex modes: on a GPU one kernel for forward and one for backward.
 
-The truth is `ssm.impulse` in float64. Like those of `ssm.response` the kernels round to float32, which is what a
-convolution in half precision is worth; they serve banks whose layers have no kernel from parameters on.
+The reference is `ssm.impulse` in float64. Like those of `ssm.response` the kernels round to float32, sufficient for a
+convolution in half precision; they serve banks whose layers have no kernel that starts from parameters.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.impulse import impulse
 
-FAINT = 1e-30  # a modulus below it is one whose first power is gone
+FAINT = 1e-30  # below this modulus already the first power is negligible
 CLOSE = 1e-4
 
 
 def serves(bank: DiagonalBank | DenseBank) -> bool:
-    """Whether the kernels make this response."""
+    """Whether the kernels support this bank."""
     if not (isinstance(bank, DiagonalBank) and bank.lam.is_complex() and bank.lam.is_cuda and is_untransformed()):
         return False
     return choose("bank_response", _candidates(), bank.lam.device, torch.float32) is not nothing
 
 
 def make_response(bank: DiagonalBank, length: int) -> Tensor:
-    """K (d, length) in float32, D at its place zero; where `serves` says so. A mode grows by e^80 over it at most."""
+    """K (d, length) in float32 with D = 0; requires `serves(bank)`. A mode grows by at most e^80 over the length."""
     z = torch.complex(bank.lam.abs().clamp(min=FAINT).log(), bank.lam.angle())
     w = bank.weight if bank.gain is None else bank.weight * bank.gain
     w = torch.where(z.real > 0, w * (z * (length - 1)).exp(), w)
@@ -55,7 +55,7 @@ class _Response(torch.autograd.Function):
 
 
 def _sum_modes(z: Tensor, w: Tensor, length: int) -> Tensor:
-    """The kernels' work by torch's operations."""
+    """The kernels' computation in torch operations."""
     z, w = torch.view_as_complex(z), torch.view_as_complex(w)
     k = torch.arange(length, device=z.device, dtype=z.real.dtype)
     steps = k - torch.where(z.real > 0, length - 1, 0)[..., None]  # (d, n, l)
@@ -69,7 +69,7 @@ def _load() -> Any:
 
 
 def agrees(kernels: Any, device: torch.device, length: int) -> bool:
-    """Whether values and gradients are those of float64, of modes that decay and of modes that grow."""
+    """Whether values and gradients agree with float64, for decaying and for growing modes."""
     ramp = torch.linspace(-1, 1, 15, dtype=torch.float64, device=device).view(3, 5)
     z = torch.stack([20 / length * ramp, 2 * ramp.flip(0)], -1)
     w = torch.stack([ramp.cos(), ramp.sin()], -1)

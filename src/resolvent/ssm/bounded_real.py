@@ -5,9 +5,9 @@ For x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k (the delayed, control form) the
     M = [ A^T P A - P + C^T C     A^T P B + C^T D           ]
         [ B^T P A + D^T C         B^T P B + D^T D - g^2 I   ]  <= 0,      P > 0
 
-says that the storage x^T P x never grows by more than g^2 |u|^2 - |y|^2 in a step. Summed over time from rest:
-sum |y|^2 <= g^2 sum |u|^2 for every input. M < 0 is the same with room to spare. It is checked in units of g for the
-input, with B / g, D / g and 1 in place of B, D and g: the signs of the eigenvalues are the same, and g may be tiny.
+says that the storage x^T P x never grows by more than g^2 |u|^2 - |y|^2 in a step. Summed over time from x = 0:
+sum |y|^2 <= g^2 sum |u|^2 for every input. M < 0 is the strict form. It is checked in units of g for the
+input, with B / g, D / g and 1 in place of B, D and g: the eigenvalues keep their signs, and g may be tiny.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BoundedReal:
 
     @property
     def holds(self) -> bool:
-        """Whether P > 0 and M <= tolerance; False for anything that is not a number."""
+        """Whether P > 0 and M <= tolerance; False if anything is NaN."""
         return self.smallest_storage > 0 and self.largest_eigenvalue <= self.tolerance
 
 
@@ -74,7 +74,7 @@ def bounded_real_matrix(A: Tensor, B: Tensor, C: Tensor, D: Tensor, P: Tensor, g
 
 
 def control_form(system: System) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A, B, C, D of the delayed form in float64; complex ones must be real already in all but their dtype."""
+    """A, B, C, D of the delayed form in float64; complex ones must have zero imaginary parts."""
     system = system.delayed()
     parts = [t.detach() for t in (system.A.dense(), system.B, system.C, system.D)]
     if any(bool((t.imag != 0).any()) for t in parts if t.is_complex()):

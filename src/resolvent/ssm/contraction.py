@@ -1,8 +1,8 @@
-"""Matrices of spectral norm at most one made from free ones: what prescribed gains are built of.
+"""Matrices of spectral norm at most one from free ones: the building blocks of prescribed gains.
 
-Everything is smooth in the free matrix and free of singular value decompositions, so that first and second derivatives
-exist everywhere; `spectral_norm` is the exact number for certificates. Factorisations are unchecked ones: they never
-wait for a GPU, and NaN in gives NaN out, which a certificate or a training loop then sees.
+Everything is smooth in the free matrix and avoids singular value decompositions, so that first and second derivatives
+exist everywhere; `spectral_norm` is the exact value for certificates. Factorisations are unchecked: they never
+synchronise a GPU, and NaN inputs give NaN outputs, which a certificate or training loop then detects.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SQUARINGS = 5  # of the Gram matrix in `norm_bound`: too large by at most n^(1/128), 4 % at n = 256
-LARGEST = 1e3  # norm of a free matrix that is squared: singular values come within 5e-7 of one
+SQUARINGS = 5  # of the Gram matrix in `norm_bound`: overestimates by at most n^(1/128), 4 % at n = 256
+LARGEST = 1e3  # largest norm of a squared free matrix: singular values then come within 5e-7 of one
 
 
 def spectral_norm(W: Tensor) -> float:
@@ -32,7 +32,7 @@ def norm_bound(W: Tensor) -> Tensor:
     by its norm, whose logarithms are kept, so that nothing overflows.
     """
     least = torch.finfo(W.dtype).tiny
-    unit = W.detach().abs().amax().clamp_min(least)  # the bound is homogeneous: the unit needs no derivative
+    unit = W.detach().abs().amax().clamp_min(least)  # the bound is homogeneous: scaling needs no derivative
     W = W / unit
     M = W.mT @ W if W.shape[-2] >= W.shape[-1] else W @ W.mT
     size = torch.linalg.matrix_norm(M).clamp_min(least)
@@ -45,13 +45,13 @@ def norm_bound(W: Tensor) -> Tensor:
 
 
 def cap_norm(W: Tensor, largest: float | Tensor = 1.0) -> Tensor:
-    """W scaled down to a norm of at most `largest`; unchanged when `norm_bound` is below it already."""
+    """W scaled down to a norm of at most `largest`; unchanged where `norm_bound` is already below it."""
     return W * (largest / torch.clamp(norm_bound(W), min=largest))
 
 
 def inverse_defects(*free: Tensor) -> Tensor:
-    """For each X (r, c) of these the L^-1 of L L^T = I + X^T X: (k, c, c). K = X L^-T is then a contraction, every
-    strict one for some X, and its defect is I - K^T K = L^-1 L^-T."""
+    """For each given X (r, c), L^-1 with L L^T = I + X^T X: (k, c, c). K = X L^-T is then a contraction (every strict
+    one for some X), and its defect is I - K^T K = L^-1 L^-T."""
     G = torch.stack([X.mT @ X for X in free])
     S: Tensor = _InverseFactor.apply(G + torch.eye(G.shape[-1], dtype=G.dtype, device=G.device))
     return S
@@ -59,7 +59,7 @@ def inverse_defects(*free: Tensor) -> Tensor:
 
 class _InverseFactor(torch.autograd.Function):
     """G (k, c, c) symmetric -> S = L^-1 with G = L L^T. dS = -Φ(S dG S^T) S, Φ taking the lower triangle and half of
-    the diagonal: only products, where the slopes of a factorisation and of a solution would be solutions again."""
+    the diagonal: only matrix products, where differentiating a factorisation and solve would need more solves."""
 
     generate_vmap_rule = True
 
@@ -90,16 +90,16 @@ def _lower_half(M: Tensor) -> Tensor:
 
 
 def invert_lower(L: Tensor, size: int) -> Tensor:
-    """L^-1 of lower triangular L (..., n, n); blocks above `size` by products of halves, both of them at once: on a GPU
-    a solution walks from row to row."""
+    """L^-1 of lower triangular L (..., n, n); blocks above `size` are inverted by products of halves, both at once: on
+    a GPU a triangular solve proceeds row by row."""
     n, h = L.shape[-1], L.shape[-1] // 2
     if n <= size or n % 2:
-        return below(L, torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L))
+        return solve_lower(L, torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L))
     A, C = invert_lower(torch.stack([L[..., :h, :h], L[..., h:, h:]]), size)
     return torch.cat([torch.nn.functional.pad(A, (0, h)), torch.cat([C @ (-L[..., h:, :h] @ A), C], -1)], -2)
 
 
-def below(L: Tensor, X: Tensor) -> Tensor:
+def solve_lower(L: Tensor, X: Tensor) -> Tensor:
     """L^-1 X for a lower triangular L."""
     return torch.linalg.solve_triangular(L, X, upper=False)
 
@@ -122,14 +122,14 @@ def cayley_rows(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hold_norm(W: Tensor, largest: float = LARGEST) -> Tensor:
-    """W with its Frobenius norm held at `largest`, so that what is factorised stays exact to well below float32."""
+    """W with Frobenius norm at most `largest`, so that factorisations stay accurate well below float32's eps."""
     return W * (largest / torch.linalg.matrix_norm(W, keepdim=True).clamp_min(largest))
 
 
 def rounding_margin(size: int) -> float:
-    """1 - m such that (1 - m) K, rounded to float32, is a contraction where K (size x size) is one.
+    """1 - m such that (1 - m) K, rounded to float32, is a contraction if K (size x size) is one.
 
-    Rounding moves each entry by at most u = eps / 2 of itself, the matrix by at most u |K|_F <= u sqrt(size); the rest
-    of m is room for K itself, which was computed in float64. The same m for float64 keeps both the same layer.
+    Rounding changes each entry by at most u = eps / 2 of it, the matrix by at most u |K|_F <= u sqrt(size); the rest
+    of m covers the error of K itself, computed in float64. float64 uses the same m, so that both give the same layer.
     """
     return 1.0 - 4 * torch.finfo(torch.float32).eps * math.sqrt(size)

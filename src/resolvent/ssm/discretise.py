@@ -4,7 +4,7 @@ zoh       A_bar = exp(dt A),  B_bar = A^-1 (A_bar - I) B: the input is held over
 bilinear  A_bar = (I - dt/2 A)^-1 (I + dt/2 A),  B_bar = (I - dt/2 A)^-1 dt B
 euler     A_bar = exp(dt A),  B_bar = dt B: Mamba's rule
 
-C and D stay. All of it is differentiable, and exact also where A is singular or dt vanishes.
+C and D are unchanged. All of it is differentiable, and exact even if A is singular or dt is zero.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from resolvent.ssm.system import DPLR, Dense, Diagonal, System, broadcast
 from resolvent.usage.numbers import check_choice
 
 METHODS = ("zoh", "bilinear", "euler")
-LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step does nothing in any of our dtypes
-LOG_DT_HIGH = 30.0  # exp(30) = 1e13: dt * lam still has room in float32
-RADIUS = 0.5  # |z| below which (e^z - 1)/z is summed as a series: its second derivative is then good to 1e-14
+LOG_DT_LOW = -40.0  # exp(-40) = 4e-18: below it a step has no effect in any of our dtypes
+LOG_DT_HIGH = 30.0  # exp(30) = 1e13: dt * lam does not overflow in float32
+RADIUS = 0.5  # |z| below which (e^z - 1)/z is summed as a series: its second derivative is then accurate to 1e-14
 
 
 def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> System:
     """The discrete system for the step dt > 0, a number or a tensor that broadcasts against the bank of systems.
 
-    A diagonal A stays diagonal. A DPLR A stays DPLR under "bilinear" (Woodbury's identity) and turns dense otherwise.
+    A diagonal A stays diagonal. A DPLR A stays DPLR under "bilinear" (Woodbury's identity) and becomes dense otherwise.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -58,7 +58,7 @@ def discretise(system: System, dt: float | Tensor, method: str = "zoh") -> Syste
 def positive(log_dt: Tensor) -> Tensor:
     """dt = exp(log dt), finite and positive for any value of the parameter.
 
-    Outside [-40, 30] the value is held: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
+    log dt is clamped to [-40, 30]: a parameter of 1e4 would otherwise overflow and turn dt * lam into NaN.
     """
     return log_dt.clamp(LOG_DT_LOW, LOG_DT_HIGH).exp()
 
@@ -66,7 +66,7 @@ def positive(log_dt: Tensor) -> Tensor:
 def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, Any]:
     """lam_bar and gain with x_k = lam_bar x_{k-1} + gain B u_k, elementwise; dt broadcasts against lam (..., n).
 
-    The form that layers use: no checks, and dt may differ between the states of one system, as in S5.
+    The form used by layers: no checks, and dt may differ between the states of one system, as in S5.
 
     Examples:
         >>> lam_bar, gain = rv.ssm.diagonal_step(torch.tensor(-1.0), torch.tensor(0.1))
@@ -84,9 +84,9 @@ def diagonal_step(lam: Number, dt: Tensor, method: str = "zoh") -> tuple[Any, An
 
 
 def undo_step(lam_bar: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor, Tensor]:
-    """lam and gain with diagonal_step(lam, dt) = (lam_bar, gain): the system in continuous time behind a discrete one.
+    """lam and gain with diagonal_step(lam, dt) = (lam_bar, gain): the continuous system of a discrete one.
 
-    lam_bar is complex and not 0; of the many lam that step to it the one of lowest frequency.
+    lam_bar is complex and nonzero; of the many matching lam, the one of lowest frequency is returned.
     """
     z = 2 * (lam_bar - 1) / (lam_bar + 1) if method == "bilinear" else torch.log(lam_bar)
     lam = z / dt
@@ -96,7 +96,7 @@ def undo_step(lam_bar: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor,
 def expm1_over(z: Number) -> Any:
     """(e^z - 1) / z, with the value 1 at z = 0; real or complex, accurate and twice differentiable everywhere.
 
-    Near zero the quotient loses its derivatives to cancellation, so a series takes over there.
+    Near zero the quotient loses its derivatives to cancellation, so a series is used there.
 
     Examples:
         >>> rv.ssm.expm1_over(torch.tensor([0.0, 1.0]))
@@ -118,8 +118,8 @@ def _expm1_over(z: Tensor) -> Tensor:
 
 
 class _Expm1Over(torch.autograd.Function):
-    """f(z) = (e^z - 1) / z with its derivative f' = (1 + (z - 1) f) / z, near zero a series as well: left to autograd,
-    the terms of the series are a hundred short operations."""
+    """f(z) = (e^z - 1) / z with its derivative f' = (1 + (z - 1) f) / z, near zero also a series: with autograd, the
+    terms of the series would be a hundred short operations."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _slope(z: Tensor, f: Tensor) -> Tensor:
 
 @torch.library.custom_op("resolvent::expm1_over", mutates_args=())
 def _pair_expm1_over(z: Tensor) -> Tensor:
-    """For real pairs (..., 2)."""
+    """The same for real pairs (..., 2)."""
     return torch.view_as_real(_expm1_over(torch.view_as_complex(z.contiguous())))
 
 

@@ -1,7 +1,7 @@
-"""The impulse response of S4, and what leads from one block of steps to the next, in one or two kernels on a GPU.
+"""The impulse response of S4 and the matrices linking blocks of steps, in one or two kernels on a GPU.
 
-The truth is `ssm.impulse` and `links` of the layer's bank in float64, some hundred operations. The kernels compute in
-float64 as well and round once, so that every pass in float32 or half precision may have them.
+The reference is `ssm.impulse` and `links` of the layer's bank in float64, some hundred operations. The kernels also
+compute in float64 and round once, so every pass in float32 or half precision may use them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from resolvent.ssm.impulse import impulse
 
 
 def serves(source: Any) -> bool:
-    """Whether the kernels make this response."""
+    """Whether the kernels support this source."""
     return kernels_of(source) is not None
 
 
 def make_response(sources: Sequence[DenseSource], length: int) -> list[Tensor]:
-    """K (d, length) in float32 of each source, D at its place zero; all in one kernel."""
+    """K (d, length) in float32 of each source, with D = 0; all in one kernel."""
     return [K for (K,) in _make(sources, length, False)]
 
 
@@ -35,7 +35,7 @@ def make_links(sources: Sequence[DenseSource], T: int) -> list[tuple[Tensor, ...
 
 
 def _make(sources: Sequence[DenseSource], T: int, linked: bool) -> list[tuple[Tensor, ...]]:
-    """The channels of all sources, which are of one shape, as one bank."""
+    """The channels of all sources, which have the same shape, as one bank."""
     first = sources[0]
     joined = [
         torch.cat(each) if len(each) > 1 else each[0] for each in zip(*(s.parameters for s in sources), strict=True)
@@ -45,7 +45,7 @@ def _make(sources: Sequence[DenseSource], T: int, linked: bool) -> list[tuple[Te
 
 
 def run_by_torch(make: Any, option: str, T: int, linked: bool, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same by torch's operations, in float32 at the end."""
+    """The same in torch operations, rounded to float32 at the end."""
     bank, dtype = make(parameters, option), parameters[0].dtype
     return impulse(bank, T).to(dtype), *(links(bank, T, dtype) if linked else ())
 

@@ -11,8 +11,8 @@ def as_system(system: Any) -> System:
     """A system of python-control or scipy.signal, or a tuple (A, B, C, D) or (A, B, C, D, dt), as a `System`.
 
     Discrete systems of those packages are in the textbook's form, x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k; they
-    come as `System(..., delay=True)`, which has the same transfer function. Transfer functions are realised
-    by the package that they come from.
+    become `System(..., delay=True)`, which has the same transfer function. Transfer functions are realised
+    by their own package.
 
     Examples:
         >>> from scipy.signal import TransferFunction
@@ -34,6 +34,6 @@ def as_system(system: Any) -> System:
 
 
 def _in_textbook_form(A: Any, B: Any, C: Any, D: Any, dt: Any = None) -> System:
-    """dt None or 0: continuous; True, which both packages write for a step of no particular length: 1."""
+    """dt None or 0: continuous; True, both packages' notation for an unspecified step: 1."""
     step = None if dt is None or dt == 0 else float(dt)
     return System(A, B, C, D, step, delay=step is not None)

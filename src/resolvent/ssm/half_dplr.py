@@ -1,11 +1,11 @@
 """Diagonal minus low rank on one half of the conjugate pairs, as S4 keeps it.
 
-The full A = diag([lam, conj lam]) - [P; conj P] [P; conj P]^* acts on [x; conj x], so on the half it reads
+The full A = diag([lam, conj lam]) - [P; conj P] [P; conj P]^* acts on [x; conj x], so on one half it is
 
     A x = lam x - P 2 Re(P^* x)
 
-which is linear over the reals only. Vectors are thus written in real form (n complex as 2n reals, real and imaginary
-part in turn), where A is a rotation-and-decay of each pair minus a symmetric term: dissipative when Re(lam) < 0.
+which is linear over the reals only. Vectors are therefore written in real form (n complex as 2n reals, real and
+imaginary parts interleaved): A rotates and decays each pair minus a symmetric term: dissipative when Re(lam) < 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HalfDPLR:
 
 
 def dense_bank(parameters: Parameters, discretisation: str, make: Make = join_parts) -> DenseBank:
-    """A layer's d systems, from `Parameters` followed by C (d, n, 2) and D (d,), where there is one."""
+    """A layer's d systems, from `Parameters` followed by C (d, n, 2) and D (d,), if any."""
     own = wide_all(parameters)
     C, D = own[5], own[6] if own[6:] else None
     row = torch.stack([2 * C[..., 0], -2 * C[..., 1]], -1).flatten(-2)  # (d, 2n): 2 Re(C x)
@@ -66,7 +66,7 @@ def continuous(parameters: Parameters, make: Make = join_parts) -> Continuous:
 
 
 def discrete(continuous: Continuous, dtype: torch.dtype) -> HalfDPLR:
-    """By the bilinear rule, and a contraction also when it is rounded to `dtype`."""
+    """Discretise by the bilinear rule; a contraction even after rounding to `dtype`."""
     lam, P, _, dt = continuous
     return contract(bilinear(*continuous), lam, P, dt, 8 * torch.finfo(dtype).eps)
 
@@ -83,7 +83,7 @@ def bilinear(lam: Number, P: Number, B: Number, dt: Tensor) -> HalfDPLR:
     eye = torch.eye(P.shape[-1], dtype=dt.dtype, device=dt.device)
     G = _inverse(eye + dt[..., None] * (real_rows(P).mT @ real_rows(FP)))  # (d, r, r)
     U = _mix(FP.mul(dt[..., None]), G)  # (d, n, r)
-    # Written out: what conj() only notes is lost inside of an operator that a dispatch mode watches.
+    # Written out: conj()'s lazy bit is lost inside an operator under a dispatch mode.
     conjugate = F.conj() if isinstance(F, Pair) else torch.complex(F.real, -F.imag)
     Q = conjugate[..., None] * P  # (d, n, r)
     seen = real_rows(Q).mT @ real_rows(B[..., None])  # (d, r, 1): Re(P^* F B)
@@ -97,15 +97,15 @@ def _mix(z: Number, G: Tensor) -> Any:
 
 
 def _inverse(M: Tensor) -> Tensor:
-    """Without the look at the result that torch.linalg.inv takes, for which a GPU would have to wait."""
+    """Inverse without torch.linalg.inv's error check, which would synchronise a GPU."""
     return 1 / M if M.shape[-1] == 1 else torch.linalg.inv_ex(M).inverse
 
 
 def contract(half: HalfDPLR, lam: Number, P: Number, dt: Tensor, margin: float) -> HalfDPLR:
-    """The same with ||A_bar|| held below 1 - margin.
+    """The same with ||A_bar|| limited to 1 - margin.
 
     ||A_bar||^2 <= 1 - 2 dt mu / (1 + dt/2 ||A||)^2 with mu = min |Re lam|. Where this bound leaves less than
-    `margin`, too little to survive rounding, A_bar is scaled down by what is missing: nothing where dt resolves A.
+    `margin`, too little to survive rounding, A_bar is scaled down by the shortfall: nothing where dt resolves A.
     """
     size = lam.abs().amax(-1) + 2 * (P.abs() ** 2).sum((-1, -2))  # (d,), at least ||A||
     left = dt * (-lam.real).amin(-1) / (1 + dt / 2 * size) ** 2

@@ -8,8 +8,8 @@ lagt  translated Laguerre, an exponentially fading window
 fout  truncated Fourier, a sliding window
 
 Each A is a normal matrix minus a term of low rank (NPLR; S4, Gu et al. 2022, theorem 1), so a unitary V turns it into
-diagonal minus low rank (DPLR): A = V (diag(lam) - P P^*) V^*. All values are float64 or complex128, on the CPU
-whatever torch's default device is: a layer built on another one, or on "meta", moves them there.
+diagonal minus low rank (DPLR): A = V (diag(lam) - P P^*) V^*. All values are float64 or complex128, and on the CPU
+whatever torch's default device: layers on another device, or on "meta", move them there.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def nplr(name: str, n: int) -> tuple[Tensor, Tensor, Tensor]:
 def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """lam (k,), P (k, r), B (k,) and V (n, k), with A = V (diag(lam) - P P^*) V^*; k = n, or n/2 with `halves`.
 
-    halves=True keeps the member with positive imaginary part of each conjugate pair, in rising order; the system is
-    then y = 2 Re(C V x). The low-rank term couples the halves, so only the diagonal part may be run on one half alone.
+    halves=True keeps the member with positive imaginary part of each conjugate pair, in ascending order; the system is
+    then y = 2 Re(C V x). The low-rank term couples the halves, so only the diagonal part may be run on one half.
     halves=False appends the conjugates: lam = [half, conj(half)], and V (n, n) is unitary.
 
-    lam comes from the Hermitian problem -i S, S the skew part, so its real part is exact (-1/2 for legs, else 0). Each
+    lam comes from the Hermitian problem -i S, S skew, so its real part is exact (-1/2 for legs, else 0). Each
     column's free phase is chosen such that B = V^* B_hippo is real and positive: the result is the same everywhere.
 
     Examples:
@@ -75,7 +75,7 @@ def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor
     w, V = _skew_pairs((S - S.mT) / 2)  # (k,), (n, k)
     V = V * _unit_phase(V.mH @ B.to(V.dtype))
     lam = torch.complex(torch.full_like(w, real_part), w)
-    P, B = V.mH @ P.to(V.dtype), V.mH @ B.to(V.dtype)  # of the half: the rest is its conjugate to the last bit
+    P, B = V.mH @ P.to(V.dtype), V.mH @ B.to(V.dtype)  # of one half: the rest is exactly its conjugate
     if not halves:
         lam, P, B = (torch.cat([half, half.conj()]) for half in (lam, P, B))
         V = torch.cat([V, V.conj()], -1)
@@ -109,7 +109,7 @@ def _lagt(n: int) -> tuple[Tensor, Tensor, Tensor]:
 def _fout(n: int) -> tuple[Tensor, Tensor, Tensor]:
     """pi times a rotation with frequencies 0, 1, 2, ... in the planes (2j, 2j+1), minus B B^T; a window of length two.
 
-    The sine of frequency zero (state 1) is kept for the pairing; it is never driven.
+    The sine of frequency zero (state 1) is kept for the pairing; it has no input.
     """
     i = _index(n)
     even = 1 - torch.remainder(i, 2)
@@ -126,7 +126,7 @@ def _skew_pairs(S: Tensor) -> tuple[Tensor, Tensor]:
     w, V = torch.linalg.eigh(-1j * S)
     w, V = w[half:], V[:, half:]
     null = int((w < 1e-9 * w[-1].clamp_min(1e-300)).sum())
-    if null:  # eigh picks any basis of a null space; one that splits into v and conj(v) is needed
+    if null:  # eigh returns an arbitrary basis of a null space; it must split into v and conj(v)
         real = torch.linalg.svd(S)[2][-2 * null :]  # (2 null, n)
         V = torch.cat([torch.complex(real[0::2], real[1::2]).mT / math.sqrt(2), V[:, null:]], -1)
         w = torch.cat([torch.zeros_like(w[:null]), w[null:]])

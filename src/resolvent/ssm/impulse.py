@@ -1,7 +1,7 @@
 """The impulse response of a bank of single-input systems as one real tensor: K_0 + D, K_1, ..., K_{l-1} per channel.
 
 Long products of time-invariant layers need the whole response. With l = i T + j, T ~ sqrt(l), it is a product of two
-thin tables, (C A^{iT}) (A^j B), for diagonal and for dense banks alike, and made in float64: it is rounded once.
+thin tables, (C A^{iT}) (A^j B), for diagonal and dense banks alike, computed in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resolvent.ssm.kernel import powers, vandermonde_kernel
 
 
 def impulse(bank: DiagonalBank | DenseBank, length: int) -> Tensor:
-    """(d, length) in the bank's precision, the direct term D at its place zero."""
+    """(d, length) in the bank's precision, with the direct term D zero."""
     K = _diagonal(bank, length) if isinstance(bank, DiagonalBank) else _dense(bank, length)
     return K if bank.D is None else torch.cat([K[:, :1] + bank.D[:, None], K[:, 1:]], 1)
 
@@ -39,7 +39,7 @@ def _sums(lam: Tensor, weight: Tensor, length: int) -> Tensor:
 
 
 class _Sums(torch.autograd.Function):
-    """K_l = Re sum_n w_n lam_n^l with a gradient of two products, where autograd makes some sixty short operations:
+    """K_l = Re sum_n w_n lam_n^l with a gradient of two products, where autograd would use some sixty short operations:
 
     ∂w_n = ‾(sum_l ∂K_l lam_n^l),    ∂lam_n = ‾(w_n sum_l (l + 1) ∂K_{l+1} lam_n^l)
     """
@@ -77,7 +77,7 @@ class _Sums(torch.autograd.Function):
 
 def _dense(bank: DenseBank, length: int) -> Tensor:
     """Rows B'(A')^j for j < T by doubling, whose last power A^T makes the rows C A^{iT} in the same way."""
-    if bank.A.is_cuda and is_untransformed():  # elsewhere calls are cheap
+    if bank.A.is_cuda and is_untransformed():  # on a CPU kernel launches cost little
         K: Tensor = _DenseSums.apply(bank.A, bank.B, bank.C, length)
         return K
     return _dense_sums(bank.A, bank.B, bank.C, length)
@@ -91,12 +91,12 @@ def _dense_sums(A: Tensor, B: Tensor, C: Tensor, length: int) -> Tensor:
 
 
 def _cut(length: int) -> int:
-    """The power of two next to the root of the length."""
+    """The power of two nearest to the root of the length."""
     return 1 << -(-(length - 1).bit_length() // 2)
 
 
 def _rows(v: Tensor, P: Tensor, count: int) -> tuple[Tensor, list[Tensor]]:
-    """The rows v, v P, v P^2, ... (d, count, s) of v (d, s); P, P^2, P^4, ... up to the first that was not needed."""
+    """The rows v, v P, v P^2, ... (d, count, s) of v (d, s); P, P^2, P^4, ... up to the first unneeded one."""
     rows, squares = v[:, None], [P]
     while rows.shape[1] < count:
         rows = torch.cat([rows, rows @ squares[-1]], 1)
@@ -105,8 +105,8 @@ def _rows(v: Tensor, P: Tensor, count: int) -> tuple[Tensor, list[Tensor]]:
 
 
 class _DenseSums(torch.autograd.Function):
-    """K_{iT+j} = (C A^{iT}) (A^j B) with a gradient of some thirty products, where autograd makes two hundred short
-    operations: rows r_{j+1} = r_j P hand back s_j = ∂r_j + s_{j+1} P', so that ∂P = sum_j r_j' s_{j+1}, ∂v = s_0.
+    """K_{iT+j} = (C A^{iT}) (A^j B) with a gradient of some thirty products, where autograd would use two hundred short
+    operations: rows r_{j+1} = r_j P give s_j = ∂r_j + s_{j+1} P' in reverse, so ∂P = sum_j r_j' s_{j+1}, ∂v = s_0.
     """
 
     @staticmethod
@@ -128,15 +128,15 @@ class _DenseSums(torch.autograd.Function):
             return *gradients_by_graph(run, (A, B, C), (g,), ctx.needs_input_grad[:3]), None
         down, across = squares[: ctx.count], squares[ctx.count :]
         G = torch.nn.functional.pad(g, (0, out.shape[1] * into.shape[1] - length)).unflatten(1, (out.shape[1], -1))
-        gC, slope = _row_gradients(out, G @ into, across)  # that of A^T
-        for power in reversed(down[:-1]):  # down to A: those of (A')^m, whose squares follow it
+        gC, slope = _row_gradients(out, G @ into, across)  # gradient of A^T
+        for power in reversed(down[:-1]):  # through the squarings (A')^m down to A
             slope = torch.baddbmm(slope @ power, power, slope)
         gB, turned = _row_gradients(into, G.mT @ out, down)
         return slope + turned.mT, gB, gC, None
 
 
 def _row_gradients(rows: Tensor, g: Tensor, squares: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Those of v and P from that of the rows (d, count, s)."""
+    """The gradients of v and P from that of the rows (d, count, s)."""
     d, count, s = rows.shape
     reach = 1 << (len(squares) - 1)
     sums, other = (g.new_zeros((d, count + reach, s)) for _ in range(2))  # zeros beyond the last row

@@ -1,13 +1,13 @@
 """Convolution kernels of discrete systems: K_l = C A^l B, so that y = K * u + D u.
 
-dense        one step after the other: the truth
+dense        step by step: the reference
 krylov       the same for any A with doubled strides: log2(l) products of matrices
 vandermonde  diagonal A, K_l = sum_n C_n B_n lam_n^l, as a product of two thin tables of powers
 cauchy       A = diag - P Q^*, through the generating function at the roots of unity (S4, Gu et al. 2022)
 
-Every kernel has the shape (..., p, m, l) for p outputs, m inputs and the bank `...`, in the system's dtype: a system
-closed under conjugation gives a kernel whose imaginary part is rounding. The direct term D is not part of it. For a
-delayed system K_0 = 0 and K_l = C A^(l-1) B. `kernel` checks what it is given and takes a length of 0; the functions
+Every kernel has the shape (..., p, m, l) for p outputs, m inputs and the bank `...`, in the system's dtype: for a
+system closed under conjugation its imaginary part is rounding error. The direct term D is not included. For a
+delayed system K_0 = 0 and K_l = C A^(l-1) B. `kernel` validates its arguments and accepts length 0; the functions
 for one method, which it calls, start at length 1.
 """
 
@@ -26,11 +26,11 @@ from resolvent.usage.numbers import check_choice, check_count
 
 Form = TypeVar("Form", Diagonal, DPLR)
 METHODS = ("dense", "krylov", "vandermonde", "cauchy")
-SHRINK = 0.5  # r^l of the circle that the cauchy nodes lie on: away from poles on the unit circle, at a loss of one bit
+SHRINK = 0.5  # r^l of the circle that the cauchy nodes lie on: avoids poles on the unit circle at the cost of one bit
 
 
 def kernel(system: System, length: int, method: str | None = None) -> Tensor:
-    """K (..., p, m, length) of a discrete time-invariant system; without `method` the form of A decides.
+    """K (..., p, m, length) of a discrete time-invariant system; `method` defaults by the form of A.
 
     Examples:
         >>> rv.ssm.kernel(rv.S4D(2, 4).system(), 16).shape
@@ -53,7 +53,7 @@ def kernel(system: System, length: int, method: str | None = None) -> Tensor:
 
 
 def dense_kernel(system: System, length: int) -> Tensor:
-    """The truth: x_0 = B, x_l = A x_(l-1), K_l = C x_l.
+    """The reference: x_0 = B, x_l = A x_(l-1), K_l = C x_l.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -68,7 +68,7 @@ def dense_kernel(system: System, length: int) -> Tensor:
 
 
 def krylov_kernel(system: System, length: int) -> Tensor:
-    """X = [B, A B, A^2 B, ...] doubled with A^k X, A^2k, ... until it is long enough; then C X.
+    """X = [B, A B, A^2 B, ...] doubled with A^k X, A^2k, ... until long enough; then C X.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -88,7 +88,7 @@ def vandermonde_kernel(lam: Tensor, weight: Tensor, length: int, halves: bool = 
     """K_l = sum_n weight_n lam_n^l for l < length: lam and weight (..., n) -> (..., length).
 
     With l = i T + j the sum is a product of (weight lam^(i T)) and (lam^j), T ~ sqrt(length): no table of l x n.
-    halves=True returns the real 2 Re(K), what conjugate pairs sum to, with real products only.
+    halves=True returns the real 2 Re(K), the sum over conjugate pairs, with real products only.
 
     Examples:
         >>> rv.ssm.vandermonde_kernel(torch.tensor([0.5 + 0j]), torch.tensor([1.0 + 0j]), 3).real
@@ -107,7 +107,7 @@ def vandermonde_kernel(lam: Tensor, weight: Tensor, length: int, halves: bool = 
 
 
 def powers(lam: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """lam^0, ..., lam^(count-1) on a new last axis, and lam^count; products only, so lam = 0 is an ordinary value."""
+    """lam^0, ..., lam^(count-1) on a new last axis, and lam^count; products only, so lam = 0 is no special case."""
     table, factor = torch.ones_like(lam)[..., None], lam[..., None]
     while table.shape[-1] < count:
         table = torch.cat([table, table * factor], -1)
@@ -146,13 +146,13 @@ def cauchy_kernel(system: System, length: int) -> Tensor:
 
 
 def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: float | Tensor, length: int) -> Tensor:
-    """S4's classical form: the bilinear kernel of A = diag(lam) - P P^* straight from the continuous system.
+    """S4's classical form: the bilinear kernel of A = diag(lam) - P P^* directly from the continuous system.
 
     lam, B, C (..., n), P (..., n, r), dt a number or (...); complex (..., length). With g = (2/dt)(1 - om)/(1 + om) and
     k = sum_n x_n y_n / (g - lam_n),
         K_hat = 2/(1 + om) (k00 - k01 (1 + k11)^-1 k10).
     The factor 2/(1 + om) is moved into the sums, s = 2/(1 + om) k, which removes the singularity of the node om = -1.
-    lam on the imaginary axis can meet a node g; `cauchy_kernel` has no such case.
+    lam on the imaginary axis can coincide with a node g; `cauchy_kernel` has no such case.
 
     Examples:
         >>> lam, P, B, V = rv.ssm.dplr("legs", 4)

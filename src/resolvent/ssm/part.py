@@ -1,4 +1,4 @@
-"""A model as a tree of components with known gains: what models hand over and what certificates are computed from.
+"""A model as a tree of components with known gains: provided by models, used by certificates.
 
 A list of parts is a chain: its Lipschitz constant is the product of theirs. All constants are L2: of sequences
 (b, l, d) over time and channels together, or of vectors after pooling.
@@ -7,13 +7,13 @@ A list of parts is a chain: its Lipschitz constant is the product of theirs. All
     system     H-infinity norm of `system`; `lipschitz`, where given, is an upper bound known by construction
     residual   1 + product of `parts`                                       parts: the branch, in order
     series     product of `parts`                                           parts, in order
-    sum        sum of the constants of `parts`                              parts side by side on one input
-    the rest   `lipschitz`, or unbounded with `reason` where it is None     parts, if any, only for reading
+    sum        sum of the constants of `parts`                              parts applied to the same input
+    the rest   `lipschitz`, or unbounded with `reason` where it is None     parts, if any, only for display
 
 A bias adds a constant: it changes no Lipschitz constant, but |f(x)| <= L |x| then fails at x = 0. `bias` parts
-therefore have lipschitz 1 and the reason that a pure gain does not exist. `rounding` says how far a part that is run
-in floating point may be from itself (systems are measured by their own matrices); `least`, for which sequences its
-constant holds: those of at least so many steps.
+therefore have lipschitz 1 and a reason why a pure gain does not exist. `rounding` bounds the floating-point error of
+a part (systems are bounded from their own matrices); `least` is the number of steps that a sequence must have for the
+constant to hold.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PartKind = Literal[
 
 @dataclass(frozen=True)
 class Part:
-    """One component. `name` is its dotted place in the model.
+    """One component. `name` is its dotted path in the model.
 
     Examples:
         >>> rv.ssm.Part("head", "linear", 2.0).lipschitz
@@ -61,7 +61,7 @@ class Part:
     least: int = 1
 
     def constant(self, system_gain: Callable[[System], float]) -> float | None:
-        """The Lipschitz constant with `system_gain` for linear systems; None where there is none."""
+        """The Lipschitz constant with `system_gain` for linear systems; None if there is none."""
         if self.kind == "system" and self.system is not None:
             return system_gain(self.system)
         if self.kind == "residual":
@@ -75,7 +75,7 @@ class Part:
         return self.lipschitz
 
     def unbounded(self) -> Iterator[Part]:
-        """The components inside that have no finite constant."""
+        """The components without a finite constant."""
         if self.kind in ("residual", "series", "sum"):
             for part in self.parts:
                 yield from part.unbounded()
@@ -83,7 +83,7 @@ class Part:
             yield self
 
     def leaves(self) -> Iterator[Part]:
-        """The components at the ends of the tree, in order."""
+        """The leaf components, in order."""
         if self.kind in ("residual", "series", "sum"):
             for part in self.parts:
                 yield from part.leaves()

@@ -1,7 +1,7 @@
-"""The impulse response of a diagonal layer as a function of its parameters: on a GPU one kernel, and one back.
+"""The impulse response of a diagonal layer from its parameters: on a GPU one kernel for forward, one for backward.
 
-The truth is `ssm.impulse` of the layer's bank in float64, some hundred operations. The kernels round to float32, which
-is what a convolution in half precision is worth; whoever needs more asks for the truth.
+The reference is `ssm.impulse` of the layer's bank in float64, some hundred operations. The kernels round to float32,
+sufficient for a convolution in half precision; callers that need more use the reference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSE = 1e-4
 
 
 def serves(source: Source) -> bool:
-    """Whether the kernels make this response."""
+    """Whether the kernels support this source."""
     like = source.parameters[0]
     if not like.is_cuda or like.dtype != torch.float32 or source.option not in source.modes.fused:
         return False
@@ -30,7 +30,7 @@ def serves(source: Source) -> bool:
 
 
 def make_response(source: Source, length: int) -> Tensor:
-    """K (d, length) in float32, D at its place zero; where `serves` says so."""
+    """K (d, length) in float32, with D = 0; requires `serves(source)`."""
     K: Tensor = _Response.apply(source.modes, source.option, length, *source.parameters)
     return K
 
@@ -60,7 +60,7 @@ def _load() -> Any:
 
 
 def agrees(kernels: Any, modes: Modes, device: torch.device, length: int) -> bool:
-    """Whether values and gradients are those of float64."""
+    """Whether values and gradients agree with float64."""
     parameters = [p.to(device, torch.float32) for p in modes.example()]
     K = kernels.response(modes.kind, parameters, length)
     slopes = kernels.response_gradients(modes.kind, parameters, K)

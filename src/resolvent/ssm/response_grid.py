@@ -1,10 +1,10 @@
-"""The state response H(w) = (i w - A)^-1 B on frequency grids that no spike can hide from, and how far two are apart.
+"""The state response H(w) = (i w - A)^-1 B on frequency grids that resolve every peak, and distances between two.
 
     D = sup_w ||H_1(w) - H_2(w)||_2
 
 bounds |C H_1 - C H_2| for every read-out C of unit norm at every frequency. A system with an eigenvalue close to the
-imaginary axis has a peak as narrow as its distance from it, so grids follow the eigenvalues: nodes at
-Im(lam) + c |Re(lam)| for several c, besides evenly spread ones; the largest nodes are then enlarged.
+imaginary axis has a peak as narrow as its distance from it, so grids follow the eigenvalues, with nodes at
+Im(lam) + c |Re(lam)| for several c, besides evenly spread ones; the grid is then refined around the largest values.
 
 Shape letters: n states, m inputs, k frequencies.
 """
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NEAR = (0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # nodes around a peak, in widths of it
-PEAKS = 24  # how many of the largest nodes are enlarged
-ZOOM = 33  # nodes of an enlargement
+NEAR = (0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)  # nodes around a peak, in units of its width
+PEAKS = 24  # number of local maxima that are refined
+ZOOM = 33  # nodes of a refinement
 LEAST = 1e-300
 
 
 @dataclass(frozen=True)
 class SchurResponse:
-    """H of a dense (A, B) through A = Q T Q^*: O(n^2) a frequency, and stable however far from normal A is."""
+    """H of a dense (A, B) through A = Q T Q^*: O(n^2) a frequency, and stable however non-normal A is."""
 
     T: Tensor  # (n, n), upper triangular
     Q: Tensor  # (n, n)
@@ -85,9 +85,9 @@ def dense_response(A: Tensor, B: Tensor) -> SchurResponse:
 
 
 def refined_grid(poles: Tensor, points: int = 64, *, both_signs: bool = False) -> Tensor:
-    """Rising frequencies (k,): zero, `points` log-spaced over the poles' range and beyond, and around each pole.
+    """Ascending frequencies (k,): zero, `points` log-spaced over the poles' range and beyond, and around each pole.
 
-    A real system has H(-w) = conj(H(w)), so frequencies below zero are left out unless `both_signs`.
+    A real system has H(-w) = conj(H(w)), so negative frequencies are omitted unless `both_signs`.
     """
     near = torch.tensor(NEAR, dtype=poles.real.dtype, device=poles.device)
     size = poles.abs()

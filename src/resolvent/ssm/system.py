@@ -1,4 +1,4 @@
-"""A linear state-space system as a value: what layers hand over and what analysis is given.
+"""A linear state-space system as a value: returned by layers, taken by analysis.
 
 Discrete, without delay (the convention of the whole library):
 
@@ -45,7 +45,7 @@ class Diagonal:
 
     @property
     def lead(self) -> torch.Size:
-        """The dimensions before the states: the bank, and time where it varies."""
+        """The dimensions before the states: the bank, and time if time-varying."""
         return self.lam.shape[:-1]
 
     @property
@@ -137,14 +137,14 @@ class Dense:
 class System:
     """(A, B, C, D) with its time step.
 
-    dt          None for a continuous system; otherwise the step that it was discretised with (1.0 for systems that are
+    dt          None for a continuous system; otherwise the step of its discretisation (1.0 for systems that are
                 discrete by nature), a number or a tensor that broadcasts against the bank.
     delay       True for the control form made by `delayed()`.
     time_varying  True when A, B, C, D carry a time axis: A (..., l, n), B (..., l, n, m), C (..., l, p, n), D likewise.
 
-    The four broadcast against one another over the bank and are brought to one dtype: complex when any of them is.
-    Arrays of numpy and nested lists are taken as they are, whole numbers as real ones; D may be the number 0. Systems
-    of python-control and scipy.signal: `resolvent.ssm.as_system`.
+    The four broadcast against one another over the bank and are promoted to a common dtype, complex if any of them is.
+    NumPy arrays and nested lists are accepted, integers become real numbers; D may be the number 0. For systems of
+    python-control and scipy.signal see `resolvent.ssm.as_system`.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -192,7 +192,7 @@ class System:
 
     @property
     def bank(self) -> torch.Size:
-        """Leading dimensions: how many independent systems this value holds (without the time axis)."""
+        """Leading dimensions: the bank of independent systems (without the time axis)."""
         time = 1 if self.time_varying else 0
         leads = (t.shape[: t.dim() - 2 - time] for t in (self.B, self.C, self.D))
         return broadcast(self.A.lead[: len(self.A.lead) - time], *leads)
@@ -221,11 +221,11 @@ class System:
     def block_diagonal(self) -> System:
         """Merge the last bank axis into one system: d systems (m -> p) become one (d m -> d p).
 
-        Steps dt that differ between the merged systems leave no common one: dt is then 1.0, time counted in steps.
+        If dt differs between the merged systems there is no common one: dt is then 1.0, time counted in steps.
         """
         if not self.bank:
             return self
-        axis = -4 if self.time_varying else -3  # where the merged bank axis stands in B, C, D
+        axis = -4 if self.time_varying else -3  # position of the merged bank axis in B, C, D
         bank = self.bank
 
         def merged(t: Tensor) -> Tensor:  # (..., d, [l,] r, c) -> (..., [l,] d r, d c)
@@ -248,7 +248,7 @@ class System:
         return replace(self, A=A, B=merged(self.B), C=merged(self.C), D=merged(self.D), dt=dt)
 
     def delayed(self) -> System:
-        """The control form: the same map written with the old state, C' = C A and D' = C B + D."""
+        """The control form: the same map in terms of the previous state, C' = C A and D' = C B + D."""
         if self.dt is None:
             raise ValueError("System.delayed: only a discrete system has a delay; call discretise(system, dt) first.")
         if self.delay:
@@ -258,8 +258,8 @@ class System:
     def simulate(self, u: Tensor, x0: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Step through a discrete system: u (..., l, m) -> y (..., l, p) and the final state (..., n).
 
-        The slow truth that every fast path is compared with. `...` must broadcast against the bank. Arrays of numpy
-        are taken as tensors are.
+        The reference with which every fast path is compared. `...` must broadcast against the bank. NumPy arrays are
+        accepted.
         """
         check_discrete("System.simulate", self, "")
         u, x0 = torch.as_tensor(u), None if x0 is None else torch.as_tensor(x0)
@@ -282,7 +282,7 @@ class System:
 
 
 def check_discrete(where: str, system: Any, source: str) -> None:
-    """A System in discrete time; `source` says how to get one."""
+    """Require a discrete-time System; `source` says how to get one."""
     if not isinstance(system, System):
         raise TypeError(f"{where}: expected a System, got {type(system).__name__}; {source}.")
     if system.dt is None:
@@ -290,9 +290,9 @@ def check_discrete(where: str, system: Any, source: str) -> None:
 
 
 def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | Tensor | None = None) -> System:
-    """The full system whose conjugate half (lam, B, C) is kept: y = C x + conj(C x) + D u = 2 Re(C x) + D u.
+    """The full system of which one conjugate half (lam, B, C) is given: y = C x + conj(C x) + D u = 2 Re(C x) + D u.
 
-    lam (..., n), B (..., n, m), C (..., p, n). A layer that reads Re(C x) passes C / 2.
+    lam (..., n), B (..., n, m), C (..., p, n). A layer with y = Re(C x) passes C / 2.
 
     Examples:
         >>> lam = torch.tensor([0.5 + 0.5j])
@@ -310,7 +310,7 @@ def conjugate_closed(lam: Tensor, B: Tensor, C: Tensor, D: Tensor, dt: float | T
 
 
 def as_matrix(name: str, value: Any) -> Any:
-    """One of A, B, C, D as a tensor of real or complex numbers; a structured A stays what it is."""
+    """One of A, B, C, D as a real or complex tensor; a structured A is returned unchanged."""
     if isinstance(value, Dense | Diagonal | DPLR):
         return value
     if not isinstance(value, Tensor):
@@ -325,9 +325,9 @@ def as_matrix(name: str, value: Any) -> Any:
 
 
 def _feedthrough(D: Tensor, outputs: int, inputs: int) -> Tensor:
-    """A number as the matrix D (p, m): 0 for any shape, another one for one input and one output."""
+    """A scalar as the matrix D (p, m): 0 fits any shape, another number only one input and one output."""
     if outputs * inputs > 1 and bool(D != 0):
-        return D  # refused by its shape
+        return D  # rejected later by its shape
     return D.expand(outputs, inputs)
 
 

@@ -1,4 +1,4 @@
-"""How long a layer takes here, beside a plain torch version of itself: what `resolvent bench` measures and prints."""
+"""Timing of a layer against a plain torch version, as measured and printed by `resolvent bench`."""
 
 from resolvent.timing.case import Case, Figures, Outcome, measure_case
 from resolvent.timing.plain import plain

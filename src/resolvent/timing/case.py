@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A layer by name and the shape that it is given; threads None: as many as torch takes."""
+    """A layer by name and its input shape; threads None: torch's default."""
 
     layer: str
     batch: int = 8
@@ -25,7 +25,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """Milliseconds of a forward pass, of one with its backward pass, and of one step; megabytes above what is held."""
+    """Milliseconds of a forward pass, of one with its backward pass, and of one step; additional megabytes."""
 
     forward_ms: float
     backward_ms: float
@@ -37,7 +37,7 @@ class Figures:
 class Outcome:
     """A layer and its plain version; `error` is their largest difference relative to the largest value.
 
-    floor_ms  x read and y written once at the rate of a copy: no forward pass can be quicker
+    floor_ms  time to read x and write y once at copy speed: a lower bound of the forward pass
     """
 
     case: Case
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def of_copy(self) -> float:
-        """The share of the copy's rate that the forward pass reaches."""
+        """The forward pass's speed as a share of the copy's."""
         return self.floor_ms / self.ours.forward_ms
 
     @property
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def measure_case(case: Case) -> Outcome:
-    """Ours and the plain version, each in a process of its own: what one leaves in memory would help the other."""
+    """Ours and the plain version, each in its own process: memory left by one would help the other."""
     ours, plain = (_child(case, way) for way in ("ours", "plain"))
     figures = [Figures(**held["figures"]) for held in (ours, plain)]
     return Outcome(case, figures[0], figures[1], ours["error"], ours["floor_ms"])

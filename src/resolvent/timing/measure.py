@@ -31,7 +31,7 @@ def median_ms(work: Work, budget_s: float = 1.5, most: int = 200) -> float:
 
 
 def wait_for(work: Work, device: torch.device) -> Work:
-    """The work up to its end: a GPU returns from a call before it has done it."""
+    """The work including synchronisation: a GPU call returns before it is done."""
     if device.type != "cuda":
         return work
 
@@ -43,11 +43,11 @@ def wait_for(work: Work, device: torch.device) -> Work:
 
 
 def peak_extra_mb(work: Work, device: torch.device | None = None) -> float:
-    """How far one call raises the memory in use above what is held before: a GPU's own, or the process's resident."""
+    """The peak memory of one call above the memory in use before: on the GPU, or resident in the process."""
     gc.collect()
     if device is not None and device.type == "cuda":
         return _gpu_extra_mb(work, device)
-    if not CLEAR.exists():  # not Linux: the high-water mark of the whole process is all there is
+    if not CLEAR.exists():  # not Linux: only the high-water mark of the whole process is available
         before = _maxrss_mb()
         work()
         return _maxrss_mb() - before
@@ -58,7 +58,7 @@ def peak_extra_mb(work: Work, device: torch.device | None = None) -> float:
 
 
 def copy_rate(device: torch.device) -> float:
-    """Bytes a second that a copy of a large array reads and writes: what no pass over memory can beat."""
+    """Bytes per second read and written by a copy of a large array: an upper bound for any pass over memory."""
     source = torch.ones(COPIED.get(device.type, 2**27) // 4, device=device)
     target = torch.empty_like(source)
     ms = median_ms(wait_for(lambda: target.copy_(source), device), budget_s=0.5)

@@ -1,11 +1,11 @@
-"""A layer in torch's own operations: what a careful reader of its paper writes first, with the layer's parameters.
+"""A layer in plain torch operations: a straightforward implementation of its paper, with the layer's parameters.
 
     one input, one output a channel (S4, S4D, DSS, EMA)    the kernel of full length, then an FFT convolution
     many inputs, many outputs, diagonal (S5, LRU)          B u, a scan by doubling over time, 2 Re(C h)
     selective (S6, RG-LRU)                                 every step's matrices at once, then a loop over time
     anything else (L2RU)                                   a loop over time
 
-It shares neither kernels nor tables with the quick paths; conjugate pairs are kept by half, as the papers do.
+It shares neither kernels nor tables with the fast paths; one of each conjugate pair is kept, as in the papers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Half(NamedTuple):
 
 
 def plain(layer: Layer) -> Callable[[Tensor], Tensor]:
-    """`plain(layer)(x)` equals `layer(x)[0]` from rest, for a layer of one direction."""
+    """`plain(layer)(x)` equals `layer(x)[0]` from the zero state, for a unidirectional layer."""
     linearise = getattr(layer, "linearise", None)
     if linearise is not None:
         return lambda x: run_loop(linearise(x), x)
@@ -42,7 +42,7 @@ def plain(layer: Layer) -> Callable[[Tensor], Tensor]:
 
 
 def constant(system: System, x: Tensor) -> Tensor:
-    """The way that suits the form of a time-invariant system; x (b, l, d)."""
+    """The method for the form of a time-invariant system; x (b, l, d)."""
     if system.bank:
         return convolve(system, x)
     if isinstance(system.A, Diagonal) and not system.delay:
@@ -51,7 +51,7 @@ def constant(system: System, x: Tensor) -> Tensor:
 
 
 def take_half(system: System) -> Half:
-    """What `conjugate_closed` doubled; a real system as it is."""
+    """The half that `conjugate_closed` doubled; a real system unchanged."""
     assert isinstance(system.A, Diagonal)
     lam, D = system.A.lam, system.D.real if system.D.is_complex() else system.D
     if not lam.is_complex():
@@ -76,7 +76,7 @@ def convolve(system: System, x: Tensor) -> Tensor:
 
 
 def scan_by_doubling(half: Half, x: Tensor) -> Tensor:
-    """h_t = lam h_{t-1} + B u_t by doubling: after k rounds every h_t holds its last 2^k steps."""
+    """h_t = lam h_{t-1} + B u_t by doubling: after k rounds every h_t includes its last 2^k steps."""
     h = x.to(half.B.dtype) @ half.B.mT  # (b, l, n)
     a, reach = half.lam, 1
     while reach < x.shape[1]:
@@ -86,7 +86,7 @@ def scan_by_doubling(half: Half, x: Tensor) -> Tensor:
 
 
 def run_loop(system: System, x: Tensor) -> Tensor:
-    """A time-varying bank (b, d) of diagonal systems, one step after the other."""
+    """A time-varying bank (b, d) of diagonal systems, step by step."""
     assert isinstance(system.A, Diagonal)
     u = x.mT[..., None]  # (b, d, l, 1)
     driven = system.B[..., 0] * u  # (b, d, l, n)

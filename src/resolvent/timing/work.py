@@ -17,7 +17,7 @@ from resolvent.timing.case import Case, Figures
 from resolvent.timing.measure import copy_rate, median_ms, peak_extra_mb, wait_for
 from resolvent.timing.plain import plain
 
-SHORT = 128  # steps of a first pass that loads and compiles what the measured one needs
+SHORT = 128  # steps of a warm-up pass that loads and compiles
 COMPARED = 300  # steps on which values are compared
 BUDGET_S = 1.5  # seconds of repeated calls
 
@@ -25,7 +25,7 @@ Call = Callable[[Tensor], Tensor]
 
 
 def main(case: Case, way: str) -> dict[str, Any]:
-    """Memory first, which later work would find already taken; then times, then what ours is compared with."""
+    """Memory first, before later work allocates it; then times, then the comparison."""
     if case.threads is not None:
         torch.set_num_threads(case.threads)
     device = torch.device(case.device)
@@ -68,7 +68,7 @@ def differentiate(call: Call, layer: Layer, x: Tensor) -> object:
 
 
 def step_ms(layer: Layer, x: Tensor) -> float:
-    """One streaming step inside `frozen()`, as a server would take it."""
+    """One streaming step inside `frozen()`, as a server would run it."""
     x_t = x.detach()[:, 0].contiguous()
     with layer.frozen(), torch.no_grad():
         _, state = layer.step(x_t)

@@ -1,8 +1,8 @@
-"""The penalty by which the generalisation study keeps a model from answering the same to everything (Keller 2024).
+"""The penalty with which the generalisation study prevents constant outputs (Keller 2024).
 
     max(0, 10 (0.1 - std(sigmoid(z))))        over all logits z of a batch
 
-is 1 for constant answers and 0 as soon as probabilities spread by a tenth.
+is 1 for constant outputs and 0 once the probabilities have a standard deviation of a tenth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHT, LEAST = 10.0, 0.1
 
 
 def collapse(output: Tensor) -> Tensor:
-    """The penalty itself. The deviation is the unbiased one; of a single number it is 0."""
+    """The penalty. The standard deviation is the unbiased one; of a single number it is 0."""
     p = torch.sigmoid(output)
     spread = p.std() if p.numel() > 1 else p.new_zeros(())
     return torch.relu(WEIGHT * (LEAST - spread))
@@ -27,13 +27,13 @@ def collapse(output: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Spread:
-    """An objective and the penalty on its outputs; see `spread`."""
+    """An objective plus the penalty on its outputs; see `spread`."""
 
     objective: Objective = standard
 
     @property
     def inner(self) -> object:
-        """Of an adversarial objective: `fit` reads its threat from here."""
+        """The inner attack of an adversarial objective: `fit` reads its threat from here."""
         return getattr(self.objective, "inner", None)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:

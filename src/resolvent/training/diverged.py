@@ -1,4 +1,4 @@
-"""A loss that is no number: the run stops, and the layer in which it first appeared is named."""
+"""A non-finite loss: the run stops, and the layer in which it first appeared is named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Diverged(RuntimeError):
-    """Training met a loss or a gradient that is not finite. The model holds the weights from before that step.
+    """Training produced a loss or gradient that is not finite. The model has the weights from before that step.
 
     Examples:
         >>> issubclass(rv.training.Diverged, Exception)
@@ -20,7 +20,7 @@ class Diverged(RuntimeError):
 
 
 def first_non_finite(model: nn.Module, run: Callable[[], Any]) -> str | None:
-    """Run `run` with every module watched: the first one to return NaN or infinity, in words; None if none did."""
+    """Call `run` with hooks on every module; describes the first to return NaN or infinity, None if none did."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not _finite(tensor):
             return f"the weight {name} is already not finite"
@@ -40,7 +40,7 @@ def non_finite_gradient(model: nn.Module) -> str | None:
 
 @contextmanager
 def _watch(model: nn.Module, found: list[str]) -> Iterator[None]:
-    """A module's hook runs before that of the module around it, so the first entry is the innermost culprit."""
+    """A module's hook runs before its parent's, so the first entry is the innermost module."""
 
     def hook(name: str) -> Callable[..., None]:
         def look(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -35,8 +35,7 @@ PASSING = "taken again, its outputs and gradients are finite: the loss alone is 
 
 
 class Paused(Exception):
-    """Time ran out between two steps, or before a later stage; everything so far is stored, and the text says what is
-    left.
+    """Time ran out between two steps, or before a later stage; all progress is stored, the message says what remains.
 
     Examples:
         >>> issubclass(rv.training.Paused, Exception)
@@ -56,16 +55,16 @@ def fit(
     watch: Watch | None = None,
     late: Late | None = None,
 ) -> History:
-    """Train `model` in place; it is left with the last weights, and `history.load(model)` puts the best ones in.
+    """Train `model` in place; it ends with the last weights, and `history.load(model)` loads the best ones.
 
     objective  `standard` (or its name), `pgd_at(threat)`, `trades(threat)`, or a function of model and batch
-    folder  where the run is kept; given again it goes on from there, or returns at once when the run is complete
+    folder  where the run is stored; given again, the run resumes, or returns at once when it is complete
     save    writes the best weights as save(model, folder), e.g. `models.save_model`, which adds the settings
     final   measured once on the best and on the last weights in evaluation mode, e.g. {"autoattack": accuracy}; its gap
             is recorded with the others
-    watch   looks at the model after every epoch; what it returns is entered into the epoch's row
-    late    asked between steps: from the first True on the state is stored and `Paused` raised; the same call with the
-            folder goes on from that step, to the numbers of a run that was never paused
+    watch   called with the model after every epoch; the result is added to the epoch's row
+    late    called between steps: once it returns True, the state is stored and `Paused` raised; the same call with the
+            folder resumes at that step, with the results of an uninterrupted run
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -82,7 +81,7 @@ def fit(
         run.average.settle(model)
         return History(tuple(run.ledger.rows), done, run.weights | {"last": _copy_weights(model)})
     devices = [run.device] if run.device.type == "cuda" else []
-    current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is looked at
+    current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is measured
     with torch.random.fork_rng(devices), _modes(model), current:
         with reporter(task.name, run.steps) as reporting:
             _train(run, reporting, watch, late)
@@ -91,7 +90,7 @@ def fit(
 
 @contextmanager
 def _modes(model: nn.Module) -> Iterator[None]:
-    """Every module gets back the mode, training or evaluation, in which it came."""
+    """Restore the mode, training or evaluation, of every module."""
     found = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -128,7 +127,7 @@ def _train(run: Run, reporting: Reporter, watch: Watch | None = None, late: Late
 
 
 def _pause(run: Run, first: int, seconds: float) -> NoReturn:
-    """Store the state as it is between two steps, and say what is left."""
+    """Store the current state between two steps, and say what remains."""
     _settle(run)
     run.store()
     step, taken = run.ledger.step, run.ledger.step - first
@@ -137,10 +136,10 @@ def _pause(run: Run, first: int, seconds: float) -> NoReturn:
 
 
 def _step(run: Run) -> None:
-    """One update; a loss or gradient that is not finite stops the run, and never changes the weights.
+    """One update; a loss or gradient that is not finite stops the run and never changes the weights.
 
-    Where the update guards itself, the numbers of a step are looked at when the next one is under way: a device that
-    waited for that look would be idle between any two steps.
+    Where the update guards itself, the numbers of a step are read while the next one runs: synchronising after every
+    step would leave the device idle in between.
     """
     step = run.ledger.step
     batch = run.batches.at(step)
@@ -154,7 +153,7 @@ def _step(run: Run) -> None:
         run.optimiser.step()
     taken = Taken(step, batch, numbers)
     if run.device.type == "cuda" and step + 1 < run.steps:
-        run.batches.prepare(step + 1)  # while the device is busy with this one
+        run.batches.prepare(step + 1)  # while the device computes this one
     _settle(run)
     run.awaited = taken
     if run.guard is None:
@@ -165,7 +164,7 @@ def _step(run: Run) -> None:
 
 
 def _settle(run: Run) -> None:
-    """Enter the numbers of the step that is awaited, if there is one."""
+    """Record the numbers of the step still pending, if any."""
     taken, run.awaited = run.awaited, None
     if taken is None:
         return
@@ -177,7 +176,7 @@ def _settle(run: Run) -> None:
 
 
 def _accumulate(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
-    """The mean loss over the whole batch, whose gradient is left in the parameters, and the number of right answers."""
+    """The mean loss over the batch, with its gradient in the parameters, and the number of correct predictions."""
     part = batch if run.group.size == 1 else batch.part(run.group.rows(len(batch)))
     sums = torch.zeros(2, dtype=torch.float64, device=run.device)
     if len(part):
@@ -193,8 +192,8 @@ def _accumulate(run: Run, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
 
 
 def _learn_part(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor, Tensor]:
-    """The loss of these samples times their weight, with its gradient, and the number of right answers."""
-    run.optimiser.zero_grad(set_to_none=True)  # here: a pass that ran out of memory on its way back is run again
+    """The weighted loss of these samples, with its gradient, and the number of correct predictions."""
+    run.optimiser.zero_grad(set_to_none=True)  # here: a pass whose backward ran out of memory is repeated
     pieces = _pieces(part, run.settings.accumulate)
     found = [_learn_piece(run, x, step, i, weight * (len(x) / len(part))) for i, x in enumerate(pieces)]
     values, hits = zip(*found, strict=True)
@@ -202,7 +201,7 @@ def _learn_part(run: Run, part: Batch, step: int, weight: float) -> tuple[Tensor
 
 
 def _pieces(batch: Batch, count: int) -> list[Batch]:
-    """The batch in at most `count` pieces of about equal size, in their order."""
+    """The batch in at most `count` pieces of about equal size, in order."""
     size = -(-len(batch) // count)
     return [batch] if count == 1 else [batch.part(slice(i, i + size)) for i in range(0, len(batch), size)]
 
@@ -215,21 +214,21 @@ def _learn_piece(run: Run, piece: Batch, step: int, i: int, share: float) -> tup
 
 
 def _loss(run: Run, batch: Batch, *place: int) -> Loss:
-    """The objective with the random numbers of this place in training (step, piece), whatever was drawn before."""
+    """The objective with the random numbers of this step and piece, independent of earlier draws."""
     torch.manual_seed(fold(run.settings.seed, *place))
     with run.autocast():
         return run.objective(run.model, batch)
 
 
 def _clip(run: Run) -> Tensor:
-    """The norm of the whole gradient, which is cut to `clip` where that is set."""
+    """The norm of the whole gradient, which is clipped to `clip` if set."""
     if run.settings.clip is not None:
         return nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip)
     return nn.utils.get_total_norm([p.grad for p in run.model.parameters() if p.grad is not None])
 
 
 def _row(run: Run) -> Row:
-    """What the epoch that just ended has to tell."""
+    """The metrics of the epoch that just ended."""
     epoch, (loss, right, seen) = run.ledger.step // len(run.batches), run.ledger.tally
     row: Row = {"epoch": epoch, "step": run.ledger.step, "lr": run.optimiser.param_groups[0]["lr"]}
     row |= {"train_loss": loss / seen, "train_score": right / seen}
@@ -240,7 +239,7 @@ def _row(run: Run) -> Row:
 
 
 def _measure_seen(run: Run) -> Row:
-    """The first training samples, measured as the other splits are: the distance is what training has overfitted."""
+    """Measure the first training samples like the other splits: the difference shows overfitting."""
     split = run.task.train
     few = torch.arange(min(run.settings.track_seen, len(split)), device=split.x.device)
     if not len(few):
@@ -250,7 +249,7 @@ def _measure_seen(run: Run) -> Row:
 
 
 def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
-    """In the precision of the parameters, whatever that of training is."""
+    """Measure in the precision of the parameters, whatever the training precision."""
     row: Row = {}
     for name in names:
         split = run.task.splits()[name]
@@ -261,7 +260,7 @@ def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
 
 
 def _enter(run: Run, row: Row) -> None:
-    """The row, and the weights of the moment where it is the best: they are kept before the state tells of it."""
+    """Add the row, and store the weights first if they are the best so far: the state may then refer to them."""
     ledger = run.ledger
     ledger.rows.append(row)
     ledger.tally = [0.0, 0.0, 0.0]
@@ -273,19 +272,19 @@ def _enter(run: Run, row: Row) -> None:
 
 
 def _store(run: Run, row: Row) -> None:
-    """The state, then the line: whatever a kill leaves out is done again."""
+    """Write the state, then the metrics line: after a kill the missing part is redone."""
     run.store()
     if run.files is not None and run.group.first:
         run.files.append(row)
 
 
 def _close_run(run: Run, final: Final | None) -> History:
-    """Measure what is still missing on the last and the best weights, and write the summary."""
+    """Measure what is missing on the last and the best weights, and write the summary."""
     run.average.settle(run.model)
     last = _copy_weights(run.model)
     chosen = {"last": (run.ledger.rows[-1], last)}
     chosen |= {name: (row, run.weights[name]) for name, row in run.best().items()}
-    accounts: dict[int, Row] = {}  # a best epoch that is the last has the same weights
+    accounts: dict[int, Row] = {}  # if the best epoch is the last, the weights are the same
     for row, weights in chosen.values():
         if row["epoch"] not in accounts:
             accounts[row["epoch"]] = _account(run, row, weights, final)
@@ -313,8 +312,8 @@ def _account(run: Run, row: Row, weights: dict[str, Tensor], final: Final | None
 
 
 def _stop(run: Run, batch: Batch, step: int, otherwise: str) -> NoReturn:
-    """Name the place, or where none is found say `otherwise`."""
-    if run.ledger.step != step:  # another step has been taken since, which left its own gradients
+    """Name the place of the first non-finite value, or say `otherwise` if none is found."""
+    if run.ledger.step != step:  # a later step has overwritten the gradients
         _accumulate(run, batch, step)
     gradient = non_finite_gradient(run.model)
     reason = first_non_finite(run.model, lambda: _loss(run, batch, step)) or gradient or otherwise

@@ -1,4 +1,4 @@
-"""What a run found: a row an epoch, the best ones, and how far the last lies behind them."""
+"""The results of a run: one row per epoch, the best ones, and their gap to the last."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Row = dict[str, Any]
 class History:
     """`summary` has an entry for "last", "best" (by validation) and, where the test was tracked, "best_by_test".
 
-    Each holds its epoch and what was measured then on validation and test; `gap` of a best is best minus last: the
-    robust-overfitting gap. `weights` has those of each of them; the model itself is left with the last ones.
+    Each holds its epoch and its measurements on validation and test; `gap` of a best is best minus last: the
+    robust-overfitting gap. `weights` has those of each; the model itself keeps the last ones.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -43,7 +43,7 @@ class History:
         return dict(self.summary["gap"][name])
 
     def load(self, model: nn.Module, name: str = "best") -> nn.Module:
-        """Put the weights of a best epoch, or of the last one, into the model."""
+        """Load the weights of a best epoch, or of the last one, into the model."""
         if name not in self.weights:
             raise ValueError(f"History.load: expected one of {', '.join(map(repr, self.weights))}, got {name!r}.")
         model.load_state_dict(self.weights[name])
@@ -51,9 +51,9 @@ class History:
 
 
 def best_rows(rows: list[Row], choose: Choice = "robust") -> dict[str, Row]:
-    """The highest row by validation ("best") and by test ("best_by_test"), where these were measured.
+    """The highest row by validation ("best") and by test ("best_by_test"), if measured.
 
-    Robust first and clean between equals, or clean alone; of equals the earliest.
+    By the robust score with ties broken by the clean one, or by clean alone; the earliest of equals.
     """
     found = {}
     for name, split in {"best": "validation", "best_by_test": "test"}.items():
@@ -69,7 +69,7 @@ def _rank(keys: list[str], row: Row) -> tuple[float, ...]:
 
 
 def has_stalled(rows: list[Row], choose: Choice, patience: int | None) -> bool:
-    """Whether `patience` measurements in a row have brought nothing better."""
+    """Whether the last `patience` measurements brought no improvement."""
     best = best_rows(rows, choose)
     if patience is None or not best:
         return False

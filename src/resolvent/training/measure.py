@@ -1,4 +1,4 @@
-"""A model on a split: its score on clean samples and under the probe, and what the score of an output is."""
+"""Evaluate a model on a split: its score on clean samples and under the probe attack; the score of an output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.training.settings import Probe
 from resolvent.training.step.batch import Batch, binary, criterion, wide
 from resolvent.training.step.batches import take
 
-_SEED = 0  # of the probe's starts: the same every time, so that two epochs differ by their weights alone
+_SEED = 0  # of the probe's starts: always the same, so that epochs differ only by their weights
 
 
 def measure(
@@ -25,8 +25,8 @@ def measure(
 
     Scores ("clean", "robust") are accuracies, or minus the squared error.
 
-    The model is left in the mode in which it was found. A group shares the samples. A split that lies elsewhere is sent
-    to the model's device batch by batch.
+    The model's mode is restored. A process group shares the samples. A split on another device is sent to the model's
+    device batch by batch.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -61,17 +61,17 @@ def _sums(model: nn.Module, batch: Batch, probe: Probe | None) -> dict[str, floa
 
 
 def score(output: Tensor, y: Tensor) -> Tensor:
-    """Per sample (b,), larger is better: 1 or 0 for a class, minus the squared error for real y."""
+    """Per sample (b,), higher is better: 1 or 0 for a class, minus the squared error for real y."""
     if y.is_floating_point():
         return -criterion(output, y)
     return (choose_class(output) == y).to(output.dtype)
 
 
 def choose_class(output: Tensor) -> Tensor:
-    """The class that logits speak for (b,)."""
+    """The predicted class (b,)."""
     return (output[:, 0] > 0).long() if binary(output) else output.argmax(-1)
 
 
 def pair_logits(output: Tensor) -> Tensor:
-    """One logit z as the two of both classes, (0, z), which attacks ask for; others as they are."""
+    """One logit z as those of two classes, (0, z), as attacks require; others unchanged."""
     return F.pad(output, (1, 0)) if binary(output) else output

@@ -1,5 +1,5 @@
-"""Training on noisy samples: normal noise, which randomised smoothing asks of its base classifier (Cohen et al. 2019,
-section 3.3), and tones at the places inside a model where they would enter at test time."""
+"""Training on noisy samples: Gaussian noise, as randomised smoothing requires of its base classifier (Cohen et al.
+2019, section 3.3), and tones at the sites inside a model where they would enter at test time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Noisy:
 
 
 def noisy(sigma: float) -> Noisy:
-    """Normal noise of deviation sigma on every sample, drawn anew in every epoch; it is not cut to the data's range.
+    """Gaussian noise of standard deviation sigma on every sample, new in every epoch; not clipped to the data's range.
 
     Examples:
         >>> rv.training.noisy(0.1).sigma
@@ -56,7 +56,7 @@ class Toned:
 
 
 def toned(noise: FourierNoise, sites: Sites, objective: Objective = standard) -> Toned:
-    """`objective` with the noise at sites(model), whose random numbers are drawn anew in every epoch.
+    """`objective` with the noise added at sites(model), with new random numbers in every epoch.
 
     Examples:
         >>> noise = rv.attacks.FourierNoise(0.1, 3.0)

@@ -1,7 +1,7 @@
-"""What training minimises: `objective(model, batch) -> Loss`. The loop does not know which one runs.
+"""Objectives of training: `objective(model, batch) -> Loss`. The loop treats all alike.
 
-`standard` is E[ l(f(x), y) ], where l is the cross-entropy, or for real targets the squared error; those against an
-attacker are in `step.adversarial`.
+`standard` is E[ l(f(x), y) ], where l is the cross-entropy, or for real targets the squared error; adversarial ones
+are in `step.adversarial`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from resolvent.training.step.batch import Batch, wide
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """The mean to minimise, and the outputs (b, ...) by which training accuracy is counted.
+    """The mean to minimise, and the outputs (b, ...) from which training accuracy is computed.
 
     Examples:
         >>> rv.training.Loss(torch.tensor(0.7), torch.zeros(2, 10)).output.shape
@@ -51,7 +51,7 @@ def standard(model: nn.Module, batch: Batch) -> Loss:
 
 
 def by_name(objective: Objective | str) -> Objective:
-    """An objective that was named: one against an attacker has to know what he may do."""
+    """An objective given by name; adversarial ones need a threat and are refused."""
     if not isinstance(objective, str):
         return objective
     name = objective.lower().replace("-", "_")

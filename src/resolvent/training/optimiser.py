@@ -1,4 +1,4 @@
-"""AdamW or Adam on the groups that the model asks for, and the learning rate as a function of the step."""
+"""AdamW or Adam on the model's parameter groups, and the learning rate as a function of the step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.training.settings import FitSettings
 
 
 def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
-    """Each group remembers its own full rate as `base_lr`; `set_rate` scales it."""
+    """The optimiser; each group stores its full rate as `base_lr`, which `set_rate` scales."""
     groups = parameter_groups(model) if settings.groups else [{"params": list(model.parameters())}]
     made = []
     for group in groups:
@@ -32,7 +32,7 @@ def make_optimiser(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """What `optim_groups()` of the model, or of the outermost modules that offer it, asks for; the rest is plain.
+    """The groups of `optim_groups()` of the model, or of the outermost modules that define it; the rest by default.
 
     Examples:
         >>> groups = rv.training.parameter_groups(rv.S4D(4, 8))
@@ -43,7 +43,7 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
 
 
 def rate(step: int, per_epoch: int, settings: FitSettings, losses: Iterable[float] = ()) -> float:
-    """Factor of the learning rate at `step`: a linear rise over the warm-up, then a half cosine to zero.
+    """Factor of the learning rate at `step`: linear warm-up, then a half cosine to zero.
 
     `losses` are the training losses of the epochs so far, for the schedule "plateau".
     """
@@ -74,9 +74,9 @@ FACTOR, PATIENCE, THRESHOLD = 0.9, 5, 0.01
 
 
 def plateau(losses: Iterable[float]) -> float:
-    """The factor after epochs of these mean losses: times 0.9 after more than five in a row that are not 1 % better.
+    """The factor after epochs of these mean losses: times 0.9 after more than five epochs without 1 % improvement.
 
-    A value counts as better when it is below (1 - 0.01) times the best so far.
+    An improvement is a value below (1 - 0.01) times the best so far.
     """
     best, waited, factor = math.inf, 0, 1.0
     for loss in losses:

@@ -1,7 +1,7 @@
-"""Several processes at one run: each takes its rows of every batch, and all hold the same weights after every step.
+"""Data-parallel training in several processes: each takes its rows of every batch; weights stay identical.
 
-The gradient of the mean over the whole batch is the sum of the processes' parts, so one sum over all of them makes a
-step equal that of a single process with the same global batch, whatever their number. Only the first one writes files.
+The gradient of the mean over the whole batch is the sum of the processes' parts, so one all-reduce makes a step
+equal to that of a single process with the same global batch. Only the first process writes files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process is number `rank` of `size`."""
+    """This process has rank `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
@@ -32,13 +32,13 @@ class ProcessGroup:
         return self.rank == 0
 
     def rows(self, count: int) -> slice:
-        """This process's rows of a batch of `count`: a contiguous share, at most one row larger than another's."""
+        """This process's rows of a batch of `count`: a contiguous block, sizes differing by at most one."""
         whole, more = divmod(count, self.size)
         start = self.rank * whole + min(self.rank, more)
         return slice(start, start + whole + (self.rank < more))
 
     def add(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes, in one message for each dtype."""
+        """Replace each tensor by its sum over all processes, with one all-reduce per dtype."""
         if self.size == 1:
             return
         kinds: dict[torch.dtype, list[Tensor]] = {}
@@ -51,7 +51,7 @@ class ProcessGroup:
                 tensor.copy_(part.view_as(tensor))
 
     def add_gradients(self, model: nn.Module) -> None:
-        """A parameter that this process's rows did not reach still takes part: as zero."""
+        """Sum gradients; a parameter without a gradient in this process contributes zeros."""
         if self.size == 1:
             return
         for parameter in model.parameters():
@@ -60,13 +60,13 @@ class ProcessGroup:
         self.add([p.grad for p in model.parameters() if p.grad is not None])
 
     def share(self, model: nn.Module) -> None:
-        """Everybody takes the first process's weights."""
+        """Broadcast the first process's weights."""
         if self.size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, in the order of ranks, for everybody."""
+        """Every process's value, in rank order, to every process."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -74,13 +74,13 @@ class ProcessGroup:
         return found
 
     def wait(self) -> None:
-        """Until all are here: what the first process wrote is then there for everybody."""
+        """Barrier: files written by the first process are then visible to all."""
         if self.size > 1:
             dist.barrier()
 
 
 def current_group() -> ProcessGroup:
-    """The processes that torch.distributed knows of; a single one when it was not started."""
+    """The process group of torch.distributed; a single process if it is not initialised."""
     if dist.is_available() and dist.is_initialized():
         return ProcessGroup(dist.get_rank(), dist.get_world_size())
     return ProcessGroup()
@@ -88,7 +88,7 @@ def current_group() -> ProcessGroup:
 
 @contextmanager
 def join_torchrun(device: str) -> Iterator[ProcessGroup]:
-    """Join the other processes when torchrun started this one."""
+    """Join the process group if torchrun started this process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield current_group()
         return
@@ -102,5 +102,5 @@ def join_torchrun(device: str) -> Iterator[ProcessGroup]:
 
 
 def speaks() -> bool:
-    """Whether this process speaks for all that torchrun started; true without it."""
+    """Whether this process reports for the group (rank 0); True without torchrun."""
     return int(os.environ.get("RANK", "0")) == 0

@@ -1,4 +1,4 @@
-"""A bar with rate and time left on a terminal, below a line for each epoch; elsewhere these lines alone, as a log."""
+"""On a terminal a progress bar with rate and remaining time below a line per epoch; otherwise only the lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reporter(name: str, total: int) -> Iterator[Reporter]:
 
 
 def format_row(row: dict[str, Any]) -> str:
-    """`epoch 3, loss 0.412, validation clean 91.2%, validation robust 40.1%`; of a regression, squared errors."""
+    """`epoch 3, loss 0.412, validation clean 91.2%, validation robust 40.1%`; squared errors for a regression."""
     words = [f"epoch {row['epoch']}", f"loss {row['train_loss']:.3f}"]
     names = [n for n in row if n.endswith(("_clean", "_robust"))]
     words += [f"{name.replace('_', ' ')} {_score(row[name])}" for name in names]
@@ -67,5 +67,5 @@ def format_row(row: dict[str, Any]) -> str:
 
 
 def _score(value: float) -> str:
-    """A share of right answers, or minus a squared error."""
+    """Format an accuracy, or minus a squared error."""
     return f"{value:.1%}" if 0 <= value <= 1 else f"error {-value:.4g}"

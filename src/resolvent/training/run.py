@@ -1,4 +1,4 @@
-"""A run in memory: what it is made of, its border checks, and where it stands."""
+"""A run in memory: its parts, its input checks, and its progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMAT = 1
 @dataclass(eq=False)
 class Run:
     model: nn.Module
-    task: Task  # on the model's device as far as it is often used and fits
+    task: Task  # splits used often are on the model's device if they fit
     objective: Objective
     settings: FitSettings
     probe: Probe | None
@@ -43,8 +43,8 @@ class Run:
     ledger: Ledger = field(default_factory=Ledger)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the best epochs so far
     group: ProcessGroup = field(default_factory=current_group)
-    guard: Guard | None = None  # where updates guard themselves
-    awaited: Taken | None = None  # the step whose numbers are still on their way
+    guard: Guard | None = None  # if updates guard themselves
+    awaited: Taken | None = None  # the step whose numbers are still pending
 
     @property
     def device(self) -> torch.device:
@@ -56,16 +56,16 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """Of the next step, counted from 0."""
+        """The epoch of the next step, counted from 0."""
         return self.ledger.step // len(self.batches)
 
     def best(self) -> dict[str, Row]:
-        """The best rows so far, by the name under which their weights are kept."""
+        """The best rows so far, by the name under which their weights are stored."""
         return best_rows(self.ledger.rows, self.settings.choose)
 
     @property
     def over(self) -> bool:
-        """Whether all steps are done, or enough measurements have brought nothing better."""
+        """Whether all steps are done, or early stopping applies."""
         stalled = has_stalled(self.ledger.rows, self.settings.choose, self.settings.patience)
         return self.ledger.step >= self.steps or stalled
 
@@ -86,7 +86,7 @@ def begin(
     folder: str | Path | None,
     save: Save | None,
 ) -> Run:
-    """Check everything, then start anew or go on from what the folder holds."""
+    """Check everything, then start anew or resume from the folder."""
     own = inner_threat(objective)
     probe = settings.probe or (None if own is None else Probe(own))
     check(model, task, settings, [] if probe is None else [probe.threat, own or probe.threat])
@@ -105,8 +105,8 @@ def begin(
 
 
 def place_task(task: Task, like: Tensor, track_test: bool) -> Task:
-    """The task in the model's precision, its splits on the model's device where they fit. What does not fit, and a test
-    split that is used once at the end, stays where it is and is sent batch by batch."""
+    """The task in the model's precision, its splits on the model's device if they fit. Splits that do not fit, and a
+    test split used only once at the end, stay where they are and are sent batch by batch."""
     wide = torch.float64 if like.dtype == torch.float64 else None
     found = {}
     for name, split in task.splits().items():
@@ -117,7 +117,7 @@ def place_task(task: Task, like: Tensor, track_test: bool) -> Task:
 
 
 def check_group(run: Run) -> None:
-    """Every process needs a row of every batch: one without would be missing where they meet."""
+    """Every process needs a row of every batch: one without would be missing from the all-reduce."""
     smallest = len(run.task.train) % run.settings.batch_size or run.settings.batch_size
     if smallest < run.group.size:
         raise ValueError(
@@ -127,7 +127,7 @@ def check_group(run: Run) -> None:
 
 
 def _open(run: Run, folder: str | Path, save: Save | None) -> None:
-    """The first process makes or checks the folder, the others read what it left; what stops it stops them too."""
+    """The first process creates or checks the folder, then the others read it; an error stops all."""
     wrong: Exception | None = None
     if run.group.first:
         try:
@@ -145,7 +145,7 @@ def _open(run: Run, folder: str | Path, save: Save | None) -> None:
 
 
 def resume(run: Run, files: RunFolder) -> None:
-    """The stored state, or a first one: a run goes on from its own start even if the next model starts elsewhere."""
+    """The stored state, or a first one: a resumed run keeps its own initial weights whatever the model's are."""
     ledger = files.restore(run.model, run.optimiser, run.average)
     if ledger is None:
         run.store()
@@ -155,12 +155,12 @@ def resume(run: Run, files: RunFolder) -> None:
 
 
 def inner_threat(objective: Objective) -> Threat | None:
-    """The threat that an adversarial objective trains against, if it tells."""
+    """The threat of an adversarial objective, if it has an `inner`."""
     return getattr(getattr(objective, "inner", None), "threat", None)
 
 
 def config_of(run: Run) -> dict[str, Any]:
-    """Everything that the numbers depend on, as JSON values; the initial weights are in the first stored state."""
+    """Everything that the results depend on, as JSON values; the initial weights are in the first stored state."""
     shapes = {name: [str(t.dtype), *t.shape] for name, t in run.model.state_dict().items()}
     splits = {name: _describe_split(split) for name, split in run.task.splits().items()}
     varied = {} if run.task.augment is None else {"augment": jsonable(run.task.augment)}
@@ -175,11 +175,11 @@ def config_of(run: Run) -> dict[str, Any]:
     }
 
 
-LATER = ("accumulate", "patience", "average", "average_decay", "average_from")  # settings that older runs do not name
+LATER = ("accumulate", "patience", "average", "average_decay", "average_from")  # settings missing from older runs
 
 
 def _describe_settings(settings: FitSettings) -> dict[str, Any]:
-    """Every setting; later ones where they are used, so that runs from before go on."""
+    """Every setting; newer ones only if used, so that older runs can be resumed."""
     usual = FitSettings()
     same = [name for name in LATER if getattr(settings, name) == getattr(usual, name)]
     return {name: value for name, value in jsonable(settings).items() if name not in same}
@@ -211,11 +211,11 @@ def check(model: nn.Module, task: Task, settings: FitSettings, threats: list[Thr
             if len(split):
                 whole = split.packed is None and not split.mapped
                 few = split if whole else split.select(torch.arange(min(len(split), 1024)))
-                threat.check(few.x)  # of others the first: the task has checked that all lie in its bounds
+                threat.check(few.x)  # otherwise the first few: the task has checked all against its bounds
 
 
 def check_outputs(run: Run) -> None:
-    """One small pass, so that a model of the wrong width is told before any work."""
+    """One small pass, so that a wrong output width is reported before any work."""
     first = torch.arange(min(2, len(run.task.train)))
     batch = take(run.task.train, first, 0, run.device)
     with Victim(run.model).attacked(), torch.no_grad(), run.autocast():

@@ -1,4 +1,4 @@
-"""How a model is trained, as one frozen value that a run records and a resumed run must repeat."""
+"""How a model is trained, as one frozen value that a run records; a resumed run must repeat it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Averaging = Literal["none", "ema", "swa"]
 
 @dataclass(frozen=True)
 class Probe:
-    """The attack by which checkpoints are measured and chosen: PGD-10 from one random start unless told.
+    """The attack with which checkpoints are measured and chosen: PGD-10 from one random start by default.
 
     Examples:
         >>> rv.training.Probe(rv.Threat("linf", 0.1)).attack.steps
@@ -35,24 +35,24 @@ class Budget(Counted):
     """How long and how a model is trained, in plain values. The defaults are those of the study of deep SSMs under
     adversarial training, its 180 epochs apart.
 
-    warmup         epochs of linear rise before the cosine; may be a fraction
-    schedule       "cosine" to zero, "constant", or "plateau": times 0.9 when the training loss stays where it is
-    clip           largest norm of the whole gradient; None: as it comes
+    warmup         epochs of linear warm-up; may be fractional
+    schedule       "cosine" to zero, "constant", or "plateau": times 0.9 when the training loss stalls
+    clip           largest norm of the whole gradient; None: no clipping
     groups         keep the layers' own optimiser groups (no weight decay on dynamics); False: one group for all
-    ssm_lr         learning rate of the groups that layers set apart; None: what they ask for, or lr
+    ssm_lr         learning rate of the layers' own groups; None: the layers' setting, or lr
     precision      "bf16" trains the model under autocast; parameters, losses, attack steps and all measurements stay in
                    float32
     evaluate_every epochs between measurements; the last epoch is always measured
-    save_every     steps between saved states besides the one after every epoch; None: none
-    track_test     measure the test split with the validation split, and keep the best by it under its own name
-    track_seen     measure so many of the training samples as well (0: none), as they come without augmentation
-    choose         what makes a checkpoint the best: the score under the probe, or the clean one (standard training)
+    save_every     steps between saved states, in addition to one per epoch; None: none
+    track_test     measure the test split with the validation split, and keep its best epoch separately
+    track_seen     also measure this many training samples (0: none), without augmentation
+    choose         how the best checkpoint is chosen: by the score under the probe, or the clean one
     optimiser      "adamw", or "adam", whose weight decay is part of the gradient
-    accumulate     pieces in which a batch passes through the model, one after another: less memory, the same gradient
-    patience       stop after so many measurements without a better one; None: all epochs
-    average        what is measured, kept and handed back: the weights of the moment ("none"), their exponential mean
-                   ("ema", of `average_decay` a step) or the mean of those after each epoch ("swa")
-    average_from   epochs before the mean begins
+    accumulate     number of pieces in which a batch is processed: less memory, the same gradient
+    patience       stop after this many measurements without improvement; None: all epochs
+    average        the weights measured, stored and returned: current ("none"), their exponential moving average
+                   ("ema", with `average_decay` per step) or the mean of those after each epoch ("swa")
+    average_from   epochs before averaging begins
 
     Examples:
         >>> rv.training.Budget(epochs=5, lr=1e-2).epochs
@@ -115,10 +115,10 @@ class Budget(Counted):
 
 @dataclass(frozen=True)
 class FitSettings(Budget):
-    """A budget, and what is left to chance and measured by.
+    """A budget, with the seed and the attack used for measurements.
 
-    seed    of the order of samples and of every draw
-    probe   attack of the measurements; None: the objective's own threat, or none at all
+    seed    of the sample order and of all random numbers
+    probe   attack of the measurements; None: the objective's own threat, or none
 
     Examples:
         >>> rv.training.FitSettings(epochs=5, batch_size=32, lr=1e-2).seed
@@ -136,5 +136,5 @@ class FitSettings(Budget):
 
     @staticmethod
     def of(budget: Budget, seed: int, probe: Probe | None = None) -> FitSettings:
-        """That budget, from this seed."""
+        """Extend a budget by this seed and probe."""
         return FitSettings(**{each.name: getattr(budget, each.name) for each in fields(Budget)}, seed=seed, probe=probe)

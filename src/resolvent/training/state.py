@@ -1,14 +1,14 @@
-"""The state of a run on disk: one safetensors file for weights, optimiser and bookkeeping, moved into place whole.
+"""The state of a run on disk: one safetensors file for weights, optimiser and bookkeeping, replaced atomically.
 
-    folder/config.json                       what is trained, how, on what; another configuration is refused by field
-    folder/metrics.jsonl                     one line an epoch
+    folder/config.json                       what is trained, how, on what; a different one is refused by field
+    folder/metrics.jsonl                     one line per epoch
     folder/checkpoint/state.safetensors      everything that the next step needs; its header holds the bookkeeping
     folder/checkpoint/best/                  weights of the best epoch by validation, best_by_test/ those by test
     folder/checkpoint/last/                  weights of the last epoch, when the run is complete
     folder/summary.json                      written last: the run is complete
 
-State and summary carry digests that cover the configuration too: those of another run are not believed.
-Random numbers need no saving: those of every step follow from the seed and the number of the step.
+State and summary carry digests that include the configuration: files of another run are rejected.
+Random numbers need not be stored: those of a step depend only on the seed and the step number.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from resolvent.training.step.average import Average
 
 Save = Callable[[Any, Path], Any]  # (model, folder): `models.save_model` fits
 WEIGHTS, CONFIG, SUMMARY, METRICS = "model.safetensors", "config.json", "summary.json", "metrics.jsonl"
-LEDGER = "ledger"  # the entry of the state's header
+LEDGER = "ledger"  # key in the state's header
 AGAIN = "remove it to train from the start."
 
 
 class DamagedState(ValueError):
-    """A file of the run does not hold what was written; nothing was changed."""
+    """A file of the run does not contain what was written; nothing was changed."""
 
 
 @dataclass
 class Ledger:
-    """Where a run stands: steps done, sums over the epoch so far (loss, score, samples), one row an epoch, and how many
-    weights are in their mean."""
+    """The progress of a run: steps done, sums over the epoch so far (loss, score, samples), one row per epoch, and the
+    number of averaged weights."""
 
     step: int = 0
     tally: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
@@ -72,7 +72,7 @@ class RunFolder:
         write_tensors(self.state, _flatten(parts), LEDGER, asdict(ledger), self.of)
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer, average: Average) -> Ledger | None:
-        """Fill model, optimiser and mean; None when nothing was stored yet."""
+        """Fill model, optimiser and average; None when nothing is stored yet."""
         if not self.state.is_file():
             self._require_fresh()
             return None
@@ -100,10 +100,10 @@ class RunFolder:
             raise DamagedState(f"fit: {self.state} is damaged: its header has no ledger; {AGAIN}")
         return tensors, notes
 
-    # -- what people read ------------------------------------------------------------------------------------------
+    # -- readable files ------------------------------------------------------------------------------------------
 
     def append(self, row: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl; after a kill the file is made anew from the stored state."""
+        """Append a line to metrics.jsonl; after a kill the file is rewritten from the stored state."""
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -120,7 +120,7 @@ class RunFolder:
         write_json(self.folder / SUMMARY, summary, self.of)
 
     def summary(self) -> dict[str, Any] | None:
-        """What a complete run wrote; None before that, and where it is damaged: it is then made again."""
+        """The summary of a complete run; None before that, and if damaged: it is then recomputed."""
         path = self.folder / SUMMARY
         try:
             return read_json(path, self.of) if path.is_file() else None
@@ -129,7 +129,7 @@ class RunFolder:
             return None
 
     def _rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
-        """The lines as the state knows them. What is there may end early, as a kill leaves it; damage is set aside."""
+        """Rewrite the lines from the state. A file cut short by a kill is replaced; a damaged one is renamed."""
         path, text = self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows)
         there = path.read_bytes() if path.is_file() else b""
         if not text.encode().startswith(there):
@@ -143,7 +143,7 @@ class RunFolder:
         write_text(path, text)
 
     def _require_fresh(self) -> None:
-        """A run without a state has not begun; one that claims to be complete has lost it."""
+        """A run without a state must not have begun; one that claims to be complete has lost its state."""
         summary = self.folder / SUMMARY
         if summary.is_file():
             raise DamagedState(f"fit: {self.state} is gone, but {summary} is there; remove it to train from the start.")
@@ -162,7 +162,7 @@ class RunFolder:
         check_same(found, config, f"fit: {str(self.folder)!r} holds a run")
 
     def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
-        """A damaged configuration is set aside and written again where the state tells that it is of this one."""
+        """Set aside a damaged configuration and rewrite it if the state confirms that it matches."""
         if self.state.is_file():
             self._collect()
             if not sealed_tensors(self.state, LEDGER):
@@ -175,7 +175,7 @@ class RunFolder:
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """The weights alone, under the name that `models.save_model` uses too."""
+    """The weights alone, under the file name that `models.save_model` uses."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS, _flatten({"": model.state_dict()}), "config", {})
 

@@ -1,4 +1,4 @@
-"""What a user asked for: classes by name, places to write, and errors that say what can be done."""
+"""Handling user requests: classes by name, output paths, and errors with advice."""
 
 from resolvent.usage.error import UsageError
 

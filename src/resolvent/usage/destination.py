@@ -1,4 +1,4 @@
-"""Whether a result can be written, asked before the work that makes it."""
+"""Check that a result can be written, before computing it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from resolvent.usage.error import UsageError
 
 
 def require_writable(path: Path, option: str) -> None:
-    """A UsageError when the file `path` cannot be made; nothing stays behind.
+    """A UsageError if the file `path` cannot be created; leaves nothing behind.
 
-    The nearest folder that exists is tried with a nameless file, since mode bits tell nothing of read-only disks.
+    Tries a temporary file in the nearest existing folder, since mode bits do not show read-only disks.
     """
     try:
         if path.is_dir():

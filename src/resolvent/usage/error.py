@@ -1,7 +1,7 @@
-"""What the user can mend."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
 
 class UsageError(ValueError):
-    """What the user asked for cannot be done; the message says what can."""
+    """The request cannot be carried out; the message says what can."""

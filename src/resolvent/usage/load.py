@@ -1,4 +1,4 @@
-"""Find somebody else's layer: `package.module:Class` or `path/to/file.py:Class`."""
+"""Load a user's class: `package.module:Class` or `path/to/file.py:Class`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parse_kwargs(text: str) -> dict[str, Any]:
 
 
 def make(target: str, kwargs: str) -> Any:
-    """An instance of the class behind `target`; a constructor that fails is the user's to mend."""
+    """An instance of the class behind `target`; a failing constructor is a user error."""
     kind, given = load_class(target), parse_kwargs(kwargs)
     return build(kind, given)
 
@@ -73,7 +73,7 @@ def _execute(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # torch.compile, pickle and dataclasses look a class's module up by its name
+    sys.modules[name] = module  # torch.compile, pickle and dataclasses look up a class's module by name
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -83,7 +83,7 @@ def _execute(path: Path) -> ModuleType:
 
 
 def _private_name(path: Path) -> str:
-    """A name that no other module has, one for each file: torch.py of somebody's folder must not become our torch."""
+    """A unique module name per file: a user's torch.py must not replace torch."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     return f"_resolvent_loaded_{digest}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
 
@@ -91,7 +91,7 @@ def _private_name(path: Path) -> str:
 def _from_name(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last, so that a file of the current folder hides no installed package
+        sys.path.append(here)  # last, so that local files do not shadow installed packages
         importlib.invalidate_caches()
     return _import(name, lambda: importlib.import_module(name))
 

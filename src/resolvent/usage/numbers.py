@@ -1,4 +1,4 @@
-"""Plain values that users give, checked: whole numbers, numbers, names from a list."""
+"""Checks of plain values given by users: integers, numbers, names from a list."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_not_negative(where: str, **values: Any) -> None:
 
 
 def check_share(where: str, **values: Any) -> None:
-    """Numbers from 0 to 1."""
+    """Require numbers from 0 to 1."""
     for name, value in values.items():
         _check_number(where, name, value)
         if not 0 <= value <= 1:

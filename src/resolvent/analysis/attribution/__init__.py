@@ -1,1 +1,1 @@
-"""Which component of a model turns a perturbation into an error."""
+"""Which components of a model amplify a perturbation into an error."""

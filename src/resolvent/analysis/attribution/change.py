@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Change:
-    """100 (after - before) / before at one place in a model; None, with the reason, where that means nothing.
+    """100 (after - before) / before at one place in a model; None, with the reason, if meaningless.
 
     Examples:
         >>> rv.analysis.Change("layer 1", 1.0, 0.5, -50.0).percent
@@ -25,7 +25,7 @@ class Change:
 
     @staticmethod
     def of(where: str, before: float, after: float, floor: float = 0.0) -> Change:
-        """`floor` is the largest `before` that cannot be told from zero."""
+        """`floor` is the largest `before` that is indistinguishable from zero."""
         if not (math.isfinite(before) and math.isfinite(after)):
             return Change(where, before, after, None, "the features hold NaN or infinity")
         if before <= 0:
@@ -33,7 +33,7 @@ class Change:
         if before <= floor:
             return Change(where, before, after, None, "the features differ before the component by rounding alone")
         percent = 100 * (after - before) / before
-        if not math.isfinite(percent):  # a before among the subnormal numbers
+        if not math.isfinite(percent):  # a subnormal `before`
             return Change(where, before, after, None, "the change is beyond the largest number")
         return Change(where, before, after, percent)
 
@@ -58,12 +58,12 @@ class Changes:
 
     @property
     def counted(self) -> int:
-        """Layers that have a value; the others tell why they have none and stay out of the mean."""
+        """Number of layers with a value; the others have a reason and are excluded from the mean."""
         return len(self._values())
 
     @property
     def mean(self) -> float | None:
-        """Mean over the layers that have a value, in percent; None where no layer has one."""
+        """Mean over the layers with a value, in percent; None if there is none."""
         values = self._values()
         return math.fsum(values) / len(values) if values else None
 
@@ -76,7 +76,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Component:
-    """One component of a model: how both distances change across it, in the same order of layers.
+    """One component of a model: the changes of both distances across it, in the same order of layers.
 
     Examples:
         >>> change = rv.analysis.Changes((rv.analysis.Change("layer 1", 1.0, 0.5, -50.0),))
@@ -94,7 +94,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each component of a model does to the difference between clean and perturbed features.
+    """The effect of each component of a model on the distance between clean and perturbed features.
 
     Examples:
         >>> found = rv.analysis.Attribution((), samples=0)

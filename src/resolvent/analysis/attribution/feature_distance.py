@@ -1,12 +1,12 @@
-"""How far the features of a perturbed input are from those of the clean one: two distances per sample.
+"""Distances between the features of a perturbed input and of the clean one: two per sample.
 
 The study of deep SSMs under adversarial training, section 4.2, for feature sequences f, f' of T steps and d channels:
 
     mse     (1/T) ||f' - f||^2, the squares summed over steps and channels
     kl      KL(S(f) || S(f')), S the softmax over time of each channel, clean first; summed over time and averaged over
-            channels (the paper leaves the latter open)
+            channels (unspecified in the paper)
 
-Both are computed in float64 whatever the features are; steps beyond a sample's length count in neither.
+Both are computed in float64 for features of any dtype; steps beyond a sample's length are excluded.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def feature_kl(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> Tensor:
 
 
 def rounding(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> tuple[Tensor, Tensor]:
-    """Both distances of features that differ by one rounding of their dtype: what cannot be told from zero. (b,) each.
+    """Both distances of features that differ by one rounding of their dtype: indistinguishable from zero. (b,) each.
 
-    The rounding is that of the larger of |f| and |f'|, with alternating signs so that softmax sees it too; the
+    The rounding is that of the larger of |f| and |f'|, with alternating signs so that it affects the softmax too; the
     divergence adds the cancellation of its own float64 logarithms.
     """
     wide = f.double()
@@ -63,7 +63,7 @@ def rounding(f: Tensor, f_adv: Tensor, lengths: Lengths = None) -> tuple[Tensor,
 
 
 def steps(f: Tensor, lengths: Lengths) -> Tensor:
-    """Which steps of f (b, l, d) count: (b, l) bool."""
+    """Which steps of f (b, l, d) are valid: (b, l) bool."""
     time = torch.arange(f.shape[1], device=f.device)
     if lengths is None:
         return torch.ones(f.shape[:2], dtype=torch.bool, device=f.device)

@@ -1,12 +1,12 @@
-"""Which component widens the gap between clean and perturbed features, and which closes it.
+"""Which components increase the distance between clean and perturbed features, and which decrease it.
 
 Figures 3 and 4 of the study of deep SSMs under adversarial training: with d the mean over samples of a distance between
 clean and perturbed features (`feature_mse`, `feature_kl`), a component changes it by
 
     100 (d after - d before) / d before   percent,
 
-for each layer, then averaged over layers. Samples are averaged before dividing, so that one sample that the attack left
-almost alone does not rule the result. (The text also speaks of d / ||f||; the figures' captions, followed here, do
+for each layer, then averaged over layers. Samples are averaged before dividing, so that a sample hardly changed by the
+attack does not dominate the result. (The text also mentions d / ||f||; the figures' captions, followed here, do
 not.)
 """
 
@@ -29,7 +29,7 @@ Part = str | tuple[str, str]
 Chosen = Iterable[Part] | Callable[[str, nn.Module], bool]
 Spans = dict[str, list[tuple[str, str]]]
 Sums = dict[tuple[str, str, int], Tensor]
-"""(start, end, number of the call) -> both distances before, after, and what rounding makes; rows: (7,) on the CPU."""
+"""(start, end, number of the call) -> both distances before, after, and by rounding; rows: (7,) on the CPU."""
 
 
 def attribution(
@@ -46,12 +46,12 @@ def attribution(
 
     components   label -> module names, pairs of names (from the input of the first to the output of the second), or
                  a predicate on (name, module); for models of this library `resolvent.models.components_of(model)`
-    lengths      (n,): handed to the model, and padding is left out of both distances
+    lengths      (n,): passed to the model; padding is excluded from both distances
     call         what to call instead of the model, with x or with (x, lengths): `model.from_embedding` for tokens
 
-    A component's input is its first argument, its output the first of what it returns, both (b, l, d). A module that
-    is called several times counts as so many layers. The model runs in evaluation mode without gradients; modes are
-    put back and hooks removed, whatever happens. Where input and output differ in width, MSE compares squared norms.
+    A component's input is its first argument, its output the first of its results, both (b, l, d). A module called
+    several times counts as several layers. The model runs in evaluation mode without gradients; modes are restored
+    and hooks removed, also after errors. If input and output differ in width, MSE compares squared norms.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1)).eval()
@@ -110,7 +110,7 @@ def _distances(where: str, features: tuple[Tensor, ...], lengths: Tensor | None)
 
 
 def _expand_lengths(f: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Lengths for features whose batch is several sequences for each of the model's own (heads, pairs)."""
+    """Lengths for features whose batch has several sequences per model input (heads, pairs)."""
     if lengths is None:
         return None
     flat = lengths.flatten()

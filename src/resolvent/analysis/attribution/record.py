@@ -1,4 +1,4 @@
-"""Attribution of a trained model on its splits as one plain record: what Figures 3 and 4 of the study are drawn from.
+"""Attribution of a trained model on its splits as one plain record: the data of Figures 3 and 4 of the study.
 
 record = attribution_record(model, {"train": task.train, "test": task.test}, threat, components_of(model))
 json.dumps(record)
@@ -28,13 +28,13 @@ def attribution_record(
     samples: int = 256,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """{"norm", "eps", "attack", "samples", "components"}: one entry for each component, in it one for each split.
+    """{"norm", "eps", "attack", "samples", "components"}: one entry per component, with one per split.
 
-    attack   finds the perturbed samples; PGD-10 from a random start unless told
-    samples  of each split, its first ones
+    attack   finds the perturbed samples; default PGD-10 from a random start
+    samples  number of first samples of each split
 
-    An entry holds "mse" and "kl", the change in per cent averaged over layers, and "layers" with both for each place;
-    None, with a reason, where a change means nothing.
+    An entry has "mse" and "kl", the change in per cent averaged over layers, and "layers" with both per layer;
+    None, with a reason, where a change is meaningless.
 
     Examples:
         >>> model = rv.build_model(rv.ModelConfig(d_model=4, layers=1)).eval()

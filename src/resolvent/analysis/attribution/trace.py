@@ -1,4 +1,4 @@
-"""What goes into and comes out of modules inside a model, read with hooks that are gone afterwards."""
+"""Inputs and outputs of modules inside a model, recorded with temporary hooks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 Calls = dict[str, list[Tensor]]
-"""Module name -> one tensor for each time that it was called."""
+"""Module name -> one tensor per call."""
 
 
 class Trace:
-    """Inputs and outputs of the watched modules since the last `take`; the first tensor where there are several."""
+    """Inputs and outputs of the watched modules since the last `take`; only the first tensor of each."""
 
     def __init__(self) -> None:
         self.inputs: Calls = {}
@@ -40,7 +40,7 @@ class Trace:
 
 @contextmanager
 def record_trace(model: nn.Module, inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[Trace]:
-    """Hooks on the named modules for as long as the context lasts, whatever happens inside it."""
+    """Hooks on the named modules while the context lasts, removed also after errors."""
     trace, handles = Trace(), []
     try:
         for name in dict.fromkeys(inputs):
@@ -55,7 +55,7 @@ def record_trace(model: nn.Module, inputs: Iterable[str], outputs: Iterable[str]
 
 
 def _first(value: Any, what: str) -> Tensor:
-    """A copy, because an operation in place may follow."""
+    """A copy, because an in-place operation may follow."""
     value = next(iter(value), None) if isinstance(value, tuple | list) else value
     if not isinstance(value, Tensor):
         raise TypeError(

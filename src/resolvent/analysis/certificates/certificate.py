@@ -7,12 +7,12 @@ sqrt(2) L ||x - x'||_2 (Tsuzuku, Sato & Sugiyama 2018), so a margin z_y - max_j 
     l1     the same radius, since ||d||_2 <= ||d||_1
     linf   radius / sqrt(n), since ||d||_2 <= sqrt(n) ||d||_inf for n entries that may change
 
-Where the last map is linear with rows w (`certified_gain(parts, head=w)`), ||w_y - w_j|| times the constant of what
-comes before it takes the place of sqrt(2) L, pair by pair.
+If the last map is linear with rows w (`certified_gain(parts, head=w)`), ||w_y - w_j|| times the constant of everything
+before it replaces sqrt(2) L, pair by pair.
 
 f is run in floating point, whose error e(x) grows with |x| (`gain_rounding`): a large offset cancels, its rounding does
-not. The margin that was computed is off by up to 2 e(x), the one at x + d by 2 e(x + d) <= 2 e(x) + 2 e' |d|; both are
-taken off, so that the radius holds for the passes that are run, in the type of x and f.
+not. The computed margin may be off by 2 e(x), the one at x + d by 2 e(x + d) <= 2 e(x) + 2 e' |d|; both are
+subtracted, so that the radius holds for the computed passes, in the dtype of x and f.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from resolvent.usage.numbers import check_choice, check_positive
 
 Norm = Literal["l2", "linf", "l1"]
 NORMS = ("l2", "linf", "l1")
-DOWN = 1 - 1e-12  # radii are rounded down by far more than float64 loses on them
-ULPS = 64  # rounding error of a logit, in units of the last place of the largest one, unless told
+DOWN = 1 - 1e-12  # radii are rounded down by far more than their float64 rounding error
+ULPS = 64  # default rounding error of a logit, in units in the last place of the largest one
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,14 @@ class Certificate:
     """
 
     radius: Tensor  # (b,) float64
-    margin: Tensor  # (b,) float64: z_y - max_j z_j, rounding taken off
+    margin: Tensor  # (b,) float64: z_y - max_j z_j, minus rounding
     correct: Tensor  # (b,) bool
     norm: Norm
     lipschitz: float
-    pairwise: bool = False  # whether the last linear map was taken pair by pair
+    pairwise: bool = False  # whether the last linear map was bounded pair by pair
 
     def certified(self, eps: float) -> Tensor:
-        """Whether each prediction is right and stays so within eps: (b,) bool."""
+        """Whether each prediction is correct and constant within eps: (b,) bool."""
         if not 0 <= eps < math.inf:
             raise ValueError(f"Certificate: eps must be finite and not negative, got {eps}.")
         return self.correct & (self.radius > 0) & (self.radius >= eps)
@@ -78,7 +78,7 @@ class Certificate:
 
     @staticmethod
     def from_dict(held: dict[str, Any]) -> Certificate:
-        """What `as_dict` wrote; `verify` it before it is trusted."""
+        """The inverse of `as_dict`; `verify` it before trusting it."""
         radius, margin = (torch.tensor(held[k], dtype=torch.float64) for k in ("radius", "margin"))
         correct = torch.tensor(held["correct"], dtype=torch.bool)
         return Certificate(radius, margin, correct, held["norm"], held["lipschitz"], held["pairwise"])
@@ -95,8 +95,8 @@ def certify(
 ) -> Certificate:
     """Run f on x (b, ...) and certify its predictions; `gain` is that of f from x to the logits.
 
-    f         a module runs in evaluation mode; Victim(f, batch_size) bounds how many samples pass at once
-    lengths   (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding does not change; fewer entries
+    f         a module runs in evaluation mode; Victim(f, batch_size) limits how many samples are passed at once
+    lengths   (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding is not perturbed; fewer entries
               give a larger linf radius
 
     Examples:
@@ -126,9 +126,9 @@ def certify_logits(
 ) -> Certificate:
     """Certified radii of given logits (b, k).
 
-    entries    how many input entries may change, for linf: a number or one for each sample
-    rounding   absolute error of a logit; None: 64 units in the last place of the largest logit of the sample, which
-               knows nothing of what the inputs lost on their way (`certify` does)
+    entries    number of input entries that may change, for linf: a number or one per sample
+    rounding   absolute error of a logit; None: 64 units in the last place of the sample's largest logit, which
+               does not account for rounding before the logits (`certify` does)
 
     Examples:
         >>> found = rv.analysis.certify_logits(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), gain=1.0)
@@ -144,7 +144,7 @@ def certify_logits(
 def _certificate(
     logits: Tensor, y: Tensor, gain: Gain | float, norm: Norm, entries: int | Tensor, error: Tensor, growth: float
 ) -> Certificate:
-    """Twice `error` (b,) is taken off each margin; differences of logits move by `growth` more for a unit of |d|."""
+    """Subtracts twice `error` (b,) from each margin; differences of logits move by `growth` more per unit of |d|."""
     L = positive(gain)
     check_choice("certify", "norm", norm, NORMS)
     check_logits("certify", logits, y)
@@ -162,7 +162,7 @@ def _certificate(
 def bound_errors(
     victim: Victim, x: Tensor, logits: Tensor, gain: Gain | float, lengths: Tensor | None
 ) -> tuple[Tensor, float]:
-    """The error of the logits at x (b,), and how much a difference of two of them adds for each unit of |d|."""
+    """The error of the logits at x (b,), and the additional error of a difference of two per unit of |d|."""
     eps = max(eps_of(x, victim.module), torch.finfo(logits.dtype).eps)
     own = x.detach().double() if lengths is None else x.detach().double() * own_steps(x, lengths)
     norm = own.flatten(1).norm(dim=1)
@@ -190,7 +190,7 @@ def verify(
     *,
     lengths: Tensor | None = None,
 ) -> Certificate:
-    """Compute a stored certificate again, with a gain that was computed again, and refuse one that claims more.
+    """Recompute a stored certificate with a recomputed gain, and refuse one that claims more.
 
     Returns the new certificate.
 
@@ -227,7 +227,7 @@ def positive(gain: Gain | float) -> float:
 
 
 def _slopes(gain: Gain | float, y: Tensor, classes: int) -> Tensor:
-    """How fast each difference z_y - z_j can move: sqrt(2) L, or ||w_y - w_j|| times the features' L. (b, k) or ()."""
+    """Lipschitz constants of all z_y - z_j: sqrt(2) L, or ||w_y - w_j|| times the features' L: (b, k) or ()."""
     if not isinstance(gain, Gain) or gain.head is None or gain.features is None:
         return torch.tensor(math.sqrt(2) * positive(gain), dtype=torch.float64, device=y.device)
     W = gain.head.to(y.device)

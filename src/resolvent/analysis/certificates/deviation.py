@@ -1,12 +1,12 @@
-"""How far real outputs can move: certified from a Lipschitz constant.
+"""Certified bounds on the change of real outputs, from a Lipschitz constant.
 
 With ||f(x) - f(x')||_2 <= L ||x - x'||_2 over all of m outputs, the root mean square error moves by at most
 
     l2, l1   L eps / sqrt(m)
     linf     L eps sqrt(n) / sqrt(m), for n entries that may change
 
-and what floating point adds on both sides (certificate.py). So clean error + deviation bounds the error of every point
-within eps, and (tolerance - clean error) over the slope is a radius within which no error exceeds the tolerance.
+plus the floating-point error on both sides (certificate.py). So clean error + deviation bounds the error of every point
+within eps, and (tolerance - clean error) / slope is a radius within which no error exceeds the tolerance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from resolvent.usage.numbers import check_choice
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
-    """Per sample, all (b,) float64: the error at x, how much it can grow for a unit of eps, and what rounding adds.
+    """Per sample, all (b,) float64: the error at x, its growth per unit of eps, and the effect of rounding.
 
     Examples:
         >>> f = torch.nn.Linear(3, 1)
@@ -46,13 +46,13 @@ class Deviation:
     lipschitz: float
 
     def deviation(self, eps: float) -> Tensor:
-        """How far the outputs of each sample can move within eps, as a root mean square: (b,)."""
+        """The largest change of each sample's outputs within eps, as a root mean square: (b,)."""
         if not 0 <= eps < math.inf:
             raise ValueError(f"Deviation: eps must be finite and not negative, got {eps}.")
         return (self.slope * eps + self.rounding) / DOWN
 
     def error(self, eps: float) -> Tensor:
-        """No point within eps has a larger error: (b,)."""
+        """An upper bound on the error of every point within eps: (b,)."""
         return self.clean + self.deviation(eps)
 
     def within(self, eps: float, tolerance: float) -> float:
@@ -60,7 +60,7 @@ class Deviation:
         return float((self.error(eps) <= tolerance).double().mean())
 
     def radius(self, tolerance: float) -> Tensor:
-        """How far each sample can be moved without an error above the tolerance; 0 where it is above already: (b,)."""
+        """The radius within which each sample's error stays below the tolerance; 0 if it is above already: (b,)."""
         return ((tolerance - self.clean - self.rounding) / self.slope).clamp_min(0.0) * DOWN
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How far a perturbed input moves the output of a linear system: Theorem 4.1.1 of Qi et al. 2024, as far as it holds.
+"""How far a perturbed input moves the output of a linear system: Theorem 4.1.1 of Qi et al. 2024, where valid.
 
-The error is y' - y = H e, with e of mean mu and second moment E[e_k^2] = M in every entry (its own M where entries are
+The error is y' - y = H e, with e of mean mu and second moment E[e_k^2] = M in every entry (its own M if entries are
 independent; at most M in the upper bounds). Per bank entry, at every length at once:
 
     lower   mu^2 ||H 1||^2                                 Jensen: E||H e||^2 >= ||H E e||^2; it is 0 for mu = 0
@@ -11,11 +11,11 @@ The theorem's own form, with c1, c2 the extreme eigenvalues of E^T E (E the lowe
 
     mu^2 c1 sum_j lam_min^2j (C B)^2 <= E||H e||^2 <= c2 M sum_j |lam|_max^2j (sum_n |C_n B_n|)^2
 
-carries the squares that (11) and (16) lose. Its right side holds for every diagonal system; its left side only where
-all lam, C B and D are real and not negative, and is None elsewhere: then modes can cancel one another.
+restores the squares that (11) and (16) lose. Its right side holds for every diagonal system; its left side only if
+all lam, C B and D are real and not negative, and is None otherwise: then modes can cancel one another.
 
-The direct term D belongs to H. A selective layer is bounded at the selection of its unperturbed input,
-`layer.linearise(x)`; that the perturbation also moves the selection is left out.
+The direct term D is part of H. A selective layer is bounded at the selection of its unperturbed input,
+`layer.linearise(x)`; the effect of the perturbation on the selection is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from resolvent.ssm.kernel import kernel
 from resolvent.ssm.system import Dense, Diagonal, System, check_discrete
 from resolvent.usage.numbers import check_count
 
-REAL = 1e-9  # how large an imaginary part, relative to the modulus, is rounding
+REAL = 1e-9  # imaginary part, relative to the modulus, treated as rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class ErrorBounds:
         return self.exact.shape[-1]
 
     def growth(self) -> dict[str, list[float] | None]:
-        """Sums over the bank against the length: what a plot needs."""
+        """Sums over the bank as functions of the length, for plots."""
         kept = {n: getattr(self, n) for n in ("lower", "exact", "upper", "theorem_lower", "theorem_upper")}
         drawn = {n: None if v is None else _total(v).tolist() for n, v in kept.items()}
         return {"length": [float(t) for t in range(1, self.length + 1)], **drawn}
@@ -85,9 +85,9 @@ def error_bounds(
 ) -> ErrorBounds:
     """Bounds on E||y' - y||^2 for a discrete system, fixed or time-varying, over `length` steps.
 
-    length     of a fixed system; a time-varying one brings its own
-    measured   ||y' - y||^2 (...,) of perturbations with |e_k| <= sqrt(second_moment), e.g. found by an attack; more
-               than the upper bound is an error, because no such perturbation exists
+    length     of a fixed system; a time-varying one has its own
+    measured   ||y' - y||^2 (...,) of perturbations with |e_k| <= sqrt(second_moment), e.g. from an attack; exceeding
+               the upper bound is an error, because no such perturbation exists
 
     Examples:
         >>> found = rv.analysis.error_bounds(rv.LRU(1, 4).double().system(), 20, second_moment=0.01)
@@ -113,7 +113,7 @@ Rows = tuple[Tensor, Tensor, Tensor]
 
 
 def _compute_fixed(system: System, l: int) -> Rows:
-    """From the kernel h: each row of H is the one before and one entry more, so everything is a running sum."""
+    """From the kernel h: each row of H extends the previous one by an entry, so everything is a running sum."""
     h = impulse(system, l)  # (..., p, m, l)
     return h.sum(-2).cumsum(-1), h.square().sum(-2).cumsum(-1), h.abs().sum(-2).cumsum(-1)
 
@@ -129,7 +129,7 @@ def impulse(system: System, l: int) -> Tensor:
 def _varying(system: System) -> Rows:
     """One pass over time: the response to ones, the Gramian P_t = A_t P_{t-1} A_t^T + B_t B_t^T, and moduli for |H|.
 
-    The last is exact where no two states of opposite sign meet in one output; elsewhere it is an upper bound.
+    The last is exact if no two states of opposite sign contribute to one output; otherwise an upper bound.
     """
     system = system.real() if system.dtype.is_complex else system
     n, lead = system.states, system.bank
@@ -185,7 +185,7 @@ def _theorem(system: System, l: int, mean: float, moment: float) -> tuple[Tensor
 
 
 def _both(rows: Tensor) -> Tensor:
-    """(sum over inputs)^2: all inputs are perturbed alike in the worst case. (..., p, m, l) -> (..., p, l)."""
+    """(sum over inputs)^2: in the worst case all inputs are perturbed alike. (..., p, m, l) -> (..., p, l)."""
     return rows.sum(-2).square()
 
 

@@ -1,15 +1,15 @@
-"""The L2 Lipschitz constant of a whole model from those of its parts, or the name of the part that has none.
+"""The L2 Lipschitz constant of a whole model from those of its parts, or the names of the parts without one.
 
     found = certified_gain(model.gain_parts(length))
     found.value        # ||f(x) - f(x')||_2 <= value ||x - x'||_2, or None
     found.broken_by    # the components without a finite constant, each with its reason
 
-With `head`, the rows of the last linear map, the constant of what comes before it is kept as well: differences of two
-logits then move with the distance of their rows, not with the norm of the whole map.
+With `head`, the rows of the last linear map, the constant of everything before it is kept as well: differences of two
+logits are then bounded by the distance of their rows instead of the norm of the whole map.
 
-A linear system counts with the upper end of its bracketed H-infinity norm, which holds for sequences of any length. A
-chain multiplies, a residual connection adds 1, parts side by side add up. Everything is computed in float64 and the
-product is raised by `SLACK`, far more than products, spectral norms and brackets lose to rounding.
+A linear system counts with the upper end of its bracketed H-infinity norm, valid for sequences of any length. A
+chain multiplies, a residual connection adds 1, parallel parts add up. Everything is computed in float64 and the
+product is raised by `SLACK`, far above the rounding of products, spectral norms and brackets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SystemGain = Callable[[System], tuple[float, float, str]]
 
 
 class NoBound(ValueError):
-    """A model without a finite Lipschitz constant was to be certified.
+    """A model without a finite Lipschitz constant cannot be certified.
 
     Examples:
         >>> issubclass(rv.analysis.NoBound, Exception)
@@ -42,7 +42,7 @@ class NoBound(ValueError):
 
 
 class BrokenClaim(ValueError):
-    """A component has a larger gain than it was built or stored with.
+    """A component has a larger gain than claimed when it was built or stored.
 
     Examples:
         >>> issubclass(rv.analysis.BrokenClaim, Exception)
@@ -52,7 +52,7 @@ class BrokenClaim(ValueError):
 
 @dataclass(frozen=True)
 class PartGain:
-    """One component with its constant; None has a reason."""
+    """One component with its constant; None comes with a reason."""
 
     name: str
     kind: str
@@ -69,7 +69,7 @@ class PartGain:
 
 @dataclass(frozen=True)
 class Gain:
-    """`value` is None where no global bound exists; `parts` is the breakdown, in order.
+    """`value` is None if no global bound exists; `parts` is the breakdown, in order.
 
     Examples:
         >>> round(rv.analysis.certified_gain([rv.ssm.Part("map", "linear", 2.0)]).value, 4)
@@ -82,16 +82,16 @@ class Gain:
     biased: tuple[str, ...]  # components that add a constant: f is Lipschitz, but |f(x)| <= value |x| does not hold
     head: Tensor | None = None  # (k, d) rows of the last linear map
     features: float | None = None  # the constant of everything before `head`
-    chain: tuple[Part, ...] = ()  # what it was composed from, for what floating point may add
-    least: int = 1  # it holds for sequences of at least so many steps
+    chain: tuple[Part, ...] = ()  # its parts, for floating-point error bounds
+    least: int = 1  # valid for sequences of at least this many steps
 
     @property
     def explanation(self) -> str:
-        """Why there is no bound; empty where there is one."""
+        """Why there is no bound; empty if there is one."""
         return "; ".join(f"{p.name} ({p.kind}): {p.reason}" for p in self.broken_by)
 
     def require(self) -> float:
-        """The value, or a refusal that names what breaks it."""
+        """The value, or an error that names the components without a bound."""
         if self.value is None:
             raise NoBound(
                 f"certified_gain: this model has no finite Lipschitz constant: {self.explanation}. Replace the "
@@ -114,8 +114,8 @@ class Gain:
 def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_gain: SystemGain | None = None) -> Gain:
     """A Lipschitz bound of a whole model from its parts, `model.gain_parts(length)`: exact norms, multiplied.
 
-    head          the weight (k, d) of the last linear map of the chain, if pairs of logits are to be bounded with it
-    system_gain   in place of the H-infinity norm
+    head          the weight (k, d) of the last linear map of the chain, to bound pairs of logits with it
+    system_gain   replaces the H-infinity norm
 
     Examples:
         >>> model = rv.build_model(rv.models.presets.l2ru_classifier(gain=3.0, hidden=8)).eval()
@@ -138,7 +138,7 @@ def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_
 
 
 def hinf_gain(system: System) -> tuple[float, float, str]:
-    """The bracket of the H-infinity norm; of a bank of systems side by side, the largest."""
+    """The bracket of the H-infinity norm; for a bank, the largest."""
     from resolvent.analysis.systems.hinf import hinf_norm
 
     found = hinf_norm(system)
@@ -146,7 +146,7 @@ def hinf_gain(system: System) -> tuple[float, float, str]:
 
 
 def _before(gains: Sequence[PartGain], head: Tensor) -> Sequence[PartGain]:
-    """The chain without its last linear map and the bias after it; refused where that map is not `head`."""
+    """The chain without its last linear map and the bias after it; refused if that map is not `head`."""
     last = max((i for i, g in enumerate(gains) if g.kind != "bias"), default=0)
     size = float(torch.linalg.matrix_norm(head.detach().double(), 2))
     value = gains[last].value
@@ -159,7 +159,7 @@ def _before(gains: Sequence[PartGain], head: Tensor) -> Sequence[PartGain]:
 
 
 def _add_slack(value: float | None) -> float | None:
-    """With the slack; None where that is no number."""
+    """With the slack; None if it is not finite."""
     return None if value is None or not math.isfinite(value * (1 + SLACK)) else value * (1 + SLACK)
 
 
@@ -178,7 +178,7 @@ def _gain(part: Part, system_gain: SystemGain) -> PartGain:
 
 
 def _system(part: Part, system: System, system_gain: SystemGain) -> PartGain:
-    """The H-infinity norm, which also proves a gain that the part claims by construction."""
+    """The H-infinity norm, which also checks a gain claimed by construction."""
     lower, upper, reason = system_gain(system)
     if part.lipschitz is not None and lower > part.lipschitz * (1 + SLACK):
         raise BrokenClaim(
@@ -208,7 +208,7 @@ def _product(parts: Sequence[PartGain]) -> float | None:
 
 
 def _find_unbounded(part: PartGain) -> list[PartGain]:
-    """The components at the ends that have no constant."""
+    """The leaf components without a constant."""
     if part.kind in COMPOSED:
         return [leaf for inner in part.parts for leaf in _find_unbounded(inner)]
     return [part] if part.value is None else []

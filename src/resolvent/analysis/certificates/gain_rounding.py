@@ -1,7 +1,7 @@
-"""How far logits that were computed in floating point may be from those of the parts that a gain is composed of.
+"""How far logits computed in floating point may be from the exact outputs of the parts behind a gain.
 
-Walking along the chain, two numbers are carried, each as const + slope |x|: the norm of what flows there, and the error
-that it may have. A part of constant L makes of an error e of its input L e, and adds its own (`ssm.rounding`).
+Two bounds are propagated along the chain, each as const + slope |x|: on the norm of the activations, and on the error
+they may have. A part of constant L maps an input error e to L e, and adds its own (`ssm.rounding`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from resolvent.analysis.certificates.precision import system_rounding
 from resolvent.ssm.part import Part
 from resolvent.ssm.rounding import Rounding
 
-UNKNOWN = 64.0  # eps of its output that a part without an allowance of its own is given
-UNDERFLOW = 1e4  # smallest normal numbers that any part may lose at each step
+UNKNOWN = 64.0  # allowance in eps of the output for a part without its own
+UNDERFLOW = 1e4  # allowance per step in smallest normal numbers
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Flow:
-    """What passes a place of the chain: |h| <= size, |computed h - h| <= error; `steps` is 1 after pooling."""
+    """The activations at a point of the chain: |h| <= size, |computed h - h| <= error; `steps` is 1 after pooling."""
 
     size: Line
     error: Line

@@ -1,15 +1,15 @@
-"""What a linear recurrence can return when every input entry lies in its own interval: exactly, not step by step.
+"""The exact output range of a linear recurrence whose input entries lie in intervals, not computed step by step.
 
 For a discrete time-invariant system with the real impulse response h (direct term included) and inputs
 u_s in [c_s - r_s, c_s + r_s],
 
     y_t in [ (h * c)_t - (|h| * r)_t,  (h * c)_t + (|h| * r)_t ]
 
-and both ends are reached, by the signs of h: |h| * r is the L1 norm of the impulse response as it grows with time. A
-radius that does not change with time costs one running sum; any other one a convolution.
+and both ends are attained, by the signs of h: |h| * r is the L1 norm of the impulse response as it grows with time. A
+radius constant in time takes one running sum; any other a convolution.
 
-Interval arithmetic that steps the recurrence instead encloses the state in a box at each step; a complex
-eigenvalue turns that box and wraps it into a larger one, by up to sqrt(2) a step.
+Stepping the recurrence in interval arithmetic would instead enclose the state in a box at each step; a complex
+eigenvalue rotates that box and wraps it into a larger one, by up to sqrt(2) per step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resolvent.analysis.certificates.padding import check_lengths, own_steps
 from resolvent.ops.filter import fast_length, fft_conv
 from resolvent.ssm.system import System, check_discrete
 
-OUTWARD = 1e-9  # by which radii are widened at each stage, relative to themselves, and
+OUTWARD = 1e-9  # relative widening of radii at each stage, and
 FLOOR = 1e-12  # relative to the largest value of the sample: rounding in float64 stays far below both
 
 
@@ -46,9 +46,9 @@ class Box:
     def around(
         x: Tensor, eps: float | Tensor, bounds: tuple[Any, Any] | None = None, lengths: Tensor | None = None
     ) -> Box:
-        """The Linf ball of radius eps, a number or one for each sample (b,), cut by `bounds`; padding stays fixed.
+        """The Linf ball of radius eps, a number or one per sample (b,), clipped to `bounds`; padding is fixed.
 
-        bounds   (low, high): numbers, or an entry for each channel
+        bounds   (low, high): numbers, or an entry per channel
         """
         x = x.detach().double()
         eps = torch.as_tensor(eps, dtype=torch.float64, device=x.device)
@@ -62,7 +62,7 @@ class Box:
             return Box(x, eps.expand(-1, *x.shape[1:]))
         least, most = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in bounds)
         low, high = ((x + s * eps).clamp(least, most) for s in (-1, 1))
-        return Box.between(torch.minimum(low, x), torch.maximum(high, x))  # an x outside of its bounds stays inside
+        return Box.between(torch.minimum(low, x), torch.maximum(high, x))  # always contains x, even outside the bounds
 
     @staticmethod
     def between(low: Tensor, high: Tensor) -> Box:
@@ -82,7 +82,7 @@ class Box:
         return self.center.abs() + self.radius
 
     def widened(self) -> Box:
-        """With room for the rounding of the stage that made it."""
+        """Widened for the rounding of the stage that made it."""
         scale = (self.center.abs() + self.radius).flatten(1).amax(1).reshape(-1, *[1] * (self.center.dim() - 1))
         return Box(self.center, self.radius * (1 + OUTWARD) + FLOOR * scale)
 
@@ -106,7 +106,7 @@ def system_box(system: System, box: Box) -> Box:
 
 
 def system_radius(system: System, radius: Tensor) -> Tensor:
-    """|h| * r for radii (..., l, m): how far the outputs can move, exactly.
+    """|h| * r for radii (..., l, m): the exact radius of the outputs.
 
     Examples:
         >>> one = torch.ones(1, 1, dtype=torch.float64)

@@ -1,13 +1,13 @@
-"""Which predictions no perturbation within an Linf ball can change, by intervals or by linear bounds.
+"""Certify predictions against all perturbations in an Linf ball, by intervals or by linear bounds.
 
     found = certify_linf(stages, x, y, 0.01, LinfSettings(bounds=(0, 1)))
     found.certified            # (b,) bool
     linf_radius(stages, x, y)  # (b,) the largest eps that could be certified, by bisection
 
-interval   boxes from stage to stage (exact through each recurrence); the last affine map is taken together with the
-           differences of logits, which costs nothing and is tighter
+interval   boxes from stage to stage (exact through each recurrence); the last affine map is merged with the
+           differences of logits, which is free and tighter
 linear     CROWN (Zhang et al. 2018): a linear lower bound of each difference of logits, pulled back through the network
-           over the boxes' lines, then minimised over the ball. Never below the interval's: the better of both counts
+           with the boxes' linear relaxations, then minimised over the ball. The better of both bounds is used
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from resolvent.attacks.checks import check_data, check_logits
 from resolvent.usage.numbers import check_choice, check_count
 
 Method = Literal["interval", "linear"]
-ROUNDING = 1e-9  # of the logits' scale: what a certified margin must exceed
+ROUNDING = 1e-9  # of the logits' scale: a certified margin must exceed it
 
 
 @dataclass(frozen=True)
 class LinfSettings:
-    """bounds: the valid range of an input value, which perturbations keep.
+    """bounds: the valid range of an input value, kept by perturbations.
 
-    rows   neurons of one sample up to which "linear" bounds the input of a pointwise function over the whole network
-           before it, and not by its last box alone: much tighter, at the cost of two passes back for each of them
+    rows   neurons per sample up to which "linear" bounds the input of a pointwise function over the whole network
+           before it, not by its box alone: much tighter, at the cost of two backward passes per neuron
 
     Examples:
         >>> rv.analysis.LinfSettings().method
         'linear'
     """
 
-    bounds: tuple[Any, Any] | None = None  # numbers, or an entry for each channel
+    bounds: tuple[Any, Any] | None = None  # numbers, or an entry per channel
     method: Method = "linear"
     rows: int = 256
 
@@ -104,7 +104,7 @@ def certify_linf(
     eps      one number, or one for each sample (b,)
     lengths  steps beyond a sequence's length are not perturbed
 
-    x comes in the type that the network is run in: what float32 may lose on the way is part of the bounds.
+    x must have the dtype in which the network runs: its float32 rounding is part of the bounds.
 
     Examples:
         >>> stages = [rv.analysis.Affine(torch.eye(2))]
@@ -134,7 +134,7 @@ def linf_radius(
     largest: float = 1.0,
     steps: int = 20,
 ) -> Tensor:
-    """(b,) the largest eps up to `largest` at which each sample is certified, found by bisection; 0 where none is.
+    """(b,) the largest eps up to `largest` at which each sample is certified, found by bisection; 0 if there is none.
 
     Examples:
         >>> stages = [rv.analysis.Affine(torch.eye(2))]

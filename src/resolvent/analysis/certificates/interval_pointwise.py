@@ -1,9 +1,9 @@
-"""Pointwise functions on an interval: their range, and two lines between which they stay.
+"""Pointwise functions on an interval: their range, and linear lower and upper bounds.
 
 range   f(low), f(high) for the increasing ones; gelu and silu fall to one minimum and rise after it
 lines   a z + b_low <= f(z) <= a' z + b_high on [low, high]. relu: the secant above, 0 or z below (CROWN). The smooth
         ones: the secant's slope on both sides, with f(z) - a z searched on a grid; between two grid points h apart
-        it lies within max|f''| h^2 / 8 of its secant, which is added, so the lines hold and are not sampled guesses.
+        it is within max|f''| h^2 / 8 of its secant, which is added, so the bounds are rigorous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Curve:
-    """f, a bound on |f''| (None: not smooth), and where f is least if it is not increasing."""
+    """f, a bound on |f''| (None: not smooth), and the minimiser of f if it is not increasing."""
 
     f: Callable[[Tensor], Tensor]
     bend: float | None
@@ -59,7 +59,7 @@ def curve(name: str) -> Curve:
 
 
 def value_range(name: str, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest value of f on [low, high]."""
+    """The smallest and the largest value of f on [low, high]."""
     c = curve(name)
     at_low, at_high = c.f(low), c.f(high)
     if c.lowest is None:

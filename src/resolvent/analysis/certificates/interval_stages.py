@@ -1,9 +1,9 @@
-"""A network as a chain of stages that intervals and linear bounds can be carried through.
+"""A network as a chain of stages for propagating intervals and linear bounds.
 
-Each stage knows four things: `apply` (what it computes), `box` (what it makes of a box of inputs), `pull` (how a linear
-bound on its output becomes one on its input) and `rounding` (how far it may be from itself in floating point, which is
-added to its box and taken off its bounds: both then hold for the network as it is run). A caller writes its network
-down as a list of them, time stages from `interval_time`:
+Each stage has four methods: `apply` (the function), `box` (from a box of inputs to a box of outputs), `pull` (from a
+linear bound on its output to one on its input) and `rounding` (its floating-point error, which is added to its box and
+subtracted from its bounds: both then hold for the network as run). A caller writes its network as a list of
+stages, time stages from `interval_time`:
 
     branch = [Recurrence(layer.system()), Pointwise("gelu"), Affine(W, b)]
     stages = [Affine(W_in, b_in), Skip(branch), Pool("mean"), Affine(V, c)]
@@ -25,19 +25,19 @@ from resolvent.analysis.certificates.interval import Box
 from resolvent.analysis.certificates.interval_pointwise import Function, Lines, curve, lines, value_range
 from resolvent.ssm.rounding import OPERATION, POINTWISE, count
 
-CHUNK = 64  # neurons that are pulled back at once
-UNDERFLOW = 1e4  # smallest normal numbers that any entry may lose
+CHUNK = 64  # neurons pulled back at once
+UNDERFLOW = 1e4  # allowance per entry in smallest normal numbers
 
 
 class Memory:
-    """What the pass of boxes leaves for the pass of bounds, and the way that it has come.
+    """Data of the box pass for the pass of linear bounds, and its path so far.
 
-    kept   by the id of a stage: its lines, its impulse responses, or the weights of its steps
-    path   the stages between the input box `root` and the stage at hand
-    rows   neurons of one sample up to which a pointwise function's input is bounded linearly, over the whole path,
-           and not by the last box alone (0: never)
-    run    the floating point that the network is run in; None: exactly
-    noise  by the id of a stage: what it may lose to rounding, entry by entry
+    kept   by stage id: its lines, its impulse responses, or the weights of its steps
+    path   the stages between the input box `root` and the current stage
+    rows   neurons per sample up to which a pointwise function's input is bounded linearly, over the whole path,
+           not by the last box alone (0: never)
+    run    the arithmetic in which the network runs; None: exact
+    noise  by stage id: its rounding error, entry by entry
     """
 
     def __init__(self, root: Box, rows: int = 0, run: Arithmetic | None = None) -> None:
@@ -49,13 +49,13 @@ class Memory:
         self.path: list[Stage] = []
 
     def once(self, key: int, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made on the first call for `key`."""
+        """The result of `make`, cached by `key`."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
 
     def tightened(self, box: Box) -> Box:
-        """The box cut by linear bounds of each of its entries, where they are few enough."""
+        """The box intersected with linear bounds of its entries, if they are few enough."""
         shape = box.center.shape[1:]
         if shape.numel() > self.rows:
             return box
@@ -71,7 +71,7 @@ class Memory:
         return least(a, self.root) + offset
 
     def rounded(self, stage: Stage, given: Box, made: Box) -> Box:
-        """The box of what a stage makes when it is run, and its noise kept."""
+        """The box of a stage's computed output, storing its noise."""
         if self.run is None:
             return made
         noise = self.run.noise(stage.rounding(given, made))
@@ -81,29 +81,29 @@ class Memory:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The distance of 1 to the next number, and the least and the largest number, of a type."""
+    """Machine epsilon, and the smallest and largest number, of a dtype."""
 
     eps: float
     tiny: float
     largest: float
 
     def noise(self, rounding: Tensor) -> Tensor:
-        """`rounding` in units of eps; infinite where terms of that size leave the range of numbers."""
+        """`rounding` in units of eps; infinite where terms of that size overflow."""
         return torch.where(rounding < self.largest, self.eps * rounding + UNDERFLOW * self.tiny, math.inf)
 
 
 class Stage(Protocol):
     def apply(self, x: Tensor) -> Tensor:
-        """The stage itself, in float64."""
+        """The stage's function, in float64."""
 
     def box(self, box: Box, memory: Memory) -> Box:
-        """A box around what comes out."""
+        """A box around the outputs."""
 
     def pull(self, a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         """For a functional sum(a * y), a (b, j, ...): a_in and k (b, j) with sum(a * y) >= sum(a_in * x) + k."""
 
     def rounding(self, given: Box, made: Box) -> Tensor:
-        """How far from `apply` a run may be, entry by entry of `made`, in units of eps, for inputs in `given`."""
+        """The rounding error of the stage, entry by entry of `made`, in units of eps, for inputs in `given`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """A function of each entry alone.
+    """An elementwise function.
 
     Examples:
         >>> rv.analysis.Pointwise("relu").function
@@ -169,7 +169,7 @@ class Pointwise:
         return up * found.slope_low + down * found.slope_high, offset
 
     def rounding(self, given: Box, made: Box) -> Tensor:
-        """relu loses nothing; the others a few units of their value, or of their argument where they multiply by it."""
+        """relu is exact; the others err by a few units of their value, or of their argument if they multiply by it."""
         if self.function in ("none", "relu"):
             return torch.zeros_like(made.size)
         return POINTWISE * torch.maximum(made.size, given.size if self.function != "sigmoid" else made.size)
@@ -202,7 +202,7 @@ class Skip:
 
 
 def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
-    """The network itself, in float64."""
+    """The network's function, in float64."""
     x = x.detach().double()
     for stage in stages:
         x = stage.apply(x)
@@ -210,7 +210,7 @@ def run(stages: Sequence[Stage], x: Tensor) -> Tensor:
 
 
 def boxes(stages: Sequence[Stage], box: Box, memory: Memory) -> Box:
-    """From stage to stage; afterwards the way is again the one that led here."""
+    """Propagate boxes through the stages; restores the path afterwards."""
     come = len(memory.path)
     for stage in stages:
         box = memory.rounded(stage, box, stage.box(box, memory))
@@ -220,7 +220,7 @@ def boxes(stages: Sequence[Stage], box: Box, memory: Memory) -> Box:
 
 
 def pull_back(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-    """From the last stage to the first."""
+    """Pull bounds back from the last stage to the first."""
     offset = a.new_zeros(a.shape[:2])
     for stage in reversed(stages):
         noise = memory.noise.get(id(stage))
@@ -232,7 +232,7 @@ def pull_back(stages: Sequence[Stage], a: Tensor, memory: Memory) -> tuple[Tenso
 
 
 def least(a: Tensor, box: Box) -> Tensor:
-    """min over the box of sum(a * x): a (b, j, ...) -> (b, j), drawn down by the rounding of the sums."""
+    """min over the box of sum(a * x): a (b, j, ...) -> (b, j), minus the rounding of the sums."""
     center, radius = box.center[:, None], box.radius.expand_as(box.center)[:, None]
     terms, spread = a * center, (a.abs() * radius).flatten(2).sum(2)
     return terms.flatten(2).sum(2) - spread - 1e-12 * (terms.abs().flatten(2).sum(2) + spread)

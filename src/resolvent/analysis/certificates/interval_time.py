@@ -1,4 +1,4 @@
-"""Stages that look along time: recurrences, pooling, weighted sums. `lengths` (b,) are of padded sequences."""
+"""Stages along time: recurrences, pooling, weighted sums. `lengths` (b,) are of padded sequences."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from resolvent.ssm.system import System
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """A time-invariant layer from rest, (b, l, m) -> (b, l, p); `backward` reads the reversed sequence and is added.
+    """A time-invariant layer from zero, (b, l, m) -> (b, l, p); `backward` reads the reversed sequence and is added.
 
-    The two directions meet in one step only, so their sum is bounded as tightly as each of them. With lengths each
-    sequence is turned at its own end, and padding counts as zero.
+    The two directions share only the current step, so their sum is bounded as tightly as each. With lengths each
+    sequence is reversed within its own length, and padding counts as zero.
 
     Examples:
         >>> rv.analysis.Recurrence(rv.LRU(2, 4).system()).backward is None
@@ -50,7 +50,7 @@ class Recurrence:
         return Box(forward.center + self._reverse(turned.center), radius).widened()
 
     def _shared(self, radius: Tensor) -> Tensor:
-        """What the step that both directions see is counted too much: |f| + |g| - |f + g| at lag 0."""
+        """The excess from counting the shared step twice: |f| + |g| - |f + g| at lag 0."""
         assert self.backward is not None
         f, g = (response(s, 1)[..., 0] for s in (self.system, self.backward))
         excess = f.abs() + g.abs() - (f + g).abs()
@@ -68,7 +68,7 @@ class Recurrence:
         return mask_padding(pulled, self.lengths), a.new_zeros(a.shape[:2])
 
     def rounding(self, given: Box, made: Box) -> Tensor:
-        """Tables, states, and sums over time, by blocks or by Fourier transforms; the same at every step."""
+        """Rounding of tables, states, and sums over time, by blocks or FFTs; the same at every step."""
         size = mask_padding(given.size, self.lengths)  # (b or 1, l, m)
         systems = [self.system] if self.backward is None else [self.system, self.backward]
         total = sum(
@@ -81,7 +81,7 @@ class Recurrence:
 
 
 def _bound_rounding(system: System, size: Tensor) -> Tensor:
-    """In units of eps, for inputs of that size (b, l, m): (b, p)."""
+    """The error in units of eps, for inputs of that size (b, l, m): (b, p)."""
     steps = size.shape[-2]
     h, states, tables = absolute_responses(system, steps)  # (p, m), or (d,) for a bank
     most, energy = size.amax(-2), size.norm(dim=-2)  # (b, m)

@@ -1,4 +1,4 @@
-"""Padded sequences: which entries of x (b, l, ...) are a sample's own, given lengths (b,)."""
+"""Padded sequences: which entries of x (b, l, ...) are valid, given lengths (b,)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def check_lengths(where: str, lengths: Any, x: Tensor) -> Tensor | None:
-    """(b,) whole numbers from 1 to l, where x is; None stays."""
+    """(b,) integers from 1 to l, on x's device; None is passed through."""
     if lengths is None:
         return None
     whole = isinstance(lengths, Tensor) and not lengths.is_floating_point() and lengths.dtype != torch.bool
@@ -25,13 +25,13 @@ def check_lengths(where: str, lengths: Any, x: Tensor) -> Tensor | None:
 
 
 def own_steps(x: Tensor, lengths: Tensor) -> Tensor:
-    """True where a step belongs to its sequence: (b, l, 1, ...) for x (b, l, ...)."""
+    """True at valid steps: (b, l, 1, ...) for x (b, l, ...)."""
     inside = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (b, l)
     return inside.reshape(*inside.shape, *[1] * (x.dim() - 2))
 
 
 def own_entries(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """How many entries of each sample may change: (b,) float64."""
+    """The number of entries of each sample that may change: (b,) float64."""
     if lengths is None:
         return torch.full((x.shape[0],), float(math.prod(x.shape[1:])), dtype=torch.float64, device=x.device)
     return lengths.to(x.device).double() * math.prod(x.shape[2:])

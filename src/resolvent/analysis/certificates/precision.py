@@ -1,4 +1,4 @@
-"""The floating point that a model runs in, and what a linear system is allowed to lose to it."""
+"""The floating-point arithmetic of a model, and the rounding error of a linear system in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from resolvent.analysis.certificates.error_bounds import impulse
 from resolvent.ssm.rounding import Rounding, count
 from resolvent.ssm.system import Diagonal, System
 
-TABLES = 2.0  # eps by which an eigenvalue of a layer's tables may be off
-PRODUCTS = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # eps of float32 products where torch was allowed to round them so
-BLOCK = 256  # steps at most that are summed at once without a tree
+TABLES = 2.0  # error in eps of an eigenvalue in a layer's tables
+PRODUCTS = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # eps of float32 products where torch may use the lower precision
+BLOCK = 256  # most steps summed sequentially
 
 
 def eps_of(x: Tensor, module: nn.Module | None = None) -> float:
-    """The distance of 1 to the next number in the coarsest arithmetic that a pass of x through `module` meets."""
+    """The machine epsilon of the coarsest arithmetic in a pass of x through `module`."""
     own = () if module is None else module.parameters()
     types = {x.dtype, *(p.dtype for p in own if p.is_floating_point())}
     if torch.is_autocast_enabled(x.device.type):
@@ -30,7 +30,7 @@ def eps_of(x: Tensor, module: nn.Module | None = None) -> float:
 
 
 def system_rounding(system: System, steps: int) -> Rounding:
-    """In L2, over time and channels: tables, states, and sums over time (by blocks or by Fourier transforms)."""
+    """The L2 error over time and channels: tables, states, and sums over time (by blocks or FFTs)."""
     h, states, tables = absolute_responses(system, steps)
     sums = count(min(steps, BLOCK)) + 6 * math.log2(4 * steps)
     terms = count(system.states + system.inputs)
@@ -40,7 +40,7 @@ def system_rounding(system: System, steps: int) -> Rounding:
 
 def absolute_responses(system: System, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Three sums over time of moduli, (p, m) or (d,) for a bank: of the impulse response; of each state's share in it;
-    and of the latter times the steps that an error of the tables has grown for."""
+    and of the latter weighted by the number of steps over which an error of the tables has grown."""
     wide = torch.complex128 if system.dtype.is_complex else torch.float64
     B, C, D = (t.detach().to(wide) for t in (system.B, system.C, system.D))
     system = replace(system, A=system.A.to(wide), B=B, C=C, D=D)

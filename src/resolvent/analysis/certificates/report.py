@@ -1,7 +1,7 @@
 """A certificate as a record: certified lower bound <= true robust accuracy <= the attack's upper bound.
 
-The two ends come from different code, so each checks the other: a sample that is certified at eps and broken by an
-attack within eps is a contradiction, and no accuracy is reported beside it.
+The two bounds come from different code, so each checks the other: a sample certified at eps and broken by an
+attack within eps is a contradiction, and no accuracy is reported then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from resolvent.attacks.victim import Victim
 from resolvent.ssm.part import Part
 from resolvent.usage.numbers import check_choice, check_not_negative
 
-NAMED = 5  # samples that an error message names
+NAMED = 5  # samples named in an error message
 
 
 class Crossed(ValueError):
@@ -35,7 +35,7 @@ class Crossed(ValueError):
 
 @dataclass(frozen=True)
 class Sandwich:
-    """certified <= true robust accuracy <= attacked, at eps in `norm`; attacked is None where no attack was run.
+    """certified <= true robust accuracy <= attacked, at eps in `norm`; attacked is None if no attack was run.
 
     Examples:
         >>> held = torch.tensor([True, False])
@@ -67,9 +67,9 @@ class Sandwich:
 def check_sandwich(
     certified: Tensor, robust: Tensor | None, correct: Tensor, *, norm: str = "l2", eps: float = math.nan
 ) -> Sandwich:
-    """The two ends, (b,) bool each: certified at eps, and still right after the attack within eps.
+    """The two bounds, (b,) bool each: certified at eps, and still correct after the attack within eps.
 
-    A sample that is certified but not robust raises `Crossed` and is named; so does one certified but misclassified.
+    A sample certified but broken, or certified but misclassified, raises `Crossed`, which names it.
 
     Examples:
         >>> held, robust = torch.tensor([True, False]), torch.tensor([True, True])
@@ -90,11 +90,11 @@ def check_sandwich(
 
 @dataclass(frozen=True)
 class CertifySettings:
-    """Where to certify, and what else to put into the record.
+    """Settings of a certificate report.
 
-    grid       of the certified-accuracy curve; None: 50 points up to the largest radius
-    smoothing  certify the smoothed model as well (L2 only); it is another classifier, so the attack on f is not set
-               against it
+    grid       of the certified-accuracy curve; default 50 points up to the largest radius
+    smoothing  certify the smoothed model as well (L2 only); it is another classifier, so the attack on f is not
+               compared with it
 
     Examples:
         >>> rv.analysis.CertifySettings(eps=0.5).norm
@@ -123,9 +123,9 @@ def certificate_report(
     robust: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> dict[str, Any]:
-    """What `resolvent certify` prints, as plain data.
+    """The report of `resolvent certify`, as plain data.
 
-    parts    the model's components, e.g. model.gain_parts(length), or what certified_gain made of them
+    parts    the model's components, e.g. model.gain_parts(length), or a result of certified_gain
     robust   (b,) bool from an attack within eps in the same norm, e.g. autoattack(...).robust
     lengths  (b,) of padded x (b, l, ...): f is called as f(x, lengths)
 

@@ -1,13 +1,13 @@
 """Randomised smoothing (Cohen, Rosenfeld & Kolter 2019): an L2 certificate for any classifier, with its probability.
 
-The smoothed classifier answers with the class that f returns most often under noise N(0, sigma^2 I). Of `n0` noisy
-copies the winner is guessed; of `n` others it is counted, and with probability 1 - alpha for each sample
+The smoothed classifier predicts the class that f returns most often under noise N(0, sigma^2 I). From `n0` noisy
+copies the winner is guessed; among `n` others it is counted, and with probability 1 - alpha for each sample
 
     p_A = ClopperPearson(count, n; 1 - alpha)  is below the winner's true probability, so that
     radius = sigma Phi^-1(p_A)                 is certified (Theorem 1 with p_B = 1 - p_A), if p_A > 1/2; else abstain.
 
-Noise is not cut to the data's range: the theorem is about the whole space. Each copy's noise depends on (seed, sample,
-copy) alone, so a result does not depend on batch sizes.
+Noise is not clipped to the data's range: the theorem is for the whole space. A copy's noise depends on (seed, sample,
+copy) alone, so results do not depend on batch sizes.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class SmoothingSettings(Counted):
 
     @property
     def largest_radius(self) -> float:
-        """What n copies can certify when all of them agree: sigma Phi^-1(alpha^(1/n))."""
+        """The largest certifiable radius, if all n copies agree: sigma Phi^-1(alpha^(1/n))."""
         return radius_of(clopper_pearson(torch.tensor([self.n]), self.n, self.alpha), self.sigma).item()
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothingResult:
-    """Per sample; `certified(eps)` may err, as a whole, with the probability stated by `alpha` for each sample.
+    """Per sample; `certified(eps)` may be wrong with probability `alpha` per sample.
 
     Examples:
         >>> f = torch.nn.Linear(3, 2)
@@ -70,17 +70,17 @@ class SmoothingResult:
     prediction: Tensor  # (b,) int64, -1 where the smoothed classifier abstains
     correct: Tensor  # (b,) bool
     radius: Tensor  # (b,) float64, 0 where it abstains
-    counts: Tensor  # (b,) int64: how many of n copies agreed
+    counts: Tensor  # (b,) int64: number of n copies that agreed
     p_lower: Tensor  # (b,) float64
     settings: SmoothingSettings
 
     def certified(self, eps: float) -> Tensor:
-        """Whether the prediction is right and cannot be changed within eps in L2: (b,)."""
+        """Whether the prediction is correct and constant within eps in L2: (b,)."""
         return self.correct & (self.radius >= eps)
 
     @property
     def accuracy(self) -> float:
-        """Of the smoothed classifier; an abstention counts as wrong."""
+        """The accuracy of the smoothed classifier; an abstention counts as wrong."""
         return float(self.correct.double().mean())
 
     @property
@@ -112,7 +112,7 @@ def smooth(
     """Certify the smoothed f at each sample of x (b, ...): f maps to logits and runs in evaluation mode.
 
     lengths   (b,) of padded x (b, l, ...): f is called as f(x, lengths), and padding gets no noise
-    draws     the samples' own random numbers, when x is a part of a larger set: Draws.of(x, seed, first)
+    draws     the samples' random numbers, if x is part of a larger set: Draws.of(x, seed, first)
 
     Examples:
         >>> f, settings = torch.nn.Linear(3, 2), rv.analysis.SmoothingSettings(sigma=0.25, n0=10, n=50)
@@ -142,7 +142,7 @@ def clopper_pearson(counts: Tensor, n: int, alpha: float) -> Tensor:
 
     k = counts.detach().cpu().double()
     bound = torch.as_tensor(beta.ppf(alpha, k.numpy(), (n - k + 1).numpy()), dtype=torch.float64)
-    return torch.where(k > 0, bound, 0.0).to(counts.device)  # no success: the bound is 0, where beta has no value
+    return torch.where(k > 0, bound, 0.0).to(counts.device)  # without successes the bound is 0 and beta is undefined
 
 
 def radius_of(p_lower: Tensor, sigma: float) -> Tensor:
@@ -156,7 +156,7 @@ def _votes(
     """How often each class wins among noisy copies of each sample: (b, classes)."""
     x, lengths = data
     b, votes = x.shape[0], None
-    pairs = torch.arange(b * copies, device=x.device)  # copy k of sample i is number i copies + k
+    pairs = torch.arange(b * copies, device=x.device)  # copy k of sample i has index i copies + k
     for part in pairs.split(settings.rows):
         sample, copy = part // copies, part % copies
         noise = draws.select(sample).fold(copy).normal(0, 0, x.shape[1:], x.dtype)
@@ -165,7 +165,7 @@ def _votes(
         logits = victim.forward(x[sample] + settings.sigma * noise, own)
         if votes is None:
             votes = torch.zeros(b, logits.shape[1], dtype=torch.int64, device=x.device)
-        sound = torch.isfinite(logits).all(1)  # a copy at which f gives NaN votes for nobody
+        sound = torch.isfinite(logits).all(1)  # a copy with NaN outputs does not vote
         chosen = (sample[sound], logits[sound].argmax(1))
         votes.index_put_(chosen, torch.ones_like(chosen[0]), accumulate=True)
     assert votes is not None

@@ -6,8 +6,8 @@ With probability 1 - delta over m samples, for a loss that is l-Lipschitz and bo
     Rad <= 12 l C / sqrt(m) (1 + ln(c sqrt(m) / (3 l C)))                                                  (Lemma D.4)
 
 where C^2 / eps^2 bounds the logarithm of the covering number. C is the sum over the parameters' covers (73)-(78) of
-alpha^(1/3) beta^(2/3), to the power 3/2 (Lemma C.9): nothing is hidden in it. What the paper prints stands beside it
-under its own name: (14) drops logarithms and lower terms, (13) loses a factor 2 and the l inside the logarithm.
+alpha^(1/3) beta^(2/3), to the power 3/2 (Lemma C.9), with all constants. The paper's printed forms are given separately
+under their own names: (14) drops logarithms and lower terms, (13) loses a factor 2 and the l inside the logarithm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from resolvent.usage.numbers import check_count, check_fraction, check_positive
 class Capacity:
     """ln C: `log_terms` holds ln(alpha^(1/3) beta^(2/3)) of each parameter's cover.
 
-    `log_short` is (14) or (17), the short form without logarithms and lower terms, at the rho and S2 that hold.
+    `log_short` is (14) or (17), the short form without logarithms and lower terms, with the corrected rho and S2.
     """
 
     log_value: float
@@ -36,7 +36,7 @@ class Capacity:
 
     @property
     def value(self) -> float:
-        """C, or infinity beyond the largest number."""
+        """C, or infinity on overflow."""
         return _exp(self.log_value)
 
     @property
@@ -46,7 +46,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class GeneralisationBound:
-    """`value` bounds the gap; it is `vacuous` where it is no less than c, which no gap exceeds. `printed` is (13).
+    """`value` bounds the gap; it is `vacuous` if it is at least c, which no gap exceeds. `printed` is (13).
 
     Examples:
         >>> W, q = torch.randn(4, 2), torch.randn(2)
@@ -56,7 +56,7 @@ class GeneralisationBound:
     """
 
     value: float
-    printed: float | None  # None where (13) has no finite value
+    printed: float | None  # None if (13) has no finite value
     rademacher: float  # of the loss composed with the class, bounded from above
     capacity: Capacity
     norms: SelectiveNorms
@@ -70,7 +70,7 @@ class GeneralisationBound:
         return self.value >= self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for strict JSON; capacities as natural logarithms, because they may be beyond any number."""
+        """Plain data for strict JSON; capacities as natural logarithms, because they may overflow."""
         norms = self.norms
         log_s1, log_s2 = log_sums(norms.log_rho, norms.T)
         return {
@@ -84,7 +84,7 @@ class GeneralisationBound:
 
 
 def selective_capacity(norms: SelectiveNorms) -> Capacity:
-    """C of Theorem 3.3 from (79) with the logarithms of (73)-(78) kept; (14) beside it.
+    """C of Theorem 3.3 from (79) with the logarithms of (73)-(78); also (14).
 
     Examples:
         >>> W, q = torch.randn(4, 2), torch.randn(2)
@@ -111,7 +111,7 @@ def selective_capacity(norms: SelectiveNorms) -> Capacity:
 
 
 def attention_capacity(norms: SelectiveNorms) -> Capacity:
-    """C of Proposition 3.4: A = 0 and dt = 1, so (86) with its logarithms; (17) beside it. A, p and q do not count.
+    """C of Proposition 3.4: A = 0 and dt = 1, so (86) with its logarithms; also (17). A, p and q are not used.
 
     Examples:
         >>> W, q = torch.randn(4, 2), torch.randn(2)
@@ -147,7 +147,7 @@ def generalisation_bound(
     """The bound of Theorem 3.3, or of Proposition 3.4 with `attention`, for m samples at confidence 1 - delta.
 
     lipschitz, ceiling   of the loss: |l(z) - l(z')| <= lipschitz |z - z'| and 0 <= l <= ceiling. The cross-entropy
-                         has no ceiling of its own: state the one at which it is cut.
+                         is unbounded: state the value at which it is clipped.
     u                    the samples (m, l, d), checked against the stated B_u
 
     Examples:
@@ -171,7 +171,7 @@ def generalisation_bound(
 def dudley(log_capacity: float, m: int, ceiling: float) -> float:
     """Lemma D.4 with ln(l C): the infimum over alpha of 4 alpha + 12 l C / sqrt(m) ln(c / alpha).
 
-    It lies at alpha = 3 l C / sqrt(m); where that is above c the integral is empty and 4 c is left.
+    The infimum is at alpha = 3 l C / sqrt(m); if that exceeds c the integral is empty and 4 c remains.
     """
     if log_capacity == -math.inf:
         return 0.0
@@ -181,7 +181,7 @@ def dudley(log_capacity: float, m: int, ceiling: float) -> float:
 
 
 def printed_capacity(norms: SelectiveNorms) -> float | None:
-    """(14) with (15) exactly as printed: rho for one sign and S2 with its wrong sign; None where that has no value."""
+    """(14) with (15) exactly as printed: rho for one sign and S2 with its wrong sign; None if undefined."""
     try:
         s2 = second_sum_printed(math.exp(norms.log_rho_printed), norms.T)
     except (ValueError, OverflowError):

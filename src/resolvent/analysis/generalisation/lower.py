@@ -1,12 +1,12 @@
-"""Theorem 4.1: no bound on the Rademacher complexity of selective SSMs can grow slower than this where s_A >= 0.
+"""Theorem 4.1: no bound on the Rademacher complexity of selective SSMs can grow slower than this if s_A >= 0.
 
 One channel with one state, A = ln(1 + s_A), W_B = W_C = 1, q = 0 and dt = 1, fed with ones, returns
 z[T] = w ((1 + s_A)^T - 1) / s_A, so over |w| <= B_w
 
     Rad = B_w ((1 + s_A)^T - 1) / s_A  E|sigma_1 + ... + sigma_m| / m.                                     (19), (20)
 
-The step is 1 at p = ln(e - 1); the p = e that the paper names makes it softplus(e) = 2.78. The paper also puts
-sqrt(2 / (pi m)) for the mean, its value for large m, which is too large for every even m.
+The step is 1 at p = ln(e - 1); the paper's p = e would give softplus(e) = 2.78. The paper also uses
+sqrt(2 / (pi m)) for the mean, its limit for large m, which is too large for every even m.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mean_sign(m: int) -> float:
 
 
 def sum_powers(s_A: float, T: int) -> float:
-    """((1 + s_A)^T - 1) / s_A, which is T at 0; infinite beyond the largest number."""
+    """((1 + s_A)^T - 1) / s_A, which is T at 0; infinite on overflow."""
     if not 0 <= s_A < math.inf:
         raise ValueError(f"rademacher_lower: Theorem 4.1 needs a spectral abscissa s_A >= 0, got {s_A}.")
     check_count("rademacher_lower", 1, T=T)

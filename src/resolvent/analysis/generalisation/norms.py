@@ -1,11 +1,11 @@
-"""What the generalisation bound of selective SSMs reads from a model and its data (Assumptions 3.1, 3.2 and 3.4).
+"""The quantities of a model and its data in the generalisation bound of selective SSMs (Assumptions 3.1, 3.2 and 3.4).
 
     x[t] = exp(dt[t] A) x[t-1] + dt[t] (W_B u[t]) u[t],    dt[t] = softplus(p + q . u[t])
     y[t] = (W_C u[t]) . x[t],    z = w . y[T]
 
-A is diagonal and real, one row for each channel, so that exp(s_A t) is exactly the norm of exp(t A) and eta may be 0.
-The bound is one for a class of models: norms that are read after training describe the smallest class with this model
-in it, and hold as a guarantee for classes that were fixed beforehand.
+A is diagonal and real, one row per channel, so that exp(s_A t) is exactly the norm of exp(t A) and eta may be 0.
+The bound holds for a class of models: norms read after training describe the smallest class containing this model,
+and are a guarantee only for classes fixed beforehand.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ class SelectiveNorms:
             )
 
     def one_norm(self, name: str) -> float:
-        """M_B, M_C, M_w, M_q or M_A by its last letter; B of the same letter where it was not given."""
+        """M_B, M_C, M_w, M_q or M_A by its last letter; B of the same letter if not given."""
         value = getattr(self, f"M_{name}")
         return float(getattr(self, f"B_{name}") if value is None else value)
 
     @property
     def widest_step(self) -> float:
-        """M_Delta = ln(1 + e^{|p| + B_q B_u}): no step is longer at any |p'| <= |p|: the bound counts all."""
+        """M_Delta = ln(1 + e^{|p| + B_q B_u}): the longest step for any |p'| <= |p|."""
         return softplus(abs(self.p) + self.B_q * self.B_u)
 
     @property
     def shortest_step(self) -> float:
-        """ln(1 + e^{-|p| - B_q B_u}): none is shorter."""
+        """ln(1 + e^{-|p| - B_q B_u}): the shortest step."""
         return softplus(-abs(self.p) - self.B_q * self.B_u)
 
     @property
     def log_rho(self) -> float:
         """ln rho_A with ||A_t||_2 <= rho_A^t: the shortest step where states decay, the widest where they grow.
 
-        Lemma E.3 takes the shortest one for both signs, which bounds nothing when s_A + eta > 0.
+        Lemma E.3 uses the shortest one for both signs, which is no bound when s_A + eta > 0.
         """
         rate = self.s_A + self.eta
         return rate * (self.widest_step if rate > 0 else self.shortest_step)
@@ -117,9 +117,9 @@ def selective_norms(
 ) -> SelectiveNorms:
     """Read the norms of trained tensors: W_B, W_C (n, d), A (d, n), p scalar, q (d,), w (d,) or (classes, d).
 
-    u is the bound B_u itself, or the data: an embedding table (v, d) or sequences (..., d), whose largest norm is
-    taken. T is the number of steps; None reads it from sequences u (b, l, d). Several classes are bounded by the row
-    of w with the largest norm, as the bound is one for scalar outputs.
+    u is the bound B_u itself, or the data, an embedding table (v, d) or sequences (..., d), whose largest norm is
+    used. T is the number of steps; None reads it from sequences u (b, l, d). Several classes are bounded by the row
+    of w with the largest norm, as the bound is for scalar outputs.
 
     Examples:
         >>> W, q = torch.randn(4, 2), torch.randn(2)
@@ -160,7 +160,7 @@ def data_bound(u: Tensor) -> float:
 
 
 def check_data_bound(u: Tensor, B_u: float) -> None:
-    """Refuse samples u (b, ..., d) outside ||u[t]||_2 <= B_u: the bound says nothing about them."""
+    """Refuse samples u (b, ..., d) outside ||u[t]||_2 <= B_u: the bound does not apply to them."""
     norms = torch.linalg.vector_norm(u.detach().double(), dim=-1).reshape(u.shape[0], -1).amax(1)  # (b,)
     outside = ~(norms <= B_u * (1 + ROUNDING))
     if bool(outside.any()):

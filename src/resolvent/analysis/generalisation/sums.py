@@ -3,8 +3,8 @@
     S1 = sum_{t<T} rho^t   = (1 - rho^T) / (1 - rho)
     S2 = sum_{t<T} t rho^t = rho (1 - rho^T) / (1 - rho)^2 - T rho^T / (1 - rho)              (Lemma E.6)
 
-Near rho = 1 the closed forms cancel; there the sums are doubled, S(2T) from S(T), in positive terms alone. For rho > 1
-they are those of 1 / rho read backwards, so that only their logarithms grow. At rho = 1 they are T and (T^2 - T) / 2.
+Near rho = 1 the closed forms cancel; there the sums are computed by doubling, S(2T) from S(T), with positive terms
+only. For rho > 1 they follow from 1 / rho in reverse, with logarithmic scaling. At rho = 1 they are T, (T^2 - T) / 2.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ NEAR_ONE = 0.1  # closer than this to 1 the closed form loses more than two digi
 
 
 def log_sums(log_rho: float, T: int) -> tuple[float, float]:
-    """(ln S1, ln S2) at rho = exp(log_rho); ln S2 is -inf for T = 1, where the sum is empty but for t = 0."""
+    """(ln S1, ln S2) at rho = exp(log_rho); ln S2 is -inf for T = 1, where only the term t = 0 remains."""
     s1, s2, shift = _sums(log_rho, T)
     return math.log(s1) + shift, math.log(s2) + shift if s2 > 0 else -math.inf
 
 
 def second_sum_printed(rho: float, T: int) -> float:
-    """S2 as equation (15) prints it, with rho - 1 in the second denominator: a wrong sign, so it holds nowhere."""
+    """S2 as equation (15) prints it, with rho - 1 in the second denominator: a wrong sign, never valid."""
     if rho == 1:
         raise ValueError("second_sum_printed: equation (15) has a pole at rho = 1; use log_sums.")
     return rho * (1 - rho**T) / (1 - rho) ** 2 - T * rho**T / (rho - 1)
@@ -48,7 +48,7 @@ def _decaying(log_rho: float, T: int) -> tuple[float, float]:
 
 
 def _sum_by_doubling(log_rho: float, T: int) -> tuple[float, float]:
-    """S1(2k) = S1(k) (1 + rho^k), S2(2k) = S2(k) + rho^k (S2(k) + k S1(k)), and one more term where T's bit is set."""
+    """S1(2k) = S1(k) (1 + rho^k), S2(2k) = S2(k) + rho^k (S2(k) + k S1(k)), and one more term if T's bit is set."""
     k, s1, s2 = 1, 1.0, 0.0
     for bit in bin(T)[3:]:
         power = math.exp(log_rho * k)

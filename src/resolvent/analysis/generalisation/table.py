@@ -17,7 +17,7 @@ Growth = Literal["constant", "linear", "exponential", "log"]
 
 @dataclass(frozen=True)
 class Scaling:
-    """One row: the bound of `model` under `condition` grows like in_T in_d in_B_u; None where the table has none."""
+    """One row: the bound of `model` under `condition` grows like in_T in_d in_B_u; None if the table has none."""
 
     model: str
     condition: str
@@ -70,7 +70,7 @@ def scaling_rows() -> list[dict[str, Any]]:
 
 
 def scaling_curves(lengths: Sequence[int], log_rho: float = 0.0) -> list[dict[str, Any]]:
-    """Growth of each row against T, relative to the first length, as natural logarithms: what a plot needs.
+    """Growth of each row against T, relative to the first length, as natural logarithms, for plots.
 
     Lengths start at 2, because ln^(3/2) T vanishes at 1.
 

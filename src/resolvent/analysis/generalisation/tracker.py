@@ -1,11 +1,11 @@
-"""The norms of a selective SSM while it trains: Table 3 of Honarpisheh et al. 2025, under right names and printed ones.
+"""The norms of a selective SSM while it trains: Table 3 of Honarpisheh et al. 2025, under correct and printed names.
 
     tracker = NormTracker(lambda model: SelectiveTensors(layer.W_B, layer.W_C, layer.A, layer.p, layer.q, u=table))
     fit(model, task, tracker.watching(standard), settings, final=tracker)
     tracker.rows                                   # one dict for each measurement
 
 The paper logs the Frobenius norm as "||W_B||_2"; both are kept: `W_B_frobenius` is the printed column, `W_B_spectral`
-the norm that the bound takes.
+the norm used in the bound.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SelectiveTensors:
 
 
 def norm_row(found: SelectiveTensors) -> dict[str, float]:
-    """One line of Table 3, and the spectral norms beside it."""
+    """One line of Table 3, plus the spectral norms."""
     W_B, W_C, A, p, q = (t.detach().double() for t in (found.W_B, found.W_C, found.A, found.p, found.q))
     row = {"s_A": float(A.max()), "p": float(p.abs().max()), "q": float(q.norm())}
     for name, W in {"W_B": W_B, "W_C": W_C}.items():
@@ -64,17 +64,17 @@ def norm_row(found: SelectiveTensors) -> dict[str, float]:
 
 
 class NormTracker:
-    """`find(model)` hands over the tensors; rows are taken every `every` training steps, before the step is made.
+    """`find(model)` returns the tensors; a row is recorded every `every` training steps, before the step is made.
 
-    Called with a model it returns the row itself, which is what `fit(final=...)` wants. Steps are counted from the
-    tracker's own start: a run that was killed and goes on starts a new count.
+    Called with a model it returns the row itself, as `fit(final=...)` requires. Steps are counted from the tracker's
+    creation: a resumed run starts a new count.
 
     Examples:
         >>> rv.analysis.NormTracker(find=lambda model: None, every=10).every
         10
     """
 
-    __name__ = "NormTracker"  # what a run's description calls it
+    __name__ = "NormTracker"  # its name in a run's configuration
 
     def __init__(self, find: Callable[[nn.Module], SelectiveTensors], every: int = 1) -> None:
         check_count("NormTracker", 1, every=every)
@@ -87,7 +87,7 @@ class NormTracker:
         return norm_row(self.find(model))
 
     def watching(self, objective: Objective) -> Watched:
-        """The same objective, with a row taken now and then."""
+        """The same objective, recording rows."""
         return Watched(objective, self)
 
     def see(self, model: nn.Module, loss: Tensor) -> None:
@@ -102,14 +102,14 @@ class NormTracker:
 
 @dataclass(frozen=True)
 class Watched:
-    """An objective that tells a tracker about each call."""
+    """An objective that notifies a tracker of each call."""
 
     objective: Objective
     tracker: NormTracker
 
     @property
     def inner(self) -> Any:
-        """Of an adversarial objective: `fit` reads its threat from here."""
+        """The inner attack of an adversarial objective: `fit` reads its threat from here."""
         return getattr(self.objective, "inner", None)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:

@@ -1,13 +1,13 @@
-"""The edge of stability, the imaginary axis or the unit circle, seen from the poles.
+"""The edge of stability, the imaginary axis or the unit circle, as seen from the poles.
 
-distance  d_i = s - lam_i on the axis, 1 - lam_i / z on the circle, to the last digits also for poles close to it
-phase     half the phase of the Blaschke product of the poles: rises along the edge by pi n in all
-nodes     a first grid: dense where poles are near, sparse elsewhere
+distance  d_i = s - lam_i on the axis, 1 - lam_i / z on the circle, accurate also for poles close to it
+phase     half the phase of the Blaschke product of the poles: increases along the edge by pi n in total
+nodes     a first grid: dense near poles, sparse elsewhere
 
 A rational G of degree n with these poles obeys Bernstein and Szegő's inequality (for rational functions: Borwein,
 Erdélyi and Zhang 1994): where |G| has its maximum M, at w0,
 
-    |G(w)| >= M cos(phase(w) - phase(w0))    as long as the phases differ by at most pi/2,
+    |G(w)| >= M cos(phase(w) - phase(w0))    if the phases differ by at most pi/2,
 
 and for a matrix G the same holds for its largest singular value (apply it to u* G v). Equality for one pole.
 """
@@ -34,12 +34,12 @@ class Axis:
 
     @property
     def margin(self) -> Array:
-        """How far each pole is from the edge: (n,), positive for stable ones."""
+        """Distance of each pole from the edge: (n,), positive for stable ones."""
         return -np.real(self.poles)
 
     @property
     def place(self) -> Array:
-        """Where on the edge each pole is closest: (n,)."""
+        """The point of the edge closest to each pole: (n,)."""
         return np.imag(self.poles)
 
     @property
@@ -122,7 +122,7 @@ def phases(edge: Axis | Circle, w: Array) -> Array:
 
 
 def instability(poles: Array, discrete: bool) -> tuple[str, float]:
-    """Why the system is not stable ("" when it is), and the frequency of its worst pole."""
+    """Why the system is not stable ("" if it is), and the frequency of its worst pole."""
     if not poles.size:
         return "", 0.0
     margin = circle_gap(poles) if discrete else -np.real(poles)
@@ -136,7 +136,7 @@ def instability(poles: Array, discrete: bool) -> tuple[str, float]:
 
 
 def _complex(real: Array, imag: Array) -> Array:
-    """real + i imag without the NaN that i * infinity makes."""
+    """real + i imag without the NaN from i * infinity."""
     z = np.empty(np.broadcast_shapes(real.shape, imag.shape), complex)
     z.real, z.imag = real, imag
     return z

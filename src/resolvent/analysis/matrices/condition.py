@@ -1,8 +1,8 @@
-"""The condition number of the eigenvectors: by how much diagonalising a matrix may blow up an error.
+"""The condition number of the eigenvectors: how much diagonalising a matrix may amplify errors.
 
     kappa(V) = ||V|| ||V^-1||,    A = V diag(lam) V^-1 with unit columns
 
-1 for a normal A; for HiPPO-LegS it grows like 5.83^n, so from n = 20 on float64 holds no digit of it. Then it is
+1 for a normal A; for HiPPO-LegS it grows like 5.83^n, so from n = 20 on float64 has no correct digit. Then it is
 computed in extended precision and again with twice the digits, until both agree.
 """
 
@@ -20,14 +20,14 @@ from resolvent.analysis.matrices.extended import log10_condition
 from resolvent.analysis.valued import Valued
 
 RTOL = 1e-8  # to which two precisions must agree
-FLOAT = 1e-5  # what rounding may do to a float64 result
+FLOAT = 1e-5  # tolerated effect of rounding on a float64 result
 FIRST, SURE, LAST = 40, 160, 640  # digits
 EPS = float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
 class EigenvectorCondition(Valued):
-    """kappa_2(V). `log10` holds it also beyond the largest float; `digits` is 16 for float64.
+    """kappa_2(V). `log10` is valid also beyond the largest float; `digits` is 16 for float64.
 
     Examples:
         >>> rv.analysis.eigenvector_condition(torch.diag(torch.tensor([1.0, 2.0]))).value
@@ -41,7 +41,7 @@ class EigenvectorCondition(Valued):
 
 
 def eigenvector_condition(A: Matrix, digits: int | None = None) -> EigenvectorCondition:
-    """kappa of unit eigenvectors of A, good to eight digits (five where float64 will do).
+    """kappa of unit eigenvectors of A, accurate to eight digits (five in float64).
 
     Infinite, with a reason, for a defective A. Repeated eigenvalues get orthonormal eigenvectors. `digits` forces one
     computation in that precision without the check. Extended precision needs mpmath.
@@ -54,7 +54,7 @@ def eigenvector_condition(A: Matrix, digits: int | None = None) -> EigenvectorCo
     if digits is not None:
         checks.check_count("eigenvector_condition", "digits", digits, least=17)
         return _answer(log10_condition(matrix, digits), digits)
-    with np.errstate(over="ignore", invalid="ignore"):  # norms of entries beyond 1e150 decide nothing here
+    with np.errstate(over="ignore", invalid="ignore"):  # norms of entries beyond 1e150 do not matter here
         if _normal(matrix):
             return EigenvectorCondition(1.0, 0.0, 16)
         value = _in_float64(matrix)
@@ -72,7 +72,7 @@ def _normal(A: Array) -> bool:
 
 
 def _in_float64(A: Array) -> float | None:
-    """kappa where an error of rounding size in A moves it by less than FLOAT; None otherwise."""
+    """kappa if an error of rounding size in A changes it by less than FLOAT; None otherwise."""
     lam, V = np.linalg.eig(A)
     sigma = np.linalg.svd(V / np.linalg.norm(V, axis=0), compute_uv=False)
     gap = np.abs(lam[:, None] - lam[None, :]) + np.diag(np.full(len(lam), np.inf))
@@ -81,7 +81,7 @@ def _in_float64(A: Array) -> float | None:
 
 
 def _in_extended(A: Array) -> EigenvectorCondition:
-    """Twice the digits until two results agree: on a value, or from 160 digits on that there is none."""
+    """Twice the digits until two results agree: on a value, or from 160 digits on that it is infinite."""
     digits, last = FIRST, log10_condition(A, FIRST)
     while digits < LAST:
         digits *= 2
@@ -95,7 +95,7 @@ def _in_extended(A: Array) -> EigenvectorCondition:
 
 
 def _grows_with(digits: int, last: float, now: float) -> bool:
-    """Split in working precision, a multiple eigenvalue gives a kappa that doubles its digits each time."""
+    """A defective eigenvalue, split by rounding, gives a kappa whose exponent grows with the digits."""
     return now > 1.6 * last > 0.1 * digits
 
 

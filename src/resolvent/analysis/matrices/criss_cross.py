@@ -1,8 +1,8 @@
 """How far a pseudospectrum reaches: to the right (abscissa) and from the origin (radius).
 
 The criss-cross search of Burke, Lewis and Overton (2003), for the radius in the form of Mengi and Overton (2005):
-across the set at the present level an eigenvalue problem of size 2n finds where sigma_min(z - A) = eps; from the middle
-of each piece inside another one finds how far the set goes out; repeat. It climbs and ends at the global maximum.
+at the present level an eigenvalue problem of size 2n finds the points across where sigma_min(z - A) = eps; from the
+midpoint of each interval inside, another one finds how far out the set extends; repeat. It ends at the global maximum.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _outward(form: Schur, eps: float, chart: _Chart, value: float, across: float
 
 
 def _inside(form: Schur, eps: float, chart: _Chart, value: float) -> list[float]:
-    """One coordinate across for each piece of the level inside the set: the middle of the piece."""
+    """The midpoint of each interval of the level inside the set."""
     cuts = np.sort(chart.level(value))
     if not len(cuts):
         return []
@@ -114,7 +114,7 @@ def _inside(form: Schur, eps: float, chart: _Chart, value: float) -> list[float]
 
 
 def _runs(flags: Array) -> list[tuple[int, int]]:
-    """First cut and last cut of each run of neighbouring pieces that are inside."""
+    """First and last cut of each run of adjacent intervals inside."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 

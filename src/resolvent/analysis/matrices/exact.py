@@ -1,4 +1,4 @@
-"""Differences that cancel, without the loss: 1 - a conj(b) near the unit circle keeps all its digits.
+"""Differences without cancellation error: 1 - a conj(b) near the unit circle to full precision.
 
 Products and sums are split into a rounded value and its error (Dekker 1971, Knuth), both exact in float64.
 """
@@ -15,7 +15,7 @@ SPLIT = 134217729.0  # 2^27 + 1: cuts a float64 into two halves of 26 bits
 
 
 def one_minus(a: Array, b: Array) -> Array:
-    """1 - a conj(b), elementwise and complex, to the last digits also where a conj(b) is close to 1."""
+    """1 - a conj(b), elementwise and complex, accurate also where a conj(b) is close to 1."""
     ar, ai, br, bi = np.real(a), np.imag(a), np.real(b), np.imag(b)
     p, e = _two_product(ar, br)
     q, f = _two_product(ai, bi)
@@ -29,7 +29,7 @@ def one_minus(a: Array, b: Array) -> Array:
 
 
 def circle_gap(lam: Array) -> Array:
-    """1 - |lam|, negative outside of the circle."""
+    """1 - |lam|, negative outside the circle."""
     return np.real(one_minus(lam, lam)) / (1 + np.abs(lam))
 
 

@@ -1,4 +1,4 @@
-"""Eigenvectors in extended precision: their condition number where float64 has no digits left.
+"""Eigenvectors in extended precision: their condition number beyond the precision of float64.
 
 A triangular matrix (HiPPO-LegS, LagT) has its eigenvalues on the diagonal and its eigenvectors by substitution, n^3/6
 operations; any other goes through mpmath's QR iteration, which takes seconds for n = 16 and minutes for n = 64.
@@ -25,7 +25,7 @@ def mpmath_module() -> Any:
 
 
 def log10_condition(A: Array, digits: int) -> float:
-    """log10 of kappa_2(V) for unit eigenvectors V of A, computed with so many digits; infinite for a defective A."""
+    """log10 of kappa_2(V) for unit eigenvectors V of A, computed with this many digits; infinite for a defective A."""
     mp = mpmath_module()
     with mp.workdps(digits):
         upper = _as_upper(A)
@@ -37,7 +37,7 @@ def log10_condition(A: Array, digits: int) -> float:
 
 
 def _as_upper(A: Array) -> Array | None:
-    """A in upper triangular form, by turning its order around if need be; None if it is not triangular."""
+    """A in upper triangular form, by reversing its order if necessary; None if it is not triangular."""
     if not np.tril(A, -1).any():
         return A
     return None if np.triu(A, 1).any() else A[::-1, ::-1]
@@ -46,7 +46,7 @@ def _as_upper(A: Array) -> Array | None:
 def _triangular(mp: Any, T: Array, digits: int) -> list[list[Any]] | None:
     """Rows of V by back substitution: (T_ii - lam_k) v_i = -sum_j T_ij v_j. None if T is defective.
 
-    A repeated eigenvalue has further eigenvectors where the right side vanishes; these are made orthogonal, from the
+    A repeated eigenvalue has further eigenvectors if the right side vanishes; these are made orthogonal, from the
     first to the last, which leaves V upper triangular.
     """
     n = len(T)
@@ -109,12 +109,12 @@ def _unit(mp: Any, v: list[Any]) -> list[Any]:
 
 
 def _log10_norm(mp: Any, rows: list[list[Any]]) -> float:
-    """log10 ||M||_2: scaled by its largest entry the norm is within reach of float64, whatever its size."""
+    """log10 ||M||_2: scaled by its largest entry the norm is computed in float64, whatever its size."""
     top = max(abs(x) for row in rows for x in row)
     scaled = np.asarray([[complex(x / top) for x in row] for row in rows])
     return float(mp.log10(top)) + math.log10(float(np.linalg.norm(scaled, 2)))
 
 
 def _number(mp: Any, x: Any) -> Any:
-    """A float64 as it is, exactly."""
+    """A float64, converted exactly."""
     return mp.mpf(float(x.real)) if np.imag(x) == 0 else mp.mpc(float(x.real), float(x.imag))

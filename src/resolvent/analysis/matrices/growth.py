@@ -43,7 +43,7 @@ class TransientGrowth(Valued):
 def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
     """sup_k ||A^k||_2 over k = 0, 1, ...: exact when some power among the first max_steps has a norm below 1.
 
-    A slower matrix is looked at further on as well, at steps that grow by a tenth; `upper` then rests on the condition
+    A slower matrix is also checked at later steps, which grow by a tenth; `upper` then relies on the condition
     of its eigenvectors, sup <= kappa(V). Infinite, with a reason, for an unstable matrix.
 
     Examples:
@@ -68,8 +68,8 @@ def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
 
 
 def _later(A: Array, power: Array, k: int, best: float, step: float) -> TransientGrowth:
-    """Steps that grow by a tenth, up to the step where the powers have decayed or the doublings end."""
-    while k < 2**33:  # where rounding has reached the sixth digit
+    """Check steps that grow by a tenth, until the powers have decayed or the doublings end."""
+    while k < 2**33:  # beyond, rounding reaches the sixth digit
         more = max(1, k // 10)
         power, k = power @ np.linalg.matrix_power(A, more), k + more
         norm = float(np.linalg.norm(power, 2))
@@ -105,7 +105,7 @@ def exponential_growth(A: Matrix, rtol: float = 1e-3) -> TransientGrowth:
 
 
 def _horizon(A: Array) -> tuple[list[float], bool]:
-    """Times that double until the exponential has decayed below 1: nothing later can matter."""
+    """Times that double until the exponential has decayed below 1: later times cannot matter."""
     t = 0.1 / float(np.linalg.norm(A, 2))
     times, flow = [0.0, t], _exponentials(A, np.asarray([t]))[0]
     for _ in range(DOUBLINGS):
@@ -164,7 +164,7 @@ def _exponentials(A: Array, t: Array) -> Array:
 
 
 def _kappa(A: Array) -> float:
-    """The condition of the eigenvectors in float64; infinite where rounding would decide."""
+    """The condition of the eigenvectors in float64; infinite if dominated by rounding."""
     V = np.linalg.eig(A)[1]
     sigma = np.linalg.svd(V, compute_uv=False)
     return float(sigma[0] / sigma[-1]) * (1 + 1e-6) if sigma[-1] > 1e-8 * sigma[0] else math.inf

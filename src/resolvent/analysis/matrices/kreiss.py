@@ -1,4 +1,4 @@
-"""The Kreiss constant: how much of a transient the resolvent outside the stable region foretells.
+"""The Kreiss constant: the transient growth predicted by the resolvent outside the stable region.
 
     K = sup_{Re z > 0} Re z ||(z - A)^-1||          for exp(t A)
     K = sup_{|z| > 1} (|z| - 1) ||(z - A)^-1||      for A^k
@@ -7,7 +7,7 @@ K <= sup ||A^k|| <= e n K, likewise for exp(t A) (Kreiss 1962, Spijker 1991).
 
 On each line Re z = x, or circle |z| = r, the largest resolvent norm g is bracketed like an H-infinity norm; between two
 of them Hadamard's theorems bound it: log g is convex in x (three lines) and in log r (three circles). So both bounds on
-K are guaranteed, up to rounding: the lower one is a value at a point, the upper one holds between the lines as well.
+K are guaranteed, up to rounding: the lower one is a value at a point, the upper one covers those between the lines.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from resolvent.analysis.matrices.peak import Samples, search
 from resolvent.analysis.matrices.schur import Schur
 from resolvent.analysis.matrices.sigma_min import sigma_min
 
-LINES = 80  # lines or circles looked at
-START = 12  # of these, the first, at distances that halve
-INNER = 0.2  # the part of the tolerance that is given to one line
-NOISE = 1e-8  # to which sigma_min is good, relative
+LINES = 80  # most lines or circles evaluated
+START = 12  # of these, the initial ones, at halving distances
+INNER = 0.2  # share of the tolerance for one line
+NOISE = 1e-8  # relative accuracy of sigma_min
 EPS = float(np.finfo(float).eps)
 
 
@@ -93,7 +93,7 @@ class _Levels:
     symmetric: bool
 
     def peak(self, x: float, rtol: float, floor: float) -> tuple[float, float, complex]:
-        """lower and upper bound of g(x) and the point of the lower one; values below `floor` are of no interest."""
+        """lower and upper bound of g(x) and the point of the lower one; values below `floor` do not matter."""
         edge: Axis | Circle
         if self.discrete:
             edge = Circle(self.form.poles / (1 + x), self.symmetric)
@@ -158,7 +158,7 @@ def _across(levels: _Levels, size: float, rtol: float) -> tuple[float, float, co
 
 
 def _polish(levels: _Levels, lower: float, point: complex) -> tuple[float, complex]:
-    """Climb from the best point seen to the top of its hill."""
+    """Local ascent from the best point found."""
     import scipy.optimize
 
     def depth(z: complex) -> float:

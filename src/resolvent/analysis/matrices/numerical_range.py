@@ -1,4 +1,4 @@
-"""The numerical range W(A) = {x* A x : |x| = 1}: a convex set around the spectrum that bounds what A does at once.
+"""The numerical range W(A) = {x* A x : |x| = 1}: a convex set around the spectrum that bounds the initial behaviour.
 
 Its support in the direction t is the largest eigenvalue of the Hermitian part of e^(-it) A (Johnson 1978). The
 abscissa, max Re W(A), is the initial growth rate of ||exp(t A)||; at zero or below, exp(t A) never grows.
@@ -23,9 +23,9 @@ RTOL = 1e-10
 
 @dataclass(frozen=True)
 class NumericalRange:
-    """Points of the edge of W(A) with the directions of their outer normals; W lies between points and tangents.
+    """Boundary points of W(A) with their outer normal directions; W lies between the points and the tangents.
 
-    radius_lower <= max |W(A)| <= radius_upper, by the same search as the H-infinity norm.
+    radius_lower <= max |W(A)| <= radius_upper, by the search used for the H-infinity norm.
 
     Examples:
         >>> found = rv.analysis.numerical_range(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))
@@ -46,7 +46,7 @@ class NumericalRange:
 
 
 def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
-    """The edge of W(A) at `points` directions, its abscissa and its radius.
+    """The boundary of W(A) at `points` directions, its abscissa and its radius.
 
     Examples:
         >>> rv.analysis.numerical_range(torch.eye(2), points=8).boundary.shape
@@ -80,7 +80,7 @@ def radius(A: Array) -> Peak:
 
 
 def _directions(A: Array) -> Array:
-    """First nodes: all around, or the upper half for a real A, whose W is symmetric."""
+    """Initial nodes: the full circle, or its upper half for a real A, whose W is symmetric."""
     return np.linspace(0, 2 * math.pi if np.iscomplexobj(A) else math.pi, 33)
 
 

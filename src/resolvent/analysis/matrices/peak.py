@@ -1,12 +1,12 @@
-"""The largest value of a function along a curve between two bounds that hold: no grid maximum.
+"""The largest value of a function along a curve, with rigorous bounds instead of a grid maximum.
 
 For f >= 0 that obeys f(w) >= M cos(phase(w) - phase(w0)) around the place w0 of its maximum M, two neighbours a < b
 with the values f_a, f_b and phases that differ by W < pi/2 leave, if w0 lies between them,
 
     M^2 <= (f_a^2 + f_b^2 - 2 f_a f_b cos W) / sin^2 W.
 
-Intervals whose bound is no better than the best value seen are dropped, the others are halved. The work is bounded
-by the whole phase over the square root of the tolerance, whatever f is.
+Intervals whose bound does not exceed the best value found are dropped, the others are halved. The work is bounded
+by the total phase over the square root of the tolerance, for any f.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLACK = 1e-11  # allowance for rounding in differences of phases
 
 @dataclass(frozen=True)
 class Samples:
-    """f at some nodes: low <= f <= high, how much of that is rounding, and the phase. All (k,)."""
+    """f at some nodes: low <= f <= high, the rounding part of that, and the phase. All (k,)."""
 
     low: Array
     high: Array
@@ -34,7 +34,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Peak:
-    """lower <= max f <= upper, attained near `node`; `complete` is False when the budget ended the search."""
+    """lower <= max f <= upper, attained near `node`; `complete` is False if the budget ended the search."""
 
     lower: float
     upper: float
@@ -49,9 +49,9 @@ Sampler = Callable[[Array, float], Samples]  # nodes and the best value so far -
 def search(
     sample: Sampler, middle: Callable[[Array, Array], Array], nodes: Array, rtol: float, budget: int, floor: float = 0.0
 ) -> Peak:
-    """The peak of f over [nodes[0], nodes[-1]], to the relative width rtol where rounding and budget allow.
+    """The peak of f over [nodes[0], nodes[-1]], to the relative width rtol if rounding and budget allow.
 
-    A peak below `floor` is of no interest: the upper bound is then only pressed below that.
+    A peak below `floor` does not matter: the upper bound is then only reduced below that.
     """
     seen = sample(nodes, 0.0)
     best = _Best(seen, nodes)
@@ -78,7 +78,7 @@ def search(
 
 
 def bounds(fa: Array, fb: Array, W: Array) -> Array:
-    """The largest M that two neighbours allow between them; infinite where their phases differ by pi/2 or more."""
+    """The largest M possible between two neighbours; infinite where their phases differ by pi/2 or more."""
     cos, sin = np.cos(np.minimum(W, math.pi)), np.sin(W)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         inner = np.hypot(fa - fb, 2 * np.sqrt(fa * fb) * np.sin(W / 2)) / sin
@@ -88,7 +88,7 @@ def bounds(fa: Array, fb: Array, W: Array) -> Array:
 
 
 class _Best:
-    """The best guaranteed value so far and where it was seen."""
+    """The best guaranteed value so far and its location."""
 
     def __init__(self, seen: Samples, nodes: Array) -> None:
         self.value, self.node = 0.0, float(nodes[0])

@@ -1,4 +1,4 @@
-"""Pseudospectra: where the resolvent is large, and thus where a small change of A may carry an eigenvalue.
+"""Pseudospectra: where the resolvent is large, and thus where a small change of A may move an eigenvalue.
 
     z is in the eps-pseudospectrum of A  <=>  ||(z - A)^-1|| > 1/eps  <=>  sigma_min(z - A) < eps
 
@@ -23,7 +23,7 @@ from resolvent.analysis.matrices.sigma_min import sigma_min
 
 @dataclass(frozen=True)
 class Pseudospectrum:
-    """sigma_min(z - A) at z = re[j] + i im[i]; its level lines are the edges of the pseudospectra.
+    """sigma_min(z - A) at z = re[j] + i im[i]; its level lines are the boundaries of the pseudospectra.
 
     Examples:
         >>> found = rv.analysis.pseudospectrum(torch.diag(torch.tensor([-1.0, -2.0])), points=10)
@@ -43,7 +43,7 @@ class Pseudospectrum:
 
 
 def pseudospectrum(A: Matrix, re: Any = None, im: Any = None, points: int = 100) -> Pseudospectrum:
-    """The height of the pseudospectra on a grid: axes `re` (x,) and `im` (y,), or `points` each around the spectrum.
+    """sigma_min on a grid: axes `re` (x,) and `im` (y,), or `points` each around the spectrum.
 
     Examples:
         >>> rv.analysis.pseudospectrum(rv.ssm.hippo("legs", 4)[0], points=8).sigma.shape

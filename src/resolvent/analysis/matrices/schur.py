@@ -1,4 +1,4 @@
-"""The resolvent (z - A)^-1 at many points from one Schur form A = U T U*: n^2 operations a point, no inverse formed."""
+"""The resolvent (z - A)^-1 at many points from one Schur form A = U T U*: n^2 operations per point, no inverse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from resolvent.analysis.matrices.exact import Array
 
-BLOCK = 16  # rows solved one by one between two matrix products
+BLOCK = 16  # rows solved sequentially between matrix products
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Schur:
     def of(A: Array) -> Schur:
         import scipy.linalg
 
-        if not np.triu(A, 1).any():  # lower triangular: its own Schur form read backwards, eigenvalues exact
+        if not np.triu(A, 1).any():  # lower triangular: its own Schur form in reverse order, with exact eigenvalues
             flip = np.eye(len(A))[::-1].astype(complex)
             return Schur(np.ascontiguousarray(A[::-1, ::-1]).astype(complex), flip)
         if not np.tril(A, -1).any():

@@ -1,8 +1,8 @@
 """The smallest singular value of z - A at many points: 1/||(z - A)^-1||, the height of the pseudospectrum.
 
 Lanczos on (z - T)^-* (z - T)^-1 for all points at once, T the Schur form (the method of Trefethen's survey of 1999):
-two triangular solves a step, n^2 operations a point. The estimate rises to 1/sigma_min^2, so sigma_min is approached
-from above, and it stops where no point moves any more. `by_svd` is the slow truth.
+two triangular solves per step, n^2 operations each. The estimate rises to 1/sigma_min^2, so sigma_min is approached
+from above, and it stops when no point changes any more. `by_svd` is the reference.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.schur import Schur, solve, solve_adjoint
 
-SMALL = 12  # up to this size all singular values are the cheaper way
-LOOKS = (3, 5, 7, 10, 13, 17, 22, 28, 36, 46, 60)  # steps after which the estimate is looked at
-SETTLED = 1e-9  # relative change of 1/sigma^2 between two looks below which a point is done
-CHUNK = 100_000  # numbers in flight
+SMALL = 12  # up to this size computing all singular values is cheaper
+LOOKS = (3, 5, 7, 10, 13, 17, 22, 28, 36, 46, 60)  # steps after which convergence is checked
+SETTLED = 1e-9  # relative change of 1/sigma^2 between two checks below which a point has converged
+CHUNK = 100_000  # numbers processed at once
 
 
 def sigma_min(form: Schur, z: Array) -> Array:
@@ -59,7 +59,7 @@ def _by_lanczos(form: Schur, z: Array) -> Array:
 
 
 def _largest(alphas: Array, betas: Array) -> Array:
-    """The largest eigenvalue of each tridiagonal matrix with the diagonal alphas (k, j) and betas[:, 1:] beside it."""
+    """The largest eigenvalue of each tridiagonal matrix with diagonal alphas (k, j) and off-diagonal betas[:, 1:]."""
     finite: Array = np.isfinite(alphas + betas).all(1)
     j = alphas.shape[1]
     T = np.zeros((len(alphas), j, j))

@@ -1,4 +1,4 @@
-"""Two systems side by side on the same input, one output taken from the other: what an approximation gets wrong."""
+"""The difference of two systems on the same input: the error of an approximation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from resolvent.ssm.system import broadcast
 def difference(first: System, second: System) -> System:
     """The system with the transfer function G_1 - G_2 and the states of both; diagonal if both are, else dense.
 
-    `hinf_norm(difference(a, b))` is then how far two systems are apart at their worst frequency. Both must be
-    continuous, or discrete in the same form (with or without delay); steps dt are taken to be the same.
+    `hinf_norm(difference(a, b))` is then the distance of two systems at their worst frequency. Both must be
+    continuous, or discrete in the same form (with or without delay); steps dt are assumed to be equal.
 
     Examples:
         >>> first, second = rv.LRU(1, 4).system(), rv.LRU(1, 4).system()

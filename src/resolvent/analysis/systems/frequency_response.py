@@ -1,10 +1,10 @@
-"""The transfer function on the edge of stability: what a system does to each frequency.
+"""The transfer function on the stability boundary: a system's response at each frequency.
 
     G(i w) = C (i w - A)^-1 B + D                    continuous, w in radians per unit of time
     G(e^(i w)) = C (1 - e^(-i w) A)^-1 B + D         discrete, w in radians per step (w dt for a frequency in time)
 
 A diagonal A gives a sum over 1/(s - lam) (Cauchy), a DPLR one adds Woodbury's correction of rank r, a dense one is
-brought to Schur form once. Differentiable in the system and in w (a dense A that wants gradients is solved anew at
+reduced to Schur form once. Differentiable in the system and in w (a dense A that requires gradients is solved anew at
 each frequency). A value at an exact pole is infinite.
 """
 
@@ -38,7 +38,7 @@ def frequency_response(system: System, omega: Any) -> Tensor:
 
 
 def dc_gain(system: System) -> Tensor:
-    """G at frequency zero, what a constant input settles to: (..., p, m), real when the matrices are.
+    """G at frequency zero, the steady-state response to a constant input: (..., p, m), real when the matrices are.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -77,7 +77,7 @@ def _cauchy(C: Tensor, inverse: Tensor, B: Tensor) -> Tensor:
     """C diag(inverse_k) B: (..., p, n), (..., k, n), (..., n, m) -> (..., k, p, m)."""
     terms = C.mT[..., :, :, None] * B[..., :, None, :]  # (..., n, p, m)
     terms = terms.to(inverse.dtype)
-    silent = (terms == 0).all(-1).all(-1)[..., None, :]  # a state without residue, also at its own pole
+    silent = (terms == 0).all(-1).all(-1)[..., None, :]  # a state without residue, even at its own pole
     inverse = torch.where(silent, torch.zeros_like(inverse), inverse)
     return (inverse @ terms.flatten(-2)).unflatten(-1, terms.shape[-2:])
 
@@ -85,7 +85,7 @@ def _cauchy(C: Tensor, inverse: Tensor, B: Tensor) -> Tensor:
 def _woodbury(system: System, A: DPLR, omega: Tensor) -> Tensor:
     """(S + t P Q*)^-1 = S^-1 - t S^-1 P (1 + t Q* S^-1 P)^-1 Q* S^-1, S diagonal, t = 1 or e^(-i w)."""
     d = _distance(system, A.lam, omega)
-    met = (d == 0).any(-1)  # frequencies that hit an entry of lam, which is no pole of A: solved densely below
+    met = (d == 0).any(-1)  # frequencies at an entry of lam, which is not a pole of A: solved densely below
     inverse = 1 / torch.where(met[..., None], torch.ones_like(d), d)
     K = _cauchy(_stack(system.C, A.Q.mH, -2), inverse, _stack(system.B, A.P, -1))  # (..., k, p + r, m + r)
     p, m = system.outputs, system.inputs
@@ -100,7 +100,7 @@ def _woodbury(system: System, A: DPLR, omega: Tensor) -> Tensor:
 
 
 def _solve(system: System, omega: Tensor) -> Tensor:
-    """The slow truth: one linear system a frequency."""
+    """The reference: one linear system per frequency."""
     A = system.A.dense()[..., None, :, :]
     eye = torch.eye(system.states, dtype=A.dtype, device=A.device)
     if system.dt is None:

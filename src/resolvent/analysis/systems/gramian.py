@@ -1,9 +1,9 @@
-"""Gramians as square roots, P = L L*, by Smith's iteration with doubled strides: no P is ever formed or factorised.
+"""Gramians as square roots, P = L L*, by Smith's iteration with doubled strides: P is never formed or factorised.
 
     P = sum_k A^k B B* A*^k,    [L_{j+1}] = [L_j, A^(2^j) L_j] compressed by a QR factorisation
 
-What is small in L keeps its digits, where a Cholesky factor of P would lose half of them. A continuous system is
-carried to the unit circle by A_d = (a - A)^-1 (a + A), B_d = sqrt(2 a) (a - A)^-1 B, which leaves P as it is.
+Small entries of L keep their accuracy, where a Cholesky factor of P would lose half the digits. A continuous system is
+mapped to the unit circle by A_d = (a - A)^-1 (a + A), B_d = sqrt(2 a) (a - A)^-1 B, which leaves P unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def observability_factor(system: System) -> Tensor:
 
 
 def unstable(system: System) -> list[str]:
-    """For each system of the bank, why it has no Gramian; empty where it has one."""
+    """For each system of the bank, why it has no Gramian; empty if it has one."""
     lam = system.A.lam if isinstance(system.A, Diagonal) else torch.linalg.eigvals(system.A.dense())
     return [instability(row, system.dt is not None)[0] for row in flat(lam, system.bank, 1)]
 
@@ -54,7 +54,7 @@ def _to_circle(A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _smith(A: Tensor, B: Tensor) -> Tensor:
-    """L (..., n, n) of the discrete system, until a further doubling adds nothing."""
+    """L (..., n, n) of the discrete system, until another doubling changes nothing."""
     L = _compress(B)
     for _ in range(DOUBLINGS if L.numel() else 0):
         more = A @ L

@@ -1,10 +1,10 @@
 """H2 norm: the energy of the impulse response, and the power of the output when the input is white noise.
 
-    continuous  ||G||^2 = tr(C P C*), infinite when D is not zero (white noise passes straight on)
-    discrete    ||G||^2 = tr(C P C*) + ||D||^2, plus 2 Re tr(D* C B) without delay, where C B is seen at once
+    continuous  ||G||^2 = tr(C P C*), infinite if D is not zero (white noise passes through)
+    discrete    ||G||^2 = tr(C P C*) + ||D||^2, plus 2 Re tr(D* C B) without delay, where C B acts immediately
 
 P is the controllability Gramian: for a diagonal A the sum over pairs of b_i conj(b_j) / (1 - lam_i conj(lam_j)), or
--1 / (lam_i + conj(lam_j)) in continuous time, where 1 - lam_i conj(lam_j) keeps its digits next to the circle.
+-1 / (lam_i + conj(lam_j)) in continuous time, where 1 - lam_i conj(lam_j) is computed accurately near the circle.
 """
 
 from __future__ import annotations

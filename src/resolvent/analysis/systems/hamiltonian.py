@@ -2,8 +2,8 @@
 
     H = [[F, B R^-1 B*], [-C* (I + D R^-1 D*) C, -F*]],    R = gamma^2 I - D* D,    F = A + B R^-1 D* C
 
-(Boyd and Balakrishnan 1990; Bruinsma and Steinbuch 1990). A discrete system is first carried to the axis by
-z = z0 (1 + s)/(1 - s), which moves the frequencies and leaves the gains. Small systems only: 2n eigenvalues a level.
+(Boyd and Balakrishnan 1990; Bruinsma and Steinbuch 1990). A discrete system is first mapped to the axis by
+z = z0 (1 + s)/(1 - s), which moves frequencies and preserves gains. For small systems: 2n eigenvalues per level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEVELS = 60
 
 @dataclass(frozen=True)
 class _Axis:
-    """A continuous system with the gains of the one that was given; `turn` is z0, None if that one was continuous."""
+    """A continuous system with the gains of the given one; `turn` is z0, None if that one was continuous."""
 
     A: Array
     B: Array
@@ -36,14 +36,14 @@ class _Axis:
         return float(np.linalg.norm(self.C @ X + self.D, 2))
 
     def frequency(self, w: float) -> float:
-        """w in the terms of the system that was given."""
+        """The frequency w of the given system."""
         if self.turn is None:
             return w
         return float(np.angle(self.turn * np.exp(2j * math.atan(w))))
 
 
 def level_set(one: Realisation, rtol: float) -> tuple[float, float, float, float, str]:
-    """value, lower, upper, frequency and a reason where the levels did not end."""
+    """value, lower, upper, frequency and a reason if the levels did not converge."""
     axis = _from_circle(one) if one.discrete else _Axis(one.dense(), one.B, one.C, one.D, None)
     best, place = _best(axis, [0.0, math.inf, *np.linalg.eigvals(axis.A).imag])
     for _ in range(LEVELS):
@@ -57,7 +57,7 @@ def level_set(one: Realisation, rtol: float) -> tuple[float, float, float, float
 
 
 def _candidates(axis: _Axis, level: float) -> list[float]:
-    """The heights of all eigenvalues of H and the points between them; no threshold decides which are imaginary."""
+    """The imaginary parts of all eigenvalues of H and their midpoints, without a threshold for imaginary ones."""
     A, B, C, D = axis.A, axis.B, axis.C, axis.D
     R = level**2 * np.eye(D.shape[1]) - D.conj().T @ D
     F = A + B @ np.linalg.solve(R, D.conj().T @ C)

@@ -1,7 +1,7 @@
 """Hankel singular values: how much of the past each combination of states carries into the future.
 
-They are the singular values of Lo* Lc, the square roots of both Gramians (`gramian`), for (A, B, C) as stored: the map
-from inputs up to now to outputs from now on. In the library's form without delay "now" belongs to both.
+They are the singular values of Lo* Lc, the square roots of both Gramians (`gramian`), for (A, B, C) as stored: of the
+map from inputs up to now to outputs from now on. In the library's form without delay "now" belongs to both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resolvent.ssm import Dense, System
 
 
 def hankel_singular_values(system: System) -> Tensor:
-    """(..., n) in falling order, double precision; all infinite for a system of the bank that is not stable.
+    """(..., n) in descending order, double precision; all infinite for an unstable system of the bank.
 
     Examples:
         >>> rv.analysis.hankel_singular_values(rv.EMA(1, 4).double().system()).shape
@@ -32,7 +32,7 @@ def hankel_singular_values(system: System) -> Tensor:
 
 
 def with_zero(system: System, bad: Tensor) -> System:
-    """The same bank with A = 0 (discrete) or -1 (continuous) in the marked places, where no Gramian exists."""
+    """The same bank with A = 0 (discrete) or -1 (continuous) for the marked systems, which have no Gramian."""
     A = system.A.dense().expand(*system.bank, system.states, system.states)
     rest = torch.eye(system.states, dtype=A.dtype, device=A.device) * (0.0 if system.dt is not None else -1.0)
     return System(Dense(torch.where(bad[..., None, None], rest, A)), system.B, system.C, system.D, system.dt,

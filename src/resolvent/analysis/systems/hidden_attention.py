@@ -1,8 +1,8 @@
-"""The matrix that a linear recurrence applies to its input: what it attends to, as an attention layer would show it.
+"""The matrix that a linear recurrence applies to its input, comparable to the weights of an attention layer.
 
     y = M u,    M[t, s] = C_t A_t A_{t-1} ... A_{s+1} B_s  for s <= t,  plus D_t where s = t
 
-For a time-varying system, such as `layer.linearise(x)` of a selective layer, M hangs on x as attention does (Ali,
+For a time-varying system, such as `layer.linearise(x)` of a selective layer, M depends on x as in attention (Ali,
 Zimerman & Wolf 2024); for a time-invariant one it is Toeplitz, the kernel shifted.
 """
 
@@ -18,7 +18,7 @@ from resolvent.ssm.system import broadcast, check_discrete
 
 
 def hidden_attention(system: System, length: int | None = None) -> Tensor:
-    """M of each system of the bank: (..., l, l), or (..., l, l, outputs, inputs) where there are several of them.
+    """M of each system of the bank: (..., l, l), or (..., l, l, outputs, inputs) for several inputs or outputs.
 
     length   steps of a time-invariant system; a time-varying one has its own
 
@@ -39,11 +39,11 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
         steps = checks.check_count("hidden_attention", "length", length)
         A, B, C, D = (t[..., None, :, :].expand(*t.shape[:-2], steps, *t.shape[-2:]) for t in (A, B, C, D))
     M = _matrix(A, B, C, D.to(system.dtype))
-    return M.real if M.is_complex() and is_real(system) else M  # conjugate pairs leave real numbers
+    return M.real if M.is_complex() and is_real(system) else M  # conjugate pairs sum to real numbers
 
 
 def _matrix(A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    """Row by row: columns X[s] = A_t ... A_{s+1} B_s of all sources so far go one step on and are read."""
+    """Row by row: columns X[s] = A_t ... A_{s+1} B_s of all sources so far advance one step and are read."""
     l, (n, m) = B.shape[-3], B.shape[-2:]
     lead = broadcast(A.shape[:-3], B.shape[:-3], C.shape[:-3], D.shape[:-3])
     X = B.new_zeros(*lead, l, n, m)  # (..., s, n, m)

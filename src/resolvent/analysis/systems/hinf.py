@@ -1,11 +1,11 @@
-"""H-infinity norm: the largest gain over all frequencies, between bounds that hold.
+"""H-infinity norm: the largest gain over all frequencies, with guaranteed bounds.
 
     ||G|| = sup_w sigma_max(G(i w)), or G(exp(i w)) for a discrete system, w in radians per step
 
-phase        the poles alone limit how narrow a peak can be (`boundary`); a branch-and-bound search along the edge of
+phase        the poles limit how narrow a peak can be (`boundary`); a branch-and-bound search along the edge of
              stability (`peak`) then brackets the norm. Cost: one Schur form for a dense A, none for a diagonal one.
 hamiltonian  the level sets of Boyd and Balakrishnan (1990) and Bruinsma and Steinbuch (1990): `hamiltonian`. Slower,
-             for small systems: the check on the other.
+             for small systems: a check of the other.
 
 A diagonal system's bracket holds with the rounding of every sum included, its poles' angles taken as they round in
 float64. For other forms it holds up to an error of rounding size in A (`balance`), added to both sides at the peak.
@@ -28,14 +28,14 @@ from resolvent.ssm import System
 from resolvent.usage.numbers import check_choice
 
 METHODS = ("phase", "hamiltonian")
-FEWEST = 1e-10  # the narrowest bracket to ask for: below it rounding decides
+FEWEST = 1e-10  # narrowest allowed bracket: below it rounding dominates
 
 
 def hinf_norm(system: System, rtol: float = 1e-6, method: str = "phase") -> HinfNorm:
     """The largest gain over all frequencies (H-infinity norm) of each system, between `lower` and `upper` within rtol.
 
-    An unstable system has the norm infinity and a `reason`; it is no error. States that no chain of non-zero entries
-    joins to an input and an output are not part of G and are left out, stable or not.
+    An unstable system has norm infinity and a `reason`; this is not an error. States that no chain of non-zero entries
+    connects to an input and an output are not part of G and are ignored, stable or not.
 
     Examples:
         >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -73,7 +73,7 @@ def _one(one: Realisation, rtol: float, method: str) -> tuple[float, float, floa
 
 
 def _polish(G: Transfer, peak: Peak, rtol: float) -> tuple[float, float]:
-    """The top of the peak whose foot was found: nets of nodes, each finer than the one before."""
+    """Refine the maximum near the peak found: successively finer grids."""
     value, place = peak.lower, peak.node
     if not math.isfinite(place):
         return value, place

@@ -1,4 +1,4 @@
-"""What a norm of a system is answered with: one number for each system of the bank, and words where it is infinite."""
+"""Results of system norms: one number per system of the bank, and a reason if it is infinite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HinfNorm(Valued):
     """The largest gain of each system over all frequencies: lower <= norm <= upper, all of the bank's shape.
 
     value      the gain found at `frequency` (radians per unit of time, or per step for a discrete system)
-    reason     why a norm is infinite or a bracket is wider than asked for; empty otherwise
+    reason     why a norm is infinite or a bracket wider than requested; empty otherwise
 
     Examples:
         >>> found = rv.analysis.hinf_norm(rv.LRU(2, 4).system())
@@ -41,7 +41,7 @@ class HinfNorm(Valued):
 
 @dataclass(frozen=True)
 class H2Norm(Valued):
-    """The energy of each system's impulse response, as a root: the bank's shape.
+    """The H2 norm, the root of the energy of each system's impulse response: the bank's shape.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -58,7 +58,7 @@ def fill_bank(values: Sequence[float], bank: torch.Size) -> Tensor:
 
 
 def join_reasons(reasons: Sequence[str], bank: torch.Size) -> str:
-    """One text for a bank: each reason once, with the systems that it holds for."""
+    """One text for a bank: each distinct reason with its systems."""
     if not bank:
         return reasons[0]
     groups: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Poles and how long they remember."""
+"""Poles and their time constants."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from resolvent.ssm import Diagonal, System
 
 
 def poles(system: System) -> Tensor:
-    """The eigenvalues of A: complex (..., n), in the order of a diagonal A, else as LAPACK finds them.
+    """The eigenvalues of A: complex (..., n), in the order of a diagonal A, else in LAPACK's order.
 
-    Those of a strongly non-normal A are only as good as float64 lets them be: see `eigenvector_condition`.
+    For a strongly non-normal A their accuracy in float64 is limited: see `eigenvector_condition`.
 
     Examples:
         >>> one = torch.ones(1, 1)
@@ -29,7 +29,7 @@ def poles(system: System) -> Tensor:
 def time_constants(system: System) -> Tensor:
     """How long each pole's mode takes to fall to 1/e: (..., n), in units of time, or in steps for a discrete system.
 
-    -1/Re(lam), or -1/log|lam|; infinite for a mode that does not decay, zero for one that is gone after a step.
+    -1/Re(lam), or -1/log|lam|; infinite for a mode that does not decay, zero for one that vanishes after a step.
 
     Examples:
         >>> one = torch.ones(1, 1)

@@ -1,4 +1,4 @@
-"""One system of a bank as plain arrays: double precision, states that cannot show left out, conjugate pairs noticed."""
+"""One system of a bank as plain arrays: double precision, states without effect removed, conjugate pairs detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resolvent.ssm import DPLR, Diagonal, System
 class Realisation:
     """G(s) = C (s - A)^-1 B + D, or G(z) = z^(1 - delay) C (z - A)^-1 B + D for a discrete system.
 
-    `lam` holds the diagonal of a diagonal A, and `A` is then None. `symmetric` says that |G| is the same at w and -w.
+    `lam` is the diagonal of a diagonal A, and `A` is then None. `symmetric`: |G| is the same at w and -w.
     """
 
     lam: Array | None  # (n,)
@@ -62,7 +62,7 @@ def realisations(system: System) -> Iterator[Realisation]:
 
 
 def is_real(system: System) -> bool:
-    """Whether the map takes real inputs to real outputs by its form: real matrices, or [half, conj(half)]."""
+    """Whether the map is real by its form: real matrices, or [half, conj(half)]."""
     if not system.dtype.is_complex:
         return True
     if system.states % 2 or bool((system.D.imag != 0).any()):
@@ -89,7 +89,7 @@ def flat(t: Tensor, bank: torch.Size, keep: int) -> Array:
 
 
 def _visible(one: Realisation) -> Realisation:
-    """Leave out states that no chain of non-zero entries joins to both an input and an output: G does not hold them."""
+    """Remove states that no chain of non-zero entries connects to both an input and an output: they are not in G."""
     if one.lam is not None:
         seen = (one.B != 0).any(1) & (one.C != 0).any(0)
     else:
@@ -104,7 +104,7 @@ def _visible(one: Realisation) -> Realisation:
 
 
 def _find_reachable(links: Array, start: Array) -> Array:
-    """States i that a path of links[i, j] leads to from the states in `start`."""
+    """States i reachable by a path of links[i, j] from the states in `start`."""
     while True:
         grown = start | (links[:, start]).any(1)
         if (grown == start).all():

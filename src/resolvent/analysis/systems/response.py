@@ -1,6 +1,6 @@
-"""Responses in time: to one impulse, and to an input that switches from 0 to 1 and stays there.
+"""Responses in time: to an impulse, and to a unit step.
 
-Discrete systems answer at the steps 0, 1, ..., length - 1; continuous ones at the times that are asked for.
+For discrete systems at the steps 0, 1, ..., length - 1, for continuous ones at given times.
 """
 
 from __future__ import annotations

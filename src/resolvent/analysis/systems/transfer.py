@@ -1,4 +1,4 @@
-"""||G|| at points of the stability edge, with what rounding may have done to it: the samples that peaks come from."""
+"""||G|| at points of the stability boundary, with its rounding error: the samples for peak searches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.analysis.matrices.schur import Schur, solve, solve_adjoint
 from resolvent.analysis.systems.realisation import Realisation
 
 EPS = float(np.finfo(float).eps)
-CHUNK = 500_000  # numbers in flight
+CHUNK = 500_000  # numbers processed at once
 NEAR = 0.9  # nodes whose Frobenius norm is below this part of the best need no singular values
 
 
@@ -23,7 +23,7 @@ NEAR = 0.9  # nodes whose Frobenius norm is below this part of the best need no 
 class Transfer:
     """G on the edge: `gain(w, d)` gives the matrices (k, p, m) and a bound on their rounding (k,).
 
-    `backward(w)` is what an error of rounding size in A does to G at one place: not known to `gain` for a dense A.
+    `backward(w)` is the effect on G of an error of rounding size in A: not included in `gain` for a dense A.
     """
 
     edge: Axis | Circle
@@ -58,14 +58,14 @@ class Transfer:
 
 
 def of_diagonal(one: Realisation) -> Transfer:
-    """G = sum_i c_i b_i / d_i + D; every term is good to a few units in the last place, so the sum's error is known."""
+    """G = sum_i c_i b_i / d_i + D; each term is accurate to a few units in the last place, so the error is known."""
     assert one.lam is not None
     edge = Circle(one.lam, one.symmetric) if one.discrete else Axis(one.lam, one.symmetric)
     p, m = one.D.shape
     weights = (one.C.T[:, :, None] * one.B[:, None, :]).reshape(one.states, p * m)
     sizes = np.linalg.norm(one.C, axis=0) * np.linalg.norm(one.B, axis=1)
     direct = float(np.linalg.norm(one.D))
-    terms = (8 + math.ceil(math.log2(one.states + 1))) * EPS  # a few for 1/d and the product, then a pairwise sum
+    terms = (8 + math.ceil(math.log2(one.states + 1))) * EPS  # a few for 1/d and the product, plus a pairwise sum
 
     def gain(w: Array, d: Array) -> tuple[Array, Array]:
         inverse = 1 / d

@@ -1,13 +1,13 @@
-"""Balanced truncation: fewer states, with a bound on what that costs.
+"""Balanced truncation: fewer states, with an error bound.
 
-In balanced coordinates every state is as easy to reach as to see, and its Hankel singular value says how much. The
+In balanced coordinates every state is equally controllable and observable, by its Hankel singular value. The
 reduced system keeps the largest r; for the dropped values s_{r+1}, ...
 
     ||G - G_r||_inf <= 2 (s_{r+1} + ... + s_n)
 
 (Enns 1984, Glover 1984; discrete: Al-Saggaf and Franklin 1987). The square-root method (Tombs and Postlethwaite 1987)
-projects without balancing first, so states that hardly matter do no harm. Without delay the transfer function is
-z times one with delay plus D, so (A, B, C) may be reduced as they stand and D stays.
+projects without balancing first, so negligible states do no harm. Without delay the transfer function is
+z times one with delay plus D, so (A, B, C) may be reduced as stored and D is unchanged.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Reduction:
 def balanced_truncation(system: System, order: int | None = None, tolerance: float | None = None) -> Reduction:
     """Reduce each system of the bank to `order` states, or to the fewest whose error bound is below `tolerance`.
 
-    A bank keeps one order, that of its most demanding system. Real maps, conjugate pairs among them, stay real. A
-    system that already has fewer than `order` states worth keeping is filled up with zeros. The bound is that of exact
-    arithmetic: where it falls below rounding, rounding is what remains.
+    A bank has a common order, that of its most demanding system. Real maps, including conjugate pairs, stay real. A
+    system with fewer than `order` significant states is padded with zeros. The bound is for exact
+    arithmetic: below rounding level, rounding remains.
 
     Examples:
         >>> found = rv.analysis.balanced_truncation(rv.EMA(1, 8).double().system(), tolerance=1e-3)
@@ -63,7 +63,7 @@ def balanced_truncation(system: System, order: int | None = None, tolerance: flo
         order = min(max(1, int((tails > tolerance).sum(-1).max())), system.states)
     floor = s[..., :1] * s.shape[-1] * torch.finfo(s.dtype).eps
     kept = s[..., :order]
-    scale = torch.where(kept > floor, kept, torch.inf).rsqrt()[..., None, :]  # states of no weight become zeros
+    scale = torch.where(kept > floor, kept, torch.inf).rsqrt()[..., None, :]  # states without weight become zeros
     right, left = Lc @ Vh.mH[..., :order] * scale, Lo @ U[..., :order] * scale  # (..., n, r)
     A = left.mH @ real.A.apply(right)
     reduced = System(Dense(A), left.mH @ real.B, real.C @ right, real.D, real.dt, real.delay)

@@ -1,10 +1,10 @@
-"""The tone that a system amplifies most, from its transfer function: what an attacker would otherwise try by hand.
+"""The frequency that a system amplifies most, from its transfer function, without a search by attacks.
 
-    worst_frequency({name: layer.system() for name, layer in ...})      of all systems the largest gain
-    worst_frequency(system, reference)                                  where it is furthest from what it approximates
+    worst_frequency({name: layer.system() for name, layer in ...})      largest gain of all systems
+    worst_frequency(system, reference)                                  largest deviation from a reference
 
-A diagonal model that starts from LegS has at w = 0 the gain of LegS itself and, near N^2 / pi, a spike that LegS lacks:
-against the reference the spike is found, whatever is read out.
+A diagonal model initialised from LegS has the gain of LegS at w = 0 and, near N^2 / pi, a spike that LegS lacks:
+against the reference the spike is found for any read-out.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from resolvent.ssm import System
 
 @dataclass(frozen=True)
 class WorstFrequency:
-    """The largest gain and where it is.
+    """The largest gain and its frequency.
 
-    frequency   radians a unit of time; of a discrete system its radians a step divided by its dt
-    per_step    radians a step; None for a continuous system
+    frequency   radians per unit of time; for a discrete system its radians per step divided by its dt
+    per_step    radians per step; None for a continuous system
     gain        |G|, or |G - G_reference|; infinite for an unstable system
     name        of the system among those given
-    channel     its number in the bank
+    channel     its index in the bank
 
     Examples:
         >>> found = rv.analysis.worst_frequency(rv.LRU(2, 4).system())

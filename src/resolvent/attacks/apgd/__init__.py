@@ -1,1 +1,1 @@
-"""APGD: a step size that halves where the search stalls, with restarts and targets."""
+"""APGD: gradient ascent that halves its step size when it stalls, with restarts and targets."""

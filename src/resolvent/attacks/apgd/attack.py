@@ -1,4 +1,4 @@
-"""Auto-PGD (Croce & Hein 2020; L1: Croce & Hein 2021): gradient ascent that sets its own step size.
+"""Auto-PGD (Croce & Hein 2020; L1: Croce & Hein 2021): gradient ascent with an adaptive step size.
 
 APGD(cross_entropy)             APGD-CE
 APGD(dlr)                       APGD-DLR
@@ -41,11 +41,11 @@ _NAMES = {cross_entropy: "apgd-ce", dlr: "apgd-dlr", targeted_dlr: "apgd-t"}
 
 @dataclass(frozen=True)
 class APGD(Opened):
-    """PGD with steps that adapt, as settings that are called: `APGD(dlr, restarts=5)(f, x, y, threat)`.
+    """PGD with adaptive steps, as callable settings: `APGD(dlr, restarts=5)(f, x, y, threat)`.
 
-    targets     0, or how many wrong classes to aim at (with a targeted objective), likeliest first
-    at_once     after the first target alone, which breaks most samples, this many are tried side by side
-    stop        drop a sample as soon as it is misclassified; False runs on and keeps the point of highest loss
+    targets     0, or the number of wrong classes to target (with a targeted objective), likeliest first
+    at_once     after the first target alone, which breaks most samples, this many are tried in parallel
+    stop        drop a sample as soon as it is misclassified; False continues and keeps the point of highest loss
     larger_eps  L1: 0.3 of the steps in a ball of 3 eps, 0.3 in 2 eps, the rest in eps
     passes      gradients averaged per step (expectation over transformations)
 
@@ -110,10 +110,10 @@ def apgd(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Work items: a sample once for each target that is tried now, target by target (each a block of all samples)."""
+    """Work items: each sample once per target tried now, grouped by target (each a block of all samples)."""
 
     rows: Rows
-    sample: Tensor  # (targets * b,) place of the sample
+    sample: Tensor  # (targets * b,) index of the sample
     rank: Tensor  # (targets * b,) 0 without targets
     blocks: int
 
@@ -145,7 +145,7 @@ def _attack(settings: APGD, victim: Victim, objective: Fitted, found: Strongest,
 
 
 def _merge(found: Strongest, local: Strongest, pairs: Pairs) -> None:
-    """Target by target, likeliest first, so that each sample appears once in a step."""
+    """Merge target by target, likeliest first, so that each sample occurs once per step."""
     size = pairs.sample.numel() // pairs.blocks
     for i in range(pairs.blocks):
         part = slice(i * size, (i + 1) * size)
@@ -153,7 +153,7 @@ def _merge(found: Strongest, local: Strongest, pairs: Pairs) -> None:
 
 
 def _rounds(settings: APGD, classes: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(restart, ranks of the targets tried side by side): the likeliest target first and alone."""
+    """(restart, ranks of the targets tried in parallel): the likeliest target alone first."""
     count = min(settings.targets, classes - 1)
     ranks = list(range(1, count + 1))
     groups = [ranks[:1], *(ranks[i : i + settings.at_once] for i in range(1, count, settings.at_once))]
@@ -171,7 +171,7 @@ def _stages(settings: APGD, threat: Threat) -> list[tuple[float, int]]:
 
 
 def _offer_clean(settings: APGD, objective: Fitted, found: Strongest, clean_logits: Tensor) -> None:
-    """x itself is the first candidate, so a sample that is wrong already needs no attack."""
+    """x itself is the first candidate, so misclassified samples need no attack."""
     rows, everyone = found.rows, torch.arange(len(found.rows), device=found.rows.x.device)
     labels = (rows.y, rank_wrong_classes(clean_logits, rows.y)[:, 0]) if settings.targets else rows.labels
     _, loss, _ = finite(objective(clean_logits, *labels), torch.zeros_like(rows.x), clean_logits)

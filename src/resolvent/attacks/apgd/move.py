@@ -13,7 +13,7 @@ from resolvent.runtime.dispatch import choose, numba_or
 
 
 def move_with_momentum(region: Region, x_adv: Tensor, x_old: Tensor, push: Tensor, momentum: float) -> Tensor:
-    """z = P(x + push);  x <- P(x + a (z - x) + (1 - a)(x - x_old)), where a is the momentum and 1 stands for none."""
+    """z = P(x + push);  x <- P(x + a (z - x) + (1 - a)(x - x_old)), where a is the momentum; 1 means none."""
     new = region.project(x_adv + push)
     if momentum >= 1:
         return new
@@ -24,8 +24,8 @@ def move_with_momentum(region: Region, x_adv: Tensor, x_old: Tensor, push: Tenso
 def move(
     threat: Threat, region: Region, x_adv: Tensor, x_old: Tensor, grad: Tensor, step: Tensor, momentum: float
 ) -> Tensor:
-    """`move_with_momentum` by a step (b, 1, ...) along the steepest direction; compiled for Linf and L2 without mask or
-    shape over time, one eps for all channels."""
+    """`move_with_momentum` by a step (b, 1, ...) along the steepest direction; compiled for Linf and L2 without mask,
+    steps or band, with one eps for all channels."""
     whole = region.free is None and threat.scale(x_adv) is None and not threat.shaped
     if threat.norm == "l1" or not whole or not x_adv.numel():
         return torch_move(threat, region, x_adv, x_old, grad, step, momentum)
@@ -40,7 +40,7 @@ def torch_move(
     return move_with_momentum(region, x_adv, x_old, step * threat.steepest(grad), momentum)
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 
 def _load_numba() -> Any:

@@ -1,4 +1,4 @@
-"""How APGD chooses its step: halving at checkpoints (Linf, L2) or adaptive sparsity (L1)."""
+"""APGD's step size rules: halving at checkpoints (Linf, L2) or adaptive sparsity (L1)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from resolvent.attacks.apgd.move import move, move_with_momentum
 from resolvent.attacks.rows import Rows
 from resolvent.attacks.threat.region import Region
 
-_ROOM = 1.5  # L1: a step moves the best point's support divided by this; the step itself shrinks by it as well
-_LEAST = 10.0  # L1: the step never falls below its first length divided by this
-_SAME = 0.95  # L1: the support has shrunk when it is below this share of the last one
+_ROOM = 1.5  # L1: a step moves the best point's support divided by this; the step size shrinks by it as well
+_LEAST = 10.0  # L1: the step size stays above its first value divided by this
+_SAME = 0.95  # L1: the support counts as shrunk when below this share of the last one
 
 
 class StepRule(Protocol):
-    """Per-sample state of the step; `update` hears of each iterate and says which samples return to their best."""
+    """Per-sample state of the step; `update` takes each iterate and returns which samples go back to their best."""
 
     step: Tensor  # (b, 1, ...)
     momentum: float
@@ -37,9 +37,9 @@ class Halving:
     """Croce & Hein 2020, section 3: at checkpoint w_j the step is halved and the search returns to the best point when
 
     1. the loss rose in no more than rho of the steps since the last checkpoint, or
-    2. the last checkpoint halved nothing and the best loss has not moved since.
+    2. the last checkpoint did not halve and the best loss has not changed since.
 
-    Checkpoints are first 0.22 of the iterations apart, each gap 0.03 shorter, at least 0.06.
+    The first gap between checkpoints is 0.22 of the iterations, each next 0.03 shorter, at least 0.06.
     """
 
     step: Tensor  # (b, 1, ...) 2 eps at first
@@ -74,14 +74,14 @@ class Halving:
 
 @dataclass(eq=False)
 class Sparsity:
-    """Croce & Hein 2021 ("Mind the box"): a step moves the largest gradient entries only, as many as the best point's
+    """Croce & Hein 2021 ("Mind the box"): a step moves only the largest gradient entries, as many as the best point's
     support divided by 1.5. Every 0.04 of the iterations: if the support shrank by 5 % or more, the step is eps again
     and the search returns to the best point; otherwise the step shrinks by 1.5, down to eps / 10.
     """
 
     step: Tensor  # (b, 1, ...) eps at first
     first: Tensor  # (b, 1, ...)
-    share: Tensor  # (b,) of the entries that a step moves
+    share: Tensor  # (b,) share of entries that a step moves
     support: Tensor  # (b,) entries of the best point that differ from x, at the last check
     gap: int
     entries: Tensor  # (b,) that the attacker may change
@@ -116,7 +116,7 @@ def halving(rows: Rows, loss: Tensor, steps: int, rho: float, momentum: float) -
 
 
 def sparsity(rows: Rows, start: Tensor, steps: int, warm: bool) -> Sparsity:
-    """`warm`: the start came from an earlier stage and its support counts; otherwise a fifth of the entries move."""
+    """`warm`: the start came from an earlier stage and its support is used; otherwise a fifth of the entries move."""
     entries = rows.threat.count(rows.x).clamp_min(1).to(rows.x.dtype)  # (b,)
     support = support_of(start - rows.x) if warm else entries
     share = support / entries / _ROOM if warm else torch.full_like(support, 0.2)

@@ -1,4 +1,4 @@
-"""One run of APGD from given starts: momentum, best point kept, step by rule, broken samples dropped on the way."""
+"""One run of APGD from given starts: momentum, best point, step size rule, dropping of broken samples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from resolvent.attacks.threat.region import Region
 
 @dataclass(eq=False)
 class Search:
-    """The moving part: current and previous iterate, and the point of highest loss with its gradient and outputs."""
+    """The search state: current and previous iterate, and the point of highest loss with its gradient and outputs."""
 
     rows: Rows
     region: Region
-    at: Tensor  # (b,) places in what was found
+    at: Tensor  # (b,) indices in the results
     x_adv: Tensor
     x_old: Tensor
     grad: Tensor
@@ -32,7 +32,7 @@ class Search:
     @classmethod
     def start(cls, rows: Rows, at: Tensor, x_adv: Tensor, loss: Tensor, grad: Tensor, logits: Tensor) -> Search:
         region = rows.threat.around(rows.x)
-        best = (v.clone() for v in (x_adv, grad, loss, logits))  # its own: better points are written into it
+        best = (v.clone() for v in (x_adv, grad, loss, logits))  # copies: better points are written into them
         return cls(rows, region, at, x_adv, x_adv, grad, loss, *best)
 
     def advance(self, rule: StepRule, momentum: float) -> None:
@@ -64,8 +64,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Run:
-    """How one run goes: `warm` starts at an earlier stage's points; `judge` is off in a larger ball, whose points do
-    not count; `stop` drops what is broken.
+    """Options of one run: `warm` starts at an earlier stage's points; `judge` is off in a larger ball, whose points are
+    not valid; `stop` drops broken samples.
     """
 
     steps: int
@@ -77,9 +77,9 @@ class Run:
 
 
 def run(settings: Run, probe: Probe, rows: Rows, start: Tensor, group: Tensor) -> Tensor:
-    """Search from `start`; what is found lands in probe.found. Returns the points of highest loss (b, ...).
+    """Search from `start`; results go to probe.found. Returns the points of highest loss (b, ...).
 
-    `group` (b,) names the sample behind each row: when one row breaks it, all of its rows leave.
+    `group` (b,) is the sample of each row: when one row breaks it, all its rows are dropped.
     """
     at = torch.arange(len(rows), device=start.device)
     loss, grad, logits = probe.slope(rows, start, at)
@@ -111,7 +111,7 @@ def _rule(settings: Run, rows: Rows, start: Tensor, loss: Tensor) -> StepRule:
 
 
 def _find_broken(settings: Run, probe: Probe, search: Search, logits: Tensor) -> Tensor | None:
-    """Which rows are done, if any: they are offered at once, the others with their best point at the end."""
+    """The finished rows, if any: they are offered at once, the others with their best point at the end."""
     if not (settings.judge and settings.stop and is_label(search.rows.y)):
         return None
     wrong = (logits.argmax(1) != search.rows.y) & (search.loss > -torch.inf)

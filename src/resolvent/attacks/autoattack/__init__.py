@@ -1,1 +1,1 @@
-"""AutoAttack: a list of attacks in rounds, what is left after each, and everything that casts doubt."""
+"""AutoAttack: a sequence of attacks, the accuracy after each, and flags for doubtful results."""

@@ -26,8 +26,8 @@ from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import TakesNoLengths, Victim
 from resolvent.usage.numbers import check_count
 
-_SEEN = 64  # samples that are passed through the model before any work, to see what it returns
-_AGAIN = 3  # passes over them, to see whether it always returns the same
+_SEEN = 64  # samples passed through the model first, to check its outputs
+_AGAIN = 3  # passes over them, to check that it is deterministic
 
 
 def autoattack(
@@ -42,16 +42,16 @@ def autoattack(
     batch_size: int | None = None,
     folder: str | Path | None = None,
 ) -> AutoAttackResult:
-    """Robust accuracy of f: every attack of the preset in turn, each on the samples that still stand.
+    """Robust accuracy of f: every attack of the preset in turn, each on the remaining unbroken samples.
 
     f           any callable from x (b, ...) to logits (b, classes); an nn.Module is attacked in evaluation mode
-    x, y        (n, ...) and (n,); (n, c, h, w) is taken for images, anything else for sequences (n, l, d) or vectors
+    x, y        (n, ...) and (n,); (n, c, h, w) are treated as images, anything else as sequences (n, l, d) or vectors
     preset      "standard", "qi2024", "plus", "rand", "fast", or a tuple of attacks
-    lengths     (n,) of padded x (n, l, ...): f is called as f(x, lengths), and padding is left alone
-    batch_size  at most so many samples pass through f at once; None: all
-    folder      keeps each finished batch, so that a killed run goes on with the same result
+    lengths     (n,) of padded x (n, l, ...): f is called as f(x, lengths), and padding is not changed
+    batch_size  most samples passed through f at once; None: all
+    folder      stores each finished batch, so that a killed run resumes with the same result
 
-    Probabilities instead of logits are refused; a doubtful outcome is told by `result.flags`.
+    Probabilities instead of logits are refused; doubts about the result are in `result.flags`.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -75,7 +75,7 @@ def prepare(
     seed: int = 0,
     lengths: Tensor | None = None,
 ) -> tuple[Job, tuple[Flag, ...]]:
-    """Check everything that can be checked before any work; a job ready to run, and what was seen on the way."""
+    """Check everything that can be checked before any work; returns a job ready to run, and flags raised on the way."""
     where = "autoattack"
     check_data(where, x, y)
     if not isinstance(threat, Threat):
@@ -96,7 +96,7 @@ def prepare(
 
 
 def _first_look(where: str, job: Job) -> Tensor:
-    """Outputs at some of the samples; what the model itself refuses is told with what it was given."""
+    """Outputs at some of the samples; an error of the model is reported with its input."""
     try:
         return outputs(job, job.x[:_SEEN])
     except torch.OutOfMemoryError:
@@ -111,7 +111,7 @@ def _first_look(where: str, job: Job) -> Tensor:
 
 
 def judge_job(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackResult:
-    """Run the job, compute the verdict again from the stored points, and gather the flags."""
+    """Run the job, recompute the verdict from the stored points, and collect the flags."""
     board = play(job)
     logits = outputs(job, board.x_adv)
     moved = _settle(job, board, logits)
@@ -139,10 +139,10 @@ def judge_job(job: Job, preset: Preset, seen: tuple[Flag, ...]) -> AutoAttackRes
 
 
 def _settle(job: Job, board: Board, logits: Tensor) -> Tensor:
-    """Compare the verdicts with outputs computed again; which of them (n,) rounding has moved.
+    """Compare the verdicts with recomputed outputs; returns which of them (n,) differ by rounding.
 
-    Beyond rounding a difference is an error: the model's answer depends on the batch, or on chance. Within it the
-    attacker gets the sample, as from a model that is known to be random.
+    A difference beyond rounding is an error: the model's output depends on the batch, or is random. Within rounding the
+    sample counts as broken, as for a model known to be random.
     """
     stands = board.broken_by == STANDS
     wrong = logits.argmax(1) != job.y
@@ -170,15 +170,15 @@ def settings(attacks: tuple[Attack, ...]) -> tuple[dict[str, Any], ...]:
 
 
 def describe_threat(threat: Threat) -> dict[str, Any]:
-    """Norm, eps (one number where all samples share it), bounds and mask as plain values."""
+    """Norm, eps (one number if all samples share it), bounds and mask as plain values."""
     bounds = None if threat.bounds is None else [_one(bound) for bound in threat.bounds]
     record = {"norm": threat.norm, "eps": _one(threat.eps), "bounds": bounds, "mask": jsonable(threat.mask)}
-    shape = {"steps": threat.steps, "band": jsonable(threat.band)}  # left out where there is none
+    shape = {"steps": threat.steps, "band": jsonable(threat.band)}  # omitted if not set
     return record | {name: value for name, value in shape.items() if value is not None}
 
 
 def config(job: Job) -> dict[str, Any]:
-    """What a folder is bound to: another value of any field is another evaluation."""
+    """The configuration that a folder belongs to: another value of any field is another evaluation."""
     return {
         "attacks": list(settings(job.attacks)),
         "threat": job.threat_values or describe_threat(job.threat),
@@ -193,7 +193,7 @@ def config(job: Job) -> dict[str, Any]:
 
 
 def _one(value: Any) -> Any:
-    """A tensor with one value throughout as a number."""
+    """A tensor of equal values as a number."""
     if isinstance(value, Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
         return float(value.flatten()[0])
     return jsonable(value)

@@ -1,4 +1,4 @@
-"""The state of play in an evaluation, one entry per sample."""
+"""The state of an evaluation, one entry per sample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CLEAN = 0  # in `broken_by`: misclassified before any attack; attack k of the li
 
 @dataclass(frozen=True, eq=False)
 class Fallen:
-    """What a smaller ball has shown already: a sample that is broken there is broken in every larger one."""
+    """The results of a smaller ball: a sample broken there is broken in every larger one."""
 
-    broken_by: Tensor  # (n,) STANDS where nothing is known
+    broken_by: Tensor  # (n,) STANDS if unknown
     x_adv: Tensor  # (n, ...)
     margin: Tensor  # (n,) at x_adv
 
@@ -25,7 +25,7 @@ class Fallen:
         return Fallen(self.broken_by[rows], self.x_adv[rows], self.margin[rows])
 
     def with_those(self, before: Fallen) -> Fallen:
-        """The clean look at x, and the points of a smaller ball for the samples that fell there."""
+        """Combine the clean result with the points of a smaller ball for the samples broken there."""
         fell = (before.broken_by > CLEAN) & (self.broken_by == STANDS)
         at = fell.view(-1, *[1] * (self.x_adv.dim() - 1))
         broken_by = torch.where(fell, before.broken_by, self.broken_by)
@@ -35,7 +35,7 @@ class Fallen:
 
 @dataclass(eq=False)
 class Board:
-    """The state of play, one entry per sample."""
+    """The state of an evaluation, one entry per sample."""
 
     logits: Tensor  # (n, k) of the clean input
     x_adv: Tensor  # the point that broke the sample, or the strongest attempt
@@ -46,16 +46,16 @@ class Board:
     gradients: Tensor  # (n,) int64
     zero_gradient: Tensor  # (n,) bool
     non_finite: Tensor  # (n,) bool
-    undecided: Tensor  # (n,) bool: time ran out before every attack had its turn
+    undecided: Tensor  # (n,) bool: time ran out before every attack was tried
     notes: tuple[str, ...] = ()
-    done: dict[str, tuple[int, int]] = field(default_factory=dict)  # of each attack: samples it had, samples to attack
+    done: dict[str, tuple[int, int]] = field(default_factory=dict)  # per attack: samples attacked, samples to attack
 
     @property
     def standing(self) -> Tensor:
         return (self.broken_by == STANDS).nonzero().squeeze(1)
 
     def take(self, number: int, rows: Tensor, found: AttackResult) -> None:
-        """Enter one batch: broken samples leave, a stronger attempt replaces a weaker one."""
+        """Record one batch: broken samples are done, a stronger attempt replaces a weaker one."""
         better = found.success | (found.margin > self.margin[rows])
         at = rows[better]
         self.x_adv[at] = found.x_adv[better]

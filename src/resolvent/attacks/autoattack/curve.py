@@ -1,6 +1,6 @@
-"""Robust accuracy over the size of the attack: one evaluation for each eps, smallest first, sharing their work.
+"""Robust accuracy as a function of eps: one evaluation for each eps, smallest first, sharing their work.
 
-A ball holds every smaller one, so what is broken at one eps is broken at all larger ones and is not attacked again:
+A ball holds every smaller one, so a sample broken at one eps is broken at all larger ones and is not attacked again:
 the curve never rises.
 """
 
@@ -38,17 +38,17 @@ class Curve:
 
     @property
     def eps(self) -> tuple[Any, ...]:
-        """Numbers, or lists with one for each channel."""
+        """Numbers, or lists with one number per channel."""
         return tuple(e.result.threat["eps"] for e in self.evaluations)
 
     @property
     def accuracy(self) -> tuple[float, ...]:
-        """Robust accuracy at each eps; the lower end of `bracket` where time ran out."""
+        """Robust accuracy at each eps; the lower end of `bracket` if time ran out."""
         return tuple(e.accuracy for e in self.evaluations)
 
     @property
     def bracket(self) -> tuple[tuple[float, float], ...]:
-        """(lower, upper) at each eps: undecided samples count as broken, and as right."""
+        """(lower, upper) at each eps: counting undecided samples as broken, and as robust."""
         return tuple(e.bracket for e in self.evaluations)
 
     @property
@@ -60,7 +60,7 @@ class Curve:
         return tuple(dict.fromkeys(flag for e in self.evaluations for flag in e.flags))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: the curve, and every evaluation as its own record has it."""
+        """Plain values for JSON: the curve, and the record of every evaluation."""
         first = self.evaluations[0].result
         return {
             "preset": first.preset,
@@ -99,7 +99,7 @@ def _point(result: AutoAttackResult) -> dict[str, Any]:
 
 
 def ascending(sizes: Sequence[Sizes]) -> tuple[Sizes, ...]:
-    """The sizes, each once, smallest first; those that have no such order are refused."""
+    """The sizes, each once, smallest first; sizes that are not nested are refused."""
     if not isinstance(sizes, list | tuple) or not sizes:
         raise TypeError(f"evaluate: eps must be a list of sizes such as [1 / 255, 2 / 255], got {sizes!r}.")
     sizes = [from_numpy(size) for size in sizes]
@@ -136,7 +136,7 @@ def _line(size: Sizes) -> tuple[float, ...]:
 
 
 def _within(small: tuple[float, ...], large: tuple[float, ...]) -> bool:
-    """Whether one ball lies in the other; a single number stands for every channel."""
+    """Whether one ball contains the other; a single number applies to every channel."""
     count = max(len(small), len(large))
     small, large = (line * count if len(line) == 1 else line for line in (small, large))
     return all(a <= b for a, b in zip(small, large, strict=True))

@@ -1,4 +1,4 @@
-"""What a run saw that casts doubt on its outcome, sample by sample: shards of several processes add up to one list."""
+"""Observations that cast doubt on a result, per sample: shards of several processes combine to one list of flags."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Doubts:
     tried: Tensor  # (n,) bool: attacked at all
     zero_gradient: Tensor  # (n,) bool
     non_finite: Tensor  # (n,) bool
-    moved: Tensor  # (n,) bool: rounding has moved the verdict
-    notes: tuple[str, ...] = ()  # of attacks that replaced their loss
-    seen: tuple[Flag, ...] = ()  # before any attack, on the first samples of the whole set
+    moved: Tensor  # (n,) bool: the verdict depends on rounding
+    notes: tuple[str, ...] = ()  # from attacks that replaced their loss
+    seen: tuple[Flag, ...] = ()  # flags raised before any attack, on the first samples of the whole set
 
     def flags(self, table: Mapping[str, float]) -> tuple[Flag, ...]:
         """`table` is the accuracy after each stage."""
@@ -36,7 +36,7 @@ class Doubts:
 
     @staticmethod
     def joined(parts: Sequence[Doubts]) -> Doubts:
-        """In any order of the samples: flags only count."""
+        """The order of the samples does not matter: flags only count."""
         tried, zero, wild, moved = (
             torch.cat([getattr(part, name) for part in parts])
             for name in ("tried", "zero_gradient", "non_finite", "moved")

@@ -33,12 +33,12 @@ RECORD = "record.json"
 class EvaluationSettings(Counted):
     """How an evaluation is done.
 
-    seed        with a sample's id it fixes all random numbers of that sample
-    batch_size  at most so many samples pass through the model at once
-    samples     only the first so many; None: all
-    shard       (i, k): of k processes this is number i and takes every k-th sample; see `Evaluation.joined`
-    probe       samples on which masked gradients are looked for; 0: none
-    limit       seconds after which no batch is begun; what is not settled then is `undecided`. None: no limit
+    seed        determines, with a sample's id, all its random numbers
+    batch_size  most samples passed through the model at once
+    samples     use only this many first samples; None: all
+    shard       (i, k): this is process i of k and takes every k-th sample; see `Evaluation.joined`
+    probe       number of samples for the masked-gradient probes; 0: none
+    limit       seconds after which no batch is started; remaining samples are `undecided`. None: no limit
 
     Examples:
         >>> rv.attacks.EvaluationSettings(limit=60.0).limit
@@ -88,10 +88,10 @@ def evaluate(
 
     With lengths f is called as f(x, lengths). Per-sample eps and masks follow the order of the samples.
 
-    `eps` is a list of sizes that take the place of the threat's own: the answer is a `Curve`, made from the smallest to
-    the largest, where a sample that is broken once is not attacked again.
+    `eps` is a list of sizes that replace the threat's: the result is a `Curve`, computed from the smallest to
+    the largest, where a broken sample is not attacked again.
 
-    `folder` keeps every finished batch (a killed evaluation, or one whose time ran out, goes on to the same result;
+    `folder` stores every finished batch (a killed or timed-out evaluation resumes to the same result;
     another configuration is refused) and, at the end, record.json. With a `surrogate`, points found on that model are
     tried on f as well.
 
@@ -136,7 +136,7 @@ def add_probes(
     *,
     settings: EvaluationSettings | None = None,
 ) -> Evaluation:
-    """A joined evaluation with the probes that a single process would have made: they need the whole set."""
+    """A joined evaluation with the probes of a single-process run: they need the whole set."""
     chosen = EvaluationSettings() if settings is None else settings
     x, y, lengths = gather("evaluate", data, chosen.samples)
     job, _ = prepare(Victim(f, chosen.batch_size), x, y, threat, preset, seed=chosen.seed, lengths=lengths)

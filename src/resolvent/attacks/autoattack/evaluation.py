@@ -1,4 +1,4 @@
-"""The outcome of a whole evaluation: AutoAttack's result, a record for each sample, what the probes saw."""
+"""The result of a whole evaluation: AutoAttack's result, a record for each sample, and the probes' flags."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from resolvent.attacks.autoattack.summary import summary
 
 @dataclass(frozen=True)
 class Record:
-    """What happened to one sample."""
+    """The result of one sample."""
 
     index: int
     label: int
     clean_prediction: int
     prediction: int  # at the perturbed input
     broken_by: str | None  # "clean", the first attack that broke it, or None
-    undecided: bool  # not broken, but time ran out before every attack had its turn
+    undecided: bool  # not broken, but time ran out before every attack was tried
     margin: float  # of the perturbed input; positive when misclassified
     norm: float  # of the perturbation
     queries: int
@@ -32,7 +32,7 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The outcome of AutoAttack with its records; `flags` holds those of the probes too.
+    """The outcome of AutoAttack with its records; `flags` includes those of the probes.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])

@@ -1,7 +1,7 @@
-"""What makes an evaluation doubtful, as values: which doubt, how much of it, and what it means in a sentence.
+"""Reasons to doubt an evaluation, as values: the kind, its size, and an explanation.
 
 The checks of AutoAttack (Croce & Hein 2020) that upstream prints to a log, and those of Carlini et al. 2019 for masked
-gradients. A flag does not change any number; it says how far the number can be trusted.
+gradients. A flag changes no number; it says how far the number can be trusted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Kind = Literal[
     "nothing_right",
 ]
 SQUARE_POINTS = 0.002  # AutoAttack's own threshold: 0.2 points of accuracy
-ERRORS = 2.0  # standard errors by which a share must exceed what it is compared with
+ERRORS = 2.0  # standard errors by which a share must exceed its reference
 SOFTMAX_ERROR = 1e-5
-LEAST = 8  # samples of which one should be right by chance
+LEAST = 8  # samples, of which one should be right by chance
 RANDOM_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One reason for doubt: `value` is what was measured, `samples` how many it concerns where that makes sense.
+    """One reason for doubt: `value` is the measurement, `samples` the number of samples concerned, if applicable.
 
     Examples:
         >>> rv.attacks.Flag("zero_gradients", "gradients vanish").kind
@@ -52,17 +52,17 @@ class Flag:
 
 
 def present(flags: Iterable[Flag | None]) -> tuple[Flag, ...]:
-    """Those that were raised."""
+    """The raised flags."""
     return tuple(flag for flag in flags if flag is not None)
 
 
 def beyond(share: float, n: int, least: float = SQUARE_POINTS) -> bool:
-    """Whether a share of n samples lies above `least` by more than its sampling error: never because of one sample."""
+    """Whether a share of n samples exceeds `least` by more than its sampling error: one sample never suffices."""
     return n > 0 and share - ERRORS * math.sqrt(max(share * (1 - share), 0.0) / n) > least
 
 
 def random_outputs(outputs: list[Tensor]) -> Flag | None:
-    """`outputs`: logits (b, k) of the same inputs, computed again and again."""
+    """`outputs`: logits (b, k) of the same inputs, computed repeatedly."""
     first = outputs[0]
     scale = torch.linalg.vector_norm(first, dim=1).clamp_min(1e-10)  # (b,)
     apart = [(torch.linalg.vector_norm(other - first, dim=1) / scale) for other in outputs[1:]]
@@ -105,7 +105,7 @@ def zero_gradients(where: Tensor) -> Flag | None:
 
 
 def non_finite(where: Tensor) -> Flag | None:
-    """`where` (b,): an output or gradient near the sample held NaN or infinity."""
+    """`where` (b,): an output or gradient near the sample had NaN or infinity."""
     text = (
         "near {} attacked samples the model gave NaN or infinite outputs or gradients. Such points are never counted "
         "as adversarial, so the accuracy may be too high."
@@ -137,9 +137,9 @@ def square_wins(table: Mapping[str, float], n: int) -> Flag | None:
 
 
 def larger_eps(accuracy: float, at_larger: float, times: float, n: int) -> Flag | None:
-    """The same attack on the same n samples with `times` the radius; more room must break more while some stand.
+    """The same attack on the same n samples with `times` the radius; a larger ball must break more, if any is left.
 
-    A few samples that stand decide nothing: their share must differ from zero by more than its sampling error.
+    A few unbroken samples prove nothing: their share must exceed zero by more than its sampling error.
     """
     if not beyond(accuracy, n, 0.0) or at_larger < accuracy:
         return None
@@ -155,7 +155,7 @@ def larger_eps(accuracy: float, at_larger: float, times: float, n: int) -> Flag 
 def transfer_wins(by_transfer: float, by_white_box: float, n: int) -> Flag | None:
     """Share of n samples broken by points found on another model, against points found on this one by the same attack.
 
-    On the same samples the difference errs at most as a share of its size does.
+    On the same samples the difference has at most the sampling error of a share of its size.
     """
     if not beyond(by_transfer - by_white_box, n):
         return None
@@ -186,7 +186,7 @@ def replaced_loss(note: str) -> Flag:
 
 
 def borderline(count: int, n: int) -> Flag | None:
-    """Of n samples those whose verdict hangs on the last bits of the logits, or on a random model's next draw."""
+    """The samples whose verdict depends on the last bits of the logits, or on a random model's next output."""
     if not beyond(count / max(n, 1), n):
         return None
     message = (

@@ -1,4 +1,4 @@
-"""Two short experiments that show masked gradients (Carlini et al. 2019): a larger ball, and points from a stranger."""
+"""Two short tests for masked gradients (Carlini et al. 2019): a larger ball, and transfer from another model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from resolvent.attacks.pgd import PGD
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 
-TIMES = (8.0, 64.0)  # of the radius; the second only when the first breaks nothing more
+TIMES = (8.0, 64.0)  # times the radius; the second only if the first breaks nothing more
 STEPS = 20
 
 
 def probes(
     job: Job, right: Tensor, surrogate: Callable[[Tensor], Tensor] | None = None, samples: int = 256
 ) -> tuple[Flag, ...]:
-    """Flags from at most `samples` samples that the model has right: (n,) bool."""
+    """Flags from at most `samples` correctly classified samples."""
     rows = right.nonzero().squeeze(1)[:samples]
     if not len(rows):
         return ()
@@ -34,7 +34,7 @@ def probes(
 
 
 def _larger(job: Job, standing: float) -> Flag | None:
-    """Raised when no larger ball lets the same attack break more."""
+    """Raised if the same attack breaks no more in any larger ball."""
     flag = None
     if standing == 0 or not bool((job.threat.radius(job.x) > 0).any()):  # a radius of 0 has no larger ball
         return None
@@ -48,7 +48,7 @@ def _larger(job: Job, standing: float) -> Flag | None:
 
 
 def measure_transfer(job: Job, source: Victim, threat: Threat) -> float:
-    """Share of the samples that points found on `source` by PGD break on the job's own model."""
+    """Share of the samples whose PGD points on `source` also break the job's own model."""
     x, y = job.x.to(job.device), job.y.to(job.device)
     lengths = None if job.lengths is None else job.lengths.to(job.device)
     found = PGD(steps=STEPS)(source, x, y, threat, draws=job.draws.to(job.device), lengths=lengths).to(job.x.device)

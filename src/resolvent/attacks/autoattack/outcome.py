@@ -1,4 +1,4 @@
-"""The outcome of AutoAttack, one entry per sample."""
+"""The result of AutoAttack, one entry per sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from resolvent.attacks.autoattack.flags import Flag
 
 @dataclass(frozen=True, eq=False)
 class AutoAttackResult:
-    """Per sample (n,), in the order given. `stages` is ("clean", first attack, ...); `broken_by` counts in it.
+    """Per sample (n,), in the order given. `stages` is ("clean", first attack, ...); `broken_by` indexes it.
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -26,38 +26,38 @@ class AutoAttackResult:
         True
     """
 
-    robust: Tensor  # bool: right on the clean input and after every attack
-    undecided: Tensor  # bool: unbroken when the time was over, with attacks still to come
+    robust: Tensor  # bool: correct on the clean input and after every attack
+    undecided: Tensor  # bool: unbroken when time ran out, with attacks still to run
     x_adv: Tensor  # (n, ...): what broke the sample, or the strongest attempt; x where x itself is misclassified
-    broken_by: Tensor  # int64: index into stages; -1 for samples that stand
+    broken_by: Tensor  # int64: index into stages; -1 for robust samples
     clean_prediction: Tensor  # int64
     prediction: Tensor  # int64, at x_adv, recomputed
     margin: Tensor  # max_{j != y} z_j - z_y at x_adv, recomputed
     norm: Tensor  # of x_adv - x
     queries: Tensor  # int64 forward passes
     gradients: Tensor  # int64 backward passes
-    index: Tensor  # int64 global ids: with the seed they fix the sample's random numbers
+    index: Tensor  # int64 global ids: with the seed they determine the sample's random numbers
     stages: tuple[str, ...]
     attacks: tuple[dict[str, Any], ...]  # every setting of every attack, as plain values
     threat: dict[str, Any]
     preset: str
     seed: int
     doubts: Doubts
-    done: dict[str, tuple[int, int]]  # of each attack that had its turn: samples that it had, samples to attack
+    done: dict[str, tuple[int, int]]  # per attack that ran: samples attacked, samples to attack
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """Every reason for doubt that was seen."""
+        """Every reason for doubt found."""
         return self.doubts.flags(self.table)
 
     @property
     def accuracy(self) -> float:
-        """Share of the samples that every attack has left right; the lower end of `bracket` where time ran out."""
+        """Share of the samples that resist every attack; the lower end of `bracket` if time ran out."""
         return float(self.robust.double().mean())
 
     @property
     def bracket(self) -> tuple[float, float]:
-        """Lower and upper end of the robust accuracy: undecided samples count as broken, and as right."""
+        """Lower and upper end of the robust accuracy: counting undecided samples as broken, and as robust."""
         return self.accuracy, float((self.broken_by == STANDS).double().mean())
 
     @property
@@ -66,7 +66,7 @@ class AutoAttackResult:
 
     @property
     def table(self) -> dict[str, float]:
-        """Accuracy after each stage; the worst case over all attacks so far."""
+        """Accuracy after each stage; under the worst of all attacks so far."""
         stands = self.broken_by == STANDS
         return {n: float((stands | (self.broken_by > k)).double().mean()) for k, n in enumerate(self.stages)}
 
@@ -76,7 +76,7 @@ class AutoAttackResult:
         return standard_error(self.accuracy, len(self))
 
     def broken_by_name(self, sample: int) -> str | None:
-        """The name "clean", that of the attack, or None for a sample that stands."""
+        """The name "clean", that of the attack, or None for a robust sample."""
         stage = int(self.broken_by[sample])
         return None if stage == STANDS else self.stages[stage]
 
@@ -103,7 +103,7 @@ class AutoAttackResult:
 
 
 def standard_error(share: float, n: int) -> float:
-    """Of a share of n samples; never below that of one sample in n, since none broken of a few proves little."""
+    """Standard error of a share of n samples; at least that of one in n, since few unbroken samples prove little."""
     p = min(max(share, 1 / n), 1 - 1 / n) if n > 1 else 0.5
     return math.sqrt(p * (1 - p) / max(n, 1))
 

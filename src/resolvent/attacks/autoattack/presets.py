@@ -1,4 +1,4 @@
-"""Lists of attacks under the names that papers use; each is a function from the norm to a tuple of settings.
+"""Lists of attacks under the names used in papers; each is a function from the norm to a tuple of settings.
 
 One name, two lists: the paper of 2020 and many that follow it write "APGD-CE, APGD-DLR, FAB, Square"; the released code
 runs the targeted list below as `standard`. Both are here, and a result always prints the exact list.
@@ -65,34 +65,34 @@ def rand(norm: Norm = "linf") -> tuple[Attack, ...]:
 def fast(norm: Norm = "linf") -> tuple[Attack, ...]:
     """For a laptop: APGD-CE and APGD-T (3 targets) with 50 iterations, Square with 500 queries.
 
-    About 700 forward passes for a sample that stands instead of 7,900. It drops FAB-T, six of nine targets, half of the
-    iterations and nine tenths of the queries: its accuracy is an upper bound of that of `standard`, and the flag for
-    masked gradients that rests on Square is weaker.
+    About 700 forward passes for a robust sample instead of 7,900. It drops FAB-T, six of nine targets, half of the
+    iterations and nine tenths of the queries: its accuracy is an upper bound on that of `standard`, and the flag for
+    masked gradients based on Square is weaker.
     """
     return (APGD(cross_entropy, steps=50), APGD(targeted_dlr, steps=50, targets=3), Square(n_queries=500))
 
 
 def decision(norm: Norm = "linf") -> tuple[Attack, ...]:
-    """For models that tell a class and nothing else: HopSkipJump."""
+    """For models that return only a class: HopSkipJump."""
     return (HopSkipJump(),)
 
 
 def few_steps(thorough: bool) -> tuple[Attack, ...]:
-    """For a budget of time steps: the search for the steps, by two objectives; FAB and Square know plain balls only."""
+    """For a budget of time steps: the sparse search, by two objectives; FAB and Square support only plain balls."""
     if not thorough:
         return (SparseSteps(swaps=5),)
     return SparseSteps(), SparseSteps(objective=margin, restarts=2), APGD(cross_entropy)
 
 
 def in_band(thorough: bool) -> tuple[Attack, ...]:
-    """For a band of frequencies: APGD as in `standard`, and PGD from several starts in place of FAB and Square."""
+    """For a band of frequencies: APGD as in `standard`, and PGD from several starts instead of FAB and Square."""
     if not thorough:
         return (APGD(cross_entropy, steps=50), APGD(targeted_dlr, steps=50, targets=3))
     return (APGD(cross_entropy), APGD(targeted_dlr, targets=9), PGD(steps=100, restarts=5, stop=True))
 
 
 def choose_attacks(preset: Any, threat: Threat) -> tuple[Attack, ...]:
-    """The attacks behind a name, or the given ones."""
+    """The attacks of a preset name, or the given ones."""
     if isinstance(preset, str):
         check_preset(preset)
         if threat.shaped and preset not in ("rand", "decision"):

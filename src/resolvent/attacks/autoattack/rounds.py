@@ -1,7 +1,7 @@
-"""Attacks one after the other, each on the samples that still stand, with every finished batch kept on disk if wanted.
+"""Attacks one after the other, each on the remaining samples, with every finished batch stored on disk if wanted.
 
-Survivors are packed into full batches before each attack. A sample's random numbers hang on its global id alone, so
-neither the batch size nor the number of processes that share the samples changes what is found.
+Survivors are packed into full batches before each attack. A sample's random numbers depend only on its global id, so
+neither the batch size nor the number of processes changes the results.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from resolvent.attacks.result import Attack, AttackResult
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 
-ROUNDING = 5e-6  # of the largest logit: what another batch shape may change in float32
+ROUNDING = 5e-6  # of the largest logit: possible change from another batch shape in float32
 
-Listener = Callable[[str, int, int], None]  # name of the attack, samples done, samples in all
+Listener = Callable[[str, int, int], None]  # name of the attack, samples done, samples in total
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that determines the outcome, and where to keep its pieces."""
+    """Everything that determines the result, and where to store its pieces."""
 
     victim: Victim
     x: Tensor  # (n, ...)
@@ -40,11 +40,11 @@ class Job:
     attacks: tuple[Attack, ...]
     store: Store | None = None
     listener: Listener | None = None
-    threat_values: dict[str, Any] | None = None  # the threat for a record, in the caller's own numbers
+    threat_values: dict[str, Any] | None = None  # the threat for a record, as the caller gave it
     random: bool = False  # the model's outputs change from call to call
-    lengths: Tensor | None = None  # (n,) of padded sequences, which the model takes beside x
-    fallen: Fallen | None = None  # in a smaller ball
-    deadline: float | None = None  # of time.monotonic(): no batch is begun after it
+    lengths: Tensor | None = None  # (n,) of padded sequences, also passed to the model
+    fallen: Fallen | None = None  # results of a smaller ball
+    deadline: float | None = None  # of time.monotonic(): no batch is started after it
 
     @property
     def late(self) -> bool:
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives; batches are moved there one at a time."""
+        """The model's device; batches are moved there one at a time."""
         module = self.victim.module
         parameters = iter(()) if module is None else module.parameters()
         return next((p.device for p in parameters), self.x.device)
@@ -80,7 +80,7 @@ class Job:
 
 
 def play(job: Job) -> Board:
-    """Clean outputs, then every attack of the job on the samples that stand; what no time is left for is undecided."""
+    """Clean outputs, then every attack on the remaining samples; samples are undecided if time runs out."""
     with job.victim.attacked():
         board = _open_board(job)
         for number, (name, attack) in enumerate(zip(job.names, job.attacks, strict=True), 1):
@@ -93,7 +93,7 @@ def play(job: Job) -> Board:
 
 
 def outputs(job: Job, x: Tensor) -> Tensor:
-    """Logits at x, points of the job's samples or of the first of them, outside of autocast.
+    """Logits at x, points of all or the first of the job's samples, outside autocast.
 
     Batch by batch, in float32 unless the model itself is narrower.
     """
@@ -109,7 +109,7 @@ def _outputs(job: Job, x: Tensor, rows: Tensor) -> Tensor:
 
 
 def rounding(logits: Tensor) -> Tensor:
-    """How far a margin may move when the same sample is computed in another batch: (n,)."""
+    """The possible change of a margin when the same sample is computed in another batch: (n,)."""
     return ROUNDING * logits.abs().amax(1).clamp_min(1e-30)
 
 
@@ -139,7 +139,7 @@ def _open_board(job: Job) -> Board:
 
 
 def _record_clean(store: Store, logits: Tensor, random: bool) -> Tensor:
-    """The clean outputs that the evaluation began with; a model that answers otherwise is another model."""
+    """The clean outputs stored at the start; a model with different outputs is refused."""
     held = store.load(0, "clean", 0)
     if held is None:
         store.save(0, "clean", 0, {"logits": logits}, [])
@@ -155,7 +155,7 @@ def _record_clean(store: Store, logits: Tensor, random: bool) -> Tensor:
 
 
 def _round(job: Job, board: Board, number: int, name: str, attack: Attack) -> Tensor:
-    """One attack on all that stand, batch by batch; the samples (m,) that time did not suffice for."""
+    """One attack on all remaining samples, batch by batch; returns the samples (m,) left when time ran out."""
     standing = board.standing
     done = 0
     for batch, rows in enumerate(_batches(job, standing)):
@@ -170,7 +170,7 @@ def _round(job: Job, board: Board, number: int, name: str, attack: Attack) -> Te
 
 
 def _batch(job: Job, board: Board, key: tuple[int, str, int], attack: Attack, rows: Tensor) -> AttackResult | None:
-    """One attack on one batch: read from the store, or done now and stored; None where it is too late."""
+    """One attack on one batch: read from the store, or run and stored; None if time has run out."""
     held = None if job.store is None else job.store.load(*key)
     if held is not None and torch.equal(held[0].pop("rows").to(rows.device), rows):
         return AttackResult(**held[0], name=attack.name, notes=tuple(held[1])).to(job.x.device)
@@ -192,7 +192,7 @@ def _run(job: Job, board: Board, name: str, attack: Attack, rows: Tensor) -> Att
         x.to(device),
         job.y[rows].to(device),
         job.threat.select(rows),
-        draws=draws if name == attack.name else draws.fold(name),  # the same attack again draws other numbers
+        draws=draws if name == attack.name else draws.fold(name),  # a repeated attack draws different numbers
         clean_logits=board.logits[rows].to(device),
         **padded,
     ).to(x.device)

@@ -1,10 +1,10 @@
-"""Finished pieces of an evaluation on disk, so that one killed at any moment goes on from there to the same result.
+"""Finished pieces of an evaluation on disk, so that a killed one resumes to the same result.
 
-    folder/config.json                     what is evaluated; another configuration is refused by field
+    folder/config.json                     what is evaluated; a different one is refused by field
     folder/01-apgd-ce-0003.safetensors     batch 3 of attack 1: one tensor per field, notes in the file's header
 
-A file is written beside its place, flushed and moved there: it is whole or it is absent. No pickle. The digest of a
-piece covers its place and the configuration: one of another batch or evaluation is not believed.
+A file is written under a temporary name, flushed and moved into place: it is complete or absent. No pickle. The digest
+of a piece covers its position and the configuration: pieces of another batch or evaluation are rejected.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from resolvent.disk.tensors import read_tensors, sealed_tensors, write_tensors
 
 FORMAT = 1
 CONFIG = "config.json"
-CHUNK = 1 << 22  # numbers that a digest takes at once
-PIECE = "piece"  # the entry of a piece's header
+CHUNK = 1 << 22  # numbers hashed at once
+PIECE = "piece"  # key in a piece's header
 
 
 class Store:
@@ -41,14 +41,14 @@ class Store:
         self._admit(held)
 
     def load(self, attack: int, name: str, batch: int) -> tuple[dict[str, Tensor], list[str]] | None:
-        """The tensors and notes of a finished piece; None when it must still be done."""
+        """The tensors and notes of a finished piece; None if it is not done."""
         path = self._path(attack, name, batch)
         if not path.is_file():
             return None
         try:
             held, marks = read_tensors(path, PIECE, f"{self.of} {path.name}")
         except Damaged:
-            return None  # a disk that lost the end of the file: done again
+            return None  # the end of the file was lost: redone
         if marks is None:
             return None
         notes = marks.get("notes", [])
@@ -82,12 +82,12 @@ class Store:
         check_same(found, config, f"store: {str(self.folder)!r} holds an evaluation")
 
     def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
-        """A damaged configuration is set aside and written again. Pieces tell what they are of, but for those of older
-        versions, which are done again."""
+        """Set aside a damaged configuration and rewrite it. Pieces identify their evaluation, except those of older
+        versions, which are redone."""
         aside = self.folder / f"{CONFIG}.damaged"
         os.replace(self.folder / CONFIG, aside)
         for piece in self.folder.glob("[0-9][0-9]-*-[0-9][0-9][0-9][0-9].safetensors"):
-            if not _tells(piece):
+            if not _has_digest(piece):
                 piece.unlink()
         warnings.warn(f"store: {wrong}; it is written again, the old one is {aside}.", stacklevel=6)
         self._write_config(config)
@@ -100,13 +100,13 @@ def digest(tensor: Tensor) -> str:
     """Shape, type and content of a tensor in 16 hexadecimal digits."""
     held = tensor.detach().cpu().contiguous()
     found = hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode())
-    for piece in held.reshape(-1).split(CHUNK) if held.numel() else ():  # a mapped one may be larger than the memory
+    for piece in held.reshape(-1).split(CHUNK) if held.numel() else ():  # a mapped one may be larger than memory
         found.update(piece.view(torch.uint8).numpy().data)
     return found.hexdigest()[:16]
 
 
 def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:
-    """What pieces of older versions carry: over everything in a piece."""
+    """The checksum of older versions' pieces, over the whole content."""
     return fingerprint({"notes": notes, **{key: digest(tensor) for key, tensor in tensors.items()}})
 
 
@@ -126,8 +126,8 @@ def jsonable(value: Any) -> Any:
     return getattr(value, "__name__", repr(value))
 
 
-def _tells(piece: Path) -> bool:
-    """Whether a piece is sealed with what it belongs to."""
+def _has_digest(piece: Path) -> bool:
+    """Whether a piece carries the digest of its evaluation."""
     try:
         return sealed_tensors(piece, PIECE)
     except Damaged:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
-    """Accuracy after each attack with how long it searched, the cost, the flags."""
+    """Accuracy after each attack with its time, the cost, the flags."""
     threat, bounds = result.threat, show_bounds(result.threat["bounds"])
     lines = [
         f"AutoAttack {result.preset}: {threat['norm']}, eps {show_eps(threat['eps'])}{show_shape(threat)}, {bounds}, "
@@ -32,7 +32,7 @@ def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
 
 
 def verdict(result: AutoAttackResult) -> str:
-    """One number with its standard error, or the bracket that a time limit leaves."""
+    """One number with its standard error, or the bracket left by a time limit."""
     low, high = result.bracket
     open_ = int(result.undecided.sum())
     if not open_:
@@ -44,7 +44,7 @@ def verdict(result: AutoAttackResult) -> str:
 
 
 def curve_table(results: Sequence[AutoAttackResult]) -> str:
-    """A line for each size: the accuracy with its standard error, or the bracket of what is undecided."""
+    """A line per size: the accuracy with its standard error, or the bracket if samples are undecided."""
     first = results[0]
     head = (
         f"AutoAttack {first.preset}: {first.threat['norm']}{show_shape(first.threat)}, "
@@ -67,7 +67,7 @@ def _point(result: AutoAttackResult) -> str:
 
 
 def _stage(result: AutoAttackResult, name: str, accuracy: float) -> str:
-    """The accuracy after an attack; of one that time cut off, how many samples it had."""
+    """The accuracy after an attack; for one cut off by time, the number of samples attacked."""
     if name == result.stages[0]:
         return f"{100 * accuracy:6.2f} %"
     had, of = result.done.get(name, (0, int(result.undecided.sum())))
@@ -81,7 +81,7 @@ def show_bounds(bounds: Any) -> str:
 
 
 def show_shape(threat: dict[str, Any]) -> str:
-    """A budget of time steps or a band, where there is one."""
+    """A budget of time steps or a band, if there is one."""
     if threat.get("steps") is not None:
         return f", {threat['steps']} time steps"
     band = threat.get("band")
@@ -92,12 +92,12 @@ def show_shape(threat: dict[str, Any]) -> str:
 
 
 def show_eps(eps: Any) -> str:
-    """0.0313725 as "8/255", which is what was meant; one for each channel with commas."""
+    """0.0313725 as "8/255", as entered; several channels are separated by commas."""
     near = Fraction(eps).limit_denominator(255) if isinstance(eps, float) else Fraction(0)
     return f"{near} ({_short(eps)})" if near.denominator == 255 and float(near) == eps else _format_value(eps)
 
 
-# settings that say nothing about how hard an attack tried; `result.attacks` and records hold them all
+# settings irrelevant to an attack's strength; `result.attacks` and records have them all
 _TUNING = (
     "name", "class", "at_once", "stop", "rho", "momentum", "larger_eps", "passes", "minimal", "alpha_max", "eta",
     "beta", "upstream", "p_init", "loss", "stretch", "form",

@@ -1,1 +1,1 @@
-"""What happens to signals without an enemy: noise, gaps, drifts, other clocks; five severities of each."""
+"""Natural corruptions of signals: noise, gaps, drift, changed sampling; five severities of each."""

@@ -1,18 +1,18 @@
 """Corruptions of sequences (b, l, c), each in five severities.
 
-    noise      normal noise                              0.1 0.2 0.4 0.7 1.0     deviations of the channel
+    noise      normal noise                              0.1 0.2 0.4 0.7 1.0     standard deviations of the channel
     drift      a straight line from 0 to either side     0.2 0.5 1.0 1.5 2.0     deviations at the end
-    tone       one cosine of random frequency and phase  0.1 0.3 0.6 1.0 1.5     deviations
-    clipping   values cut at quantiles                   0.02 0.05 0.1 0.2 0.3   share cut on either side
-    channels   whole channels are silent                 0.1 0.2 0.3 0.5 0.7     share of channels, at least one
-    spans      one stretch of time is silent             0.05 0.1 0.2 0.3 0.5    share of the steps
+    tone       a cosine of random frequency and phase  0.1 0.3 0.6 1.0 1.5     deviations
+    clipping   values clipped at quantiles                   0.02 0.05 0.1 0.2 0.3   share cut on either side
+    channels   whole channels set to the mean                 0.1 0.2 0.3 0.5 0.7     share of channels, at least one
+    spans      one stretch of time set to the mean             0.05 0.1 0.2 0.3 0.5    share of the steps
     jitter     each step is read a little early or late  0.3 0.6 1.0 2.0 4.0     deviation in steps
     rate       another sampling rate                     0.95 0.9 0.8 0.7 0.6    of the speed; the end repeats
     warping    time runs faster and slower in turn       0.02 0.05 0.1 0.2 0.3   largest shift, share of the length
 
-Deviations are those of the data that are corrupted, channel by channel, and silence is the channel's mean. Random
-numbers belong to the sample, so neither its batch nor other corruptions change what happens to it. Padding is left
-alone, and time ends where the sample does.
+Standard deviations are those of the data to be corrupted, per channel. Random numbers belong to the sample: neither
+its batch nor other corruptions affect its result. Padding is not changed, and a corruption ends where the sample
+does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Samples with what corruptions need to know of them."""
+    """Samples with the statistics that corruptions need."""
 
     x: Tensor  # (b, l, c)
     lengths: Tensor  # (b,)
@@ -46,7 +46,7 @@ class Scene:
 
     @property
     def share(self) -> Tensor:
-        """Where each step lies between the first and last of its sample: (b, l), above 1 in the padding."""
+        """Relative position of each step between the first and last of its sample: (b, l), above 1 in the padding."""
         return self.times / (self.lengths[:, None] - 1).clamp_min(1)
 
     def uniform(self, stream: int, *shape: int) -> Tensor:
@@ -63,16 +63,16 @@ def drift(s: Scene, size: float) -> Tensor:
 
 
 def tone(s: Scene, size: float) -> Tensor:
-    """Between one turn in the whole sample and a quarter of the sampling rate."""
+    """Frequency between one period per sample and a quarter of the sampling rate."""
     lowest = 1 / s.lengths.to(s.x.dtype).clamp_min(4)
-    frequency = lowest * (0.25 / lowest) ** s.uniform(0)  # (b,) cycles a step
+    frequency = lowest * (0.25 / lowest) ** s.uniform(0)  # (b,) cycles per step
     phase = s.uniform(1, 1, s.x.shape[2])
     wave = torch.cos(2 * math.pi * (frequency[:, None] * s.times)[:, :, None] + 2 * math.pi * phase)
     return s.x + size * s.deviation * wave
 
 
 def clipping(s: Scene, size: float) -> Tensor:
-    """At quantiles of each sample and channel."""
+    """Clip at quantiles of each sample and channel."""
     inside = (s.times < s.lengths[:, None])[:, :, None]
     held = torch.where(inside, s.x, torch.nan)
     low, high = (torch.nanquantile(held, q, dim=1, keepdim=True) for q in (size, 1 - size))
@@ -98,13 +98,13 @@ def jitter(s: Scene, size: float) -> Tensor:
 
 
 def rate(s: Scene, size: float) -> Tensor:
-    """Read faster than it was written (the end repeats), or slower by the same factor."""
+    """Resample faster (the end repeats), or slower by the same factor."""
     faster = s.uniform(0)[:, None] < 0.5
     return _read_at(s, s.times * torch.where(faster, 1 / size, size))
 
 
 def warping(s: Scene, size: float) -> Tensor:
-    """A smooth shift of two random waves, nothing at both ends."""
+    """A smooth time shift of two random waves, zero at both ends."""
     a, b = (2 * s.uniform(i)[:, None] - 1 for i in (0, 1))
     at = s.share.clamp_max(1.0)
     shift = (a * torch.sin(math.pi * at) + b * torch.sin(2 * math.pi * at)) / 2
@@ -112,7 +112,7 @@ def warping(s: Scene, size: float) -> Tensor:
 
 
 def _read_at(s: Scene, times: Tensor) -> Tensor:
-    """x between its steps at other times (b, l), held at both ends."""
+    """x interpolated at other times (b, l), constant beyond both ends."""
     last = (s.lengths - 1)[:, None].to(s.x.dtype)
     at = torch.minimum(times.clamp_min(0.0), last)
     before = at.floor().long()

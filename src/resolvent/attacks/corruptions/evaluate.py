@@ -18,12 +18,12 @@ from resolvent.attacks.threat.checks import check_bounds
 from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted, check_count
 
-SILENT = ("channels",)  # of one channel they leave nothing
+SILENT = ("channels",)  # with one channel nothing would be left
 
 
 @dataclass(frozen=True)
 class CorruptionSettings(Counted):
-    """seed with a sample's number fixes what happens to it; `only` names some corruptions, none means all.
+    """the seed and a sample's index determine its corruption; `only` names corruptions, default all.
 
     Examples:
         >>> rv.attacks.CorruptionSettings(only=("noise",)).only
@@ -44,7 +44,7 @@ class CorruptionSettings(Counted):
             raise ValueError(f"CorruptionSettings: known corruptions are {', '.join(known)}; got {wrong[0]!r}.")
 
     def chosen(self, channels: int) -> tuple[Corruption, ...]:
-        """Those asked for; with a single channel none that silences channels, unless it was asked for by name."""
+        """The selected ones; with a single channel, those that silence channels only if named."""
         if self.only:
             return tuple(each for each in CORRUPTIONS if each.name in self.only)
         return tuple(each for each in CORRUPTIONS if channels > 1 or each.name not in SILENT)
@@ -52,7 +52,7 @@ class CorruptionSettings(Counted):
 
 @dataclass(frozen=True)
 class CorruptionReport:
-    """Errors: the share of wrong answers, or for real targets the mean of the samples' root mean square errors.
+    """Errors: the share of misclassified samples, or for real targets the mean of the samples' root mean square errors.
 
     Examples:
         >>> rv.attacks.CorruptionReport(0.1, {"noise": (0.1, 0.2)}, samples=10, regression=False).mean_error
@@ -75,7 +75,7 @@ class CorruptionReport:
         return tuple(_mean(column) for column in zip(*self.errors.values(), strict=True))
 
     def relative_error(self, baseline: CorruptionReport) -> float:
-        """Mean over corruptions of this model's error over the other's, which must have some in each."""
+        """Mean over corruptions of this model's error over the other's, which must be positive for each."""
         if set(self.errors) != set(baseline.errors):
             raise ValueError("relative_error: both reports must be of the same corruptions.")
         silent = [name for name, row in baseline.errors.items() if not sum(row)]
@@ -113,9 +113,9 @@ def evaluate_corruptions(
     settings: CorruptionSettings | None = None,
     listener: Callable[[str, int, int], None] | None = None,
 ) -> CorruptionReport:
-    """f on data (x, y) or (x, y, lengths), or a loader of such, with x (n, l, c) real; values stay within `bounds`.
+    """f on data (x, y) or (x, y, lengths), or a loader of such, with x (n, l, c) real; values are kept within `bounds`.
 
-    flags   so many last channels tell where a value was missing: no measurements, and left as they are
+    flags   this many last channels are missing-value flags, which are not corrupted
 
     Examples:
         >>> f = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2))
@@ -133,7 +133,7 @@ def evaluate_corruptions(
         )
     if not bool(torch.isfinite(x).all()):
         raise ValueError("evaluate_corruptions: x holds NaN or infinity; clean the input first.")
-    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()  # half types have neither quantiles nor digits
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()  # half types lack quantiles and precision
     check_count("evaluate_corruptions", 0, flags=flags)
     real = x.shape[2] - flags
     if real < 1:
@@ -159,7 +159,7 @@ def evaluate_corruptions(
 
 
 def corrupt(scene: Scene, how: Corruption, size: float, bounds: Any = None) -> Tensor:
-    """The samples corrupted, within bounds and with their padding as it was: (b, l, c)."""
+    """The samples corrupted, within bounds and with unchanged padding: (b, l, c)."""
     x = scene.x
     moved = how.run(scene, size).to(x.dtype)
     if bounds is not None:
@@ -170,7 +170,7 @@ def corrupt(scene: Scene, how: Corruption, size: float, bounds: Any = None) -> T
 
 
 def _statistics(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over all steps that count: (c,) each."""
+    """Mean and deviation of each channel over all valid steps: (c,) each."""
     if lengths is None:
         held = x.reshape(-1, x.shape[2])
     else:
@@ -189,7 +189,7 @@ def _error(victim: Victim, x: Tensor, y: Tensor, lengths: Tensor | None) -> floa
 
 
 def _cut(bound: Any, real: int) -> Any:
-    """Of the first channels; one for all of them stays."""
+    """The bounds of the first channels; a common bound is unchanged."""
     if isinstance(bound, Tensor) and bound.dim() and bound.shape[-1] > 1:
         return bound[..., :real]
     return bound[:real] if isinstance(bound, tuple) else bound

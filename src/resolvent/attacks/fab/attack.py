@@ -1,6 +1,6 @@
-"""FAB, the fast adaptive boundary attack: a misclassified point as near to x as can be found (Croce & Hein 2020).
+"""FAB, the fast adaptive boundary attack: a misclassified point as close to x as possible (Croce & Hein 2020).
 
-FAB()           towards whichever class is nearest: a backward pass for each class in every step
+FAB()           towards the nearest class: a backward pass for each class in every step
 FAB(targets=9)  FAB-T: towards each of the 9 likeliest wrong classes; one backward pass per step and class
 """
 
@@ -83,7 +83,7 @@ class FAB(Opened):
         return hunt.found.result(self.name)
 
     def _rounds(self, classes: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(restart, ranks of the targets tried side by side); without targets the ranks are empty."""
+        """(restart, ranks of the targets tried in parallel); without targets the ranks are empty."""
         count = min(self.targets, classes - 1)
         ranks = tuple(range(count))
         groups = [ranks[:1], *(ranks[i : i + self.at_once] for i in range(1, count, self.at_once))]
@@ -106,13 +106,13 @@ def fab(f: Any, x: Tensor, y: Tensor, threat: Threat, *, draws: Draws | None = N
 
 @dataclass(frozen=True, eq=False)
 class _Band:
-    """The samples on the way; `y` and `lengths` are their walkers'."""
+    """The active samples; `y` and `lengths` are repeated per walker."""
 
-    at: Tensor  # (s,) places of the samples
+    at: Tensor  # (s,) indices of the samples
     target: Tensor | None  # (s, k)
     y: Tensor  # (s * k,)
     lengths: Tensor | None  # (s * k,)
-    stretch: Stretch | None  # of points (s, k, n), where each channel has its own eps
+    stretch: Stretch | None  # scaling of points (s, k, n), if each channel has its own eps
 
     @classmethod
     def of(cls, rows: Rows, at: Tensor, target: Tensor | None) -> _Band:
@@ -122,7 +122,7 @@ class _Band:
         return cls(at, target, rows.y[each], None if rows.lengths is None else rows.lengths[each], stretch)
 
     def points(self, v: Tensor) -> Tensor:
-        """Inputs of the model where walkers (s, k, n) stand."""
+        """The model inputs of the walkers' positions (s, k, n)."""
         return v if self.stretch is None else self.stretch.leave(v)
 
     @property
@@ -134,7 +134,7 @@ class _Band:
 
 
 class _Hunt:
-    """One call of the attack: the samples, what was found, and the nearest wrong points, near enough or not."""
+    """One call of the attack: the samples, the results, and the nearest misclassified points at any distance."""
 
     def __init__(self, settings: FAB, opening: Opening) -> None:
         self.settings = settings
@@ -143,11 +143,11 @@ class _Hunt:
         self.rows = rows = opening.rows
         self.found = Strongest(rows)
         self.point = rows.x.clone()
-        self.clean = rows.x  # outputs at x, once they are known
+        self.clean = rows.x  # outputs at x, once known
         self.distance = torch.full((len(rows),), torch.inf, dtype=rows.x.dtype, device=rows.x.device)
 
     def look(self) -> Tensor:
-        """Outputs at x; what is wrong already has distance 0 and is left alone."""
+        """Outputs at x; misclassified samples have distance 0 and are not attacked."""
         logits, everyone = self.opening.look(self.found), self.opening.everyone
         self.clean = logits
         self.found.offer(everyone, self.rows.x, self._loss(logits, everyone), logits)
@@ -155,14 +155,14 @@ class _Hunt:
         return logits
 
     def chunks(self, width: int) -> Iterator[Tensor]:
-        """The samples still to attack, so many at a time that their walkers fill one batch."""
+        """The samples still to attack, as many at a time as fill one batch with their walkers."""
         near = self.distance <= 0 if self.settings.minimal else self.found.wrong
         left = (~near).nonzero().squeeze(1)
         size = max((self.victim.batch_size or len(self.rows) * width) // width, 1)
         return iter(left.chunk(-(-len(left) // size))) if len(left) else iter(())
 
     def targets(self, logits: Tensor, at: Tensor, ranks: tuple[int, ...]) -> Tensor | None:
-        """Wrong classes (s, k), likeliest first; None where the attack takes the nearest."""
+        """Wrong classes (s, k), likeliest first; None if the attack targets the nearest."""
         if not ranks:
             return None
         return rank_wrong_classes(logits[at], self.rows.y[at])[:, list(ranks)]
@@ -181,7 +181,7 @@ class _Hunt:
         self._enter(state, band, self.settings.steps - paid)
 
     def _start(self, rows: Rows, band: _Band, begin: Tensor) -> Walk:
-        """The walkers at `begin` (s, k, n); with an eps for each channel they walk in v, around 0."""
+        """The walkers at `begin` (s, k, n); with an eps per channel they move in v, around 0."""
         point, distance, stretch = self.point[band.at], self.distance[band.at], band.stretch
         if stretch is None:
             return Walk.start(rows.x, begin, rows.threat, point, distance)
@@ -191,7 +191,7 @@ class _Hunt:
         return Walk.start(torch.zeros_like(v), stretch.enter(begin), rows.threat.stretched(whole), v, distance)
 
     def settle(self) -> None:
-        """Samples that stand: pull the nearest wrong point into the ball, and keep it where it is stronger than x."""
+        """For robust samples project the nearest misclassified point into the ball, and keep it if stronger than x."""
         at = (~self.found.wrong & torch.isfinite(self.distance)).nonzero().squeeze(1)
         if len(at):
             rows = self.rows.select(at)
@@ -209,7 +209,7 @@ class _Hunt:
         return torch.stack([half.random_start(rows.x, key, surface=True).flatten(1) for key in keys], 1)
 
     def _enter(self, state: Walk, band: _Band, steps: int) -> None:
-        """What so many steps found and cost: two looks of each walker, one with a gradient, or one of every class."""
+        """Record the results and cost of steps: two passes per walker, one with a gradient, or one per class."""
         at, gradients = band.at, self.clean.shape[1] if band.target is None else band.width
         best = band.points(state.best[:, None])
         self.point[at], self.distance[at] = best.view(-1, *self.rows.x.shape[1:]), state.distance
@@ -218,7 +218,7 @@ class _Hunt:
         self.found.gradients[at] += steps * gradients
 
     def _step(self, state: Walk, band: _Band, i: int) -> bool:
-        """Step number i, by its recording where there is one; whether samples were broken within eps."""
+        """Step number i, by its recording if there is one; returns whether samples were broken within eps."""
         spots, recorder, step = self._spots(state, band), self.victim.recorder, None
         if recorder is not None:
             step = find_step(recorder, self, state, spots, band.target, self.settings.steps - i)
@@ -231,7 +231,7 @@ class _Hunt:
         return self._arrive(state, band, walker, logits)
 
     def _leave(self, state: Walk, band: _Band, spots: Spots, fresh: bool) -> None:
-        """One step from where the walkers stand, by z_t - z_y (s, k) and its gradient (s, k, n)."""
+        """One step from the walkers' positions, by z_t - z_y (s, k) and its gradient (s, k, n)."""
         if band.target is None:
             gap, slope, _ = nearest(self.victim, spots, state.threat.norm)
         else:
@@ -242,26 +242,26 @@ class _Hunt:
         state.step(gap, slope, self.settings.pace)
 
     def _spots(self, state: Walk, band: _Band) -> Spots:
-        """Where the walkers stand, sample by sample."""
+        """The walkers' positions, sample by sample."""
         shape, points = (-1, *self.rows.x.shape[1:]), band.points(state.at)
         scale = None if band.stretch is None else band.stretch.scale.expand(points.shape).reshape(shape)
         return Spots(points.reshape(shape), band.y, band.lengths, scale)
 
     def _look(self, state: Walk, band: _Band) -> tuple[Tensor, Tensor]:
-        """Where the step ended: the walkers (s,) that are the best of their samples, and outputs (s, k, classes)."""
+        """After the step: the best walker (s,) of each sample, and outputs (s, k, classes)."""
         spots = self._spots(state, band)
         logits = self.victim.forward(spots.x, spots.lengths).view(*state.at.shape[:2], -1)
         return state.across(logits, spots.y.view(logits.shape[:2]), self.settings.pace), logits
 
     def _arrive(self, state: Walk, band: _Band, walker: Tensor, logits: Tensor) -> bool:
-        """Take what was found; whether samples were broken within eps."""
+        """Record the results; returns whether samples were broken within eps."""
         if int(walker.max()) < 0:
             return False
         near = (walker >= 0).nonzero().squeeze(1)
         there, where = logits[near, walker[near]], band.at[near]
         points = band.points(state.best[:, None])[near].view(-1, *self.rows.x.shape[1:])
         loss = self._loss(there, where)
-        held = self.rows.threat.select(where).holds(points, self.rows.x[where])  # a rounding may lie outside
+        held = self.rows.threat.select(where).holds(points, self.rows.x[where])  # rounding may leave the ball
         self.found.offer(where, points, torch.where(held, loss, -torch.inf), there, latest=True)
         return bool(held.any())
 

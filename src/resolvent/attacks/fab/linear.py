@@ -12,17 +12,17 @@ from resolvent.attacks.objective.objective import targeted_margin
 from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.victim import Victim
 
-_DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # order of the norm in which a gradient measures the distance
+_DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # order of the dual norm, for distances
 
 
 @dataclass(frozen=True, eq=False)
 class Spots:
-    """Points at which the model is looked at."""
+    """Points at which the model is evaluated."""
 
     x: Tensor  # (b, ...)
     y: Tensor  # (b,)
     lengths: Tensor | None  # (b,)
-    scale: Tensor | None = None  # (b, ...): points are x + scale v, and gradients are wanted in v; None: in x
+    scale: Tensor | None = None  # (b, ...): points are x + scale v, and gradients are with respect to v; None: x
 
     def split(self, size: int) -> Iterator[Spots]:
         none = [None] * len(self.x)
@@ -33,7 +33,7 @@ class Spots:
 
 
 def towards(victim: Victim, spots: Spots, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(z_t - z_y (b,), its gradient in x, outputs) for one target class per point."""
+    """(z_t - z_y (b,), its gradient, outputs) for one target class per point."""
     gap, grad, logits = victim.value_and_grad(spots.x, targeted_margin, spots.y, target, lengths=spots.lengths)
     return gap, grad if spots.scale is None else grad * spots.scale, logits
 
@@ -65,7 +65,7 @@ def _nearest(victim: Victim, spots: Spots, norm: str) -> tuple[Tensor, Tensor, T
         nearer, sound = distance < least, sound | torch.isfinite(length)
         least, gap = torch.where(nearer, distance, least), torch.where(nearer, lead, gap)
         grad = torch.where(nearer.view(-1, *[1] * (x.dim() - 1)), slope, grad)
-    return torch.where(sound, gap, torch.nan), grad, logits  # NaN: not one class has a usable gradient
+    return torch.where(sound, gap, torch.nan), grad, logits  # NaN: no class has a usable gradient
 
 
 class _Slopes:

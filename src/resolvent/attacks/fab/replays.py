@@ -1,4 +1,4 @@
-"""FAB's step on a GPU by replay: both passes through the model and what lies between them are one CUDA graph."""
+"""FAB's step on a GPU by replay: both model passes and the operations between them are one CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from resolvent.attacks.fab.walk import Pace, Walk
 from resolvent.attacks.recorded.recorder import Recorder, pad
 from resolvent.attacks.victim import Victim
 
-WORTH = 40  # steps to come, below which none is recorded
-_ROOM = 0.75  # of the samples that a recording holds are to be there
+WORTH = 40  # fewest remaining steps for which recording pays
+_ROOM = 0.75  # least share of a recording's samples that must be present
 _MOVING = ("at", "best", "distance", "odd")
 _FIXED = ("x", "eps", "low", "high", "free")
 
@@ -36,7 +36,7 @@ class Hunt(Protocol):
 
 
 class Step:
-    """One step of `rows` samples with k walkers each, at fixed places; it ends with a look at where they have come."""
+    """One step of `rows` samples with k walkers each, at fixed addresses, up to the model pass at the new positions."""
 
     def __init__(self, hunt: Hunt, walk: Walk, spots: Spots, target: Tensor, rows: int) -> None:
         self.victim, self.pace = hunt.victim, hunt.settings.pace
@@ -46,7 +46,7 @@ class Step:
         each = (own[:, None] * k + torch.arange(k, device=device)).flatten()
         self.shape = spots.x.shape[1:]
         self.walk = walk.select(own)
-        self.walk.low, self.walk.high = self.walk.low.clone(), self.walk.high.clone()  # whose were shared
+        self.walk.low, self.walk.high = self.walk.low.clone(), self.walk.high.clone()  # which were shared
         self.target, self.y = target[own], spots.y[each]
         self.lengths = None if spots.lengths is None else spots.lengths[each]
         self.logits = hunt.clean.new_zeros(rows, k, hunt.clean.shape[1])
@@ -60,7 +60,7 @@ class Step:
         return k == target.shape[1] and _ROOM * rows <= len(walk.at) <= rows
 
     def run(self, walk: Walk, spots: Spots, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Move the walkers, whose tensors are views of the places from now on; (walker, logits, flat) there."""
+        """Move the walkers, whose tensors become views of the fixed buffers; returns (walker, logits, flat)."""
         count = len(walk.at)
         if walk.at.data_ptr() != self.walk.at.data_ptr():
             self._load(walk, spots, target)
@@ -75,7 +75,7 @@ class Step:
         pairs = [(getattr(self.walk, name), getattr(walk, name)) for name in (*_MOVING, *_FIXED)]
         pairs += [(self.target, target), (self.y, spots.y), (self.lengths, spots.lengths)]
         for place, new in pairs:
-            if new is not None and place.data_ptr() != new.data_ptr():  # bounds that all samples share
+            if new is not None and place.data_ptr() != new.data_ptr():  # bounds shared by all samples
                 place[: len(new)].copy_(new)
 
     def work(self) -> None:
@@ -95,7 +95,7 @@ class Step:
 def find_step(
     recorder: Recorder, hunt: Hunt, walk: Walk, spots: Spots, target: Tensor | None, left: int
 ) -> Step | None:
-    """A recorded step for these walkers, made where `left` steps to come are worth it; None where there is none."""
+    """A recorded step for these walkers, made if the `left` remaining steps justify it; None if there is none."""
     if target is None or spots.scale is not None or not recorder.is_ready(walk.at):
         return None
     name = _name(hunt, walk, spots, target)
@@ -105,7 +105,7 @@ def find_step(
     if left < WORTH:
         return None
     most = recorder.victim.batch_size
-    recorder.steps.pop(name, None)  # its memory serves the next
+    recorder.steps.pop(name, None)  # its memory is reused
     rows = pad(len(walk.at), None if most is None else most // target.shape[1])
     own = recorder.make(lambda: Step(hunt, walk, spots, target, rows))
     if own is not None:
@@ -114,7 +114,7 @@ def find_step(
 
 
 def _name(hunt: Hunt, walk: Walk, spots: Spots, target: Tensor) -> Hashable:
-    """What a recording is found by besides the number of samples."""
+    """The key of a recording, apart from the number of samples."""
     tensors = [walk.at, *(getattr(walk, name) for name in _FIXED), spots.x, spots.lengths, hunt.clean]
     kinds = [None if t is None else (t.shape[1:], t.dtype) for t in tensors]
     shared = [len(bound) == 1 for bound in (walk.low, walk.high)]

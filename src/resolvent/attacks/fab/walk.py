@@ -1,7 +1,7 @@
 """FAB's walk (Croce & Hein 2020, algorithm 1): along the decision boundary towards the nearest misclassified point.
 
 A step projects the current point and x itself onto the linearised boundary, goes `eta` times as far, mixes the two and,
-once across, draws back towards x by `beta`. `s` samples walk towards `k` classes each, side by side.
+once across, moves back towards x by `beta`. `s` samples walk towards `k` classes each, in parallel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from resolvent.attacks.threat.threat import Threat
 from resolvent.runtime.dispatch import choose, numba_or, triton_or
 from resolvent.runtime.graph.watched import recording
 
-_FLOOR = 1e-8  # of a step's norm, where two of them are compared
+_FLOOR = 1e-8  # floor of step norms in comparisons
 
 
 @dataclass(frozen=True)
 class Pace:
-    """alpha_max: most weight of x's own projection; eta: overshoot; beta: how far to draw back once across."""
+    """alpha_max: most weight of x's own projection; eta: overshoot; beta: how far to move back once across."""
 
     alpha_max: float = 0.1
     eta: float = 1.05
@@ -31,7 +31,7 @@ class Pace:
 
 @dataclass(eq=False)
 class Walk:
-    """Where the walkers stand, and the nearest misclassified point that they have come across."""
+    """The walkers' positions, and the nearest misclassified point found so far."""
 
     x: Tensor  # (s, n)
     eps: Tensor  # (s,)
@@ -54,18 +54,18 @@ class Walk:
         return cls(flat, eps, begin, threat, free, low, high, best.flatten(1).contiguous(), distance, odd)
 
     def step(self, gap: Tensor, slope: Tensor, pace: Pace) -> None:
-        """Move all walkers, given z_t - z_y (s, k) and its gradient (s, k, n) where they stand.
+        """Move all walkers, given z_t - z_y (s, k) and its gradient (s, k, n) at their positions.
 
-        Where these are not finite the walker goes by neither.
+        Where these are not finite the walker ignores them.
         """
         slope = slope if self.free is None else slope * self.free
         moved = self._code("stride", torch_stride)(self, gap, slope, pace)
         self.at = moved if self.free is None else torch.where(self.free, moved, self.x[:, None])
 
     def across(self, logits: Tensor, y: Tensor, pace: Pace) -> Tensor:
-        """Draw back the walkers that logits (s, k, classes) put elsewhere than y (s, k), and enter the nearest of them.
+        """Move back the walkers that logits (s, k, classes) misclassify against y (s, k), and record the nearest.
 
-        Returns which walker (s,) came within eps, nearer than any before, or -1. Points without finite logits are none.
+        Returns which walker (s,) came within eps, nearer than any before, or -1. Non-finite logits never count.
         """
         self.at, walker = self._code("back", torch_back)(self, logits, y, pace)
         return walker
@@ -82,7 +82,7 @@ class Walk:
         return replace(self, threat=self.threat.select(index), free=free, low=low, high=high, **parts)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """Of delta (s, k, n): (s, k)."""
+        """The norm of delta (s, k, n): (s, k)."""
         return self.threat.norm_of(delta.reshape(-1, delta.shape[2])).view(delta.shape[:2])
 
     def _code(self, name: str, truth: Any) -> Any:
@@ -92,7 +92,7 @@ class Walk:
 
 
 def torch_stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
-    """Where the walkers are after one step (s, k, n)."""
+    """The walkers' positions after one step (s, k, n)."""
     sound = torch.isfinite(slope.abs().amax(2)) & torch.isfinite(gap) if slope.numel() else torch.isfinite(gap)
     walk.odd = walk.odd | ~sound.all(1)
     gap, slope = torch.where(sound, gap, 0.0), torch.where(sound[:, :, None], slope, 0.0)
@@ -108,7 +108,7 @@ def torch_stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
 
 
 def torch_back(walk: Walk, logits: Tensor, y: Tensor, pace: Pace) -> tuple[Tensor, Tensor]:
-    """Where the walkers are after those across drew back, and which one (s,) became the best, within eps."""
+    """The positions after moving back those across, and which walker (s,) became the best within eps."""
     sound = torch.isfinite(logits).all(2)
     walk.odd = walk.odd | ~sound.all(1)
     wrong = sound & (logits.argmax(2) != y)
@@ -129,7 +129,7 @@ def _flat_bound(value: object, x: Tensor) -> Tensor:
     return bound.expand(bound.shape[0] if bound.dim() == x.dim() else 1, *x.shape[1:]).flatten(1)[:, None].contiguous()
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 
 def _load(name: str) -> Any:
@@ -146,7 +146,7 @@ def _example(norm: Any, device: torch.device, dtype: torch.dtype) -> tuple[Walk,
 
 
 def _agree(call: Any, kernels: tuple[Any, Any], device: torch.device, dtype: torch.dtype) -> bool:
-    """The same walk by both: where it ends, and what it holds then."""
+    """Whether both give the same walk: its final position and state."""
     same = True
     for norm in ("linf", "l2"):
         lines = []

@@ -1,4 +1,4 @@
-"""Fourier-mode noise: how a model's answers suffer from a tone, over amplitudes and frequencies.
+"""Fourier-mode noise: a model's accuracy under a tone, over amplitudes and frequencies.
 
 Without sites the noise is added to the input, where step k is at time k. Random numbers belong to a sample, so a result
 does not depend on the batch size, and every point of a sweep uses the same ones. The frequency at which a model's own
@@ -27,7 +27,7 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class FourierSettings(Counted):
-    """seed with a sample's number fixes its noise; noise at the input is clipped to `bounds`, where there are any.
+    """the seed and a sample's index determine its noise; noise at the input is clipped to `bounds`, if any.
 
     Examples:
         >>> rv.attacks.FourierSettings(seed=1).seed
@@ -60,7 +60,7 @@ class FourierPoint:
 
 @dataclass(frozen=True)
 class FourierSweep:
-    """`clean` is the score without noise; `regression` says whether scores are minus squared errors.
+    """`clean` is the score without noise; `regression` whether scores are minus squared errors.
 
     Examples:
         >>> f, x, y = torch.nn.Flatten(), torch.rand(4, 3, 1), torch.tensor([0, 1, 0, 1])
@@ -100,7 +100,7 @@ def fourier_sweep(
 ) -> FourierSweep:
     """The score of f on data (x, y) or (x, y, lengths), or a loader of such, clean and under each noise.
 
-    f is called in evaluation mode; `sites` are modules inside of it, and none means its input x (n, l, d).
+    f is called in evaluation mode; `sites` are modules inside it, by default its input x (n, l, d).
 
     Examples:
         >>> f, data = torch.nn.Flatten(), (torch.rand(4, 3, 1), torch.tensor([0, 1, 0, 1]))

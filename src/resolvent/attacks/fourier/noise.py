@@ -1,7 +1,7 @@
 """Noise on one Fourier mode or on a band of them.
 
     one mode     a u cos(w t)                                    u uniform in [0, 1) for each sample and channel
-    a band       a m^(-1/2) sum_j u_j cos(w_j t + phi_j)         m modes spread over the band, with phases of their own
+    a band       a m^(-1/2) sum_j u_j cos(w_j t + phi_j)         m modes spread over the band, with random phases
 
 The first is the noise of the study of perturb-then-diagonalise models (Yu et al. 2024), which has no phase. Shape
 letters: b samples, l steps, d channels.
@@ -26,11 +26,11 @@ _SIZE, _PHASE = 0, 1  # streams of random numbers
 
 @dataclass(frozen=True)
 class FourierNoise:
-    """How strong and where.
+    """The amplitude and frequency of the noise.
 
-    amplitude   the largest value of one mode
-    frequency   radians a unit of time; a pair (low, high) is a band
-    modes       how many cosines share a band; a single frequency is one
+    amplitude   the maximum of one mode
+    frequency   radians per unit of time; a pair (low, high) is a band
+    modes       number of cosines in a band; 1 for a single frequency
 
     Examples:
         >>> rv.attacks.FourierNoise(0.1, 3.0).frequency
@@ -56,7 +56,7 @@ class FourierNoise:
 
     @property
     def frequencies(self) -> tuple[float, ...]:
-        """Those of all its modes: the middles of equal parts of the band."""
+        """The frequencies of all modes: the centres of equal parts of the band."""
         if not isinstance(self.frequency, tuple):
             return (float(self.frequency),)
         low, high = self.frequency
@@ -65,7 +65,7 @@ class FourierNoise:
     def wave(self, draws: Draws, times: Tensor, channels: int) -> Tensor:
         """(b, l, d) in float64: times (l,) for all channels or (l, d), one sample for each of the draws.
 
-        Angles reach thousands of turns, which float32 could not tell apart.
+        Angles reach thousands of periods, beyond float32's resolution.
         """
         t = times.to(draws.index.device, torch.float64)
         t = (t[:, None] if t.dim() == 1 else t)[None]  # (1, l, 1) or (1, l, d)

@@ -1,4 +1,4 @@
-"""Where Fourier noise enters: at the input of modules that the caller names, such as every state-space layer."""
+"""Where Fourier noise is added: at the input of modules chosen by the caller, such as every state-space layer."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Site:
 
 @contextmanager
 def disturbed(sites: Sequence[Site], noise: FourierNoise, draws: Draws) -> Iterator[None]:
-    """Add the noise at every site, to each its own random numbers; hooks are gone afterwards, whatever happens.
+    """Add the noise at every site, with separate random numbers; hooks are removed afterwards, also after errors.
 
     A module sees the samples of `draws` in their order; one that gets r rows for each sample (two documents through
-    one tower) takes other numbers for each of them.
+    one tower) gets different numbers for each of them.
 
     Examples:
         >>> layer, x = torch.nn.Identity(), torch.zeros(2, 8, 1)

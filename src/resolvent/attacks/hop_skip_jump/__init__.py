@@ -1,1 +1,1 @@
-"""An attack on a model that tells its answer and nothing else."""
+"""An attack on a model that returns only its predicted class."""

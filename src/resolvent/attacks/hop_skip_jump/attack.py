@@ -1,11 +1,11 @@
-"""HopSkipJump (Chen, Jordan & Wainwright 2020): the model's answer is all that it asks for, no scores, no gradients.
+"""HopSkipJump (Chen, Jordan & Wainwright 2020): it uses only the predicted class, no scores, no gradients.
 
-From a point that is misclassified a line search finds the boundary on the way to x; answers at random points around the
+From a misclassified point a line search finds the boundary on the way to x; predictions at random points around the
 boundary point estimate its normal (eq. 16); a jump along it (geometrically smaller until it is misclassified) and the
 next line search bring the point closer to x.
 
-Everything happens in v = (point - x) / scale, where a threat with an eps for each channel is a plain ball. Random
-numbers belong to a sample, and so does the result: others in the batch do not change it.
+Everything happens in v = (point - x) / scale, where a threat with an eps per channel is an ordinary ball. Random
+numbers belong to a sample: its result does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class HopSkipJump(Opened):
     """`HopSkipJump()(f, x, y, Threat("l2", 1.0))`, or "linf".
 
     iterations  jumps from boundary point to boundary point
-    queries     answers that estimate the first normal; their number grows with the square root of the iteration
-    starts      random points that are tried to find one that is misclassified
+    queries     predictions that estimate the first normal; their number grows with the square root of the iteration
+    starts      random points tried to find a misclassified one
     minimal     True: return the nearest misclassified point, whatever the threat's eps, and call it a success only
-                within eps; False: a sample stops at eps, and one that does not get there keeps x
+                within eps; False: a sample stops at eps, and keeps x if it does not reach it
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -93,7 +93,7 @@ def hop_skip_jump(
 
 
 def answers_as_logits(f: Callable[..., Tensor], classes: int) -> Callable[..., Tensor]:
-    """A model that returns class numbers (b,) as one with logits (b, classes): 1 for the answer and 0 for the rest.
+    """A model that returns class numbers (b,) as one with logits (b, classes): 1 for the predicted class, else 0.
 
     Examples:
         >>> f = rv.attacks.answers_as_logits(lambda x: (x > 0.5).long(), classes=2)

@@ -1,4 +1,4 @@
-"""Points near the boundary between a class and the others, and how they come closer to x by answers alone."""
+"""Points near the boundary between a class and the others, moved closer to x using predictions alone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from resolvent.attacks.strongest import Strongest
 from resolvent.attacks.threat.ball import direction, unit
 from resolvent.attacks.victim import Victim
 
-_HALVINGS = 25  # of a line search, at most
-_AT_ONCE = 32  # points of a sample that pass through the model together
-_SHRINKS = 20  # of a jump, at most
-_RADII = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of |x|: noise without bounds
+_HALVINGS = 25  # most halvings of a line search
+_AT_ONCE = 32  # points per sample in one model pass
+_SHRINKS = 20  # most shrinkings of a jump
+_RADII = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # times |x|: starting noise if there are no bounds
 
 
 class Boundary:
@@ -38,7 +38,7 @@ class Boundary:
         return self.rows.threat.radius(self.rows.x).flatten()
 
     def start(self, tries: int) -> None:
-        """Random points until one is misclassified: uniform in the bounds, or ever stronger noise around x."""
+        """Random points until one is misclassified: uniform in the bounds, or increasing noise around x."""
         x, threat = self.rows.x, self.rows.threat
         left = torch.isinf(self.distance)
         for i in range(tries):
@@ -55,7 +55,7 @@ class Boundary:
             self._search(self.v)
 
     def jump(self, iteration: int, queries: int) -> None:
-        """One normal, one jump, one line search."""
+        """Estimate the normal, jump, and search the line to x."""
         normal = self._normal(iteration, queries)
         step = self.distance / math.sqrt(iteration)
         moved, open_ = self.v, torch.ones_like(self.distance, dtype=torch.bool)
@@ -70,7 +70,7 @@ class Boundary:
         self._search(moved)
 
     def leave(self, who: Tensor, beyond: bool = False) -> None:
-        """Hand over the points of these samples: those within eps, or all of them with `beyond`."""
+        """Record the points of these samples: those within eps, or all of them with `beyond`."""
         if not bool(who.any()):
             return
         counts = who if beyond else who & (self.distance <= self.eps)
@@ -84,10 +84,10 @@ class Boundary:
             found.wrong[at] &= self.distance[counts] <= self.eps[counts]
         self._keep(~who)
 
-    # -- pieces ----------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _search(self, far: Tensor) -> None:
-        """The boundary on the way from x to `far`, which is misclassified; the nearer of it and what was known."""
+        """Find the boundary between x and the misclassified `far`; keep it if nearer than the current point."""
         size = self._size(far)
         low, high = torch.zeros_like(size), torch.ones_like(size)
         for _ in range(_HALVINGS):
@@ -103,17 +103,17 @@ class Boundary:
         self.v, self.distance = where_rows(fresh, v, self.v), torch.where(fresh, length, self.distance)
 
     def _between(self, far: Tensor, share: Tensor, size: Tensor) -> Tensor:
-        """L2: on the line to x; Linf: cut at this share of the way."""
+        """L2: on the line to x; Linf: clipped at this share of the distance."""
         if self.euclidean:
             return self._kept(share[:, None] * far)
         reach = (share * size)[:, None]
         return self._kept(far.clamp(-reach, reach))
 
     def _normal(self, iteration: int, queries: int) -> Tensor:
-        """Which way misclassification lies: the mean of random directions, signed by the answers (eq. 16)."""
+        """The direction of misclassification: the mean of random directions, signed by the predictions (eq. 16)."""
         n = self.v.shape[1]
         radius = self.distance * self.theta * (math.sqrt(self.dimension) if self.euclidean else self.dimension)
-        radius = torch.maximum(radius, 1e-4 * self.distance)  # below that float32 answers at random
+        radius = torch.maximum(radius, 1e-4 * self.distance)  # below that float32 rounding decides
         draws = self.rows.draws.fold("hop").fold(iteration)
         total, drift, weight = torch.zeros_like(self.v), torch.zeros_like(self.v), torch.zeros_like(self.distance)
         for first in range(0, queries, _AT_ONCE):
@@ -123,8 +123,8 @@ class Boundary:
             for v, wrong in zip(there, self._answers(there), strict=True):
                 u, sign = (v - self.v) / radius.clamp_min(1e-30)[:, None], wrong.to(v.dtype) * 2 - 1
                 total, drift, weight = total + sign[:, None] * u, drift + u, weight + sign
-        normal = total - (weight / queries)[:, None] * drift  # less variance than the plain mean
-        same = weight.abs() == queries  # all alike: the plain mean tells the way
+        normal = total - (weight / queries)[:, None] * drift  # with less variance than the mean
+        same = weight.abs() == queries  # all the same sign: use the mean
         normal = torch.where(same[:, None], total, normal)
         return direction("l2" if self.euclidean else "linf", normal)
 
@@ -169,7 +169,7 @@ class Boundary:
         return self.rows.x + (delta if scale is None else delta * scale)
 
     def _kept(self, v: Tensor) -> Tensor:
-        """v whose points keep to bounds and mask."""
+        """v with its points clipped to bounds and mask."""
         x, bounds, v = self.rows.x, self.rows.threat.bounds, self._masked(v)
         if bounds is None:
             return v

@@ -1,1 +1,1 @@
-"""What an attack climbs, with its gradient."""
+"""Objectives that attacks maximise, with their gradients."""

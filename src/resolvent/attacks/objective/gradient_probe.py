@@ -1,4 +1,4 @@
-"""One look at the model: objective, gradient and outputs at a point, cleaned of NaN, counted and marked per sample."""
+"""One model evaluation: objective, gradient and outputs at a point, with NaN handling and counts per sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from resolvent.attacks.victim import Victim
 
 
 class Fitted:
-    """An objective that looks at the first logits it gets: labels must fit them, and few classes need a fallback."""
+    """An objective that checks the first logits: labels must fit them, and few classes need a fallback."""
 
     def __init__(self, objective: Objective, y: Tensor, target: Tensor | None = None) -> None:
         self.objective = objective
@@ -42,18 +42,18 @@ class Fitted:
         return None if self._fresh else self.objective
 
     def closed_slope(self) -> Slope | None:
-        """The same with its gradient in the logits, where a closed form is known."""
+        """The objective with its gradient in the logits, if a closed form is known."""
         return None if slope_of(self.objective) is None else self._slope
 
     def saturated(self, loss: Tensor) -> Tensor:
-        """Where a zero gradient is no sign of trouble: DLR stays constant once y is the third of the sorted logits."""
+        """Where a zero gradient is expected: DLR is constant once y is the third of the sorted logits."""
         return (loss > 0) & (self.objective in (dlr, targeted_dlr))
 
     def _slope(self, logits: Tensor, *labels: Tensor) -> tuple[Tensor, Tensor]:
         if self._fresh:
             self._fit(logits)
         known = slope_of(self.objective)
-        assert known is not None  # what stands in for an objective with a closed form has one, too
+        assert known is not None  # the fallback of an objective with a closed form has one, too
         return known(logits, *labels)
 
     def _fit(self, logits: Tensor) -> None:
@@ -64,13 +64,13 @@ class Fitted:
 
 
 def aim_objective(objective: Objective, rows: Rows) -> Objective:
-    """Cross-entropy and the margin turn towards the target, where there is one; others are taken as they are."""
+    """Targeted versions of cross-entropy and margin if there is a target; other objectives unchanged."""
     turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin}
     return objective if rows.target is None else turned.get(objective, objective)
 
 
 class Probe:
-    """Looks at points of the samples `at` (their places in `found`), `passes` times each."""
+    """Evaluates points of the samples `at` (their indices in `found`), `passes` times each."""
 
     def __init__(self, victim: Victim, objective: Fitted, found: Strongest, passes: int = 1) -> None:
         self.victim = victim
@@ -81,11 +81,11 @@ class Probe:
 
     @classmethod
     def of(cls, victim: Victim, rows: Rows, objective: Objective, passes: int = 1) -> Probe:
-        """With nothing found yet."""
+        """A probe with empty results."""
         return cls(victim, Fitted(aim_objective(objective, rows), rows.y, rows.target), Strongest(rows), passes)
 
     def slope(self, rows: Rows, x_adv: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(loss, gradient, logits); the first call decides which samples have no gradient at all."""
+        """(loss, gradient, logits); the first call marks samples whose gradient is zero."""
         loss, grad, logits = self.victim.value_and_grad(
             x_adv, self.objective, *rows.labels, lengths=rows.lengths, passes=self.passes
         )
@@ -111,7 +111,7 @@ class Probe:
         return loss, logits
 
     def offer(self, rows: Rows, x_adv: Tensor, at: Tensor) -> Tensor:
-        """The loss there; the points are kept where they are the strongest so far."""
+        """The loss there; the points are recorded where they are the strongest so far."""
         loss, logits = self.value(rows, x_adv, at)
         self.found.offer(at, x_adv, loss, logits)
         return loss
@@ -121,9 +121,9 @@ class Probe:
 
 
 def finite(loss: Tensor, grad: Tensor, logits: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """(good, loss, grad): where NaN or infinity came, the loss is -inf and the gradient 0, so no step follows it.
+    """(good, loss, grad): where NaN or infinity occurs, the loss is -inf and the gradient 0, so no step follows it.
 
-    `good` is None where all are, which three sums tell most of the time: one bad number is enough to spoil them.
+    `good` is None if all are finite, usually detected by three sums, which one bad number makes non-finite.
     """
     if bool(torch.isfinite(grad.sum() + logits.sum() + loss.sum())):
         return None, loss, grad

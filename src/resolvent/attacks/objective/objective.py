@@ -1,4 +1,4 @@
-"""What an attack maximises: functions (output, *references) -> (b,), one value per sample, larger is worse.
+"""Objectives that attacks maximise: functions (output, *references) -> (b,), one value per sample, larger is worse.
 
 A targeted objective takes the label and the target; `kl` and `squared_deviation` take the clean output instead.
 """
@@ -79,9 +79,9 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
 
 def kl(logits: Tensor, clean_logits: Tensor) -> Tensor:
-    """KL(softmax(clean) || softmax(logits)), the inner objective of TRADES; one logit (b, 1) stands against a zero.
+    """KL(softmax(clean) || softmax(logits)), the inner objective of TRADES; one logit (b, 1) counts as (0, z).
 
-    Both sides stay logarithms: a probability that underflows gives 0 and not NaN, in value and in either gradient.
+    Computed from log-probabilities: one that underflows gives 0, not NaN, in the value and both gradients.
 
     Examples:
         >>> rv.attacks.kl(torch.zeros(1, 2), torch.zeros(1, 2))
@@ -102,10 +102,10 @@ def squared_deviation(output: Tensor, clean: Tensor) -> Tensor:
 
 
 def fallback(objective: Objective, classes: int) -> tuple[Objective, str | None]:
-    """The objective to use with so few classes, and a sentence that says so when it is another one.
+    """The objective to use with this number of classes, and a note if it is a replacement.
 
     DLR divides by a gap to the third logit and targeted DLR to the fourth: below 3 and 4 classes the plain (targeted)
-    margin takes their place. Both have the sign of the original, so success is the same event.
+    margin replaces them. Both have the sign of the original, so success means the same.
     """
     if objective is dlr and classes < 3:
         return margin, f"DLR needs at least 3 classes, the model has {classes}: margin used."

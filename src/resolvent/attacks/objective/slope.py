@@ -1,7 +1,7 @@
-"""Objectives with their gradients in the logits, in closed form: what a backward pass through the model starts from.
+"""Objectives with their gradients in the logits, in closed form: the start of a backward pass through the model.
 
-A graph of a dozen small operations, built and walked back for each batch, costs more than the numbers in it. Objectives
-that are not here are differentiated by autograd. On a CPU the targeted ones are compiled (objective_slope_numba.py).
+A graph of a dozen small operations per batch costs more than their arithmetic. Other objectives are differentiated
+by autograd. On a CPU the targeted ones are compiled (objective_slope_numba.py).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Slope = Callable[..., tuple[Tensor, Tensor]]  # (logits, *labels) -> objective (
 
 
 def slope_of(objective: Objective) -> Slope | None:
-    """`value, gradient = slope_of(objective)(logits, *labels)`; None where no closed form is known."""
-    own = getattr(objective, "closed_slope", None)  # one that wraps another objective knows itself
+    """`value, gradient = slope_of(objective)(logits, *labels)`; None if no closed form is known."""
+    own = getattr(objective, "closed_slope", None)  # wrappers of objectives define it themselves
     return next((slope for known, slope in _SLOPES if known is objective), None) if own is None else own()
 
 
 def backward_start(objective: Objective, output: Tensor, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The objective's values, and where a backward pass starts: a tensor, and the gradient of their sum in it."""
+    """The objective's values, and the start of a backward pass: a tensor and the gradient of their sum in it."""
     slope = slope_of(objective)
     if slope is None or output.dim() != 2 or any(label.is_floating_point() for label in labels):
         values = objective(output, *labels)
@@ -57,7 +57,7 @@ def _targeted_cross_entropy(logits: Tensor, y: Tensor, target: Tensor) -> tuple[
 
 
 def _margin(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """e_j - e_y for the best wrong class j; several that are equally good share alike."""
+    """e_j - e_y for the best wrong class j; ties share equally."""
     others = logits.scatter(1, y[:, None], -torch.inf)
     best = others.amax(1, keepdim=True)
     share = (others == best).to(logits.dtype)
@@ -114,7 +114,7 @@ _SLOPES: tuple[tuple[Objective, Slope], ...] = (
 CLOSED = tuple(objective for objective, _ in _SLOPES)
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 
 def _find_kernel(logits: Tensor) -> Any:
@@ -141,10 +141,10 @@ _CANDIDATES = numba_or(torch_aimed, _load_numba, _probe)
 
 
 def slope(end: Tensor, x: Tensor, start: Tensor | None = None, keep: bool = False) -> Tensor | None:
-    """∂end/∂x with the gradient `start` of end; None where end does not depend on x. `keep` the graph for another.
+    """∂end/∂x with the gradient `start` of end; None if end does not depend on x. `keep` retains the graph.
 
-    In the types that the forward pass chose: a backward pass inside of autocast casts anew, and recurrences, which take
-    care to stay in float32, lose what they kept.
+    Runs in the dtypes chosen by the forward pass: a backward pass inside autocast would cast anew, and recurrences that
+    deliberately stay in float32 would lose precision.
     """
     with torch.autocast(x.device.type, enabled=False):
         (found,) = torch.autograd.grad(

@@ -1,1 +1,1 @@
-"""Work of an attack as CUDA graphs: a model's passes, and the attack's own steps around them."""
+"""CUDA graphs for attacks: a model's passes, and the attack's own steps around them."""

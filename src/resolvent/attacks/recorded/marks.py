@@ -1,8 +1,8 @@
-"""What a pass of somebody's model depends on, or leaves behind, besides its input: read before and after passes.
+"""Everything that a pass of a user's model depends on, or changes, besides its input: read before and after passes.
 
-A recording repeats the kernels of one pass, and none of the Python around them. So what is recorded must not count,
-remember or draw: whatever changes from pass to pass in the modules, in their classes and in the files that define these
-speaks against it, and so do random numbers.
+A recording repeats the kernels of one pass without the Python code around them. So a recorded pass must have no
+counters, state or random numbers: any change between passes in the modules, their classes or the files that define
+them prevents recording.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS, numerics
 
 SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size))
-KNOWN = ("resolvent", "torch")  # whose classes and files do not change
-DEPTH = 3  # containers and objects within one another that are looked into
-WIDTH = 256  # entries of each
-SMALL = 1 << 16  # bytes of an array whose contents are looked at
+KNOWN = ("resolvent", "torch")  # packages whose classes and files do not change
+DEPTH = 3  # depth of nested containers and objects inspected
+WIDTH = 256  # most entries inspected of each
+SMALL = 1 << 16  # most bytes of an array whose contents are compared
 DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _SCATTERED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
 
 
 def is_plain(module: nn.Module, device: torch.device) -> bool:
-    """Whether all of it is in evaluation mode, in plain tensors of this device, and no hook watches its calls."""
+    """Whether the whole module is in evaluation mode, with plain tensors on this device and no hooks."""
     if any(GLOBAL_HOOKS):
         return False
     for own in module.modules():
@@ -43,13 +43,13 @@ def is_plain(module: nn.Module, device: torch.device) -> bool:
 
 
 def read(module: nn.Module) -> list[Any]:
-    """Tensors by place and version, numbers by value, in the modules themselves: what a recording stands on."""
+    """Tensors by address and version, numbers by value, in the modules themselves: a recording's dependencies."""
     parts = ((own, own.__dict__, own._parameters, own._buffers) for own in module.modules())
     return [numerics(), *([id(own), *(_mark(part, 1) for part in held)] for own, *held in parts)]
 
 
 def read_all(module: nn.Module) -> list[Any]:
-    """The same, and what lies deeper: in objects that they hold, in their classes and in the files of these."""
+    """The same, plus objects that the modules hold, their classes, and the files that define these."""
     found: list[Any] = []
     for own in module.modules():
         found.append([id(own), _mark(own.__dict__, DEPTH)])
@@ -60,7 +60,7 @@ def read_all(module: nn.Module) -> list[Any]:
 
 
 def read_generators(device: torch.device) -> list[Any]:
-    """Where the random numbers of torch, Python and numpy stand."""
+    """The random generator states of torch, Python and numpy."""
     kept: Any = np.random.get_state(legacy=True)
     found = [random.getstate(), kept[1].tobytes(), kept[2], torch.get_rng_state().numpy().tobytes()]
     if device.type == "cuda":
@@ -91,9 +91,9 @@ def _mark(value: Any, depth: int) -> Any:
 
 
 def _look(value: Tensor) -> tuple[int, bytes]:
-    """Where it lies and, of a small one, what is in it: running averages are written without another version."""
+    """Its address and, if small, its content: running averages are updated without a new version."""
     try:
         place, small = value.data_ptr(), value.nbytes < SMALL and not isinstance(value, nn.Parameter)
         return place, value.detach().flatten().view(torch.uint8).cpu().numpy().tobytes() if place and small else b""
-    except RuntimeError:  # one without memory
+    except RuntimeError:  # a tensor without storage
         return 0, b""

@@ -1,6 +1,6 @@
-"""A model's pass, forwards or to a gradient in x, as one CUDA graph: what attacks ask for some thousand times.
+"""A model's forward pass, or its gradient in x, as one CUDA graph: attacks call these thousands of times.
 
-A batch that is a little smaller than a recorded one fills its first rows; what the others hold is of no use to anybody.
+A slightly smaller batch than the recorded one fills its first rows; the results of the other rows are ignored.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from resolvent.attacks.recorded.recorder import Recorder, pad
 if TYPE_CHECKING:
     from resolvent.attacks.objective.objective import Objective
 
-PATIENCE = 40  # passes of one size that run as ever before one is recorded, which costs about as much
-MOST = 12  # recordings of passes; the oldest makes room
-ROOM = 0.75  # of the rows of a recording are to be used
+PATIENCE = 40  # ordinary passes of one size before one is recorded, which costs about as much
+MOST = 12  # most recordings of passes; the oldest is replaced
+ROOM = 0.75  # least share of a recording's rows to be used
 
 Found = tuple[Tensor, ...]
 Given = tuple[Tensor, Tensor | None, "Objective | None", list[Tensor]]  # x, lengths, objective, labels
 
 
 def run_recorded(recorder: Recorder, given: Given, plain: Callable[..., Found]) -> Found:
-    """`plain(*given)`, by its recording where there is one; an objective of None asks for the outputs alone."""
+    """`plain(*given)`, by its recording if there is one; without an objective, only the outputs."""
     given = given[0], given[1], _settle(given[2]), given[3]
     if not _is_wanted(recorder, given):
         return plain(*given)
@@ -50,7 +50,7 @@ def run_recorded(recorder: Recorder, given: Given, plain: Callable[..., Found]) 
 
 
 class Pass:
-    """One pass over `rows` samples at fixed places."""
+    """One pass over `rows` samples at fixed addresses."""
 
     def __init__(self, given: Given, found: Found, rows: int, plain: Callable[..., Found]) -> None:
         x, lengths, self.objective, labels = given
@@ -78,7 +78,7 @@ class Pass:
 
 
 def _settle(objective: Any) -> Any:
-    """The objective that another one stands for, once that has seen logits."""
+    """The final objective of a `Fitted` one, once that has seen logits."""
     settled = getattr(objective, "settled", None)
     return objective if settled is None else settled() or objective
 
@@ -93,7 +93,7 @@ def _is_wanted(recorder: Recorder, given: Given) -> bool:
 
 
 def _name(given: Given) -> Hashable:
-    """What a recording is found by besides its size."""
+    """The key of a recording, apart from its size."""
     x, lengths, objective, labels = given
     tensors = (x, *labels, *(() if lengths is None else (lengths,)))
     return objective, lengths is None, *((t.shape[1:], t.dtype, t.device) for t in tensors)

@@ -1,4 +1,4 @@
-"""What is recorded of one model while it is attacked, and whether anything may be."""
+"""The recordings of one model under attack, and whether recording is allowed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from resolvent.runtime.memory import keeper, lacks_memory, let_go
 if TYPE_CHECKING:
     from resolvent.attacks.victim import Victim
 
-QUIET = 30  # passes before any is looked at: short attacks, of a training step above all, pay for nothing
-TRUST = 3  # ordinary passes in a row that leave nothing behind, before anything is recorded
-DOUBTS = 3  # passes that do, after which nothing is: the first ones may fill tables
-STEPS = 16  # sizes of batches that are told apart between one power of two and the next
+QUIET = 30  # passes before checks start: short attacks, such as a training step's, have no overhead
+TRUST = 3  # consecutive passes without side effects before anything is recorded
+DOUBTS = 3  # passes with side effects (the first may fill tables) after which nothing is recorded
+STEPS = 16  # distinct batch sizes between one power of two and the next
 T = TypeVar("T")
 W = TypeVar("W", bound="Work")
 log = logging.getLogger("resolvent")
@@ -33,7 +33,7 @@ _open: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class Work(Protocol):
-    """What may be recorded: it reads and writes `state`, and `inputs`, some of that, may hold any numbers."""
+    """Recordable work: it reads and writes `state`, of which `inputs` may have any values."""
 
     graph: Any
     state: list[Tensor]
@@ -43,32 +43,32 @@ class Work(Protocol):
 
 
 class Recorder:
-    """Records work that holds passes of a victim's module; none of it where the module must run as ever.
+    """Records work that contains passes of a victim's module, unless the module must run uncaptured.
 
-    What fails once is named once in the log, and the module is left alone from then on.
+    A failure is logged once, and the module is not recorded from then on.
     """
 
     def __init__(self, victim: Victim, module: nn.Module) -> None:
         self.victim, self.module = victim, module
         self.off = module in _refused
-        self.kept: dict[Any, dict[int, Any]] = {}  # recorded passes, by what they are of and by size
+        self.kept: dict[Any, dict[int, Any]] = {}  # recorded passes, by key and size
         self.steps: dict[Any, Any] = {}  # recorded steps of attacks
         self.calls: dict[Any, int] = {}
         self.trust, self._doubts, self._passes = 0, 0, 0
-        self._base: list[Any] | None = None  # the module as it was recorded, and where
+        self._base: list[Any] | None = None  # the module's state when recorded
         self._device, self._thread = torch.device("cpu"), threading.get_ident()
         _open.add(self)
 
     def is_ready(self, x: Tensor) -> bool:
-        """Whether work on tensors like x may be recorded here and now."""
+        """Whether work on tensors like x may be recorded now."""
         if self.off or x.device.type not in GRAPHS or is_watched(x, None):
             return False
-        if threading.get_ident() != self._thread:  # whose samples would lie where those of the first one do
+        if threading.get_ident() != self._thread:  # another thread would overwrite the first one's buffers
             return False
         return not (torch.is_autocast_enabled(x.device.type) or torch.is_inference_mode_enabled())
 
     def watch(self, run: Callable[[], T], x: Tensor) -> T:
-        """run(), an ordinary pass on x; whether it leaves anything behind. No pass is made to find that out."""
+        """run(), an ordinary pass on x, checking it for side effects without an extra pass."""
         self._passes += 1
         if self._passes <= QUIET or self.trust >= TRUST or not self.is_ready(x):
             return run()
@@ -86,7 +86,7 @@ class Recorder:
         return found
 
     def make(self, build: Callable[[], W]) -> W | None:
-        """The work that is built, with a graph of it (see `replay.record`); None where there can be none."""
+        """The built work with its graph (see `replay.record`); None if it cannot be recorded."""
         if self.trust < TRUST:
             return None
         why, full = "", False
@@ -98,25 +98,25 @@ class Recorder:
             if self._base is None:
                 self._device, self._base = own.state[0].device, read(self.module)
             return own
-        except Exception as error:  # of somebody's model: what it is, it tells when it runs as ever
+        except Exception as error:  # of the user's model: reported by the ordinary pass
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             full = isinstance(error, RuntimeError) and lacks_memory(error)
         finally:
             self.victim.forwards, self.victim.backwards = counts
         self._refuse(why)
-        if full:  # the pass itself may fit, once the frames of the error are gone and with them what they held
+        if full:  # the pass itself may fit, once the error's frames release their tensors
             let_go()
         return None
 
     def look_again(self) -> None:
-        """Somebody may have changed the module since it was recorded: what was recorded goes then."""
+        """Drop the recordings if the module has changed since they were made."""
         if self._base is not None and not (self._is_plain(self._device) and read(self.module) == self._base):
             self.forget()
 
     def _is_plain(self, device: torch.device) -> bool:
         try:
             return is_plain(self.module, device)
-        except Exception:  # whatever somebody's class answers to a question
+        except Exception:  # user classes may raise anything
             return False
 
     def _read_all(self, device: torch.device) -> Any:
@@ -131,7 +131,7 @@ class Recorder:
         log.warning("a model under attack cannot be recorded as a CUDA graph, and runs without one: %s", why)
 
     def forget(self) -> None:
-        """Give back what recordings hold."""
+        """Release the recordings' memory."""
         self.kept, self.steps, self.calls, self._base = {}, {}, {}, None
         self.trust = 0
 
@@ -141,7 +141,7 @@ class Recorder:
 
 
 def pad(count: int, most: int | None) -> int:
-    """A batch size that serves this many samples: at most a sixteenth larger, so that recordings are few."""
+    """A batch size for this many samples: at most a sixteenth larger, so that there are few recordings."""
     step = max(1 << (count.bit_length() - 1), STEPS) // STEPS
     padded = -(-count // step) * step
     return padded if most is None else max(min(padded, most), count)
@@ -149,7 +149,7 @@ def pad(count: int, most: int | None) -> int:
 
 @keeper
 def _give_up() -> bool:
-    """Memory has run out beside recordings: they go, and their models run without from now on."""
+    """On lack of memory, drop all recordings; their models run without them from now on."""
     full = [own for own in _open if own.kept or own.steps]
     for own in full:
         own.give_up()

@@ -1,4 +1,4 @@
-"""Work on tensors at fixed places, recorded once it has shown that the same numbers give the same numbers."""
+"""Work on tensors at fixed addresses, recorded after a check that it is deterministic."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from resolvent.attacks.recorded.marks import read_all, read_generators
 from resolvent.runtime.graph.cuda_graph import GRAPHS
 
-CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of a replay to the work itself, by the largest value
+CLOSE = {torch.float64: 1e-10, torch.float32: 1e-5}  # replay against direct run, relative to the largest value
 _HALF = 1e-2
-_OTHER = 0.9375  # what turned numbers are scaled by
+_OTHER = 0.9375  # scale of the altered inputs
 
 
 class Unsteady(RuntimeError):
-    """What must not be recorded."""
+    """The work must not be recorded."""
 
 
 def record(module: nn.Module, work: Callable[[], None], state: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
-    """A graph of `work`, which reads and writes `state`, a pass of the module among it; the state is left as it was.
+    """A graph of `work`, which includes a pass of the module and reads and writes `state`; the state is restored.
 
-    The work runs twice from the same state, the second time with other numbers in the later rows of `inputs`, which are
-    some of the state. The first rows must end alike, whatever fills the batch, with nothing changed in the module; its
-    replay must end there, too, and once more from other numbers in all rows.
+    The work runs twice from the same state, the second time with other values in the later rows of `inputs`, which are
+    part of the state. The first rows must agree, whatever fills the batch, and the module must not change; the replay
+    must agree, too, and once more from other values in all rows.
     """
     start, device = [t.clone() for t in state], state[0].device
     count = len(inputs[0])
@@ -37,10 +37,10 @@ def record(module: nn.Module, work: Callable[[], None], state: Sequence[Tensor],
         return [t.clone() for t in state]
 
     try:
-        GRAPHS[device.type].aside(work, device)  # what comes into being at a first pass is there then
+        GRAPHS[device.type].aside(work, device)  # creates whatever a first pass creates
         before = read_all(module), read_generators(device)
         want = run(start, work)
-        other, mixed = (_turn(state, start, inputs, rows) for rows in (0, kept))
+        other, mixed = (_vary(state, start, inputs, rows) for rows in (0, kept))
         again = run(mixed, work)
         if (read_all(module), read_generators(device)) != before:
             raise Unsteady("a pass changes something in it, or draws random numbers")
@@ -61,8 +61,8 @@ def _put(state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         t.copy_(value)
 
 
-def _turn(state: Sequence[Tensor], start: Sequence[Tensor], inputs: Sequence[Tensor], kept: int) -> list[Tensor]:
-    """`start` with other numbers of the same kind in all but the first rows of the inputs, without a draw."""
+def _vary(state: Sequence[Tensor], start: Sequence[Tensor], inputs: Sequence[Tensor], kept: int) -> list[Tensor]:
+    """`start` with other similar values in all but the first rows of the inputs, without random numbers."""
     turned = (any(t is own for own in inputs) for t in state)
     return [torch.cat([s[:kept], s.flip(0)[kept:] * _OTHER]) if t else s for t, s in zip(turned, start, strict=True)]
 

@@ -1,1 +1,1 @@
-"""Attacks on models with real outputs, judged by an error that may not be exceeded."""
+"""Attacks on models with real outputs, judged by an error tolerance."""

@@ -1,4 +1,4 @@
-"""How wrong a model with real outputs can be made: several attacks, the worst error of each sample, a threshold.
+"""Robustness of a model with real outputs: several attacks, the worst error of each sample, a tolerance.
 
 Every attack runs on every sample that still keeps to the tolerance (without one, on all), and the worst point counts.
 APGD climbs the squared error from random starts and pushes outputs up and down; a random search that sees no gradients
@@ -33,12 +33,12 @@ from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted, check_positive
 
 RECORD = "record.json"
-_MASKED = 1.05  # times the error that gradients found: from here on the random search casts doubt
+_MASKED = 1.05  # times the error found by gradients: beyond this the random search raises a flag
 
 
 @dataclass(frozen=True)
 class RegressionSettings(Counted):
-    """How an evaluation is done; `thorough` False takes fewer steps and no restarts.
+    """Settings of an evaluation; `thorough=False` takes fewer steps and no restarts.
 
     Examples:
         >>> rv.attacks.RegressionSettings(thorough=False).thorough
@@ -113,7 +113,7 @@ def evaluate_regression(
 ) -> RegressionEvaluation:
     """Attack f on data (x, y), (x, y, lengths), or a loader of such; y real, of the outputs' shape.
 
-    `folder` keeps every finished attack, so that a killed evaluation goes on from there, and record.json at the end.
+    `folder` stores every finished attack, so that a killed evaluation resumes there, and record.json at the end.
 
     Examples:
         >>> f, x, settings = torch.nn.Linear(3, 1), torch.rand(4, 3), rv.attacks.RegressionSettings(thorough=False)

@@ -1,6 +1,6 @@
-"""What attacks on real outputs maximise: the error, and single outputs in one direction.
+"""Objectives of attacks on real outputs: the error, and single outputs in one direction.
 
-The squared error has no slope where a model is exactly right; a push in one direction has.
+The squared error has zero gradient where a model is exactly right; a push in one direction does not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def root_mean_square(output: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:
-    """The same squared and summed, which has gradients everywhere."""
+    """The squared error summed over outputs, differentiable everywhere."""
     return squared_deviation(output, y.view_as(output))
 
 
 @dataclass(frozen=True)
 class Push:
-    """Output `place` of the flattened ones (None: their sum) up or down."""
+    """Push output `place` of the flattened outputs (None: their sum) up or down."""
 
     sign: float
     place: int | None = None
@@ -43,7 +43,7 @@ class Push:
 
 
 def pushes(outputs: int, most: int = 4) -> tuple[Push, ...]:
-    """Up and down for the sum, and for each of a few outputs."""
+    """Pushes up and down for the sum, and for each output if there are few."""
     places: tuple[int | None, ...] = (None,) if outputs == 1 else (None, *range(min(outputs, most)))
     return tuple(Push(sign, place) for place in places for sign in (1.0, -1.0))
 

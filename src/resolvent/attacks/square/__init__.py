@@ -1,1 +1,1 @@
-"""Square: a search by random windows that sees outputs alone."""
+"""Square: a random search by windows that uses outputs alone."""

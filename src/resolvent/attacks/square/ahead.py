@@ -1,9 +1,9 @@
-"""Square's queries several at a time: windows drawn ahead from the same best point and judged in their order.
+"""Square's queries several at a time: windows drawn ahead from the same best point and judged in order.
 
-A window counts until one before it is accepted; those behind it are drawn again, from the new point. Random numbers
-hang on the sample and the query, so the outcome is that of one query after the other, and so is the count of queries:
-a window behind an accepted one told nothing and is no query, though the model saw it (`Victim.forwards` counts it).
-Most windows are refused, so nearly all of them count, and a few samples that stand still fill a pass.
+A window counts until one before it is accepted; those after it are drawn again from the new point. Random numbers
+depend only on the sample and the query, so the result equals that of one query after the other, and so does the count:
+a window after an accepted one is not a query, though the model saw it (`Victim.forwards` counts it).
+Most windows are rejected, so nearly all of them count, and a few remaining samples still fill a batch.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from resolvent.runtime.memory import plain
 
 
 class Score(NamedTuple):
-    """What the model says of points, and what that is worth."""
+    """How points are evaluated and scored."""
 
     logits: Callable[[Tensor, Tensor, Tensor], Tensor]  # of points (m, n) of the samples at[which], which (m,)
     loss: Callable[[Tensor, Tensor], Tensor]  # of logits and labels; -inf where an output is not finite
     points: Callable[[Tensor, Tensor], Tensor]  # inputs of the model: of best (b, n) of the samples at (b,)
 
 
-_MOST = 32  # windows of a sample in one pass
-_EAGER = 0.7  # windows accepted per sample and pass that are put up with: about a third of the pass is for nothing
-_CHEAP = 12.0  # the same for all samples together: a pass of many rows costs what its rows cost
-_MEMORY = 0.9  # of the acceptance rate, per pass
+_MOST = 32  # most windows of a sample in one pass
+_EAGER = 0.7  # highest acceptance per sample and pass: about a third of the pass is then wasted
+_CHEAP = 12.0  # the same for all samples together: the cost of a large pass is proportional to its rows
+_MEMORY = 0.9  # decay of the acceptance rate, per pass
 _LEAST = 1e-4
 
 
 class Ahead:
-    """How far to look ahead: not while windows are often accepted, far when hardly any is and few samples stand."""
+    """How far to look ahead: not while windows are often accepted, far when few are and few samples remain."""
 
     def __init__(self, rows: int, signed: bool = False) -> None:
-        self.rows = rows  # the most that may pass through the model at once
-        self.signed = signed  # below 0 the loss says that the sample is classified rightly
+        self.rows = rows  # most rows passed through the model at once
+        self.signed = signed  # a loss below 0 means correctly classified
         self.rate = 1.0
 
     def depth(self, samples: int) -> int:
@@ -54,7 +54,7 @@ class Ahead:
 
 @dataclass(eq=False)
 class Live:
-    """The samples still under attack, places `at` in the batch, each with its best point so far."""
+    """The samples still under attack, indices `at` in the batch, each with its best point so far."""
 
     at: Tensor
     y: Tensor
@@ -69,7 +69,7 @@ class Live:
 
     @classmethod
     def start(cls, at: Tensor, y: Tensor, step: Step, deck: Deck, score: Score) -> Live:
-        """The first query: the point that the search starts from, taken unless its outputs are not finite."""
+        """The first query: the starting point, accepted unless its outputs are not finite."""
         best = step.first(deck.draws)
         logits = score.logits(best, at, torch.arange(len(at), device=at.device))
         loss = score.loss(logits, y)
@@ -78,7 +78,7 @@ class Live:
         return cls(at, y, step, deck, best, loss.to(best.dtype), logits, ~sound, broken, torch.ones_like(at))
 
     def search(self, found: Strongest, score: Score, stop: int, share: float, ahead: Ahead) -> Live:
-        """Every query before `stop`, all with windows of one size and from one block of the deck; those that stay."""
+        """Every query before `stop`, with windows of one size and from one block of the deck; returns the rest."""
         live, code = self, find_compiled(self.best)
         while len(live.at):
             if code is not None and not live._compiled_pass(code, score, stop, share, ahead):
@@ -89,7 +89,7 @@ class Live:
         return live
 
     def _pass(self, score: Score, stop: int, share: float, ahead: Ahead) -> bool:
-        """One pass through the model; False where every sample is at `stop`."""
+        """One pass through the model; False once every sample is at `stop`."""
         rows = (self.queries < stop).nonzero().squeeze(1)
         if not len(rows):
             return False
@@ -117,7 +117,7 @@ class Live:
         return True
 
     def leave(self, found: Strongest, score: Score, gone: Tensor) -> Live:
-        """Report the samples of the mask `gone`; those that stay."""
+        """Report the samples of the mask `gone`; returns the remaining ones."""
         if not bool(gone.any()):
             return self
         self.select(gone)._report(found, score)
@@ -166,13 +166,13 @@ class _Look:
 
     rows: Tensor  # (r,) the samples
     depth: int
-    row: Tensor  # (m,) in `rows`; of no use with depth 1
+    row: Tensor  # (m,) in `rows`; unused with depth 1
     column: Tensor  # (m,) how far ahead
     sample: Tensor  # (m,)
     query: Tensor  # (m,)
 
     def first(self, better: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Which windows count (m,) bool, None for all, and which are accepted, as places in m."""
+        """Which windows count (m,) bool, None for all, and which are accepted, as indices in m."""
         hits = better.nonzero().squeeze(1)
         if self.depth == 1 or not len(hits):
             return None, hits

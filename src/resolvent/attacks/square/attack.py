@@ -1,9 +1,9 @@
 """Square: a random search that needs scores only, no gradients (Andriushchenko, Croce, Flammarion & Hein 2020).
 
-One window per query and sample; a change is kept when the loss rises. Windows are squares on images and time segments x
-channels on sequences; their share of the input shrinks along the published schedule. Each sample has windows of its
-own, and a broken sample is left alone. Several windows of a sample may pass through the model at once
-(square_ahead.py); results and counts are those of one query after the other.
+One window per query and sample; a change is kept if the loss rises. Windows are squares on images and time segments x
+channels on sequences; their share of the input shrinks along the published schedule. Each sample has its own
+windows, and a broken sample is done. Several windows of a sample may pass through the model at once
+(square_ahead.py); results and counts equal those of one query at a time.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of p, in queries
 
 @dataclass(frozen=True)
 class Square(Opened):
-    """A random search over squares (spans of time, of sequences), without gradients: `Square()(f, x, y, threat)`.
+    """A random search over squares (time spans for sequences), without gradients: `Square()(f, x, y, threat)`.
 
-    n_queries  per restart, the first point among them; a sample costs one more for x itself. A window drawn ahead
-               in vain costs time but is no query: nothing is learnt from it
+    n_queries  per restart, including the first point; a sample costs one more for x itself. A window drawn ahead
+               in vain costs time but does not count as a query
     p_init     share of the input that the first windows cover
-    loss       what must rise: "margin" (the paper's choice) or "ce"
-    stretch    True: the published schedule, made for 10,000 queries, is squeezed into n_queries; False: it is taken as
-               it stands, as the released AutoAttack does
-    form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or say which
-    upstream   place windows as the published code does: never on an image's last row or column, and a query may repeat
-               the point it starts from; for comparisons, as the attack is weaker so
+    loss       the objective: "margin" (the paper's choice) or "ce"
+    stretch    True: the published schedule, made for 10,000 queries, is compressed to n_queries; False: it is used
+               unchanged, as in the released AutoAttack
+    form       "auto": (b, c, h, w) is an image, (b, l, d) a sequence, other shapes one long line; or give the form
+    upstream   place windows as in the published code: never on an image's last row or column, and a query may repeat
+               its starting point; for comparisons, as the attack is then weaker
 
     Examples:
         >>> f, x, y = torch.nn.Linear(3, 5), torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -96,7 +96,7 @@ class Square(Opened):
         return self.p_init / 2 ** bisect_left(_HALVINGS, at)
 
     def _search(self, victim: Victim, found: Strongest, rows: Rows, at: Tensor, restart: int) -> None:
-        """One restart for the samples `at`, which are `rows`; what is found goes to `found`."""
+        """One restart for the samples `at`, which are `rows`; results go to `found`."""
         shape, whole = rows.x.shape[1:], found.rows
         stretch = None if whole.threat.norm == "linf" else whole.threat.stretch(whole.x)
 
@@ -129,18 +129,18 @@ class Square(Opened):
         layout = layout_of(rows.x, touchable, self.form, last=int(not self.upstream))
         x, threat = rows.x, rows.threat
         stretch = None if threat.norm == "linf" else threat.stretch(x)
-        if stretch is not None:  # bumps keep to the ball's norm, which is a plain one in v, around 0
+        if stretch is not None:  # bumps need the plain ball that the threat is in v
             x, threat = torch.zeros_like(x), threat.stretched(stretch)
         step = step_for(x, threat, layout, thrifty=not self.upstream)
         return step, Deck(rows.draws.fold("square").fold(restart), layout.width)
 
     def _same_share(self, query: int) -> int:
-        """The first query after this one whose windows have another share."""
+        """The first query after this one with a different window share."""
         share = self.share(query - 1)
         return next((q for q in range(query + 1, self.n_queries) if self.share(q - 1) != share), self.n_queries)
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """A point with NaN or infinite outputs is worth -inf: it is never kept."""
+        """The loss, -inf for a point with NaN or infinite outputs, so that it is never kept."""
         loss = margin(logits, y) if self.loss == "margin" else cross_entropy(logits, y)
         if not recording and bool(torch.isfinite(logits.sum())):
             return loss

@@ -16,7 +16,7 @@ _ORDER = {"l2": 2, "l1": 1}
 
 @lru_cache(maxsize=64)
 def bumps(extent: tuple[int, ...], norm: str, device: torch.device) -> Tensor:
-    """(2, a), each of unit norm: halves one above the other, and side by side (on a line: up first, and down)."""
+    """(2, a), each of unit norm: halves one above the other, and next to each other (1-d: up or down first)."""
     power = _POWER[norm]
     upright = _halves(extent, 0, power)
     turned = -upright if len(extent) == 1 else _halves(extent, 1, power)
@@ -31,7 +31,7 @@ def _halves(extent: tuple[int, ...], axis: int, power: int) -> Tensor:
 
 
 def _pyramid(extent: tuple[int, ...], power: int) -> Tensor:
-    """Sum over j >= distance of 1 / (j + 1)^power, with the distance from the middle in a chess king's steps."""
+    """Sum over j >= distance of 1 / (j + 1)^power, with the Chebyshev distance from the centre."""
     rings = max(e // 2 for e in extent) + 1
     weight = torch.arange(1, rings + 1, dtype=torch.float64).pow(-power)
     height = weight.flip(0).cumsum(0).flip(0)  # (rings,)

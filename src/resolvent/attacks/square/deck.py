@@ -1,4 +1,4 @@
-"""Random numbers for Square, many queries at a time: one by one they would cost more than the windows they place."""
+"""Random numbers for Square, many queries at a time: one by one they would cost more than the windows."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from resolvent.attacks.draws import Draws
 
 _STREAM = 1
-_AT_ONCE = 64  # queries, fewer where each needs very many numbers
+_AT_ONCE = 64  # queries, fewer if each needs very many numbers
 _NUMBERS = 4096  # per sample
 
 
 class Deck:
-    """`deck.deal(sample, query)` is (m, width), uniform in [0, 1): row i for that sample and query, which fix it.
+    """`deck.deal(sample, query)` is (m, width), uniform in [0, 1): row i depends only on its sample and query.
 
-    The queries of one deal come from one block: those before `deck.end(query)`.
+    The queries of one deal must be in one block: before `deck.end(query)`.
     """
 
     def __init__(self, draws: Draws, width: int) -> None:
@@ -26,7 +26,7 @@ class Deck:
         self._number = -1
 
     def end(self, query: int) -> int:
-        """The first query of the next block, which is drawn here."""
+        """The first query of the next block; draws the current block if necessary."""
         number = query // self.size
         if self._block is None or number != self._number:
             self._block = self.draws.uniform(_STREAM, number, (self.size, self.width))
@@ -58,5 +58,5 @@ class Deck:
 
 
 def whole(u: Tensor, limit: int | Tensor) -> Tensor:
-    """0 .. limit - 1 from uniform numbers."""
+    """Integers 0 .. limit - 1 from uniform numbers."""
     return (u * limit).to(torch.int64)

@@ -1,7 +1,7 @@
-"""Where Square's windows lie: squares on images (c, h, w), time segments x channels on sequences (l, d).
+"""The positions of Square's windows: squares on images (c, h, w), time segments x channels on sequences (l, d).
 
-A window is a tensor of places (b, g, a) in the flattened input: `g` groups (the channels), each with a sign of its own,
-and `a` places in each. Only this file knows the shape of an input; the proposals in square_step.py see places.
+A window is a tensor of indices (b, g, a) into the flattened input: `g` groups (channels), each with its own sign, and
+`a` indices in each. Only this file knows the shape of an input; the proposals in square_step.py use indices.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from resolvent.attacks.square.deck import whole
 from resolvent.ops.ascent import LEFT, LEFT_2, SIGNS, TOP, TOP_2
 
 Form = Literal["auto", "image", "sequence"]
-# What places a window: two limits of its random numbers, their two strides, the stride of a channel, how many channels
-# there are and how many are drawn; and the places (a,) of one channel's part.
+# A window for compiled code: two limits of its random numbers, their two strides, the stride of a channel, the number
+# of channels, how many are drawn, and the indices (a,) of one channel's part.
 Frame = tuple[tuple[int, int, int, int, int, int, int], NDArray[np.int64]]
 
 
 class Layout(Protocol):
-    """What the proposals need to know about an input's shape; `width` random numbers place a window."""
+    """The input's shape, as the proposals need it; `width` random numbers determine a window."""
 
     @property
     def width(self) -> int: ...
 
     def extent(self, share: float, least: int) -> tuple[int, ...]:
-        """Sides of a window that covers about `share` of the input, none below `least`."""
+        """Sides of a window covering about `share` of the input, each at least `least`."""
         ...
 
     def bump(self, extent: tuple[int, ...], norm: str) -> Tensor:
-        """The bump that fills one channel's part of a window, turned both ways: (2, a)."""
+        """The bump that fills one channel's part of a window, in both orientations: (2, a)."""
         ...
 
     def window(self, extent: tuple[int, ...], u: Tensor, second: bool = False) -> Tensor:
-        """Places (b, g, a) of one window per sample from its numbers u; the second window has the same channels."""
+        """Indices (b, g, a) of one window per sample from its numbers u; the second window has the same channels."""
         ...
 
     def frame(self, extent: tuple[int, ...]) -> Frame | None:
-        """The same windows in numbers, for compiled code; None where each sample has places of its own."""
+        """The windows as numbers, for compiled code; None if samples have different indices."""
         ...
 
     def stripes(self) -> Tensor:
-        """Which stripe each place belongs to, (n,): the first Linf proposal has one sign per stripe."""
+        """The stripe of each index, (n,): the first Linf proposal has one sign per stripe."""
         ...
 
     def tiles(self, norm: str) -> tuple[Tensor, Tensor]:
-        """Bumps on a grid, turned both ways (2, n), and the tile of each place (n,): the first L2 or L1 proposal."""
+        """Bumps on a grid, in both orientations (2, n), and each index's tile (n,): the first L2 or L1 proposal."""
         ...
 
     def select(self, index: Tensor) -> Layout: ...
 
 
 def layout_of(x: Tensor, touchable: Tensor | None = None, form: Form = "auto", last: int = 1) -> Layout:
-    """(b, c, h, w) is an image, (b, l, d) a sequence, anything else is read as a sequence of single values."""
+    """(b, c, h, w) is an image, (b, l, d) a sequence, anything else is a sequence of single values."""
     shape = tuple(x.shape[1:])
     if form == "image" and len(shape) != 3:
         raise ValueError(f'Square: form="image" needs an input (b, c, h, w), got {tuple(x.shape)}; use form="auto".')
@@ -73,7 +73,7 @@ def layout_of(x: Tensor, touchable: Tensor | None = None, form: Form = "auto", l
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """Squares that may lie anywhere; with last = 0 never on the last row or column, as in the published code."""
+    """Squares at any position; with last = 0 never on the last row or column, as in the published code."""
 
     c: int
     h: int
@@ -86,10 +86,10 @@ class Image:
         return SIGNS + self.c
 
     def extent(self, share: float, least: int) -> tuple[int, ...]:
-        """A square; where one side of the image is too short the other grows, so that the area stays."""
+        """A square; if one side of the image is too short the other grows to keep the area."""
         area = share * self.h * self.w
         side = max(round(math.sqrt(area)), least)
-        side += least > 1 and side % 2 == 0  # bumps have a middle
+        side += least > 1 and side % 2 == 0  # bumps have a centre
         if side <= min(self.h, self.w):
             return side, side
         if self.h <= self.w:
@@ -138,7 +138,7 @@ def _places(down: int, along: int, row: int, step: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def _square(c: int, h: int, w: int, extent: tuple[int, ...], device: torch.device) -> Tensor:
-    """Places of a window at the upper left corner: (c, a)."""
+    """Indices of a window at the upper left corner: (c, a)."""
     row = torch.arange(extent[0], device=device)[:, None] * w
     inside = (row + torch.arange(extent[1], device=device)).flatten()  # (a,)
     return torch.arange(c, device=device)[:, None] * (h * w) + inside
@@ -148,7 +148,7 @@ def _square(c: int, h: int, w: int, extent: tuple[int, ...], device: torch.devic
 class Sequence:
     """Contiguous time segments on a subset of the channels.
 
-    With `order` (b, l) and `count` (b,) a segment runs over the touchable times alone: `order` lists them first.
+    With `order` (b, l) and `count` (b,) a segment covers only the free times: `order` lists them first.
     """
 
     l: int
@@ -162,12 +162,12 @@ class Sequence:
         return SIGNS + 2 * self.d
 
     def within(self, touchable: Tensor) -> Sequence:
-        """Keep the windows off padding: times at which nothing may change (b, l, d) come last in `order`."""
+        """Keep windows off padding: times at which nothing may change (b, l, d) are last in `order`."""
         alive = touchable.reshape(-1, self.l, self.d).any(2)  # (b, l)
         return replace(self, order=(~alive).to(torch.int8).argsort(dim=1, stable=True), count=alive.sum(1))
 
     def extent(self, share: float, least: int) -> tuple[int, ...]:
-        """Both sides shrink alike; what the whole number of channels rounds away, time takes over."""
+        """Both sides shrink equally; rounding of the number of channels is compensated in time."""
         channels = min(max(round(math.sqrt(share) * self.d), 1), self.d)
         return channels, min(max(round(share * self.l * self.d / channels), least, 1), self.l)
 
@@ -190,7 +190,7 @@ class Sequence:
         return (self.l - length + 1, 0, self.d, 0, 1, self.d, channels), _places(1, length, 0, self.d)
 
     def stripes(self) -> Tensor:
-        """About sqrt(l) stretches of time, one sign per stretch and channel: what columns are to an unrolled image."""
+        """About sqrt(l) spans of time, one sign per span and channel, like columns of an unrolled image."""
         stretch = torch.arange(self.l, device=self.device) // max(math.isqrt(self.l), 1)
         return (stretch[:, None] * self.d + torch.arange(self.d, device=self.device)).flatten()
 

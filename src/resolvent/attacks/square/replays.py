@@ -1,9 +1,9 @@
-"""Square's queries on a GPU by replays: window, pass and verdict of a query are one CUDA graph.
+"""Square's queries on a GPU by replays: window, model pass and decision of a query are one CUDA graph.
 
-A query is some eighty short kernels, which the host takes ten times as long to name as the device to run. What changes
-from query to query, the place in the deck above all, the kernels read where they lie; so a block of queries runs
-without a word from the host. Samples that are broken stand by until the block ends, and so do rows that only fill the
-batch: nothing of them is kept or counted.
+A query is some eighty short kernels, which take ten times longer to launch than to execute. Everything that changes
+from query to query, such as the position in the deck, is read by the kernels from device memory; a block of queries
+therefore runs without the host. Broken samples stay until the block ends, and so do padding rows: their results are
+neither kept nor counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from resolvent.attacks.recorded.recorder import Recorder, pad
 from resolvent.attacks.square.ahead import Ahead, Live, Score
 
-WORTH = 64  # passes with windows of one size, below which none is recorded
-_ROOM = 0.75  # of the rows are to be samples that stand
+WORTH = 64  # fewest passes with windows of one size for which recording pays
+_ROOM = 0.75  # least share of rows that must be active samples
 _NAME = "square"
 _MOVING = ("best", "loss", "logits", "bad", "broken", "queries")
 
@@ -31,9 +31,9 @@ class Replays:
         self.recorder, self.score, self.ahead = recorder, score, ahead
 
     def search(self, live: Live, queries: range, share: float, left: int) -> bool:
-        """`live.search` to the end of these queries, of which `left` come with windows of one size.
+        """`live.search` to the end of these queries, of which `left` have windows of one size.
 
-        False where it is not recorded: nothing has happened then.
+        False if it is not recorded; nothing has been done then.
         """
         recorder = self.recorder
         if not recorder.is_ready(live.best):
@@ -58,7 +58,7 @@ class Replays:
         depth = 1 << (wanted.bit_length() - 1)
         if left < WORTH * depth:
             return None
-        recorder.steps.pop(_NAME, None)  # its memory serves the next
+        recorder.steps.pop(_NAME, None)  # its memory is reused
         rows = pad(samples, self.ahead.rows // depth)
         query = recorder.make(lambda: Query(live, self.score, share, depth, rows))
         if query is not None:
@@ -67,7 +67,7 @@ class Replays:
 
 
 class Query:
-    """Up to `depth` windows for each of `rows` samples at fixed places, judged in their order."""
+    """Up to `depth` windows for each of `rows` samples at fixed addresses, judged in order."""
 
     def __init__(self, live: Live, score: Score, share: float, depth: int, rows: int) -> None:
         self.share, self.depth, self.score = share, depth, score
@@ -85,13 +85,13 @@ class Query:
         self.column = torch.arange(depth, device=device)
         self.row = torch.arange(rows, device=device)
         self.sample = self.row.repeat_interleave(depth)
-        self.said = live.logits.new_zeros(rows, depth * live.logits.shape[1])  # what a refused window tells nobody else
+        self.said = live.logits.new_zeros(rows, depth * live.logits.shape[1])  # output for rejected windows, unused
         self.step: Any = live.step
         self.inputs = [self.live.best]
         self.state = [*(getattr(self.live, name) for name in _MOVING), self.standing, self.counts, self.said]
 
     def serves(self, samples: int, depth: int, share: float) -> bool:
-        """Whether it does for so many samples, looked at about so far ahead."""
+        """Whether it fits this number of samples and depth."""
         if share != self.share or not self.depth <= depth < 4 * self.depth:
             return False
         return _ROOM * len(self.row) <= samples <= len(self.row)
@@ -104,7 +104,7 @@ class Query:
             pairs += zip(_tensors(self.live.step), _tensors(live.step), strict=True)
             self.step = live.step
         for place, new in pairs:
-            if place.data_ptr() != new.data_ptr():  # bounds that all samples share
+            if place.data_ptr() != new.data_ptr():  # bounds shared by all samples
                 place[: len(new)].copy_(new)
         self.standing.fill_(False)
         self.standing[:count] = True
@@ -113,7 +113,7 @@ class Query:
         self.stop.fill_(queries.stop)
 
     def run(self, queries: range) -> int:
-        """Every query of those that stand; the passes that it took."""
+        """All queries of the active samples; returns the number of passes."""
         left, passes = len(queries), 0
         while left > 0:
             times = -(-left // self.depth)
@@ -125,14 +125,14 @@ class Query:
         return passes
 
     def store(self, live: Live) -> list[int]:
-        """What has become of the samples; the windows seen, accepted and judged."""
+        """Copy back the samples' state; returns the windows seen, accepted and judged."""
         for name in _MOVING:
             setattr(live, name, getattr(self.live, name)[: len(live.at)].clone())
         counts: list[int] = self.counts[0].tolist()
         return counts
 
     def work(self) -> None:
-        """One pass: windows are drawn, looked at and judged."""
+        """One pass: windows are drawn, evaluated and judged."""
         own, depth = self.live, self.depth
         query = own.queries[:, None] + self.column  # (r, depth)
         valid = (query < self.stop) & self.standing[:, None]
@@ -166,7 +166,7 @@ class Query:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """All that a step's kernels read."""
+    """All tensors that a step's kernels read."""
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value):

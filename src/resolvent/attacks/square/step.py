@@ -1,6 +1,6 @@
 """Square's proposals (Andriushchenko et al. 2020, algorithms 2 and 3): a first point, then one window at a time.
 
-Everything is flat: x and best are (b, n), a window is places (b, g, a) in n, u (b, width) are a query's random numbers.
+Everything is flat: x and best are (b, n), a window is indices (b, g, a), u (b, width) are a query's random numbers.
 The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat. Row i of u is for
 the sample `sample[i]`, or for the sample i. On a CPU points are drawn by compiled code (square_numba.py).
 """
@@ -24,7 +24,7 @@ from resolvent.runtime.memory import plain
 
 _UPSCALE = 3.0  # L1: the window overshoots before the projection (the published code: by the 3 channels of an image)
 _TINY = 1e-12
-_SHY = 1 - 1e-5  # L1: rounding x + delta in many entries adds up to more than the tolerance
+_SHY = 1 - 1e-5  # L1: rounding of x + delta over many entries exceeds the tolerance
 _TILT, _SIDE = 10, 11  # streams of the first point
 
 
@@ -40,7 +40,7 @@ class Step(Protocol):
     def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor: ...
 
     def draw(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
-        """`next` in torch's operations, none of which waits for the device."""
+        """`next` in torch operations that do not synchronise."""
         ...
 
     def select(self, index: Tensor) -> Step: ...
@@ -59,12 +59,12 @@ def step_for(x: Tensor, threat: Threat, layout: Layout, thrifty: bool = True) ->
 
 @dataclass(frozen=True, eq=False)
 class Corner:
-    """Linf: every value sits at one end of what is allowed, `low` or `high` (b, n)."""
+    """Linf: every value is at one end of its range, `low` or `high` (b, n)."""
 
     layout: Layout
     low: Tensor
     high: Tensor
-    thrifty: bool = True  # False: draw as the published code does, changes or not
+    thrifty: bool = True  # False: draw like the published code, whether anything changes or not
 
     def first(self, draws: Draws) -> Tensor:
         stripe = self.layout.stripes()  # (n,)
@@ -72,7 +72,7 @@ class Corner:
         return torch.where(up[:, stripe], self.high, self.low)
 
     def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
-        """One window, one side per channel. A draw that would change nothing is turned round: no query is wasted."""
+        """One window, one side per channel. A draw that would change nothing is inverted: no query is wasted."""
         frame = self.layout.frame(self.layout.extent(share, 1))
         if frame is not None and (code := find_compiled(best)) is not None:
             ends = _array(self.low), _array(self.high)
@@ -99,11 +99,11 @@ class Corner:
 
 @dataclass(frozen=True, eq=False)
 class Bump:
-    """L2 and L1: the norm that one window holds moves into another, in the shape of a bump."""
+    """L2 and L1: the norm inside one window is moved into another, in the shape of a bump."""
 
     layout: Layout
     norm: str
-    room: Room  # L2: the bounds alone; L1: the region of a radius shy of eps
+    room: Room  # L2: the bounds; L1: the region of radius slightly below eps
     eps: Tensor  # (b, 1)
     x: Tensor  # (b, n)
     free: Tensor | None  # (b, n) 1 where the threat may act, else 0; None: everywhere
@@ -157,7 +157,7 @@ class Bump:
         return bump if self.free is None else bump * _take(self.free, at)
 
     def _size(self, part: Tensor) -> Tensor:
-        """What adds up over disjoint parts: the L1 norm, or the square of the L2 norm."""
+        """The quantity additive over disjoint parts: the L1 norm, or the square of the L2 norm."""
         return (part.square() if self.norm == "l2" else part.abs()).sum(-1, keepdim=True)
 
     def _length(self, size: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Bump:
         return eps.square() if self.norm == "l2" else eps
 
     def _inside(self, delta: Tensor) -> Tensor:
-        """L2: to the sphere, then cut at the bounds, towards x. L1: the nearest point of ball and bounds."""
+        """L2: to the sphere, then clipped to the bounds. L1: the nearest point of ball and bounds."""
         if self.norm == "l1":
             return self.room.project(delta.add_(self.x))
         length = torch.linalg.vector_norm(delta, 2, dim=1, keepdim=True, dtype=torch.float64)
@@ -182,7 +182,7 @@ class Bump:
 
 
 def find_compiled(best: Tensor, step: str = "corner") -> Any:
-    """The module of compiled steps where there is one, and this step of it works."""
+    """The module of compiled steps, if available and this step works."""
     return choose(f"square {step}", _CANDIDATES[step], best.device, best.dtype)()
 
 
@@ -203,7 +203,7 @@ def _take(values: Tensor, at: Tensor) -> Tensor:
     return values.gather(1, at.flatten(1)).view(at.shape)
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 
 def _load_numba() -> Any:
@@ -231,7 +231,7 @@ def _probe_bump(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _line(dtype: torch.dtype) -> tuple[Tensor, Tensor, Layout]:
-    """Two samples of nine values, their numbers, and how windows lie there."""
+    """Two samples of nine values, their random numbers, and their layout."""
     best = torch.sin(torch.arange(18)).to(dtype).view(2, 9)
     layout = layout_of(best)
     return best, torch.linspace(0.1, 0.8, 2 * layout.width).view(2, -1), layout

@@ -1,1 +1,1 @@
-"""Attacks on tokens: a few of them are exchanged for others."""
+"""Attacks on tokens: a few of them are replaced by others."""

@@ -1,10 +1,10 @@
-"""At most k tokens exchanged for others: gradient-guided swaps, greedy or with a beam (Ebrahimi et al. 2018).
+"""At most k tokens replaced by others: gradient-guided swaps, greedy or with a beam (Ebrahimi et al. 2018).
 
 To first order in the embedding a swap of the token x_i for v raises the margin by  g_i . (E[v] - E[x_i]),  where g is
-the gradient at the embedded sequence and E the table of embeddings. The most promising swaps of every sequence in the
-beam are tried on the model itself, the best of them go on, and so on k times; a sample that is misclassified stops.
+the gradient at the embedded sequence and E the table of embeddings. The best swaps of every sequence in the
+beam are evaluated by the model, the best of them form the next beam, k times; a misclassified sample stops.
 
-With a beam and tries that hold all swaps this is an exhaustive search.
+With beam and tries large enough for all swaps this is an exhaustive search.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from resolvent.attacks.substitution.swaps import Swaps, check_tokens
 from resolvent.attacks.victim import Victim, call_padded
 from resolvent.usage.numbers import Counted, check_count
 
-_AT_ONCE = 1 << 24  # promises of swaps, or tokens of sequences to be tried, that are held at a time
+_AT_ONCE = 1 << 24  # most swap scores, or tokens of candidate sequences, in memory at a time
 
 
 class TokenModel(Protocol):
-    """What the attack asks of a model: its answer, its embedding, and the rest behind the embedding."""
+    """The model interface: its output, its embedding, and the rest after the embedding."""
 
     def __call__(self, tokens: Tensor, *lengths: Tensor) -> Tensor: ...
     def embed(self, tokens: Tensor) -> Tensor: ...
@@ -37,10 +37,10 @@ class TokenModel(Protocol):
 class Substitution(Counted):
     """`Substitution(k=3)(model, tokens, y)`.
 
-    k           at most so many tokens of a sample change
-    beam        sequences that are kept at a time; 1 is greedy
-    tries       swaps of each of them that are tried on the model, most promising first
-    batch_size  at most so many sequences pass through the model at once
+    k           most tokens of a sample that change
+    beam        sequences kept at a time; 1 is greedy
+    tries       swaps of each that are evaluated by the model, best first
+    batch_size  most sequences passed through the model at once
 
     Examples:
         >>> rv.attacks.Substitution(k=3, beam=4).k
@@ -70,9 +70,9 @@ class Substitution(Counted):
     ) -> SubstitutionResult:
         """Attack model at tokens (b, l) with labels y (b,).
 
-        vocabulary  number of tokens; that of model.config where it tells
-        allowed     bool (V,): tokens that may be written; or (V, V): which may take the place of which (row: the old)
-        mask        bool (b, l): places that may change; padding never does
+        vocabulary  number of tokens; default from model.config
+        allowed     bool (V,): tokens that may be inserted; or (V, V): which may replace which (row: the old)
+        mask        bool (b, l): positions that may change; padding never does
         """
         size = _vocabulary(model, vocabulary)
         check_tokens(self.k, tokens, y, size, allowed, mask, lengths)
@@ -90,7 +90,7 @@ class Substitution(Counted):
 
 @dataclass(frozen=True, eq=False)
 class SubstitutionResult:
-    """One entry a sample.
+    """One entry per sample.
 
     Examples:
         >>> input = rv.models.TokensConfig(vocab=6)
@@ -102,10 +102,10 @@ class SubstitutionResult:
     """
 
     tokens: Tensor  # (b, l) after the attack
-    success: Tensor  # (b,) bool: misclassified now
+    success: Tensor  # (b,) bool: misclassified
     margin: Tensor  # (b,) positive when misclassified
-    changed: Tensor  # (b,) how many tokens differ
-    queries: Tensor  # (b,) sequences that were tried on the model
+    changed: Tensor  # (b,) number of changed tokens
+    queries: Tensor  # (b,) sequences evaluated by the model
     name: str
 
     @classmethod
@@ -141,7 +141,7 @@ def substitute(
 
 
 class _Search:
-    """Of some samples. A beam holds sequences (b, w, l) with their margins (b, w); -inf is a place without one."""
+    """The search on some samples. A beam has sequences (b, w, l) with margins (b, w); -inf marks an empty slot."""
 
     def __init__(
         self, how: Substitution, model: TokenModel, table: Tensor, swaps: Swaps, y: Tensor, lengths: Tensor | None
@@ -171,7 +171,7 @@ class _Search:
         return SubstitutionResult(best, score > 0, score, (best != tokens).sum(1), queries, name)
 
     def _expand(self, at: Tensor, beams: Tensor, value: Tensor, home: Tensor) -> tuple[Tensor, Tensor]:
-        """The most promising swaps of every sequence, and their margins; -inf for what comes twice or may not be."""
+        """The best swaps of every sequence, and their margins; -inf for duplicates and forbidden ones."""
         b, w, l = beams.shape
         flat, rows = beams.reshape(b * w, l), at.repeat_interleave(w)
         gain = self._promise(flat, rows)  # (b w, l, V)
@@ -191,7 +191,7 @@ class _Search:
         return tried, found
 
     def _promise(self, flat: Tensor, rows: Tensor) -> Tensor:
-        """g_i . (E[v] - E[x_i]) for every place and token: (n, l, V)."""
+        """g_i . (E[v] - E[x_i]) for every position and token: (n, l, V)."""
         pieces = []
         for part in torch.arange(len(flat), device=flat.device).split(self.how.batch_size):
             with torch.enable_grad():
@@ -210,12 +210,12 @@ class _Search:
     def _call(self, f: Callable[..., Any], x: Tensor, rows: Tensor) -> Tensor:
         output: Tensor = f(x) if self.lengths is None else call_padded(f, x, self.lengths[rows])
         output = output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
-        single = output.dim() == 2 and output.shape[1] == 1  # one logit stands against a zero
+        single = output.dim() == 2 and output.shape[1] == 1  # one logit counts as (0, z)
         return torch.cat([torch.zeros_like(output), output], 1) if single else output
 
 
 def _find_first(lines: Tensor) -> Tensor:
-    """Which lines (n, k) stand nowhere earlier: bool (n,)."""
+    """Which rows (n, k) are the first of their duplicates: bool (n,)."""
     number = torch.arange(len(lines), device=lines.device)
     if not len(lines):
         return number.bool()

@@ -1,4 +1,4 @@
-"""Which tokens may take the place of which, where, and how often."""
+"""Which tokens may replace which, where, and how often."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Swaps:
     """What is allowed for the samples of a batch."""
 
     places: Tensor  # (b, l) bool: may change
-    pairs: Tensor  # (V, V) bool: the new token (column) may take the place of the old (row); never itself
+    pairs: Tensor  # (V, V) bool: the new token (column) may replace the old (row); never itself
     vocabulary: int
 
     @classmethod
@@ -35,10 +35,10 @@ class Swaps:
         return Swaps(self.places[rows], self.pairs, self.vocabulary)
 
     def may(self, rows: Tensor, current: Tensor, home: Tensor, k: int) -> Tensor:
-        """Which swaps leave at most k changed tokens, each a lawful change of the first token: (n, l, V) bool."""
-        lawful = self.pairs[home] & self.places[rows][..., None]  # of the first token
+        """Which swaps leave at most k changed tokens, each an allowed change of the original token: (n, l, V) bool."""
+        lawful = self.pairs[home] & self.places[rows][..., None]  # of the original token
         changed = current != home
-        room = (changed.sum(1) < k)[:, None] | changed  # a place that is changed already costs nothing more
+        room = (changed.sum(1) < k)[:, None] | changed  # a position already changed costs nothing more
         other = torch.arange(self.vocabulary, device=current.device) != current[..., None]
         return lawful & room[..., None] & other
 
@@ -55,7 +55,7 @@ def check_tokens(k: int, tokens: Any, y: Any, vocabulary: int, allowed: Any, mas
     if lengths is not None and (not isinstance(lengths, Tensor) or lengths.shape != y.shape):
         raise ValueError(f"substitute: lengths must be ({len(y)},), got {getattr(lengths, 'shape', lengths)!r}.")
     longest = tokens.shape[1] if lengths is None else int(lengths.max())
-    if k > longest:  # a shorter one may change as a whole
+    if k > longest:  # a shorter sample may change entirely
         raise ValueError(f"substitute: {k} substitutions, but no sequence has more than {longest} tokens.")
     if allowed is not None and (
         not isinstance(allowed, Tensor)

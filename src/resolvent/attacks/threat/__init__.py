@@ -1,1 +1,1 @@
-"""What the attacker may do: a norm, a size, a valid range, a mask."""
+"""Threat models: a norm, a size, a valid range, a mask."""

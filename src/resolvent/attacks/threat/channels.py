@@ -1,4 +1,4 @@
-"""Values for each channel: how they lie along x, and an eps for each as one radius and a scale.
+"""Values for each channel: how they broadcast to x, and an eps per channel as one radius and a scale.
 
 Channels are the last axis of x (b, ..., c), and axis 1 of images (b, c, h, w).
 """
@@ -17,12 +17,12 @@ class Split(NamedTuple):
     """||delta / eps||_p <= 1 written as ||delta / scale||_p <= radius, with scale 1 in the widest channel."""
 
     radius: Tensor  # (b,)
-    scale: Tensor | None  # (1 or b, ...) of x's rank, in (0, 1]; None: the same everywhere
-    free: Tensor | None  # bool like scale: False where eps is 0, which nobody may touch; None: everywhere
+    scale: Tensor | None  # (1 or b, ...) of x's rank, in (0, 1]; None: 1 everywhere
+    free: Tensor | None  # bool like scale: False where eps is 0 and nothing may change; None: everywhere
 
 
 def is_channelwise(eps: Any) -> bool:
-    """A tuple, or a tensor that broadcasts to x; a tensor (b,) holds a number for each sample."""
+    """A tuple, or a tensor that broadcasts to x; a tensor (b,) has a number per sample."""
     return isinstance(eps, tuple) or (isinstance(eps, Tensor) and eps.dim() > 1)
 
 
@@ -40,7 +40,7 @@ def channels_of(x: Tensor) -> int:
 
 
 def split(eps: Any, x: Tensor, dtype: torch.dtype) -> Split:
-    """What an eps for each channel comes to; equal ones come to the plain ball of that radius."""
+    """The radius and scale of an eps per channel; equal ones give the plain ball of that radius."""
     most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
     full = spread(eps, x, torch.float64).clamp_max(most)  # (1 or b, ...)
     widest = full.flatten(1).amax(1)  # (1 or b,)

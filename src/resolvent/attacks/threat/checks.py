@@ -14,7 +14,7 @@ _NORMS = {"linf": "linf", "inf": "linf", "l∞": "linf", "l2": "l2", "2": "l2", 
 
 
 def named_norm(norm: Any) -> Any:
-    """The norm under the name that the code knows: "Linf", "L_inf", "L-2" and the like are the same."""
+    """The norm's canonical name: "Linf", "L_inf", "L-2" and the like are accepted."""
     spelled = norm.lower().replace("_", "").replace("-", "").replace(" ", "") if isinstance(norm, str) else norm
     found = _NORMS.get(spelled) if isinstance(spelled, str) else None
     if found is None:
@@ -70,7 +70,7 @@ def check_mask(mask: Any) -> None:
 
 
 def check_input(x: Any, eps: Any, bounds: Any, mask: Tensor | None) -> None:
-    """What the kind and shape of x tell."""
+    """Checks of the type and shape of x."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
@@ -118,7 +118,7 @@ def _check_channels(name: str, x: Tensor, value: Any) -> None:
 
 
 def _check_numbers(name: str, value: Any) -> None:
-    """A number, a tensor, or a tuple of numbers."""
+    """Require a number, a tensor, or a tuple of numbers."""
     if isinstance(value, tuple) and value:
         for entry in value:
             _check_numbers(name, None if isinstance(entry, Tensor | tuple) else entry)

@@ -1,11 +1,11 @@
-"""Where the attacker may go around given points: ball, bounds and mask together, with what does not change kept.
+"""The set of allowed points around given x: ball, bounds and mask together, with constants precomputed.
 
 An attack projects thousands of times onto the same region: `region = threat.around(x)` once, `region.project(x_adv)` in
-every step, `region.select(keep)` when samples leave. A sample's projection does not depend on the others in its batch,
-and its distance from x is at most eps in exact arithmetic, however few digits x leaves to it: x + delta is rounded to
-the nearest number, which may lie further from x than delta: by half of its last digit, which is more than eps where x
-is large. Differences are taken in float64 together with what float64 loses of them, so that "further" is said of the
-numbers themselves.
+every step, `region.select(keep)` when samples are dropped. A sample's projection does not depend on the others in its
+batch, and its distance from x is at most eps in exact arithmetic at any precision of x: x + delta is rounded to the
+nearest number, which may be further from x than delta by half a unit in the last place, more than eps where x is large.
+Differences are therefore computed in float64 together with their rounding errors, so that comparisons are exact for
+the stored numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAR = 1e18  # as good as infinitely far: its square is still a number
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """`low` and `high` bind x_adv itself: the box of ball and bounds for Linf, the bounds otherwise."""
+    """`low` and `high` bound x_adv itself: the box of ball and bounds for Linf, the bounds otherwise."""
 
     norm: str
     x: Tensor  # (b, ...)
@@ -46,7 +46,7 @@ class Region:
             return cls.box(x, reach, (low, high), free, eps)
         if low is None or high is None:
             return cls(norm, x, eps, None, None, None, None, free)
-        # Rounding may have put x a hair outside of its bounds, which leaves no room.
+        # Rounding may have put x slightly outside its bounds; the range is then empty.
         low, high = torch.minimum(_rows(low, x), x), torch.maximum(_rows(high, x), x)
         down, up = (low - x).flatten(1).clamp(-FAR, 0.0), (high - x).flatten(1).clamp(0.0, FAR)
         return cls(norm, x, eps, low, high, down, up, free)
@@ -64,7 +64,7 @@ class Region:
         return cls("linf", x, eps, low, high, None, None, free)
 
     def project(self, x_adv: Tensor) -> Tensor:
-        """The nearest point; entries that the mask excludes are x's own."""
+        """The nearest point; masked entries keep x's values."""
         if self.norm == "linf":
             return self._restore(x_adv.clamp(self.low, self.high))
         delta = x_adv - self.x
@@ -80,7 +80,7 @@ class Region:
         return replace(self, x=self.x.flatten(1), low=low, high=high, free=free)
 
     def cut(self) -> Bounds:
-        """Its bounds alone, for points (b, n) that are known to lie in the ball."""
+        """Its bounds alone, for points (b, n) known to be in the ball."""
         flat = self.flat()
         return Bounds(flat.low, flat.high)
 
@@ -93,7 +93,7 @@ class Region:
         return x_adv if self.free is None else torch.where(self.free, x_adv, self.x)
 
     def _add_delta(self, delta: Tensor) -> Tensor:
-        """x + delta for delta (b, n); where roundings add up to more than the radius, each entry stays short of it."""
+        """x + delta for delta (b, n); where accumulated rounding exceeds the radius, each entry is shortened."""
         x = self.x.flatten(1)
         moved = x + delta
         radius, less = self.eps.double(), slack(x.dtype, x.shape[1])
@@ -112,7 +112,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What values may be, for points (b, n): cut off at the bounds they move towards x, so that no norm can grow."""
+    """The allowed values of points (b, n): clipping to them moves towards x, so that no norm can grow."""
 
     low: Tensor | None  # (1 or b, n)
     high: Tensor | None
@@ -126,7 +126,7 @@ class Bounds:
 
 
 def _rows(bound: Tensor, x: Tensor) -> Tensor:
-    """A bound (1 or b, ...) with an entry for each of x's: to clamp so is several times quicker than to broadcast."""
+    """A bound (1 or b, ...) with an entry for each of x's: clamping is several times faster without broadcasting."""
     samples = bound.shape[0] if bound.dim() == x.dim() else 1
     return bound.expand(samples, *x.shape[1:]).contiguous()
 
@@ -135,7 +135,7 @@ def _rows(bound: Tensor, x: Tensor) -> Tensor:
 
 
 def inward(x: Tensor, moved: Tensor, reach: Tensor) -> Tensor:
-    """`moved`, or its neighbour towards x where it lies further than `reach` from x."""
+    """`moved`, or its neighbour towards x where it is further than `reach` from x."""
     return torch.where(further(x, moved, reach), torch.nextafter(moved, x), moved)
 
 
@@ -155,7 +155,7 @@ def slack(dtype: torch.dtype, n: int) -> float:
 
 
 def below(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """In this dtype, and no larger."""
+    """Converted to this dtype, rounding down."""
     if values.dtype == dtype:
         return values
     rounded = values.to(dtype)

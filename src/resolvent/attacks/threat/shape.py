@@ -1,6 +1,6 @@
 """Shapes of a perturbation over time, beyond its size: a budget of time steps, or a band of frequencies.
 
-Both speak of axis 1 of x (b, l, ...). A frequency is in cycles a step, so that 0.5 is Nyquist's. A padded sample of n
+Both refer to axis 1 of x (b, l, ...). A frequency is in cycles per step, so that 0.5 is Nyquist's. A padded sample of n
 steps has the frequencies k / n of its own steps.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from resolvent.usage.numbers import check_count
 
 NYQUIST = 0.5
-_SNAP = 1e-9  # a frequency that rounding puts this far outside of the band belongs to it
+_SNAP = 1e-9  # tolerance for a frequency rounded outside the band
 
 Band = tuple[float, float] | Tensor
 
@@ -26,7 +26,7 @@ def check_steps(steps: Any) -> None:
 
 
 def parse_band(band: Any) -> Band | None:
-    """(low, high) in cycles a step, or a bool tensor with an entry for each frequency of `torch.fft.rfft`."""
+    """(low, high) in cycles per step, or a bool tensor with an entry for each frequency of `torch.fft.rfft`."""
     if band is None or (isinstance(band, Tensor) and band.dtype == torch.bool and band.dim() == 1):
         if band is not None and not bool(band.any()):
             raise ValueError("Threat: the frequency mask is False throughout: no perturbation is left.")
@@ -47,7 +47,7 @@ def parse_band(band: Any) -> Band | None:
 
 
 def check_shape(x: Tensor, steps: int | None, band: Band | None) -> None:
-    """That a fitting x has time steps, enough of them, and a frequency in the band."""
+    """Require that x has enough time steps, and a frequency in the band."""
     if steps is None and band is None:
         return
     if x.dim() not in (2, 3):
@@ -76,9 +76,9 @@ def bins(band: Band, n: int) -> Tensor:
 
 
 def find_spans(free: Tensor | None, x: Tensor) -> Tensor | None:
-    """How many first steps of each sample the mask leaves free: (b,); None without a mask over time.
+    """The number of leading steps of each sample that the mask leaves free: (b,); None without a mask over time.
 
-    A band is about whole signals: a mask may end them and leave out channels, and nothing else.
+    A band applies to whole signals: a mask may only shorten them and exclude channels.
     """
     if free is None or free.shape[1] == 1:
         return None
@@ -128,7 +128,7 @@ def align_time(kept: Tensor, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a fitted threat asks of a perturbation besides its size."""
+    """The constraints of a fitted threat on a perturbation besides its size."""
 
     steps: int | None
     band: Band | None

@@ -1,10 +1,11 @@
 """Regions of perturbations with a shape over time: few time steps, or a band of frequencies.
 
-A budget of steps is no convex set. Its nearest point is exact for Linf, and for L2 and L1 without bounds; with bounds
-the steps are chosen by what they gain in the plain region, and the point is the nearest of those steps.
+A budget of steps is not a convex set. Its nearest point is exact for Linf, and for L2 and L1 without bounds; with
+bounds the steps are chosen by their gain in the plain region, followed by the nearest point on those steps.
 
-A band is a subspace: Dykstra's alternating projections look for the nearest point of subspace and region, and the last
-of it is scaled towards x until it lies in both. The answer always obeys; where bounds are tight it may not be nearest.
+A band is a subspace: Dykstra's alternating projections approximate the nearest point of subspace and region, and the
+last iterate is scaled towards x until it is in both. The result is always feasible; with tight bounds it may not be
+the nearest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 
 _ROUNDS = 12  # of Dykstra's projections: steps of an attack need no more
-_SLACK = 2.5e-7  # of max(1, |x|, eps): how far rounding may carry a value past its bound before it is cut there
+_SLACK = 2.5e-7  # of max(1, |x|, eps): tolerated rounding past a bound before clipping
 
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """Of values: bounds (1 or b, ...) of x's rank, and each channel's share of the largest eps."""
+    """Limits of values: bounds (1 or b, ...) of x's rank, and each channel's share of the largest eps."""
 
     low: Tensor | None
     high: Tensor | None
@@ -65,7 +66,7 @@ class ShapedRegion(Region):
         near = self.unshaped.project(x_adv)
         gain = (x_adv - x).square() - (x_adv - near).square()
         kept = align_time(find_heaviest(gain.flatten(2).sum(2) if x.dim() > 2 else gain, steps), x.dim())
-        if self.norm != "linf":  # what the others gave up is room for those that stay
+        if self.norm != "linf":  # the dropped steps' norm is available to the remaining ones
             near = self.unshaped.project(torch.where(kept, x_adv, x))
         return torch.where(kept, near, x)
 
@@ -79,7 +80,7 @@ class ShapedRegion(Region):
         return self.unshaped.project(x + delta * self._fitting(delta))
 
     def _fitting(self, delta: Tensor) -> Tensor:
-        """The largest factor up to 1 with which delta keeps to the ball and, but for rounding, to the bounds."""
+        """The largest factor up to 1 with which delta stays in the ball and, up to rounding, in the bounds."""
         x, radius = self.x, self.eps.flatten()
         over = self.measure(self.limits, delta) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
         low, high = self.limits.low, self.limits.high

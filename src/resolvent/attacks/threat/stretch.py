@@ -1,4 +1,4 @@
-"""Coordinates v = (point - x) / scale, in which a ball with an eps for each channel is a plain one around 0.
+"""Coordinates v = (point - x) / scale, in which a ball with an eps per channel is a plain one around 0.
 
 Attacks that know a norm's geometry (FAB, Square, the nearest points of L2 and L1) work on v as on any other input.
 """
@@ -15,7 +15,7 @@ from resolvent.attacks.threat.region import Region, inward
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Each sample has its own: `low` and `high` bind the points themselves."""
+    """Each sample has its own: `low` and `high` bound the points themselves."""
 
     x: Tensor  # (b, ...)
     scale: Tensor  # (1 or b, ...)
@@ -26,14 +26,14 @@ class Stretch:
         return (points - self.x) / self.scale
 
     def leave(self, v: Tensor) -> Tensor:
-        """x + scale v, rounded towards x: what lies in the ball stays there, and v = 0 is x to the last bit."""
+        """x + scale v, rounded towards x: points of the ball stay inside, and v = 0 gives exactly x."""
         delta = v * self.scale
         point = self.x + delta
         point = inward(self.x, point, (v.double() * self.scale.double()).abs())
         return point if self.low is None or self.high is None else self._clamp(point)
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """What the bounds leave of v: (b, ...) each, with 0 inside."""
+        """The bounds on v: (b, ...) each, with 0 inside."""
         if self.low is None or self.high is None:
             return None
         low, high = ((v - self.x) / self.scale for v in (self.low, self.high))
@@ -58,7 +58,7 @@ class Stretch:
         return Stretch(flat.x[:, None], flat.scale[:, None], low, high)
 
     def _clamp(self, point: Tensor) -> Tensor:
-        """Cut at the bounds, unless x itself lies a hair outside: then x is the nearest that may be had."""
+        """Cut at the bounds, unless x itself is slightly outside: then the limit is x."""
         assert self.low is not None
         assert self.high is not None
         return point.clamp(torch.minimum(self.low, self.x), torch.maximum(self.high, self.x))

@@ -1,9 +1,9 @@
-"""What the attacker may do: a norm ball of radius eps around x, inside bounds, on the entries that a mask leaves free.
+"""Threat models: a norm ball of radius eps around x, within bounds, on the entries that a mask leaves free.
 
 With an eps for each channel the ball is an ellipsoid (Linf: a box): ||delta / eps||_p <= 1, channel by channel. A
-budget of time steps or a band of frequencies shapes a perturbation over time (shape.py).
+budget of time steps or a band of frequencies constrains a perturbation over time (shape.py).
 
-This is the one place that knows norms: attacks ask it for directions, projections, starting points and sizes.
+Norms are handled here only: attacks take directions, projections, starting points and sizes from a threat.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ Norm = Literal["linf", "l2", "l1"]
 Number = float | Tensor
 Sizes = Number | tuple[float, ...]  # a tuple: one for each channel
 
-_SHAPES = 8  # of batches that a threat remembers to have been fitted to
-_TOLERANCE = 1e-6  # how far rounding may have put x outside its bounds
-_SPARSE = 0.05  # share of the entries that an L1 step moves unless the attack says otherwise
+_SHAPES = 8  # number of batch shapes for which fits are cached
+_TOLERANCE = 1e-6  # tolerated rounding of x outside its bounds
+_SPARSE = 0.05  # default share of the entries that an L1 step moves
 
 
 @dataclass(frozen=True, eq=False)
 class Threat:
-    """What an attacker may do: a norm, a size, a range of values, perhaps a few steps or a band of frequencies.
+    """A threat model: a norm, a size, a range of values, optionally a budget of steps or a frequency band.
 
     norm    "linf", "l2" or "l1", over all axes but the batch
-    eps     one radius; a tuple with one for each channel; a tensor (b,) with one for each sample; or a tensor of more
-            axes that broadcasts to x. With different eps for each channel sizes are measured in the weighted norm
-            ||delta max(eps) / eps||_p <= max(eps), so that of the widest channel is as ever; a channel of eps 0 is
-            never touched
-    bounds  None, or (low, high): numbers, tuples with an entry for each channel, or tensors that broadcast to x (per
+    eps     one radius; a tuple with one per channel; a tensor (b,) with one per sample; or a tensor of more
+            axes that broadcasts to x. With different eps per channel sizes are measured in the weighted norm
+            ||delta max(eps) / eps||_p <= max(eps), which is unweighted in the widest channel; a channel of eps 0 is
+            never changed
+    bounds  None, or (low, high): numbers, tuples with an entry per channel, or tensors that broadcast to x (per
             feature, or per sample with x's rank)
-    mask    None, or bool aligned with x's leading axes, e.g. (b, l) for x (b, l, d): False entries are never touched
-    steps   None, or at most so many time steps (axis 1 of x) may differ from x's at all
-    band    None, or (low, high) in cycles a step, up to 0.5: the perturbation holds no other frequencies along time;
+    mask    None, or bool aligned with x's leading axes, e.g. (b, l) for x (b, l, d): False entries never change
+    steps   None, or the number of time steps (axis 1 of x) that may change at most
+    band    None, or (low, high) in cycles per step, up to 0.5: the perturbation has no other frequencies along time;
             or a bool tensor (l // 2 + 1,) with an entry for each frequency of `torch.fft.rfft`
 
-    `threat = threat.check(x)` raises on anything that does not fit x and returns the threat with eps (b,) and bounds
-    and mask of x's rank, which `select` can cut by sample.
+    `threat = threat.check(x)` raises if anything does not fit x, and returns the threat with eps (b,) and bounds
+    and mask of x's rank, from which `select` takes samples.
 
     Examples:
         >>> threat = rv.Threat("linf", 8 / 255, bounds=(0, 1))
@@ -75,10 +75,10 @@ class Threat:
     mask: Tensor | None = None
     steps: int | None = None
     band: Band | None = None
-    _rank: int = field(default=0, repr=False)  # of the x it was fitted to; 0 before `check`
+    _rank: int = field(default=0, repr=False)  # rank of the x it was fitted to; 0 before `check`
     _scale: Tensor | None = field(default=None, repr=False)  # (1 or b, ...): eps of each channel over the largest
-    _spans: Tensor | None = field(default=None, repr=False)  # (b,): steps of padded samples, where there is a band
-    _fits: dict[Any, Threat] = field(default_factory=dict, init=False, repr=False)  # what `check` made, by shape
+    _spans: Tensor | None = field(default=None, repr=False)  # (b,): steps of padded samples, with a band
+    _fits: dict[Any, Threat] = field(default_factory=dict, init=False, repr=False)  # fitted threats, by shape
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm", named_norm(self.norm))
@@ -110,7 +110,7 @@ class Threat:
         return found
 
     def _check_values(self, x: Tensor) -> None:
-        """For a fitted threat: numbers, inside of its bounds."""
+        """For a fitted threat: x must be finite and within its bounds."""
         if not bool(torch.isfinite(x).all()):
             raise ValueError("Threat: x holds NaN or infinity; clean the input first.")
         low, high = self._box(x)
@@ -141,15 +141,15 @@ class Threat:
 
     @property
     def _holds_numbers(self) -> bool:
-        """Whether it consists of plain numbers, which stay as they are: a tensor may be written to."""
+        """Whether it consists of plain numbers; tensors could be modified in place."""
         given = (self.eps, *(self.bounds or ()), self.mask, self.band, self._scale)
         return not any(isinstance(value, Tensor) for value in given)
 
     def with_lengths(self, lengths: Tensor, l: int) -> Threat:
-        """The same threat for padded sequences (b, l, ...): positions from each length on are untouchable."""
+        """The same threat for padded sequences (b, l, ...): positions from each length on may not change."""
         inside = torch.arange(l, device=lengths.device) < lengths[:, None]  # (b, l)
         if self.mask is not None:
-            rank = max(self.mask.dim(), 2)  # a mask (b,) says of whole samples whether they may be touched
+            rank = max(self.mask.dim(), 2)  # a mask (b,) applies to whole samples
             inside = _align(inside, rank) & _align(self.mask.to(inside.device), rank)
         return replace(self, mask=inside)
 
@@ -158,7 +158,7 @@ class Threat:
         return replace(self, eps=tuple(e * factor for e in eps) if isinstance(eps, tuple) else eps * factor)
 
     def select(self, index: Tensor) -> Threat:
-        """The threat of a subset: row numbers (repeats allowed) or a bool mask of the batch."""
+        """The threat of a subset: row indices (repeats allowed) or a bool mask of the batch."""
         bounds, given = self.bounds, (self.eps, *(self.bounds or ()))
         if not self._rank and any(isinstance(v, Tensor) and v.dim() > 1 for v in given):
             raise ValueError("Threat.select: tensors must know x's rank: use threat.check(x).select(index).")
@@ -171,17 +171,17 @@ class Threat:
 
     @property
     def shaped(self) -> bool:
-        """Whether a perturbation must have a shape over time, which ball, bounds and mask do not tell."""
+        """Whether there is a constraint over time beyond ball, bounds and mask."""
         return self.steps is not None or self.band is not None
 
     def unshaped(self) -> Threat:
-        """The same without its shape over time."""
+        """The same without the constraint over time."""
         return replace(self, steps=None, band=None, _spans=None)
 
     # -- geometry --------------------------------------------------------------------------------------------------
 
     def radius(self, x: Tensor) -> Tensor:
-        """eps shaped to multiply x: (b, 1, ...); of the widest channel where each has its own."""
+        """eps shaped to multiply x: (b, 1, ...); the largest if channels differ."""
         radii = split(self.eps, x, x.dtype).radius if self._own else _radii(self.eps, x, x.dtype)
         return radii.view(-1, *[1] * (x.dim() - 1))
 
@@ -191,7 +191,7 @@ class Threat:
         return None if scale is None else scale.to(x.device, x.dtype)
 
     def around(self, x: Tensor) -> Region:
-        """The part of the space that the threat leaves around x: for many projections onto the same region."""
+        """The allowed region around x, for many projections onto it."""
         if self._own or (self.band is not None and not self._rank):
             return self.check(x).around(x)
         if self.shaped:
@@ -208,7 +208,7 @@ class Threat:
         return StretchedRegion.around(stretch, self.stretched(stretch).around(home))
 
     def stretch(self, x: Tensor) -> Stretch | None:
-        """The coordinates in which the ball is a plain one; None where it is already."""
+        """The coordinates in which the ball is a plain one; None if it is already."""
         scale = self.scale(x)
         if scale is None:
             return None
@@ -221,18 +221,18 @@ class Threat:
         return replace(self, bounds=stretch.bounds(), _scale=None)
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The nearest point of ball and bounds together; masked entries are x's own."""
+        """The nearest point of ball and bounds together; masked entries keep x's values."""
         return self.around(x).project(x_adv)
 
     def steepest(self, grad: Tensor, share: Number = _SPARSE) -> Tensor:
         """Direction of unit norm along which a linear function grows fastest; 0 where the gradient is 0.
 
-        L1: the sign of the `share` (number or (b,)) largest entries, spread evenly (sparse step, Croce & Hein 2021).
+        L1: the sign of the `share` (number or (b,)) largest entries, equally weighted (sparse step, Croce & Hein 2021).
         """
         if self.shaped:
             return self._along_shape(grad, share)
         scale = self.scale(grad)
-        if scale is not None:  # the steepest way in v = delta / scale, where the gradient is scale times as large
+        if scale is not None:  # steepest in v = delta / scale, where the gradient is multiplied by scale
             return scale * replace(self, _scale=None, _rank=grad.dim()).steepest(scale * grad, share)
         g = self.masked(grad)
         flat = g.flatten(1)
@@ -252,22 +252,22 @@ class Threat:
         """A point drawn uniformly from the ball (Linf: each entry), projected into the bounds.
 
         `surface` scales the draw to norm eps as APGD does (L1: a normal draw projected onto the ball). `region` is
-        `around(x)`, from those who have it already.
+        `around(x)`, if already computed.
         """
         point = Noise(self.norm, draws, stream, counter, self.masked, self.count(x))
         step, scale = point.draw(x, surface), self.scale(x)
         step = step if scale is None else step * scale
-        if self.band is not None:  # what is left of noise in a narrow band is small
+        if self.band is not None:  # a narrow band leaves little of the noise
             step = self._full(keep_band(step, self.band, self._spans)) * (1.0 if surface else _depth(draws, x))
         region = self.around(x) if region is None else region
         return region.project(x + (step if self.norm == "l1" and surface else self.radius(x) * step))
 
     def norm_of(self, delta: Tensor) -> Tensor:
-        """(b,); the weighted norm where each channel has its own eps."""
+        """(b,); the weighted norm if channels differ in eps."""
         scale = self.scale(delta)
         flat = (delta if scale is None else delta / scale).flatten(1).to(working_dtype(delta))
         if self.norm == "linf":
-            return flat.abs().amax(1)  # ten times quicker than vector_norm on a CPU
+            return flat.abs().amax(1)  # ten times faster than vector_norm on a CPU
         return torch.linalg.vector_norm(flat, 2 if self.norm == "l2" else 1, dim=1)
 
     def contains(self, x_adv: Tensor, x: Tensor, tol: float = 1e-6) -> Tensor:
@@ -292,7 +292,7 @@ class Threat:
         return inside & (untouched.flatten(1) == 0).all(1) & torch.isfinite(x_adv).flatten(1).all(1)
 
     def holds(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Whether each x_adv lies in the ball in exact arithmetic, bounds and mask apart: (b,). For a fitted threat."""
+        """Whether each x_adv is in the ball in exact arithmetic, without bounds and mask: (b,). For fitted threats."""
         scale, eps = self._scale, self.radius(x).double()
         if self.norm == "linf":
             reach = eps if scale is None else eps * scale.double()
@@ -315,7 +315,7 @@ class Threat:
         return replace(self.unshaped(), mask=None, eps=0.0, bounds=None, _scale=limits.scale).norm_of(delta)
 
     def _along_shape(self, grad: Tensor, share: Number) -> Tensor:
-        """A direction of unit norm that keeps to the shape: the steepest over the best steps, or filtered."""
+        """A direction of unit norm within the constraint over time: the steepest over the best steps, or filtered."""
         unshaped = self.unshaped()
         if self.steps is not None:
             scale = self.scale(grad)
@@ -333,14 +333,14 @@ class Threat:
         size = self._measure(Limits(None, None, self.scale(delta)), delta).view(-1, *[1] * (delta.dim() - 1))
         return delta / safe(size)
 
-    # -- pieces ----------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _free(self, x: Tensor) -> Tensor:
         assert self.mask is not None
         return _align(self.mask, x.dim()).to(x.device)
 
     def count(self, x: Tensor) -> Tensor:
-        """How many entries the attacker may change: (b,)."""
+        """The number of entries that may change: (b,)."""
         if self.mask is None:
             return torch.full((x.shape[0],), x[0].numel(), device=x.device)
         return self._free(x).expand(x.shape).flatten(1).sum(1)
@@ -355,12 +355,12 @@ class Threat:
 
     @property
     def _own(self) -> bool:
-        """Whether each channel has its own eps, not yet fitted to an input."""
+        """Whether eps is per channel and not yet fitted to an input."""
         return not self._rank and is_channelwise(self.eps)
 
 
 def _radii(eps: Sizes, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(b,); huge ones are cut, because their squares must be numbers."""
+    """(b,); huge ones are limited, because their squares must be finite."""
     most = min(FAR, torch.finfo(dtype).max)  # of float16: below FAR
     if isinstance(eps, Tensor):
         radii = below(eps.to(x.device), dtype)
@@ -370,7 +370,7 @@ def _radii(eps: Sizes, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _depth(draws: Draws, x: Tensor) -> Tensor:
-    """How far out a random point lies, in (0, 1]: (b, 1, ...)."""
+    """The relative radius of a random point, in (0, 1]: (b, 1, ...)."""
     return 1 - draws.fold("band").uniform(0, 0, (), x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 

@@ -51,7 +51,7 @@ class Gate(Freezable):
         return spectral_norm(A) + spectral_norm(B) / 4
 
     def rounding(self) -> Allowance:
-        """Both products, and the functions of them: |tanh(a)| <= |a|, and the sigmoid's slope is below one."""
+        """Rounding of both products and of their functions: |tanh(a)| <= |a|, and the sigmoid's slope is below one."""
         A, B = self.matrices()
         found = Rounding((count(A.shape[1]) + 2 * POINTWISE) * (size(A) + size(B)))
         return lambda steps: found

@@ -1,4 +1,4 @@
-"""The head of a model with a prescribed gain: pool, 1-Lipschitz hidden layer, decoder of capped norm."""
+"""The head of a model with a prescribed gain: pool, 1-Lipschitz hidden layer, norm-limited decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CertifiedPooling = Literal["mean", "last", "max", "none", "state"]
 class LipschitzReadout(nn.Module):
     """(b, l, d) -> (b, outputs), or (b, l, outputs) with pooling "none"; Lipschitz constant at most `gain`.
 
-    pooling   "state" keeps `memory` states for each channel and reads them at the end (`StatePool`)
+    pooling   "state" keeps `memory` states per channel and reads them at the end (`StatePool`)
     hidden    width of one sandwich layer between pooling and decoder; 0: none
     """
 
@@ -53,7 +53,7 @@ class LipschitzReadout(nn.Module):
         return initial(batch, self.d_model, self.pooling, like)
 
     def stream(self, features: Tensor, state: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """The answer as of each step: (b, l, d) -> (b, l, outputs)."""
+        """The output at each step: (b, l, d) -> (b, l, outputs)."""
         if self.pool is not None:
             pooled, end = self.pool.running(features, state["state"])
             return self.out(self.hidden(pooled)), {"state": end}

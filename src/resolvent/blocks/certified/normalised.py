@@ -4,8 +4,8 @@ With h = (I - z^-1 Lambda)^-1 B u and |(1 - z^-1 lam)^-1| <= 1 / (1 - |lam|) = r
 
     |G| <= |D| + |C R^1/2| |R^1/2 B|,    R = diag(r)
 
-in closed form and smooth in every parameter. It counts all modes as if they peaked at one frequency, so the gain that
-the layer really has is lower: a certificate takes the exact H-infinity norm of the scaled system.
+in closed form and smooth in every parameter. It assumes that all modes peak at one frequency, so the layer's true
+gain is lower: a certificate uses the exact H-infinity norm of the scaled system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from resolvent.runtime.transforms import wide
 from resolvent.ssm.contraction import norm_bound, rounding_margin, spectral_norm
 from resolvent.ssm.system import System
 
-LEAST = 1e-20  # bound of a layer that is nearly zero: gamma / LEAST is still a number in float32
+LEAST = 1e-20  # smallest bound, for a layer that is nearly zero: gamma / LEAST is finite in float32
 
 
 class NormalisedLRU(Block):
@@ -61,7 +61,7 @@ class NormalisedLRU(Block):
         return found
 
     def gain(self) -> float:
-        """scale times the bound with exact spectral norms, from the weights as they are used: at most gamma."""
+        """scale times the bound with exact spectral norms, from the weights in use: at most gamma."""
         tables = mimo.Tables(*(t.detach() for t in self.layer.tables()))
         into, out = _weight_tables(tables)
         bound = float(tables.D.double().abs().max()) + spectral_norm(out) * spectral_norm(into)
@@ -73,7 +73,7 @@ class NormalisedLRU(Block):
         return dataclasses.replace(plain, C=plain.C * scale, D=plain.D * scale)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """As the LRU asks for; gamma without weight decay."""
+        """The LRU's own groups; gamma without weight decay."""
         own = [] if self.log_gamma is None else [{"params": [self.log_gamma], "weight_decay": 0.0}]
         return [*self.layer.optim_groups(), *own]
 
@@ -98,6 +98,6 @@ def lru_bound(tables: mimo.Tables) -> Tensor:
 
 def _weight_tables(tables: mimo.Tables) -> tuple[Tensor, Tensor]:
     """R^1/2 B (2p, d) and C R^1/2 (d, 2p), real and imaginary parts side by side."""
-    modulus = torch.linalg.vector_norm(wide(stack_parts(tables.lam_bar)), dim=-1)  # (p,), of pairs where it is traced
+    modulus = torch.linalg.vector_norm(wide(stack_parts(tables.lam_bar)), dim=-1)  # (p,), of pairs if traced
     root = (1 - modulus).rsqrt().repeat_interleave(2)  # (2p,)
     return root[:, None] * wide(tables.W_in), wide(tables.W_out) * root

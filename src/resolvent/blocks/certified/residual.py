@@ -1,8 +1,8 @@
-"""The residual block of a model with a prescribed gain: it hands on what it adds.
+"""The residual block of a model with a prescribed gain, scaled to be 1-Lipschitz.
 
 The stack y_i = y_{i-1} + sigma_i(g_i(y_{i-1})), y = H y_r, with |g_i| <= gamma_i and 1-Lipschitz sigma_i, has a
 Lipschitz constant of at most |E| |H| prod_i (1 + gamma_i). Dividing each block by its own 1 + gamma_i makes the product
-telescope: every block is 1-Lipschitz, whatever gamma_i is trained to, and |H| alone sets the gain of the model.
+telescope: every block is 1-Lipschitz for any gamma_i, and |H| alone sets the gain of the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGMAS: tuple[Sigma, ...] = ("none", "relu", "tanh", "gate", "sandwich")
 
 
 def make_sigma(kind: Sigma, d_model: int, *, bias: bool = True) -> nn.Module:
-    """A 1-Lipschitz map (..., d) -> (..., d); `bias` is the sandwich's."""
+    """A 1-Lipschitz map (..., d) -> (..., d); `bias` applies to the sandwich."""
     check_choice("make_sigma", "kind", kind, SIGMAS)
     if kind == "gate":
         return Gate(d_model)
@@ -39,7 +39,7 @@ def make_sigma(kind: Sigma, d_model: int, *, bias: bool = True) -> nn.Module:
 class LipschitzResidual(Block):
     """y = (x + sigma(g(x))) / (1 + gamma), g of gain gamma (L2RU, or a normalised LRU): 1-Lipschitz for any weights.
 
-    Without biases in sigma it maps zero to zero, and has a gain of at most one as well.
+    Without biases in sigma it maps zero to zero, and therefore also has gain at most one.
 
     Examples:
         >>> block = rv.blocks.LipschitzResidual(rv.L2RU(4, gamma=0.5))

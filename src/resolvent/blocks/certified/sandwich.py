@@ -5,7 +5,7 @@ A A^T + B B^T = I and any positive diagonal Psi,
 
     h -> sqrt(2) A^T Psi relu(sqrt(2) Psi^-1 B h + b)
 
-is 1-Lipschitz. Where |[A B]| = s is not exactly one, A = s A', B h = B' (s h) show the constant s^2.
+is 1-Lipschitz. If |[A B]| = s is not exactly one, A = s A', B h = B' (s h) gives the constant s^2.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Sandwich(Freezable):
         return found
 
     def gain(self) -> float:
-        """The Lipschitz constant, from the weights as they are used: |[A B]|^2 (at most 1)."""
+        """The Lipschitz constant, from the weights in use: |[A B]|^2 (at most 1)."""
         return spectral_norm(torch.cat(self.matrices(), 1)) ** 2
 
     def rounding(self) -> Allowance:
-        """Psi and its inverse meet, so that its size counts with the bias alone."""
+        """Psi and its inverse cancel, so that its size matters only for the bias."""
         found = self._rounding()
         return lambda steps: found
 
@@ -77,7 +77,7 @@ class Sandwich(Freezable):
 class SandwichMLP(Freezable):
     """Sandwich layers of the given widths, then a linear map: (..., d_in) -> (..., d_out) with Lipschitz constant L.
 
-    sqrt(L) stands at the two ends and nowhere else. Without biases it maps zero to zero, and L is its gain too.
+    A factor sqrt(L) is applied at each end. Without biases it maps zero to zero, and L is its gain too.
 
     Examples:
         >>> rv.blocks.SandwichMLP(4, (8,), 2, lipschitz=3.0)(torch.randn(5, 4)).shape
@@ -97,7 +97,7 @@ class SandwichMLP(Freezable):
         self.V = nn.Parameter(nn.init.orthogonal_(torch.empty(sizes[-1], d_out)))
 
     def last(self) -> Tensor:
-        """The final map (d_out, width) as it is used, without its sqrt(L)."""
+        """The final map (d_out, width) as used, without its sqrt(L)."""
         found: Tensor = self.cached("last", lambda: _rows(self.U, self.V)[1])
         return found
 
@@ -106,9 +106,9 @@ class SandwichMLP(Freezable):
         return self.lipschitz * inner * spectral_norm(self.last())
 
     def rounding(self) -> Allowance:
-        """The layers one after the other between the two ends."""
+        """The rounding of the layers in sequence, with the factors at both ends."""
         end, gain = math.sqrt(self.lipschitz), 1.0
-        slope, shift, floor = OPERATION, 0.0, 0.0  # of what came so far, for an input of norm one
+        slope, shift, floor = OPERATION, 0.0, 0.0  # of the layers so far, for an input of norm one
         for layer in self.layers:
             assert isinstance(layer, Sandwich)
             own, steep = layer._rounding(), layer.gain()

@@ -1,4 +1,4 @@
-"""A linear map whose spectral norm is capped: the encoder and decoder of a model with a prescribed gain."""
+"""A linear map of limited spectral norm: the encoder and decoder of a model with a prescribed gain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from resolvent.ssm.contraction import cap_norm, rounding_margin, spectral_norm
 class Spectral(Freezable):
     """W x + b with |W| <= `largest` for any weight: W = weight / max(1, |weight| / largest).
 
-    The norm in the division is `norm_bound`, a smooth upper bound; `gain()` is the exact norm of W as it is used. The
-    weight starts with orthonormal rows or columns, at the cap. A bias keeps the Lipschitz constant but no pure gain.
+    The norm in the division is `norm_bound`, a smooth upper bound; `gain()` is the exact norm of W as used. The weight
+    is initialised orthonormal, scaled to `largest`. A bias keeps the Lipschitz constant but has no bounded gain.
 
     Examples:
         >>> layer = rv.blocks.Spectral(4, 4, largest=0.5)

@@ -1,8 +1,8 @@
-"""Pooling over time without loss: the final state of a recurrence that stores what it is given.
+"""Pooling over time without loss: the final state of a norm-preserving recurrence.
 
 Each channel has m states of its own, z_k = A z_{k-1} + b u_k with A A^T + b b^T = I: |z_k|^2 <= |z_{k-1}|^2 + u_k^2, so
-that |z_l| <= |u| for sequences of every length. That is 1-Lipschitz from the L2 norm of a sequence to a vector. Pooling
-the last step keeps one step of a sequence, the mean one direction of it (its constant is 1 / sqrt(l)); this keeps m.
+that |z_l| <= |u| for sequences of every length: 1-Lipschitz from the L2 norm of a sequence to a vector. Pooling
+the last step keeps one step of a sequence, the mean one direction (with constant 1 / sqrt(l)); this keeps m.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resolvent.ssm.rounding import Allowance, Rounding, count
 class StatePool(Freezable):
     """(b, l, d) -> (b, d m): the state after each sequence's last step, m (even) states for each channel.
 
-    A starts as turns by (i + 1/2) 2 pi / m: a ring that holds exactly the last m steps, an isometry of them. [A b]
+    A starts as rotations by (i + 1/2) 2 pi / m: a ring buffer of exactly the last m steps, which is an isometry. [A b]
     comes from the Cayley transform of free U, V (Wang and Manchester 2023) and keeps its identity in training.
 
     Examples:
@@ -38,7 +38,7 @@ class StatePool(Freezable):
         check_positive("StatePool", d_model=d_model)
         check_even("StatePool", m)
         self.d_model, self.m = d_model, m
-        slope = torch.tan((torch.arange(m // 2, dtype=torch.float64) + 0.5) * math.pi / m)  # of the half angle
+        slope = torch.tan((torch.arange(m // 2, dtype=torch.float64) + 0.5) * math.pi / m)  # tangent of the half angle
         U = torch.zeros(m, m, dtype=torch.float64)
         U[torch.arange(0, m, 2), torch.arange(1, m, 2)] = slope
         V = torch.sqrt((1 + slope**2) / m).repeat_interleave(2)
@@ -47,13 +47,13 @@ class StatePool(Freezable):
         self.V = nn.Parameter(V.to(own).expand(d_model, 1, m).clone())  # (d, 1, m)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """A (d, m, m) and b (d, m, 1) as they are used."""
+        """A (d, m, m) and b (d, m, 1) as used."""
         found: tuple[Tensor, Tensor] = self.cached("matrices", self._matrices)
         return found
 
     def powers(self, length: int) -> Tensor:
         """[b, A b, A^2 b, ...] (d, m, length)."""
-        if is_traced(self.U):  # the length may not be known yet
+        if is_traced(self.U):  # the length may be symbolic
             return krylov(*self.matrices(), length)
         found: Tensor = self.cached(f"powers {length}", lambda: krylov(*self.matrices(), length))
         return found
@@ -64,13 +64,13 @@ class StatePool(Freezable):
         return (keep * A).to(self.U.dtype), (keep * b).to(self.U.dtype)
 
     def gain(self) -> float:
-        """The Lipschitz constant from sequences to the pooled vector: 1 as soon as every [A b] is a contraction."""
+        """The Lipschitz constant from sequences to the pooled vector: 1 if every [A b] is a contraction."""
         rows = torch.cat(self.matrices(), -1)  # (d, m, m + 1)
         largest = max(spectral_norm(row) for row in rows)
         return 1.0 if largest <= 1 else math.inf
 
     def rounding(self) -> Allowance:
-        """The powers as they are used against exact ones, measured; and a sum over time."""
+        """The measured error of the powers in use, and the rounding of a sum over time."""
 
         def found(steps: int) -> Rounding:
             used = self.powers(steps).detach()

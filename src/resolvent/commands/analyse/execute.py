@@ -1,4 +1,4 @@
-"""`resolvent analyse`: a run, a preset or a bare start in; one page, its numbers and its figures out."""
+"""`resolvent analyse`: from a run, a preset or an initialisation to a page, its numbers and its figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from resolvent.usage.load import suggestion
 
 
 def run(request: Analyse) -> int:
-    """Analyse, write, and say where. What the user can mend comes as a UsageError."""
+    """Analyse, write, and print where. User errors are UsageErrors."""
     console = Console(soft_wrap=True, highlight=False)
     _check_places(request)
     try:
@@ -78,7 +78,7 @@ def _analyse_run(request: Analyse) -> dict[str, Any]:
 
 
 def _attribution(request: Analyse, target: Path, model: nn.Module) -> dict[str, Any]:
-    """On the run's own samples, or with those of another file for the test split."""
+    """Attribution on the run's own samples, or with another file as the test split."""
     if not (target / CELL).is_file() or not isinstance(model, Model | TwoTower):
         raise UsageError(f"--attribution needs a folder that `resolvent run` wrote: there is no {CELL} in {target}.")
     cell = Folder(target).cell()

@@ -1,4 +1,4 @@
-"""`resolvent attack`: a saved model or somebody else's class, data, a threat; the evaluation printed and kept."""
+"""`resolvent attack`: from a saved model or a user's class, data and a threat to the printed and stored evaluation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from resolvent.usage.device import require_device
 from resolvent.usage.error import UsageError
 from resolvent.usage.load import make
 
-EPS = "8/255"  # where no size is given
+EPS = "8/255"  # default size
 
 
 def run(request: Attack) -> int:
-    """Print the summary; 0 when done. What the user can mend comes as a UsageError."""
+    """Print the summary; 0 when done. User errors are UsageErrors."""
     console = Console(quiet=not speaks())
     if request.out is not None:
         require_writable(request.out / RECORD, "--out")
@@ -85,14 +85,14 @@ def run(request: Attack) -> int:
 
 
 def _tell_weights(request: Attack, model: nn.Module, console: Console) -> None:
-    """After the numbers: a class that was given no weights may not be what the user meant to attack."""
+    """After the numbers, warn about a class without weights: it may not be what the user meant to attack."""
     if request.weights is None and not Path(request.run).is_dir() and any(True for _ in model.parameters()):
         note = f"note: no --weights given; {request.run} has the weights that its constructor made."
         console.print(note, highlight=False, soft_wrap=True, markup=False)
 
 
 def _shape(request: Attack) -> dict[str, Any]:
-    """Time steps and band of the threat, the latter in cycles a step."""
+    """Time steps and band of the threat, the latter in cycles per step."""
     band, rate = request.band, request.rate
     if rate is not None and (band is None or not (math.isfinite(rate) and rate > 0)):
         raise UsageError(f"--rate goes with --band and is a positive number of samples a second, got {rate:g}.")
@@ -104,7 +104,7 @@ def _shape(request: Attack) -> dict[str, Any]:
 
 
 def _tell_where(out: Path | None, curve: Curve, console: Console) -> None:
-    """The record, and how to go on where time ran out."""
+    """Print the location of the record, and how to resume if time ran out."""
     if out is not None:
         console.print(f"record: {out / RECORD}", highlight=False, soft_wrap=True)
     if any(low < high for low, high in curve.bracket):
@@ -113,7 +113,7 @@ def _tell_where(out: Path | None, curve: Curve, console: Console) -> None:
 
 
 def learned_by(request: Attack) -> Preprocess | None:
-    """How the run scaled its data; None for a class, or a model that says nothing of its data."""
+    """The run's preprocessing; None for a class, or a model without it."""
     folder = Path(request.run)
     return preprocess_in(folder, request.checkpoint) if folder.is_dir() else None
 
@@ -126,7 +126,7 @@ def in_type_of(model: nn.Module, data: tuple[Tensor, ...]) -> tuple[Tensor, ...]
 
 
 class Paired(nn.Module):
-    """A model with one logit for two classes as one with two, which is what attacks ask for."""
+    """A model with one logit for two classes as one with two, as attacks require."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Paired(nn.Module):
 
 
 def _one_logit(model: nn.Module, data: tuple[Tensor, ...]) -> bool:
-    """Whether labels are 0 and 1 and the model answers a sample with one number."""
+    """Whether labels are 0 and 1 and the model returns one number per sample."""
     y = data[1]
     if y.is_floating_point() or not y.numel() or int(y.min()) < 0 or int(y.max()) > 1:
         return False
@@ -146,12 +146,12 @@ def _one_logit(model: nn.Module, data: tuple[Tensor, ...]) -> bool:
     try:
         with torch.no_grad(), Victim(model).attacked():
             return binary(model(*sample))
-    except Exception:  # whatever is wrong with this model: the evaluation says so in its own words
+    except Exception:  # errors of the model are reported by the evaluation
         return False
 
 
 def _how_to_name(target: str) -> str:
-    """What to write in place of a folder that is not there."""
+    """Advice for a folder that does not exist."""
     suffix = Path(target).suffix.lower()
     if suffix == ".py":
         return f"{target!r} names no class; write {target}:YourModel, and its weights with --weights FILE."
@@ -161,7 +161,7 @@ def _how_to_name(target: str) -> str:
 
 
 def load(target: str, kwargs: str, checkpoint: Kept = "best", weights: Path | None = None) -> nn.Module:
-    """The model in a run's folder, of the epoch that `checkpoint` names, or an instance of package.module:Class."""
+    """The model in a run's folder, of the checkpoint named, or an instance of package.module:Class."""
     folder = Path(target)
     if folder.is_dir():
         if weights is not None:

@@ -1,4 +1,4 @@
-"""`resolvent attack` of a model with real outputs: how large its error can be made, and who keeps to a tolerance."""
+"""`resolvent attack` of a model with real outputs: its largest error, and the samples within a tolerance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resolvent.usage.error import UsageError
 def attack_regression(
     request: Attack, model: nn.Module, data: tuple[Tensor, ...], threats: Sequence[Threat], console: Console
 ) -> int:
-    """One evaluation for each size; 0 when done."""
+    """One evaluation per size; 0 when done."""
     if request.preset not in ("standard", "fast"):
         raise UsageError(f"--preset {request.preset} is for classes; a model with real outputs takes standard or fast.")
     if request.limit is not None:

@@ -1,7 +1,7 @@
-"""Sizes of an attack and bounds of values as a user writes them: `8/255`, or `0.5,0.5,2` with one for each channel.
+"""Sizes of an attack and bounds of values as typed by a user: `8/255`, or `0.5,0.5,2` with one per channel.
 
-They are in the units that the model reads (deviations, where a run was scaled), or in the file's own: the run's saved
-scaling turns these into those.
+They are in the model's units (standard deviations, if a run was scaled), or in the file's own: the run's saved
+scaling converts the latter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def number(option: str, text: str) -> float:
 
 
 def size(option: str, text: str) -> Sizes:
-    """A number, or a tuple with one for each channel; none of them negative."""
+    """A number, or a tuple with one per channel; not negative."""
     line = tuple(number(option, part) for part in text.split(","))
     if min(line) < 0:
         raise UsageError(f"{option} must not be negative, got {text}.")
@@ -44,13 +44,13 @@ def size(option: str, text: str) -> Sizes:
 
 
 def threats_of(asked: Asked, norm: Norm, learned: Preprocess | None, usual: str) -> tuple[Threat, ...]:
-    """One for each size, smallest first, with the bounds that were asked for."""
+    """A threat per size, smallest first, with the requested bounds."""
     bounds = bounds_of(asked, learned)
     return tuple(Threat(norm, eps, bounds) for eps in ascending(sizes_of(asked, learned, usual)))
 
 
 def sizes_of(asked: Asked, learned: Preprocess | None, usual: str) -> tuple[Sizes, ...]:
-    """Every size of --eps or --eps-raw in the units of the model; `usual` where neither is given."""
+    """Every size of --eps or --eps-raw in the units of the model; `usual` if neither is given."""
     if asked.eps is not None and asked.eps_raw is not None:
         raise UsageError("--eps is in the units of the model, --eps-raw in those of the file; give one of them.")
     if asked.eps_raw is not None:
@@ -59,7 +59,7 @@ def sizes_of(asked: Asked, learned: Preprocess | None, usual: str) -> tuple[Size
 
 
 def bounds_of(asked: Asked, learned: Preprocess | None) -> Bounds | None:
-    """--bounds or --bounds-raw in the units of the model; None where neither is given."""
+    """--bounds or --bounds-raw in the units of the model; None if neither is given."""
     if asked.bounds is not None and asked.bounds_raw is not None:
         raise UsageError("--bounds is in the units of the model, --bounds-raw in those of the file; give one of them.")
     given, option = (asked.bounds, "--bounds") if asked.bounds_raw is None else (asked.bounds_raw, "--bounds-raw")
@@ -82,13 +82,13 @@ def _list_texts(option: str, texts: str | Sequence[str]) -> Sequence[str]:
 
 
 def _bound(option: str, text: str) -> tuple[float, ...]:
-    """Like a size, of any sign; inf and -inf leave a side open."""
+    """Like a size, of any sign; inf and -inf mean unbounded."""
     ends = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
     return tuple(ends[part.strip()] if part.strip() in ends else number(option, part) for part in text.split(","))
 
 
 def _scale_sizes(raw: Sizes, learned: Preprocess | None) -> Sizes:
-    """A size in the file's units; channels that flag a gap are not the file's, and stay as they are."""
+    """A size in the file's units; missing-value flags are not channels of the file, and are unchanged."""
     if learned is None:
         return raw
     line = _channels("--eps-raw", line_of(raw), learned)
@@ -129,5 +129,5 @@ def line_of(given: Sizes) -> tuple[float, ...]:
 
 
 def _one(line: tuple[float, ...]) -> Sizes:
-    """One number where all are the same."""
+    """A single number if all are equal."""
     return line[0] if len(set(line)) == 1 else line

@@ -17,7 +17,7 @@ from resolvent.usage.error import UsageError
 
 
 def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], console: Console) -> int:
-    """Exchange tokens; 0 when done."""
+    """Attack by substituting tokens; 0 when done."""
     if request.embedding:
         raise UsageError("--substitutions exchanges tokens, --embedding moves their embeddings; give one of them.")
     _require_alone(request)
@@ -38,7 +38,7 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
 
 
 def in_embedding(model: nn.Module, data: tuple[Tensor, ...], request: Attack) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The model behind its embedding, and the embedded tokens of the samples that were asked for."""
+    """The model after its embedding, and the embedded tokens of the requested samples."""
     _require_tokens("--embedding", model, data)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x, *rest = (part[: request.on.samples] for part in data)
@@ -48,7 +48,7 @@ def in_embedding(model: nn.Module, data: tuple[Tensor, ...], request: Attack) ->
 
 
 def _require_alone(request: Attack) -> None:
-    """Options of other threats mean nothing here, and are not passed over in silence."""
+    """Refuse options of other threats instead of ignoring them."""
     names = ("eps", "eps_raw", "bounds", "bounds_raw", "tolerance", "time_steps", "band", "limit")
     given = [name for name in names if getattr(request, name) is not None]
     given += ["preset"] if request.preset != "standard" else []
@@ -58,7 +58,7 @@ def _require_alone(request: Attack) -> None:
 
 
 class Behind(nn.Module):
-    """What comes after the embedding."""
+    """The model after its embedding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

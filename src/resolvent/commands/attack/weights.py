@@ -1,4 +1,4 @@
-"""Weights for somebody else's class: a .safetensors file, or one that torch reads without running code."""
+"""Weights for a user's class: a .safetensors file, or one that torch reads without running code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from resolvent.usage.error import UsageError
 from resolvent.usage.numbers import list_some
 
-INNER = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in a larger file
-PARALLEL = "module."  # what DataParallel writes before every name
+INNER = ("state_dict", "model_state_dict", "model")  # keys of weights in training scripts' files
+PARALLEL = "module."  # prefix written by DataParallel
 SHOWN = 4  # names in a message
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Fill the model; names and shapes must be its own."""
+    """Fill the model; names and shapes must match."""
     if not path.is_file():
         raise UsageError(f"--weights: there is no file {str(path)!r}; give a .safetensors file, or a .pt of tensors.")
     held = _state(_read(path), path)
@@ -46,7 +46,7 @@ def _read(path: Path) -> Any:
 
 
 def _state(read: Any, path: Path) -> dict[str, Tensor]:
-    """The dictionary of tensors, at the top or under one of the usual names."""
+    """The dictionary of tensors, at the top level or under a usual key."""
     inner = next((read[key] for key in INNER if key in read), read) if isinstance(read, dict) else read
     if not isinstance(inner, dict) or not all(isinstance(v, Tensor) for v in inner.values()):
         raise UsageError(

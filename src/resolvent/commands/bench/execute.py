@@ -1,4 +1,4 @@
-"""`resolvent bench`: every layer that was asked for, a table, a record."""
+"""`resolvent bench`: the requested layers, a table, a record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST_ERROR = 1e-4  # float32 against float64, relative to the largest value
 
 
 def run(request: Bench) -> int:
-    """0 when measured; 1 when a layer's values disagree with its plain version, whose times are then not told."""
+    """0 when measured; 1 when a layer's values disagree with its plain version, whose times are then omitted."""
     console = Console(highlight=False)
     new = request.new
     given = {"data": request.data, "label": new.label, "missing": new.missing, "no-header": not new.header or None}
@@ -100,7 +100,7 @@ def show(outcomes: Sequence[Outcome], wrong: Sequence[Outcome], request: Bench, 
 
 
 def columns(each: Outcome) -> dict[str, str]:
-    """Heads and what stands below them."""
+    """Column headings and values."""
     ours, other = each.ours, each.plain
     return {
         "forward": _ms(ours.forward_ms),
@@ -131,7 +131,7 @@ def record(outcomes: Sequence[Outcome], device: str) -> dict[str, Any]:
 
 
 def place(request: Bench) -> str:
-    """What it ran on, in words."""
+    """A description of the machine."""
     threads = request.threads or torch.get_num_threads()
     return f"{provenance(torch.device(request.device))['device']}, {threads} {'thread' if threads == 1 else 'threads'}"
 

@@ -1,4 +1,4 @@
-"""`resolvent bench RUN`: how long what was trained takes on this machine, from raw data to answers."""
+"""`resolvent bench RUN`: timing a trained model on this machine, from raw data to predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUDGET_S = 1.5  # seconds of repeated calls
 
 
 def run(request: Bench) -> int:
-    """0 when measured. What the user can mend comes as a UsageError."""
+    """0 when measured. User errors are UsageErrors."""
     console = Console(soft_wrap=True, highlight=False)
     if request.layer is not None:
         raise UsageError("--layer times a layer of its own; leave it out with the folder of a run.")
@@ -52,7 +52,7 @@ def run(request: Bench) -> int:
 
 
 def measure(request: Bench, device: torch.device) -> dict[str, Any]:
-    """Milliseconds of each piece of work, and what it was done on; None where a model has no such work."""
+    """Milliseconds of each task, with its data; None where it does not apply to the model."""
     assert request.run is not None
     made = load(request.run, device=device, missing=request.new.missing if request.data else None)
     read = _reader(request, made)
@@ -76,7 +76,7 @@ def measure(request: Bench, device: torch.device) -> dict[str, Any]:
 
 
 def _reader(request: Bench, made: Predictor) -> Callable[[], Raw]:
-    """From the file each time; the run's own samples are at hand."""
+    """Reads the file each time; the run's own samples are in memory."""
     data = request.data
     if data is not None:
         return lambda: read_samples(made, data, request.new.label, request.new.reading().header)
@@ -86,7 +86,7 @@ def _reader(request: Bench, made: Predictor) -> Callable[[], Raw]:
 
 
 def _step_ms(made: Predictor, raw: Raw, timed: Callable[[Callable[[], object]], float]) -> float | None:
-    """One step of one stream, as a server takes it; None where a model must see the whole sequence."""
+    """One step of one stream, as a server runs it; None if a model needs the whole sequence."""
     if not isinstance(made.model, Model):
         return None
     x_t = raw.x[:1, 0].to(next(made.model.parameters()).device)
@@ -94,13 +94,13 @@ def _step_ms(made: Predictor, raw: Raw, timed: Callable[[Callable[[], object]], 
         model = made.model
         try:
             state = model.initial_state(1)
-        except ValueError:  # both directions of time: such a layer refuses to start a stream
+        except ValueError:  # bidirectional layers cannot stream
             return None
         return timed(lambda: model.step(x_t, state))
 
 
 def _gradient_ms(made: Predictor, raw: Raw, timed: Callable[[Callable[[], object]], float]) -> float | None:
-    """Forward, and backward to the input, of all samples: one step of an attack. Tokens have no gradient."""
+    """Forward and backward to the input for all samples: one attack step. Tokens have no gradient."""
     if not raw.x.is_floating_point():
         return None
     first = next(p for p in made.model.parameters() if p.is_floating_point())

@@ -1,7 +1,7 @@
-"""`resolvent certify`: a saved model, data, a size; certified below, attacked above, and the gain of every part.
+"""`resolvent certify`: from a saved model, data and a size to certified and attacked accuracy, and each part's gain.
 
-In Linf a sample counts as certified when its Lipschitz radius reaches eps, or when linear bounds over the box of inputs
-leave its margin positive; both shares are told.
+In Linf a sample counts as certified if its Lipschitz radius reaches eps, or if linear bounds over the input box
+leave its margin positive; both shares are printed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from resolvent.usage.destination import require_writable
 from resolvent.usage.error import UsageError
 
 NONE = "none"
-EPS = "0.5"  # where no size is given
-ROWS = 32  # samples whose linear bounds are computed at once
+EPS = "0.5"  # default size
+ROWS = 32  # samples per batch of linear bounds
 
 
 class Data(NamedTuple):
@@ -69,7 +69,7 @@ def run(request: Certify) -> int:
             raise UsageError("--tolerance is for models with real outputs; this model predicts classes: leave it out.")
         records, gain = _records(request, threats, console)
     except Crossed:
-        raise  # a contradiction between certificate and attack is no mistake of the user's
+        raise  # a contradiction between certificate and attack is not a user error
     except (ValueError, TypeError) as wrong:
         raise UsageError(str(wrong)) from wrong
     show(records[0], gain, console)
@@ -92,7 +92,7 @@ def _answers_are_real(request: Certify) -> bool:
 
 
 def certify_regression(request: Certify, threats: Sequence[Threat], console: Console) -> int:
-    """How far the outputs can move within each size; 1 when the model has no finite bound."""
+    """Bound the change of the outputs for each size; 1 when the model has no finite bound."""
     model = _model(request)
     data = _samples(request, model, console)
     shortest = data.x.shape[1] if data.lengths is None else int(data.lengths.min())
@@ -120,13 +120,13 @@ def certify_regression(request: Certify, threats: Sequence[Threat], console: Con
 
 
 def _records(request: Certify, threats: Sequence[Threat], console: Console) -> tuple[list[dict[str, Any]], Gain]:
-    """One for each size, smallest first; the attack shares its work between them."""
+    """A record per size, smallest first; the attack shares its work between them."""
     if request.preset != NONE:
         check_preset(request.preset)
     smoothing = None
     if request.smoothing is not None:
         smoothing = SmoothingSettings(sigma=request.smoothing, n=request.noise_samples, seed=request.seed)
-    radii = [max(line_of(threat.eps)) for threat in threats]  # of a ball that holds the one of the attack
+    radii = [max(line_of(threat.eps)) for threat in threats]  # of a ball containing the attack's
     settings = [CertifySettings(eps, request.norm, smoothing=smoothing) for eps in radii]
     model = _model(request)
     data = _samples(request, model, console)
@@ -145,7 +145,7 @@ def _records(request: Certify, threats: Sequence[Threat], console: Console) -> t
 
 
 def _samples(request: Certify, model: Model, console: Console) -> Data:
-    """The first of them that were asked for, in the type of the model where both are float32 or float64."""
+    """The requested first samples, in the model's dtype if both are float32 or float64."""
     if request.on.samples is not None and request.on.samples < 1:
         raise UsageError(f"--samples must be at least 1, got {request.on.samples}; leave it out for all of them.")
     found = samples_of(request.run, request.on.data, request.new.reading(), request.checkpoint)
@@ -174,7 +174,7 @@ def _model(request: Certify) -> Model:
 
 
 def _robust(request: Certify, model: Model, data: Data, threats: Sequence[Threat]) -> list[Tensor | None]:
-    """Who withstands the attack within each size; None without one."""
+    """Which samples resist the attack at each size; None without one."""
     if request.preset == NONE:
         return [None] * len(threats)
     given = (data.x, data.y) if data.lengths is None else (data.x, data.y, data.lengths)
@@ -185,7 +185,7 @@ def _robust(request: Certify, model: Model, data: Data, threats: Sequence[Threat
 
 
 def _box(model: Model, data: Data, eps: float) -> Tensor | str:
-    """Whom linear bounds certify within eps in Linf (b,), or why there are none."""
+    """Which samples linear bounds certify within eps in Linf (b,), or why there are no bounds."""
     try:
         stages = stages_of(model, data.x.shape[1])
     except NoBound as refused:
@@ -202,7 +202,7 @@ def _box(model: Model, data: Data, eps: float) -> Tensor | str:
 def _add_linear_bounds(
     record: dict[str, Any], box: Tensor | str, model: Model, data: Data, robust: Tensor | None
 ) -> dict[str, Any]:
-    """The record with what linear bounds add to the Lipschitz radius."""
+    """Add the results of linear bounds to the record."""
     if isinstance(box, str):
         return record | {"linear": {"certified": None, "reason": box}}
     eps, held = record["eps"], record.get("certificate")
@@ -223,7 +223,7 @@ def _point(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _terms(record: dict[str, Any], request: Certify) -> str:
-    """What the two ends rest on: samples, standard errors, the attack."""
+    """The conditions of the two bounds: samples, standard errors, the attack."""
     both, n = record["sandwich"], record["samples"]
     ends = (both["certified"], both["clean"] if both["attacked"] is None else both["attacked"])
     errors = " and ".join(f"{standard_error(share, n):.1%}" for share in ends)
@@ -232,7 +232,7 @@ def _terms(record: dict[str, Any], request: Certify) -> str:
 
 
 def _show_curve(records: Sequence[dict[str, Any]], console: Console) -> None:
-    """Certified below, attacked above, size by size."""
+    """Certified and attacked accuracy, size by size."""
     n = records[0]["samples"]
     console.print("  eps            certified        attacked")
     for point in map(_point, records):
@@ -261,7 +261,7 @@ def show(record: dict[str, Any], gain: Gain, console: Console) -> None:
 
 
 def _show_ways(record: dict[str, Any], console: Console) -> None:
-    """Which bound gave the number."""
+    """Print which bound gave the number."""
     held, linear = record.get("certificate"), record.get("linear")
     if held is not None:
         radii = torch.tensor(held["radius"], dtype=torch.float64)

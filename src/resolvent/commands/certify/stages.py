@@ -1,11 +1,11 @@
-"""A model of this library as the chain of stages that Linf intervals and linear bounds are carried through.
+"""A model of this library as the chain of stages for Linf intervals and linear bounds.
 
     stages = stages_of(model.eval(), length)
     certify_linf(stages, x, y, 0.01, LinfSettings(bounds=(0, 1)))
 
 Time-invariant layers in either direction, linear maps, pointwise functions, batch norm with its running statistics,
-residual connections and pooling by mean, last step or state have stages. What has none (layer norm, products of
-features, selective layers, attention) is refused by name.
+residual connections and pooling by mean, last step or state have stages. Others (layer norm, products of
+features, selective layers, attention) are refused by name.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Stages = list[Stage]
 
 
 def stages_of(model: Model, length: int, lengths: Tensor | None = None) -> Stages:
-    """The chain for sequences of `length` steps; with lengths (b,) for padded ones, each read to its own end.
+    """The chain for sequences of `length` steps; with lengths (b,) for padded ones, each up to its own length.
 
-    Input are channels, or for a model of tokens the embeddings that `model.from_embedding` takes.
+    Inputs are channels, or for token models the embeddings taken by `model.from_embedding`.
     """
     program = describe(model)
     network = program.network

@@ -1,4 +1,4 @@
-"""`resolvent check`: choose what to check, show progress, print the table, tell the exit status."""
+"""`resolvent check`: choose what to check, show progress, print the table, return the exit status."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(request: Check) -> int:
 
 
 def check_all(settings: Settings, console: Console, layer: str | None = None) -> Report:
-    """The library's own layers, telling how far it is."""
+    """Check the library's own layers, showing progress."""
     totals = Counter(case.layer for case, _ in plan(select(layer), settings.full))
     progress, listener = follow(console, totals)
     with progress:
@@ -51,14 +51,14 @@ def check_all(settings: Settings, console: Console, layer: str | None = None) ->
 def _check_module(target: str, kwargs: str, settings: Settings, console: Console) -> Report:
     given = parse_kwargs(kwargs)
     cls = load_class(target)
-    width = _width(build(cls, given), given)  # once now: arguments may be wrong
+    width = _width(build(cls, given), given)  # once here: arguments may be wrong
     progress, listener = follow(console, {cls.__name__: len(PROPERTIES)})
     with progress:
         return check(lambda: cls(**given), name=cls.__name__, d_model=width, settings=settings, listener=listener)
 
 
 def _width(layer: object, given: dict[str, object]) -> int:
-    """How many channels the inputs need."""
+    """The number of input channels."""
     width = given.get("d_model", getattr(layer, "d_model", None))
     if isinstance(width, int) and not isinstance(width, bool):
         return width

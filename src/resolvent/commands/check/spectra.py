@@ -15,9 +15,9 @@ from resolvent.ssm.hippo import dplr, hippo
 
 Maker = Callable[[float, int], nn.Module]  # (dt, states) -> a layer of one channel
 Respond = Callable[[nn.Module], list[float]]
-STEPS = (0.001, 0.01, 0.1)  # the time steps that are drawn
+STEPS = (0.001, 0.01, 0.1)  # the plotted time steps
 N = 64  # states of the spectra
-N_HEARD = 16  # states of the impulse responses: few enough to see the single tones
+N_HEARD = 16  # states of the impulse responses: few enough to see single modes
 LENGTH = 2048
 
 S4D = {
@@ -29,13 +29,13 @@ S4D = {
 
 
 def spectra(seed: int = 0) -> list[Spectrum]:
-    """Continuous ones as they are written down, then discrete ones as layers hold them."""
+    """Continuous spectra as defined, then discrete ones as in the layers."""
     torch.manual_seed(seed)
     return [*_continuous(), *_discrete()]
 
 
 def panels(seed: int = 0) -> list[Panel]:
-    """Impulse responses of one channel, by time step (or by what a layer has in its place)."""
+    """Impulse responses of one channel, by time step (or its equivalent in a layer)."""
     made = [_by_step("S4", "HiPPO-LegS with its low-rank part, read out at random.", _s4, seed)]
     made += [_by_step(name, caption, _s4d(init), seed) for init, (name, caption) in S4D.items()]
     made.append(_by_step("S5", "Four LegS blocks of four states.", _s5, seed))
@@ -105,7 +105,7 @@ def _close_conjugates(lam: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _eigenvalues(layer: nn.Module) -> Tensor:
-    """Of one layer's discrete system, all channels together."""
+    """Eigenvalues of one layer's discrete system, all channels together."""
     A = layer.double().system().A  # type: ignore[operator]
     diagonal = hasattr(A, "lam") and not hasattr(A, "P")
     return (A.lam if diagonal else torch.linalg.eigvals(A.dense())).flatten().to(torch.complex128)
@@ -164,7 +164,7 @@ def _response(layer: nn.Module, channel: int = 0) -> list[float]:
 
 @torch.no_grad()
 def _held_response(layer: nn.Module) -> list[float]:
-    """C exp(l dt A) dt B of a selective layer whose input stays at one: time-invariant while it does."""
+    """C exp(l dt A) dt B of a selective layer with constant input one, for which it is time-invariant."""
     held = layer.double().linearise(torch.ones(1, 1, layer.d_model, dtype=torch.float64))  # type: ignore[operator, call-overload]
     lam, B, C = held.A.lam[0, 0, 0], held.B[0, 0, 0, :, 0], held.C[0, 0, 0, 0]
     return _thin((lam[None] ** torch.arange(LENGTH)[:, None] * (B * C)).sum(-1))

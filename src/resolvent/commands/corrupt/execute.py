@@ -1,4 +1,4 @@
-"""`resolvent corrupt`: a saved model on corrupted data; the table printed, and kept beside the run."""
+"""`resolvent corrupt`: a saved model on corrupted data; the table is printed, and stored with the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from resolvent.usage.error import UsageError
 
 
 def run(request: Corrupt) -> int:
-    """Print the report; 0 when done. What the user can mend comes as a UsageError."""
+    """Print the report; 0 when done. User errors are UsageErrors."""
     console = Console(soft_wrap=True, highlight=False)
     try:
         settings = CorruptionSettings(request.seed, request.batch_size, request.on.samples, request.only)
@@ -49,7 +49,7 @@ def run(request: Corrupt) -> int:
     console.print(str(report))
     if relative is not None:
         console.print(f"relative to {request.baseline}: {relative:.4g}")
-    if request.on.data is None and not request.only:  # of the run's own test samples: what the report shows
+    if request.on.data is None and not request.only:  # on the run's own test samples, for the report
         held = report.to_dict() | {"seed": request.seed, "checkpoint": request.checkpoint}
         write_json(request.run / CORRUPTION, held)
         console.print(f"record: {request.run / CORRUPTION}")

@@ -1,4 +1,4 @@
-"""`resolvent predict`: a run and a file in; labels and probabilities out, with the accuracy where labels are known."""
+"""`resolvent predict`: from a run and a file to labels and probabilities, with the accuracy if labels are known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 10  # rows on the terminal
 
 
 def run(request: Predict) -> int:
-    """Print and write; 0 when done. What the user can mend comes as a UsageError."""
+    """Print and write; 0 when done. User errors are UsageErrors."""
     console = Console(soft_wrap=True, highlight=False)
     if request.out is not None:
         require_writable(request.out, "--out")
@@ -51,7 +51,7 @@ def run(request: Predict) -> int:
 
 
 def read_samples(made: Predictor, file: str, label: str | None = None, header: bool | None = None) -> Raw:
-    """A file, or a task's test split, as the model reads it."""
+    """A file, or a task's test split, as model inputs."""
     path = Path(file)
     if path.is_dir() and file not in task_names():
         raise UsageError(f"{file!r} is a folder, which training maps; give a file ({', '.join(SUFFIXES)}).")
@@ -63,7 +63,7 @@ def read_samples(made: Predictor, file: str, label: str | None = None, header: b
 
 
 def table(made: Predictor, raw: Raw, outputs: torch.Tensor) -> Any:
-    """One dict a sample: what it is called, its answer where known, the prediction, and probabilities by class."""
+    """One dict per sample: its id, label if known, the prediction, and class probabilities."""
     answers = made.answers(outputs)
     shares = None if made.classes is None else made.probabilities(outputs)
     for i in range(len(raw)):
@@ -90,7 +90,7 @@ def _targets(values: np.ndarray) -> dict[str, float]:
 
 
 def show(rows: list[dict[str, Any]], console: Console, out: Path | None) -> None:
-    """The first rows, with the probability of what is predicted; `out` takes all of them."""
+    """Print the first rows, with the predicted class's probability; `out` receives all."""
     made = Table(box=None, pad_edge=False)
     shown = [name for name in rows[0] if not name.startswith("p(")][:6] if rows else []
     for name in (*shown, *(["probability"] if any(name.startswith("p(") for name in (rows or [{}])[0]) else [])):

@@ -1,4 +1,4 @@
-"""`resolvent reduce`: a smaller model beside a trained one, and what that changed."""
+"""`resolvent reduce`: a smaller model from a trained one, and their comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS, REPEATS = 256, 3
 
 
 def run(request: Reduce) -> int:
-    """Print what was gained; 1 where nothing is. What the user can mend comes as a UsageError."""
+    """Print the reduction; 1 if there is none. User errors are UsageErrors."""
     console = Console(soft_wrap=True, highlight=False)
     out = request.run / "reduced" if request.out is None else request.out
     if request.samples is not None and request.samples < 1:
@@ -59,7 +59,7 @@ def run(request: Reduce) -> int:
 
 @torch.no_grad()
 def _measure(model: Model | TwoTower, data: list[Tensor]) -> dict[str, Any]:
-    """Outputs, score, and the quickest of a few passes over all samples."""
+    """Outputs, score, and the fastest of a few passes over all samples."""
     own = next(p.dtype for p in model.parameters() if p.is_floating_point())
     x, y, *lengths = data
     x = x.to(own) if x.is_floating_point() else x

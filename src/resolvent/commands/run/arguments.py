@@ -1,4 +1,4 @@
-"""A command as the words that make it again, for a process that is to do the same."""
+"""A command as its arguments, for a process that repeats it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def arguments(options: Any) -> list[str]:
-    """Every option that is not at its default, groups included: `--batch-size=32 --no-header`."""
+    """Every option that differs from its default, including groups: `--batch-size=32 --no-header`."""
     made: list[str] = []
     for each in fields(options):
         value = getattr(options, each.name)
@@ -23,7 +23,7 @@ def arguments(options: Any) -> list[str]:
 
 
 def list_given(options: Any) -> list[str]:
-    """The options that are not at their defaults, as a user writes them: `--batch-size`, `--no-header`."""
+    """The options that differ from their defaults, as typed by a user: `--batch-size`, `--no-header`."""
     return [word.partition("=")[0] for word in arguments(options) if word.startswith("--")]
 
 

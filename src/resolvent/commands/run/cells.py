@@ -1,4 +1,4 @@
-"""`resolvent run`: find the cells, tell what they cost, run them, say where the results are."""
+"""`resolvent run`: find the cells, estimate their cost, run them, print where the results are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from resolvent.experiments.cell import Cell
 from resolvent.experiments.cluster.dispatch import Heard
 from resolvent.experiments.how import How, Late, after, never
 from resolvent.experiments.interrupt import interrupted_once, others_missed
-from resolvent.experiments.naming import clear, name_apart, strangers
+from resolvent.experiments.naming import clear, find_others, name_apart
 from resolvent.experiments.overrides import override
 from resolvent.experiments.recipe import cells_of
 from resolvent.experiments.store.folder import Tell
@@ -48,7 +48,7 @@ SMALL = ("quickstart",)  # recipes made for two cores
 
 
 def run(request: Run, page: Path | None = None) -> int:
-    """0 when every cell is done, 1 when one diverged. What the user can mend comes as a UsageError.
+    """0 when every cell is done, 1 when one diverged. User errors are UsageErrors.
 
     `page` is the folder of the report; the recipe's own when left out.
     """
@@ -86,7 +86,7 @@ def run(request: Run, page: Path | None = None) -> int:
 
 
 def _place_of(record: dict[str, Any]) -> str:
-    """Where a run is kept: what other commands are given as RUN."""
+    """The path of a run, the RUN of other commands."""
     cell = record["cell"]
     return f"{cell['recipe']}/{'-'.join(cell['tags'])}/seed-{cell['seed']}" if cell["tags"] else cell["recipe"]
 
@@ -100,7 +100,7 @@ def _tell(records: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, begun: float) -> list[dict[str, Any]]:
-    """Run what is missing, alone, with workers or on Ray, and read what was found."""
+    """Run what is missing, alone, with workers or on Ray, and read the records."""
     device = find_device(request)
     with interrupted_once(), others_missed(), join_torchrun(device):
         store = open_store(request.out)
@@ -119,13 +119,13 @@ def _records(request: Run, cells: Sequence[Any], console: Console, late: Late, b
 
 
 def find_device(request: Run) -> str:
-    """The device, if it can be computed on; on Ray the nodes compute, and this machine need not have it."""
+    """The device, checked to be usable; with Ray the nodes compute, and this machine need not have it."""
     there = request.on is not None and request.device in ("cpu", "cuda")
     return request.device if there else str(require_device(request.device))
 
 
 def _writer(request: Run, store: Store, console: Console) -> Ended | None:
-    """What writes a run's small file as soon as it ends."""
+    """A callback that writes a run's evidence file when it ends."""
     if request.evidence is None:
         return None
     folder, size = Path(request.evidence), " --size small" if request.size == "small" else ""
@@ -146,7 +146,7 @@ def _list_overrides(request: Run) -> list[tuple[str, str]]:
 
 
 def _for_all(work: Callable[[], list[Job]]) -> list[Job]:
-    """What the first process of torchrun finds, or fails with, for all of them."""
+    """The result or error of the first torchrun process, shared by all."""
     found: list[Job] | Exception = []
     if current_group().first:
         try:
@@ -160,13 +160,13 @@ def _for_all(work: Callable[[], list[Job]]) -> list[Job]:
 
 
 def _place_cells(request: Run, cells: Sequence[Job], store: Store) -> list[Job]:
-    """A run of one's own under a name that is free for its settings; those of a recipe have theirs."""
+    """Name your own runs uniquely for their settings; recipes have their own names."""
     own = [cell for cell in cells if isinstance(cell, Cell)]
     if request.recipe == "train" and request.overwrite:
-        clear(store, list(strangers(store, own[0])))
+        clear(store, list(find_others(store, own[0])))
     elif request.recipe == "train" and request.name is None:
         return [*name_apart(own, store)]
-    elif request.recipe == "train" and (others := strangers(store, own[0])):
+    elif request.recipe == "train" and (others := find_others(store, own[0])):
         raise UsageError(
             f"--name {request.name} is the name of a run of other settings ({store.where(next(iter(others)))}); choose "
             "another, or let --overwrite take its place."
@@ -183,13 +183,13 @@ def _with_workers(request: Run, store: Store, places: list[str], console: Consol
 
 
 def of_worker(request: Run) -> list[str]:
-    """The command line of one worker: the same, for itself alone."""
+    """The command line of one worker: the same, with one worker."""
     return ["run", *arguments(replace(request, workers=1, report=False))]
 
 
 @contextmanager
 def show_epochs(console: Console) -> Iterator[None]:
-    """In a log, a line for each measured epoch, where a terminal has a bar."""
+    """In a log, a line per measured epoch, instead of a terminal's bar."""
     if console.is_terminal or console.quiet:
         yield
         return
@@ -206,7 +206,7 @@ def show_epochs(console: Console) -> Iterator[None]:
 
 @contextmanager
 def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal; nothing otherwise."""
+    """A bar with the remaining time on a terminal; nothing otherwise."""
     if not console.is_terminal:
         yield lambda done: None
         return
@@ -219,7 +219,7 @@ def progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def find(request: Run, tell: Tell = print) -> list[Job]:
-    """The cells that the request names; of one's own data is told what was found in it."""
+    """The requested cells; for your own data, prints what was found in it."""
     if request.recipe != "train":
         size = request.size or ("small" if request.recipe in SMALL else "full")
         return cells_of(request.recipe, size, request.only or "", request.seeds)

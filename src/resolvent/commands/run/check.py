@@ -1,4 +1,4 @@
-"""What is refused in a call of `resolvent run`, by the name of the option, before anything is read or written."""
+"""Checks of the options of `resolvent run`, by name, before anything is read or written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_WORKERS = 256
 
 
 def check_options(request: Run) -> None:
-    """Refuse by name what does not belong to the recipe, before anything is read or written."""
+    """Refuse options that do not apply to the recipe, before anything is read or written."""
     if request.report and not request.dry_run:
         _require_page()
     require_within("--workers", request.workers, 1, MOST_WORKERS)
@@ -48,7 +48,7 @@ def check_options(request: Run) -> None:
 
 
 def _check_place(request: Run) -> None:
-    """Where cells run: by workers of this machine that share a folder, or on Ray."""
+    """Check where cells run: by workers on this machine sharing a folder, or on Ray."""
     require_within("--cell-cpus", request.cell_cpus, 1, 4096)
     require_number("--cell-gpus", request.cell_gpus)
     gpus = request.cell_gpus or 0.0
@@ -79,13 +79,13 @@ def _require_page() -> None:
 
 
 def require_within(option: str, value: int | None, least: int, most: int) -> None:
-    """A whole number within [least, most]; None was not given."""
+    """Require an integer in [least, most]; None means not given."""
     if value is not None and not least <= value <= most:
         raise UsageError(f"{option} must be a whole number from {least} to {most}, got {value}.")
 
 
 def require_number(option: str, value: float | None, *, zero: bool = False) -> None:
-    """Finite and above zero, or zero too."""
+    """Require a finite positive number; `zero` allows 0."""
     if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
         least = "at least 0" if zero else "above 0"
         raise UsageError(f"{option} must be a finite number {least}, got {value:g}.")

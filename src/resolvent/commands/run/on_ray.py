@@ -16,7 +16,7 @@ from resolvent.experiments.study import Job
 
 
 def spread_cells(request: Run, cells: Sequence[Job], store: Store, heard: Heard, left: float | None) -> None:
-    """Until every cell has its record; `left` are the seconds that may be spent."""
+    """Run until every cell has its record; `left` are the remaining seconds."""
     on = request.on or ""
     out = request.out if is_url(request.out) else str(Path(request.out).resolve())
     until = None if left is None else time.time() + left
@@ -28,6 +28,6 @@ def spread_cells(request: Run, cells: Sequence[Job], store: Store, heard: Heard,
 
 
 def find_needs(request: Run) -> Needs:
-    """What was asked for; a GPU for each cell where they compute on one."""
+    """The requested resources; one GPU per cell by default with CUDA."""
     usual = 1.0 if request.device == "cuda" else 0.0
     return Needs(request.cell_cpus or 1, usual if request.cell_gpus is None else request.cell_gpus)

@@ -1,4 +1,4 @@
-"""One's own run from the command line: any layer on any task or file, with the same stages as the papers' runs."""
+"""Your own run from the command line: any layer on any task or file, with the same stages as the papers' runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from resolvent.models import build_model
 from resolvent.training.weighted import balanced_weights
 from resolvent.usage.error import UsageError
 
-SAMPLES = 500  # of the test split that are attacked and certified
+SAMPLES = 500  # test samples attacked and certified
 
 
 def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptions) -> tuple[Cell, Task]:
-    """The cell, and its task as it was read to learn shapes and classes. Everything is checked before it is returned:
-    the model was made once."""
+    """The cell, and its task as read to learn shapes and classes. Everything is checked before returning: the
+    model has been built once."""
     check_model(model)
     goal, budget = goal_of(training), budget_of(training)
     choice = task_choice(source)
@@ -53,12 +53,12 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
 
 
 def _certificate(model: ModelOptions) -> CertifyPlan:
-    """A certified model is shown over radii of its own."""
+    """A certified model is evaluated at its own radii."""
     return CertifyPlan((), SAMPLES) if model.certified else CertifyPlan(samples=SAMPLES)
 
 
 def goal_of(training: TrainingOptions) -> Goal:
-    """What to train for and against."""
+    """The objective and threat of training."""
     kind = training.objective or "standard"
     require_within("--attack-steps", training.attack_steps, 1, 10_000)
     require_number("--beta", training.beta, zero=True)
@@ -81,7 +81,7 @@ def goal_of(training: TrainingOptions) -> Goal:
 
 
 def within_reach(goal: Goal, training: TrainingOptions, task: Task) -> Goal:
-    """The goal with sizes and bounds in the units that the model reads, which the task's scaling tells."""
+    """The goal with sizes and bounds in the model's units, by the task's scaling."""
     if goal.eps is None:
         return goal
     if task.vocabulary is not None:
@@ -102,7 +102,7 @@ def within_reach(goal: Goal, training: TrainingOptions, task: Task) -> Goal:
 
 
 def class_weights(training: TrainingOptions, task: Task) -> tuple[float, ...]:
-    """One number a class; none where all count the same."""
+    """One number per class; empty if equal."""
     wish = training.class_weights or "none"
     if wish == "none":
         return ()
@@ -120,7 +120,7 @@ def class_weights(training: TrainingOptions, task: Task) -> tuple[float, ...]:
 
 
 def budget_of(training: TrainingOptions) -> Budget:
-    """How long and how."""
+    """The training budget."""
     require_within("--epochs", training.epochs, 1, 10**6)
     require_within("--batch-size", training.batch_size, 1, 2**20)
     require_number("--lr", training.lr)
@@ -143,12 +143,12 @@ def budget_of(training: TrainingOptions) -> Budget:
 
 
 def _tag(data: str) -> str:
-    """A file's or task's name as it goes into a path: what a folder could not carry becomes a dash."""
+    """A file's or task's name for a path: invalid characters become dashes."""
     return re.sub(r"[^A-Za-z0-9_+.=-]+", "-", Path(data).stem).strip("-.") or "data"
 
 
 def task_choice(source: DataOptions) -> TaskChoice:
-    """A file where there is one of that name, else a task's name. Only what differs from the usual is written down."""
+    """A file if there is one of that name, else a task's name. Only options that differ from defaults are stored."""
     data = Path(source.data or "digits")
     record = {
         each.name: value

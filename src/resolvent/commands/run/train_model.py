@@ -28,22 +28,22 @@ WHOLE = {
     "attention": c.AttentionConfig,
 }
 MIXERS = ("glu", "mlp", "linear", "half_glu1", "half_glu2", "none")
-FIXED = ("--layer", "--block", "--init", "--bidirectional", "--certified", "--gamma")  # by a preset
+FIXED = ("--layer", "--block", "--init", "--bidirectional", "--certified", "--gamma")  # fixed by a preset
 
 
 def layer_kinds() -> dict[str, Any]:
-    """Layers by the name of their settings (S4DConfig is s4d), and scaffolds that are whole blocks."""
+    """Layers by the name of their settings (S4DConfig is s4d), and whole blocks."""
     own = {kind.__name__.removesuffix("Config").lower(): kind for kind in get_args(LayerConfig)}
     return {name: kind for name, kind in own.items() if _free(kind)} | WHOLE
 
 
 def _free(kind: Any) -> bool:
-    """Whether it can be made without telling it anything."""
+    """Whether it has no required arguments."""
     return all(f.default is not MISSING or f.default_factory is not MISSING for f in fields(kind))
 
 
 def check_model(options: ModelOptions) -> None:
-    """Refuse what no data could make right, before the data are read."""
+    """Refuse options that are wrong for any data, before the data are read."""
     require_within("--width", options.width, 1, WIDEST)
     require_within("--layers", options.layers, 1, DEEPEST)
     if options.preset is not None:
@@ -80,7 +80,7 @@ def _check_gamma(options: ModelOptions) -> None:
 
 
 def layer_of(options: ModelOptions) -> str:
-    """The layer or whole block that is asked for."""
+    """The layer or whole block requested."""
     if options.block in WHOLE:
         return str(options.block)
     return options.layer or ("l2ru" if options.certified else "s4d")
@@ -96,7 +96,7 @@ def name_of(options: ModelOptions) -> str:
 
 
 def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
-    """A pre-norm stack which fits the task's input and answers, a published model, or the certifiable one."""
+    """A pre-norm stack for the task's input and outputs, a published model, or the certifiable one."""
     if options.preset is not None:
         return _apply_sizes(_fit_to_task(named_preset(options.preset), task, options.preset), options)
     width = 64 if options.width is None else options.width
@@ -120,7 +120,7 @@ def _block(task: Task, options: ModelOptions, width: int) -> Any:
 
 
 def _choices(kind: Any, name: str, options: ModelOptions) -> dict[str, Any]:
-    """What the user chose for the layer; a choice that it does not have is refused with those who have it."""
+    """What the user chose for the layer; an option that it lacks is refused, naming the layers that have it."""
     chosen: dict[str, Any] = {}
     if options.init is not None:
         _require_field(kind, "init", f"--init is no choice of {name}")
@@ -141,8 +141,8 @@ def _require_field(kind: Any, field: str, why: str) -> None:
 
 
 def _sizes(kind: Any, task: Task, width: int) -> dict[str, Any]:
-    """What a block must know of length and width."""
-    heads = next((h for h in (4, 2) if width % (4 * h) == 0), 1)  # rotary positions turn pairs in each half of a head
+    """Block settings that depend on length and width."""
+    heads = next((h for h in (4, 2) if width % (4 * h) == 0), 1)  # rotary positions rotate pairs in each half of a head
     if kind is c.MegaConfig:
         return {"max_length": max(1024, task.length)}
     if kind is c.AttentionConfig:
@@ -160,11 +160,11 @@ def _head(task: Task) -> c.HeadConfig:
     return c.RetrievalConfig(task.classes) if task.pair else c.ClassifierConfig(task.classes, "mean")
 
 
-# -- a published model for one's own data ------------------------------------------------------------------------------
+# -- a published model for your own data ------------------------------------------------------------------------------
 
 
 def _fit_to_task(config: c.ModelConfig, task: Task, name: str) -> c.ModelConfig:
-    """The same model with the input and answers of the task; one for another kind of data is refused."""
+    """The same model with the task's input and outputs; one for another kind of data is refused."""
     entry, head = _input(task), _head(task)
     if type(entry) is not type(config.input):
         takes = "tokens" if isinstance(config.input, c.TokensConfig) else "channels of real values"
@@ -188,5 +188,5 @@ def _take(own: Any, asked: Any, names: tuple[str, ...]) -> Any:
 
 
 def _reaching(block: c.BlockConfig, length: int) -> c.BlockConfig:
-    """Positions that a block counts, at least as many as there are steps."""
+    """Set a block's number of positions to at least the number of steps."""
     return replace(block, max_length=max(block.max_length, length)) if isinstance(block, c.MegaConfig) else block

@@ -1,6 +1,6 @@
 """The options of `resolvent run train`, in groups as --help shows them. Each is declared here, and nowhere else.
 
-None means that the user said nothing: what is taken then stands where the option is read, and in its text.
+None means not given: the default is where the option is read, and in its text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Rule = Literal["refuse", "zero", "mean", "ffill", "flag"]
 
 
 def option(metavar: str) -> Any:
-    """An option whose text says itself what happens when it is left out."""
+    """An option whose text states its own default."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 

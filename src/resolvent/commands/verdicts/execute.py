@@ -17,12 +17,12 @@ from resolvent.report.verdict import Verdict, judge
 from resolvent.report.verdict_page import counts, markdown
 from resolvent.usage.error import UsageError
 
-WIDE = 200  # columns of a table that goes into a file
+WIDE = 200  # width of a table in a file
 STYLES = {"reproduced": "green", "partly": "yellow", "not reproduced": "red", "not run": "dim"}
 
 
 def run(request: Verdicts) -> int:
-    """Print the table; write what is asked for. What the user can mend comes as a UsageError."""
+    """Print the table; write the requested files. User errors are UsageErrors."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=WIDE)
     if request.save is not None and not request.commit:
@@ -47,7 +47,7 @@ def run(request: Verdicts) -> int:
 
 
 def _size(record: Record) -> str:
-    """The option that a run of a recipe's small size was made with."""
+    """The --size option of a run of a recipe's small size."""
     from resolvent.experiments.recipe import size_of
 
     cell = record["cell"]

@@ -1,4 +1,4 @@
-"""What must hold for every layer: one small function per property, listed here in the order of the table."""
+"""The properties of every layer: one small function each, listed here in the order of the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from resolvent.conformance.subject import Subject
 class Property:
     """A name for the table and the function that measures it.
 
-    A `costly` one runs on each layer's first case, and on all with --full; a `single` one never beyond the first.
+    A `costly` one runs on each layer's first case, and on all with --full; a `single` one only on the first.
     """
 
     name: str

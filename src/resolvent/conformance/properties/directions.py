@@ -1,4 +1,4 @@
-"""A bidirectional layer: sees both ways, adds what looks ahead to its causal part, and refuses to stream."""
+"""A bidirectional layer: depends on both directions, adds an anticausal to its causal part, and refuses to stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resolvent.conformance.tolerance import VALUES, distance
 
 @torch.no_grad()
 def both_directions(subject: Subject) -> Finding | Skip:
-    """Every clause of the contract on two directions; the note names the one that was furthest off."""
+    """Every clause of the contract on two directions; the note names the one with the largest error."""
     layer = subject.build()
     if not getattr(layer, "bidirectional", False):
         return Skip("one direction")
@@ -45,7 +45,7 @@ def _is_refused(attempt: Callable[[], Any]) -> bool:
 
 
 def _blindness(layer: nn.Module, x: Tensor) -> list[str]:
-    """An output must feel the input before its own and the input after it."""
+    """An output must depend on the inputs before and after its own."""
     t = x.shape[1] // 2
     y, _ = layer(x)
     found = []
@@ -76,5 +76,5 @@ def _looks_ahead_only(subject: Subject, layer: nn.Module, x: Tensor) -> float:
 
 
 def _forward_part(weight: Tensor, like: Tensor) -> Tensor:
-    """Where one tensor holds both directions along its first axis, the forward one comes first."""
+    """If one tensor has both directions along its first axis, the forward one is first."""
     return weight if weight.shape == like.shape else weight[: like.shape[0]]

@@ -51,7 +51,7 @@ def gradients(subject: Subject) -> Finding | Skip:
 
 
 def _make_padded(subject: Subject) -> tuple[Tensor, Tensor]:
-    """A batch with one full, one middling and one single-step sequence; NaN beyond each end."""
+    """A batch with one full, one medium and one single-step sequence; NaN beyond each end."""
     longest = subject.length - 5
     lengths = torch.tensor([longest, longest // 2 + 1, 1], device=subject.device)
     x = subject.input(longest, batch=3)
@@ -72,7 +72,7 @@ def _states_apart(subject: Subject, layer: nn.Module, got: Any, want: Any) -> fl
 
 
 def _loss(subject: Subject, y: Tensor, state: Any) -> Tensor:
-    """Every output, and the length of the state vector: that needs no knowledge of a cache's size."""
+    """Every output, and the state's norm, which does not depend on a cache's size."""
     total = drive.objective(subject, y)
     for part in leaves(state):
         if is_inexact(part) and subject.traits.streams and not subject.traits.grows:

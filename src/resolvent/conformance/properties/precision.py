@@ -1,4 +1,4 @@
-"""The same layer in float32, on bfloat16 inputs and inside of autocast, against float64 with the same numbers."""
+"""The same layer in float32, on bfloat16 inputs and inside autocast, against float64 with the same numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resolvent.conformance.tolerance import GRADIENTS, VALUES, distance
 
 
 def float32(subject: Subject) -> Finding | Skip:
-    """Values to 1e-5 of their scale and gradients to 1e-4; told as the larger part of its own tolerance."""
+    """Values to 1e-5 of their scale and gradients to 1e-4; reported as the larger share of its tolerance."""
     return _against_float64(subject, torch.float32)
 
 
@@ -22,7 +22,7 @@ def bfloat16(subject: Subject) -> Finding | Skip:
 
 
 def autocast(subject: Subject) -> Finding | Skip:
-    """The pass and its `backward()` inside of autocast: outputs and gradients right to what bfloat16 holds."""
+    """The pass and its `backward()` inside autocast: outputs and gradients accurate to bfloat16."""
     layer, x = subject.build(torch.float32), subject.input().float()
     with torch.autocast(subject.device, torch.bfloat16):
         got = _outputs_and_gradients(subject, layer, x)

@@ -1,4 +1,4 @@
-"""Bad input is refused with a message that helps, and nothing is changed by the attempt."""
+"""Bad input is refused with a message that helps, and the attempt changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Attempt = tuple[str, Callable[[], Any]]
 
 
 def refusals(subject: Subject) -> Finding | Skip:
-    """Fails, in words, on what was taken, or answered with another error than a helpful Value- or TypeError."""
+    """Lists input that was accepted, or raised anything but a helpful ValueError or TypeError."""
     layer = subject.build()
     kept = [p.detach().clone() for p in layer.parameters()]
     complaints = [complaint for name, attempt in _attempts(subject, layer) if (complaint := _complaint(name, attempt))]
@@ -112,7 +112,7 @@ def _checking_finite(layer: Any, x: Tensor) -> None:
 
 
 def _complaint(name: str, attempt: Callable[[], Any]) -> str:
-    """Empty when the attempt was refused as it should be."""
+    """Empty if the attempt was refused properly."""
     try:
         attempt()
     except (ValueError, TypeError) as wrong:

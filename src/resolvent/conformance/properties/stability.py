@@ -1,4 +1,4 @@
-"""|lambda| < 1 for any parameter value, where the layer's parametrisation promises it."""
+"""|lambda| < 1 for any parameter value, where the layer's parametrisation guarantees it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stability(subject: Subject) -> Finding | Skip:
         for dtype in (torch.float64, torch.float32):
             layer = _scramble(subject, dtype, scale, salt)
             radius = float(torch.nan_to_num(_eigenvalues(layer, subject).abs(), nan=float("inf")).max())
-            # a selective layer may hold its state for a step: exp(dt a) = 1 where dt is too small to be told from zero
+            # a selective layer may keep its state for a step: exp(dt a) = 1 where dt underflows
             inside &= radius <= 1 if hasattr(layer, "linearise") else radius < 1
             worst = max(worst, radius)
     return Finding(0.0 if inside else max(worst - 1, 1e-300), 0.0, f"largest |lambda| {worst:.6g}")
@@ -38,7 +38,7 @@ def _scramble(subject: Subject, dtype: torch.dtype, scale: float, salt: int) -> 
 
 
 def _eigenvalues(layer: Any, subject: Subject) -> Tensor:
-    """Of the layer's system, or of every step's where they depend on the input."""
+    """Eigenvalues of the layer's system, or of every step's if they depend on the input."""
     if hasattr(layer, "linearise"):
         x = subject.input(8)
         return layer.linearise(x.to(next(layer.parameters()).dtype)).A.lam

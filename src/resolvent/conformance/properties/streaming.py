@@ -19,7 +19,7 @@ Measure = Callable[[Subject], Finding | Skip]
 
 
 def of_streams(measure: Measure) -> Measure:
-    """Only of a layer that can go on from a state."""
+    """Skip layers that cannot continue from a state."""
 
     @wraps(measure)
     def measured(subject: Subject) -> Finding | Skip:
@@ -50,7 +50,7 @@ def _chunking_error(layer: nn.Module, x: Tensor, cuts: list[int], want: Any) -> 
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """A crash inside tells what was tried."""
+    """Adds to a crash what was tried."""
     try:
         yield
     except Exception as crash:
@@ -74,19 +74,19 @@ def steps(subject: Subject) -> Finding | Skip:
 @of_streams
 @torch.no_grad()
 def dense(subject: Subject) -> Finding | Skip:
-    """The System that the layer hands over, stepped densely in float64, gives the layer's outputs."""
+    """The layer's System, stepped densely in float64, gives the layer's outputs."""
     layer, x = subject.build(), subject.input()
     want = drive.dense(widen(layer), x)
     if want is None:
         return Skip("has neither system() nor linearise()")
-    offset = layer(torch.zeros_like(x))[0]  # a bias adds its response to nothing, which no linear system holds
+    offset = layer(torch.zeros_like(x))[0]  # the biases' response, which no linear system contains
     return Finding(distance(layer(x)[0], want + offset.double()), VALUES[subject.dtype])
 
 
 @of_streams
 @torch.no_grad()
 def state(subject: Subject) -> Finding | Skip:
-    """From a state that was reached, a pass equals the steps; no state equals initial_state; an empty pass keeps it."""
+    """From a reached state, a pass equals the steps; no state equals initial_state; an empty pass keeps it."""
     layer = subject.build()
     x = subject.input(subject.length - 5)
     start = drive.reached_state(subject, layer)
@@ -118,7 +118,7 @@ def causality(subject: Subject) -> Finding | Skip:
 
 @torch.no_grad()
 def long_stream(subject: Subject) -> Finding | Skip:
-    """100,000 single steps in float32 against the float64 whole sequence: within 1e-3, a drift that nobody notices."""
+    """100,000 single steps in float32 against the float64 whole sequence: within 1e-3."""
     if not subject.full:
         return Skip("runs with --full")
     if not subject.traits.streams or subject.traits.grows:

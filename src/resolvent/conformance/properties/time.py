@@ -10,7 +10,7 @@ from resolvent.conformance.result import Finding, Skip
 from resolvent.conformance.subject import Subject
 from resolvent.conformance.tolerance import VALUES, distance
 
-STEPS = 8  # that are taken one by one
+STEPS = 8  # taken one by one
 
 
 @torch.no_grad()

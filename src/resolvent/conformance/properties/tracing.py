@@ -1,4 +1,4 @@
-"""A pass that is recorded, not run: one graph for many lengths, exports with open sizes, the meta device."""
+"""Tracing a pass: one graph for many lengths, exports with dynamic sizes, the meta device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _lengths(subject: Subject) -> list[int]:
 
 
 def dynamic_export(subject: Subject) -> Finding | Skip:
-    """`torch.export` with open batch and length, and with padding: the programs' outputs at other sizes are the
+    """`torch.export` with dynamic batch and length, and with padding: the program's outputs at other sizes equal the
     layer's."""
     if not subject.traits.open_lengths:
         return Skip("its graph depends on the length")
@@ -95,7 +95,7 @@ def dynamic_export(subject: Subject) -> Finding | Skip:
 
 
 def _pad(subject: Subject, batch: int, length: int) -> tuple[Tensor, Tensor]:
-    """x, and lengths of which the first is the whole one."""
+    """x, and lengths of which the first is the full length."""
     x = subject.input(length, batch)
     return x, (length - torch.arange(batch, device=x.device) % length).clamp(min=1)
 

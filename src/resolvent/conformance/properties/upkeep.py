@@ -15,7 +15,7 @@ from resolvent.conformance.tolerance import VALUES, distance
 
 
 def check_frozen(subject: Subject) -> Finding | Skip:
-    """Inside frozen(): the same outputs and input gradients (twice, so that kept tables are used), parameters fixed."""
+    """Inside frozen(): same outputs and input gradients (twice, so that cached tables are used), fixed parameters."""
     layer = subject.build()
     if not hasattr(layer, "frozen"):
         return Skip("has no frozen()")

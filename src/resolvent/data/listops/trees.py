@@ -1,8 +1,8 @@
-"""Random ListOps trees, a whole batch level by level, each from its own number alone.
+"""Random ListOps trees, a whole batch level by level, each determined by its own index.
 
 The rules of the Long Range Arena: the root stands at depth 1; a node is an operator with probability 1/4, else a digit
 0 to 9, and at depth 10 always a digit; an operator is MIN, MAX, MED or SM with equal probability and has 2 to 10
-arguments. MED is the median, cut to a whole number; SM the sum modulo 10. Length counts digits once, operators twice
+arguments. MED is the median, truncated to an integer; SM the sum modulo 10. Length counts digits once, operators twice
 (they open and close).
 """
 
@@ -23,11 +23,11 @@ VOCABULARY = ("<pad>", *"0123456789", *(f"[{name}" for name in OPERATORS), "]")
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The nodes of one depth, those of one parent side by side: arrays (nodes,)."""
+    """The nodes of one depth, siblings adjacent: arrays (nodes,)."""
 
     key: np.ndarray  # 64 random bits, from the parent's
     tree: np.ndarray  # which tree of the batch
-    parent: np.ndarray  # place of the parent among the operators of the level above
+    parent: np.ndarray  # index of the parent among the operators of the level above
     operator: np.ndarray  # bool
 
     @property
@@ -40,23 +40,23 @@ class Level:
 
     @property
     def arguments(self) -> np.ndarray:
-        """Of the operators alone."""
+        """The number of arguments, of the operators only."""
         return 2 + _below(self.key[self.operator], 24, ARGUMENTS - 1)
 
     def only(self, keep: np.ndarray) -> Level:
-        """Without the trees that `keep` (trees,) denies."""
+        """Without the trees where `keep` (trees,) is False."""
         mine = keep[self.tree]
         return Level(self.key[mine], self.tree[mine], self.parent[mine], self.operator[mine])
 
 
 def roots(seed: int, first: int, count: int) -> np.ndarray:
-    """Keys of the trees number `first` and on: (count,) uint64."""
+    """Keys of the trees from index `first` on: (count,) uint64."""
     with np.errstate(over="ignore"):
         return mix_bits(mix_bits(np.arange(first, first + count, dtype=np.uint64)) + np.uint64(fold(seed)))
 
 
 def tree_lengths(keys: np.ndarray, longest: int) -> np.ndarray:
-    """The length of each tree (trees,); one that passes `longest` is left as soon as it does."""
+    """The length of each tree (trees,); a tree is abandoned once it exceeds `longest`."""
     total = np.zeros(len(keys), dtype=np.int64)
     for level in _levels(keys, total, longest):
         total += np.bincount(level.tree, 1.0 + level.operator, len(keys)).astype(np.int64)
@@ -64,7 +64,7 @@ def tree_lengths(keys: np.ndarray, longest: int) -> np.ndarray:
 
 
 def write_trees(keys: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (trees, width) and answers (trees,), both uint8, of trees that are at most `width` long."""
+    """Tokens (trees, width) and answers (trees,), both uint8, of trees of at most `width` tokens."""
     levels = list(_levels(keys))
     sizes, values = _evaluate(levels)
     tokens = np.full((len(keys), width), PAD, dtype=np.uint8)
@@ -79,7 +79,7 @@ def write_trees(keys: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _levels(keys: np.ndarray, total: np.ndarray | None = None, longest: int = 0) -> Iterator[Level]:
-    """Depth by depth; `total`, which the caller adds to, stops trees that pass `longest`."""
+    """Depth by depth; `total`, which the caller adds to, stops trees that exceed `longest`."""
     tree = np.arange(len(keys))
     level = Level(keys, tree, tree, _operators(keys, 1))
     for depth in range(1, DEPTH + 1):
@@ -105,12 +105,12 @@ def _operators(key: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _below(key: np.ndarray, shift: int, top: int) -> np.ndarray:
-    """A whole number from 0 to top - 1 from twenty bits of the key."""
+    """An integer from 0 to top - 1 from twenty bits of the key."""
     return ((key >> np.uint64(shift) & np.uint64(0xFFFFF)) * np.uint64(top) >> np.uint64(20)).astype(np.int64)
 
 
 def _evaluate(levels: list[Level]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Tokens below and with each node, level by level, and the values of the roots."""
+    """Token counts of each subtree, level by level, and the values of the roots."""
     sizes: list[np.ndarray] = []
     below = values = np.zeros(0, dtype=np.int64)
     for level in reversed(levels):
@@ -134,7 +134,7 @@ def _apply(kind: np.ndarray, values: np.ndarray, start: np.ndarray, count: np.nd
 
 
 def _places(level: Level, size: np.ndarray, above: np.ndarray) -> np.ndarray:
-    """Where each node begins: after its parent's bracket and its elder siblings."""
+    """The first token of each node: after its parent's bracket and its preceding siblings."""
     before = np.cumsum(size) - size
     first = np.searchsorted(level.parent, np.arange(len(above)))
     return above[level.parent] + 1 + before - before[first][level.parent]

@@ -1,4 +1,4 @@
-"""The Long Range Arena's own Pathfinder pictures, from where its release was unpacked."""
+"""The Long Range Arena's own Pathfinder images, read from its unpacked release."""
 
 from __future__ import annotations
 

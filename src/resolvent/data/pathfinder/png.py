@@ -1,4 +1,4 @@
-"""A small reader of PNG pictures: eight-bit grey, not interlaced, as the Long Range Arena stores Pathfinder."""
+"""A small reader of PNG images: eight-bit grey, not interlaced, as the Long Range Arena stores Pathfinder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_LARGEST = 1 << 14  # pixels a side
+_LARGEST = 1 << 14  # pixels per side
 
 
 def read_png(data: bytes, where: str = "png") -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Snakes and discs as grey pictures: drawn twice as large, then reduced with a Lanczos filter."""
+"""Snakes and discs as grey images: drawn at twice the size, then reduced with a Lanczos filter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(shape: Shape, grown: Grown) -> np.ndarray:
 
 
 def _stroke(canvas: np.ndarray, dash: np.ndarray, radius: float, length: float) -> None:
-    """Light the large picture within `radius` of the dash, where there is one; the edge, a pixel wide, in greys."""
+    """Draw the dash, if there is one, on the large image within `radius`, with an edge one pixel wide in grey."""
     rows = np.nonzero(np.isfinite(dash[:, 0]))[0]
     large = dash[rows] * ENLARGED + (ENLARGED - 1) / 2  # centres of pixels on centres of blocks of pixels
     cells, distance = _around(large, math.ceil(length / 2 + radius) + 1, canvas.shape[1])
@@ -37,7 +37,7 @@ def _stroke(canvas: np.ndarray, dash: np.ndarray, radius: float, length: float) 
 
 
 def _around(dash: np.ndarray, reach: int, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels near each dash: places (n, k, 2), moved inside the picture, and their distances from it (n, k)."""
+    """Pixels near each dash: positions (n, k, 2), clipped to the image, and their distances from it (n, k)."""
     line = np.arange(-reach, reach + 1)
     patch = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
     cells = np.clip(np.rint((dash[:, :2] + dash[:, 2:]) / 2).astype(np.int64)[:, None] + patch, 0, side - 1)

@@ -1,4 +1,4 @@
-"""What Pathfinder pictures look like, as values, and the numbers that each of them is drawn from."""
+"""The geometry of Pathfinder images as values, and the random numbers from which each is drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from resolvent.data.order import fold, mix_bits
 
-ROLLS = 10_000  # random numbers that a picture may use before it is given up
+ROLLS = 10_000  # random numbers that an image may use before it is discarded
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Shape:
     margins: tuple[int, ...]
     continuity: float
     marker: float
-    apart: int  # of the two seeds
+    apart: int  # distance of the two seeds
     segments: int
     distractors: int
     contrast: float
 
     @property
     def few(self) -> int:
-        """Dashes of a distractor."""
+        """Number of dashes of a distractor."""
         return max(1, self.segments // 3)
 
 
@@ -56,14 +56,14 @@ class Grown:
 
 
 def circle(radius: int) -> tuple[np.ndarray, np.ndarray]:
-    """The different pixels (k, 2) under a circle sampled once a pixel of its length, and their directions (k,)."""
+    """The distinct pixels (k, 2) on a circle sampled once per pixel of its circumference, and their directions (k,)."""
     turn = np.arange(0, 2 * math.pi, 1 / radius)
     cells = np.unique(np.floor(radius * np.stack([np.sin(turn), np.cos(turn)], 1)), axis=0)
     return cells, np.arctan2(cells[:, 0], cells[:, 1])
 
 
 def rolls(seed: int, first: int, count: int) -> np.ndarray:
-    """Numbers in [0, 1) of the pictures first .. first + count - 1: (count, ROLLS)."""
+    """Random numbers in [0, 1) of images first .. first + count - 1: (count, ROLLS)."""
     with np.errstate(over="ignore"):
         key = mix_bits(mix_bits(np.arange(first, first + count, dtype=np.uint64)) + np.uint64(fold(seed)))
         bits = mix_bits(key[:, None] + np.arange(ROLLS, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95))

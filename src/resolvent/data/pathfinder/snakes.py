@@ -1,10 +1,10 @@
-"""Snakes of dashes for Pathfinder, one picture at a time; compiled where numba is there, the same in slow Python else.
+"""Snakes of dashes for Pathfinder, one image at a time; compiled if numba is installed, otherwise slow Python.
 
 From the pivot and the direction of the last dash the next pivot lies length + 2 margin ahead; the next dash ends on a
 pixel of the circle of radius length + margin around it, drawn with weight cos^2(min(continuity * angle, pi / 2)) among
 those that the mask leaves free, and is the last `length` of that radius. A dash whose surroundings (margin on all
-sides) meet those of an older one is drawn again, twice at most. A snake in a dead end gives up its last few dashes and
-tries again from there; the published program starts the picture anew, which here would take some thousand tries.
+sides) overlap those of an older one is redrawn, twice at most. A snake in a dead end drops its last few dashes and
+continues from there; the published program restarts the image, which here would take about a thousand tries.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from resolvent.data.pathfinder.shape import ROLLS, Grown, Shape, circle, rolls
 from resolvent.runtime.compiled import jit_compile
 
-_NOWHERE = np.full(4, -1e6)  # a dash that is near nothing
-_TRIALS = 3  # at a dash
-_ATTEMPTS = 5  # at a distractor
-_BACK = 4  # dashes given up in a dead end, at most
-_PATIENCE = 20  # dashes tried, in multiples of those wanted, before the picture starts anew
+_NOWHERE = np.full(4, -1e6)  # a dash far from everything
+_TRIALS = 3  # per dash
+_ATTEMPTS = 5  # per distractor
+_BACK = 4  # most dashes dropped in a dead end
+_PATIENCE = 20  # dashes tried, in multiples of those wanted, before the image is restarted
 
 
 class Rule(NamedTuple):
@@ -38,17 +38,17 @@ class Rule(NamedTuple):
 
 
 class Board(NamedTuple):
-    """One picture. Everything in it is changed in place."""
+    """One image. All arrays are modified in place."""
 
-    taken: np.ndarray  # (2, side, side): how many dashes stand within a margin of a pixel, and within two
+    taken: np.ndarray  # (2, side, side): number of dashes within one margin of a pixel, and within two
     dashes: np.ndarray  # (k, 4): y, x of tail and head
     state: np.ndarray  # (k, 3): pivot and direction of each dash
     u: np.ndarray  # (ROLLS,)
-    used: np.ndarray  # (1,): how many of them
+    used: np.ndarray  # (1,): number of them used
 
 
 def grow(shape: Shape, seed: int, first: int, count: int) -> Grown:
-    """Pictures number first .. first + count - 1; the few that used up their random numbers are left out."""
+    """Images with index first .. first + count - 1; the few that ran out of random numbers are left out."""
     total = 2 * shape.segments + shape.distractors * shape.few
     dashes, discs = np.full((count, total, 4), np.nan), np.zeros((count, 2, 2))
     label = np.zeros(count, dtype=np.int64)
@@ -66,7 +66,7 @@ def grow(shape: Shape, seed: int, first: int, count: int) -> Grown:
 def grow_all(
     rows: np.ndarray, rule: Rule, u: np.ndarray, dashes: np.ndarray, discs: np.ndarray, label: np.ndarray
 ) -> None:
-    """Fill dashes, discs and label of `rows`; label -1: given up."""
+    """Fill dashes, discs and label of `rows`; label -1: discarded."""
     for row in rows:
         taken = np.zeros((2, rule.side, rule.side), np.int16)
         state = np.zeros((dashes.shape[1], 3))
@@ -76,7 +76,7 @@ def grow_all(
 
 @jit_compile
 def grow_one(rule: Rule, board: Board, discs: np.ndarray) -> int:
-    """The long snakes, dash by dash in turn; then the discs on their ends, and the distractors. Returns the label."""
+    """The long snakes, dashes alternating; then the discs on their ends, and the distractors. Returns the label."""
     wanted = 2 * rule.segments
     n, tried = 0, 0
     while n < wanted:
@@ -102,7 +102,7 @@ def grow_one(rule: Rule, board: Board, discs: np.ndarray) -> int:
 
 @jit_compile
 def sow_two(rule: Rule, board: Board) -> int:
-    """A clean picture with the first dashes of both snakes, `apart` from one another; 2, or 0 when they do not fit."""
+    """A fresh image with the first dashes of both snakes, `apart` from one another; 2, or 0 when they do not fit."""
     last = rule.side - 1
     board.taken[:] = 0
     board.taken[:, 0] = 1
@@ -121,7 +121,7 @@ def sow_two(rule: Rule, board: Board) -> int:
 
 @jit_compile
 def distract(first: int, rule: Rule, board: Board) -> None:
-    """A shorter snake anywhere, as dashes first .. first + few - 1; NaN when none of some attempts succeeds."""
+    """A shorter snake anywhere, as dashes first .. first + few - 1; NaN if every attempt fails."""
     for _ in range(_ATTEMPTS):
         if board.used[0] > ROLLS - 64:
             break
@@ -140,7 +140,7 @@ def distract(first: int, rule: Rule, board: Board) -> None:
 
 @jit_compile
 def free_pixel(board: Board) -> tuple[int, int]:
-    """One of those with no dash within two margins; the corner when there is none."""
+    """A random pixel with no dash within two margins; the corner if there is none."""
     free = np.nonzero(board.taken[1] == 0)
     share = roll(board)
     if len(free[0]) == 0:
@@ -166,7 +166,7 @@ def sow(n: int, y: float, x: float, rule: Rule, board: Board) -> bool:
 
 @jit_compile
 def extend(n: int, last: int, rule: Rule, board: Board) -> bool:
-    """Dash n after dash `last`, which does not stand in its way; whether there is room."""
+    """Place dash n after dash `last`, which does not block it; returns whether there is room."""
     ahead, angle = rule.paddle + 2 * rule.margin, board.state[last, 2]
     py = np.rint(board.state[last, 0] + ahead * math.sin(angle))
     px = np.rint(board.state[last, 1] + ahead * math.cos(angle))
@@ -193,7 +193,7 @@ def place(n: int, py: float, px: float, pick: int, rule: Rule, board: Board) -> 
 
 @jit_compile
 def weights(py: float, px: float, angle: float, rule: Rule, taken: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Of the pixels on the circle around the pivot: zero outside the picture and near dashes other than the last."""
+    """Weights of the pixels on the circle around the pivot: zero outside the image and near dashes but the last."""
     out = np.zeros(len(rule.angles))
     for k in range(len(rule.angles)):
         y, x = int(py + rule.cells[k, 0]), int(px + rule.cells[k, 1])
@@ -207,13 +207,13 @@ def weights(py: float, px: float, angle: float, rule: Rule, taken: np.ndarray, l
 
 @jit_compile
 def others(count: int, y: int, x: int, last: np.ndarray, reach: float) -> int:
-    """How many dashes are near a pixel, the last one not counted."""
+    """The number of dashes near a pixel, excluding the last one."""
     return count - 1 if count > 0 and squared_distance(y, x, last) <= reach else count
 
 
 @jit_compile
 def draw(weight: np.ndarray, share: float) -> int:
-    """The place at which the running sum passes that share of the whole; -1 when nothing has weight."""
+    """The index at which the cumulative sum passes that share of the total; -1 if all weights are zero."""
     total = 0.0
     for k in range(len(weight)):
         total += weight[k]
@@ -229,7 +229,7 @@ def draw(weight: np.ndarray, share: float) -> int:
 
 @jit_compile
 def fits(taken: np.ndarray, dash: np.ndarray, rule: Rule, last: np.ndarray) -> bool:
-    """Whether a dash stays inside and its surroundings meet those of no other but the last."""
+    """Whether a dash is inside the image and its surroundings overlap those of no dash but the last."""
     for value in dash:
         if value < 0 or value > rule.side - 1:
             return False
@@ -245,7 +245,7 @@ def fits(taken: np.ndarray, dash: np.ndarray, rule: Rule, last: np.ndarray) -> b
 
 @jit_compile
 def stamp(taken: np.ndarray, dash: np.ndarray, rule: Rule, sign: int) -> None:
-    """Count a dash in, or out again."""
+    """Add a dash to the counts, or remove it."""
     reach = 2 * rule.margin + rule.paddle // 2 + 2
     cy, cx = int((dash[0] + dash[2]) / 2), int((dash[1] + dash[3]) / 2)
     for y in range(max(0, cy - reach), min(rule.side, cy + reach + 1)):

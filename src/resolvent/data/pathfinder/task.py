@@ -1,8 +1,8 @@
-"""Pathfinder: do two discs lie on the ends of the same snake of dashes? 32 x 32 pixels, or 128 x 128 (Path-X).
+"""Pathfinder: are two discs at the ends of the same snake of dashes? 32 x 32 pixels, or 128 x 128 (Path-X).
 
 Generated here by the published rules and settings (D. Linsley et al. 2018, J. Kim et al. 2020; settings of the Long
-Range Arena): there is no seed upstream, so the arena's own pictures cannot be made again. Ours are drawn by other
-code, so their grey values differ in detail. Where the arena's files lie in the data folder
+Range Arena): the original has no seed, so the arena's own images cannot be regenerated. Ours are drawn by different
+code, so their grey values differ in detail. If the arena's files are in the data folder
 (lra_release/lra_release/pathfinder32/curv_contour_length_14/..), `official=True` reads those.
 """
 
@@ -22,16 +22,16 @@ from resolvent.data.tasks.official import Counts, Part, Splits, counts, stored_s
 
 Segments = Literal[6, 9, 14]
 _PARTS = ("train", "validation", "test")
-_CHUNK = {32: 4096, 128: 512}  # pictures tried at once; their content does not depend on it
+_CHUNK = {32: 4096, 128: 512}  # images generated at once; does not affect their content
 
 
 def pathfinder(
     *, segments: Segments = 14, samples: Counts = (160_000, 20_000, 20_000), official: bool = False,
     normalise: bool = False, seed: int = 0, packed: bool | None = None,
 ) -> Task:  # fmt: skip
-    """Pathfinder at 32 x 32: (n, 1024, 1) in [0, 1], connected or not; `segments` 14 is the hard one, then 9 and 6.
+    """Pathfinder at 32 x 32: (n, 1024, 1) in [0, 1], connected or not; `segments` 14 is the hardest, then 9 and 6.
 
-    normalise   (x - 0.5) / 0.5, in [-1, 1]: how the loader of S4, which S5 and PTD's authors took over, hands it out
+    normalise   (x - 0.5) / 0.5, in [-1, 1]: as in the loader of S4, also used by S5 and PTD
     """
     return _task("pathfinder", shape32(segments), samples, official, normalise, seed, packed)
 
@@ -40,13 +40,13 @@ def pathx(
     *, segments: Segments = 14, samples: Counts = (160_000, 20_000, 20_000), official: bool = False,
     normalise: bool = False, seed: int = 0, packed: bool | None = None,
 ) -> Task:  # fmt: skip
-    """Pathfinder at 128 x 128, Path-X: (n, 16384, 1) in [0, 1], connected or not. Stays packed when it is large."""
+    """Pathfinder at 128 x 128, Path-X: (n, 16384, 1) in [0, 1], connected or not. Packed if large."""
     return _task("pathx", shape128(segments), samples, official, normalise, seed, packed)
 
 
 def pictures(shape: Shape, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """`count` pictures (count, side, side) uint8 and labels (count,), in the order of their numbers."""
-    from resolvent.data.pathfinder.snakes import grow  # brings numba, which takes its time
+    """`count` images (count, side, side) uint8 and labels (count,), in the order of their indices."""
+    from resolvent.data.pathfinder.snakes import grow  # imports numba, which is slow
 
     images = np.zeros((count, shape.side, shape.side), dtype=np.uint8)
     labels = np.zeros(count, dtype=np.uint8)
@@ -104,7 +104,7 @@ def _generate_splits(
 
 
 def _official(shape: Shape, normalise: bool, seed: int, packed: bool | None) -> Splits:
-    """80 / 10 / 10 of the arena's pictures, by our seed: the arena's own split is not recorded."""
+    """80 / 10 / 10 of the arena's images, by our seed: the arena's own split is not recorded."""
     held = load_cached(
         f"pathfinder{shape.side}-{shape.segments}-lra", lambda: read_pictures(shape.side, shape.segments)
     )

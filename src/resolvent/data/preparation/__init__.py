@@ -1,1 +1,1 @@
-"""From raw values to what a model reads: split, scale, gaps, bounds; learned in training, applied to new data."""
+"""From raw values to model inputs: split, scale, gaps, bounds; learned on the training part, applied to new data."""

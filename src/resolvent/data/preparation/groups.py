@@ -1,4 +1,4 @@
-"""Samples that belong together (one patient, one machine, one day) stay in one part of a split."""
+"""Samples that belong together (one patient, one machine, one day) stay in the same part of a split."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Parts = tuple[Tensor, Tensor, Tensor]
 
 
 def grouped_indices(y: Tensor, groups: Sequence[str], fractions: Sequence[float], seed: int) -> Parts:
-    """Sample ids of train, validation and test; a group is in one of them, shares and classes as near as may be.
+    """Sample ids of train, validation and test; a group is in one of them; shares and classes as close as possible.
 
-    Groups are taken from the largest down, in an order that the seed draws among equals; each goes where its classes
-    are missing most. While groups are left, no part that should have samples stays empty.
+    Groups are assigned from the largest down, ties in an order from the seed; each goes to the part that lacks its
+    classes most. While groups remain, no part that should have samples stays empty.
     """
     shares = torch.tensor([1 - sum(fractions), *fractions], dtype=torch.float64)
     names = sorted(set(groups))
@@ -39,7 +39,7 @@ def grouped_indices(y: Tensor, groups: Sequence[str], fractions: Sequence[float]
 
 def _assign(counts: Tensor, shares: Tensor, wanted: list[int], seed: int) -> Tensor:
     """The part (g,) of each group."""
-    lacking = shares[:, None] * counts.sum(0)  # (3, k) samples of each class that a part should still get
+    lacking = shares[:, None] * counts.sum(0)  # (3, k) samples of each class that a part still lacks
     drawn = shuffle(len(counts), seed).tolist()
     order = sorted(drawn, key=lambda g: -float(counts[g].sum()))
     part, empty = torch.zeros(len(counts), dtype=torch.long), set(wanted)
@@ -54,7 +54,7 @@ def _assign(counts: Tensor, shares: Tensor, wanted: list[int], seed: int) -> Ten
 
 
 def require_apart(groups: Mapping[str, Sequence[str]]) -> None:
-    """Parts that come apart already must not share a group."""
+    """Parts given separately must not share a group."""
     seen: dict[str, str] = {}
     for part, names in groups.items():
         for name in sorted(set(names)):

@@ -1,4 +1,4 @@
-"""The preprocessing of a run on disk: `preprocess.json` in the run's folder and beside the weights."""
+"""The preprocessing of a run on disk: `preprocess.json` in the run's folder and next to the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.disk import Damaged, is_sealed, read_json, read_sealed, write_jso
 from resolvent.models.checkpoint import PREPROCESS
 from resolvent.models.settings import from_dict, to_dict
 
-SAMPLES = 10_000  # of a set that comes scaled, to learn the mean of each channel
+SAMPLES = 10_000  # used to estimate channel means of a set that is already scaled
 
 
 def save_preprocess(made: Preprocess, folder: Path) -> None:
@@ -22,7 +22,7 @@ def save_preprocess(made: Preprocess, folder: Path) -> None:
 
 
 def load_preprocess(folder: Path) -> Preprocess | None:
-    """None where there is none."""
+    """None if there is none."""
     path = folder / PREPROCESS
     if not path.is_file():
         return None
@@ -33,7 +33,7 @@ def load_preprocess(folder: Path) -> Preprocess | None:
 
 
 def preprocess_of(task: Task) -> Preprocess:
-    """The task's own, or for a set that comes ready for a model one that changes nothing."""
+    """The task's own, or the identity for a set that needs none."""
     if task.preprocess is not None:
         return task.preprocess
     padded = any(split.lengths is not None for split in task.splits().values())

@@ -1,4 +1,4 @@
-"""What the training part teaches about raw values: scale, what stands for a gap, the range of each channel."""
+"""What is learned from the raw values of the training part: scale, fill values, the range of each channel."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def learn(
     bounds: Bounds | Literal["infer"] | None,
     layout: Layout,
 ) -> tuple[Preprocess, list[str]]:
-    """From splits whose x (n, l, c) is raw, NaN where missing; and what was done, for people.
+    """From splits whose x (n, l, c) is raw, NaN where missing; also returns notes on what was done.
 
-    Splits on the disk are gone through piece by piece, a few times.
+    Splits on disk are read in pieces, in several passes.
     """
     train = raw["train"]
     steps, channels = train.shape[1:] if isinstance(train, Rows) else train.x.shape[1:]
@@ -79,7 +79,7 @@ def _explain_widening(own: tuple[Tensor, Tensor], every: tuple[Tensor, Tensor], 
 
 
 def _gaps(split: Split | Rows, channels: int) -> Tensor:
-    """How many values of each channel (c,) are missing."""
+    """The number of missing values of each channel (c,)."""
     found = torch.zeros(channels, dtype=torch.int64)
     for x, lengths in pieces(split):
         found += (x.isnan() & steps_inside(x, lengths)).sum((0, 1))
@@ -96,12 +96,12 @@ def _refuse(raw: Mapping[str, Split | Rows], count: int, missing: Missing) -> No
 
 
 def pieces(split: Split | Rows) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """x and lengths: all at once of what is in memory, one after another of what is on the disk."""
+    """x and lengths: at once if in memory, in pieces if on disk."""
     return split.pieces() if isinstance(split, Rows) else iter([(split.x, split.lengths)])
 
 
 def observed_values(split: Split | Rows) -> Iterator[Tensor]:
-    """Samples and steps in a row, padding left out: (k, c) of each piece, NaN where missing."""
+    """All steps of all samples without padding: (k, c) per piece, NaN where missing."""
     for x, lengths in pieces(split):
         yield x[steps_inside(x, lengths)[..., 0].expand(x.shape[:2])]
 
@@ -131,7 +131,7 @@ def _statistics(train: Split | Rows, scale: Scale, channels: int) -> tuple[Tenso
 
 
 def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor]:
-    """The least and the largest scaled value of each raw channel over these splits (c,); 0 where there is none."""
+    """The smallest and largest scaled value of each raw channel over these splits (c,); 0 if there is none."""
     low, high = torch.full((made.inputs or 0,), torch.inf), torch.full((made.inputs or 0,), -torch.inf)
     for values in (made.scaled(found) for split in splits for found in observed_values(split) if len(found)):
         gap = values.isnan()
@@ -142,7 +142,7 @@ def _range(made: Preprocess, splits: list[Split | Rows]) -> tuple[Tensor, Tensor
 
 
 def _with_gaps(made: Preprocess, low: Tensor, high: Tensor, gaps: bool) -> dict[str, Any]:
-    """The range of every channel that the model reads: what stands for a gap and the flags included."""
+    """The range of every channel that the model reads: including fill values and flags."""
     if gaps and made.missing == "zero":
         low, high = low.clamp(max=0.0), high.clamp(min=0.0)
     flags = len(made.flagged)

@@ -1,4 +1,4 @@
-"""New data read as the training data were: channels and classes by their names, padding as a model knows it.
+"""New data read like the training data: channels and classes matched by name, padding as the model expects.
 
 raw = read_like("new.csv", task.preprocess)
 x = task.preprocess(raw.x, raw.lengths)
@@ -39,7 +39,7 @@ class Raw:
 
 
 def read_like(path: str | Path, how: Preprocess, *, label: str | None = None, header: bool | None = None) -> Raw:
-    """The samples of a file; with answers where it has them."""
+    """The samples of a file; with targets if it has them."""
     file = checked_file(path)
     if file.suffix.lower() in ARRAYS:
         return _arrays(file, how)
@@ -69,7 +69,7 @@ def arrays_like(x: Any, how: Preprocess, y: Any = None, lengths: Any = None, whe
 
 
 def sequences_like(values: Sequence[np.ndarray], how: Preprocess, where: str) -> Raw:
-    """One (t, c) array a sample, or (t,) tokens."""
+    """One (t, c) array per sample, or (t,) tokens."""
     if not len(values):
         shape = (0, how.length) if how.inputs is None else (0, how.length, how.inputs)
         return Raw(torch.zeros(shape, dtype=torch.long if how.inputs is None else torch.float32))
@@ -85,7 +85,7 @@ def sequences_like(values: Sequence[np.ndarray], how: Preprocess, where: str) ->
 
 
 def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> Tensor:
-    """Answers as they are written in the numbering of training; targets as they are."""
+    """Class labels as numbered in training; real targets unchanged."""
     if how.classes is None:
         values = [as_number(answer) for answer in answers]
         wrong = next((a for a, v in zip(answers, values, strict=True) if v is None), None)
@@ -109,7 +109,7 @@ def numbers_of(answers: Sequence[str], how: Preprocess, where: str = "data") -> 
 
 
 def _arrays(file: Path, how: Preprocess) -> Raw:
-    """x, or x_test of a file that holds parts."""
+    """x, or x_test of a file with parts."""
     arrays = read_arrays(file)
     ending = "" if "x" in arrays else "_test"
     if f"x{ending}" not in arrays:
@@ -122,12 +122,12 @@ def _arrays(file: Path, how: Preprocess) -> Raw:
     if y is not None and known and y.dtype.kind in "iu":
         if y.size and not 0 <= int(y.min()) <= int(y.max()) < len(known):
             raise ValueError(f"{file}: expected y from 0 to {len(known) - 1}, as many as class_names has.")
-        y = np.array(known)[y]  # the file's own numbering, which may be another
+        y = np.array(known)[y]  # the file's own numbering may differ
     return arrays_like(x, how, y, arrays.get(f"lengths{ending}"), str(file))
 
 
 def _order_channels(x: np.ndarray, names: tuple[str, ...], how: Preprocess, where: str) -> np.ndarray:
-    """Channels in the order of training, where both are named."""
+    """Channels in the order of training, if both are named."""
     if not names or not how.layout.channels or x.ndim != 3:
         return x
     absent = [name for name in how.layout.channels if name not in names]
@@ -184,7 +184,7 @@ def _texts(texts: list[str], how: Preprocess, where: str) -> Raw:
 
 
 def _fit_length(x: Tensor, lengths: Tensor | None, how: Preprocess, where: str) -> Raw:
-    """Padded to the steps of training where training was padded; lengths only where they tell something."""
+    """Padded to the training length if training was padded; lengths only if they differ."""
     n, l = x.shape[0], x.shape[-1] if how.inputs is None else x.shape[1]
     if not l:
         raise ValueError(f"{where}: expected at least one step in every sequence, got none.")

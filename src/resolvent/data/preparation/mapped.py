@@ -1,8 +1,8 @@
-"""Samples that stay on the disk: read in pieces, prepared once into files of their own, mapped into memory.
+"""Samples that stay on disk: read in pieces, prepared once into separate files, memory-mapped.
 
-What is learned of them (scale, gaps, ranges) is learned in passes; what a model reads lies in .npy files in the data
-folder's cache, named by everything that they depend on, and is read a batch at a time. Arrays that need no change, real
-float32 parts without gaps, lengths or scale, are mapped where they are.
+Scale, fill values and ranges are computed in passes over them; the prepared .npy files are in the data folder's
+cache, named by everything that they depend on, and are read batch by batch. Arrays that need no change, real float32
+parts without gaps, lengths or scaling, are mapped in place.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from resolvent.data.task import Split
 from resolvent.disk import fingerprint, read_json, replace, write_json
 from resolvent.models.settings import to_dict
 
-PIECE = 8 << 20  # bytes that are read at once, as float64; a few copies of them are made
+PIECE = 8 << 20  # bytes read at once, as float64; a few copies of them are made
 INDEX = "index.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples of an array on the disk: x (m, l, c) or (m, l) mapped, of which `index` (n,) counts; None: all.
+    """Samples of an array on the disk: x (m, l, c) or (m, l) mapped, restricted to `index` (n,); None: all.
 
-    files   whose change makes what was prepared of them another
+    files   the sources: if they change, prepared data are invalid
     """
 
     x: np.ndarray
@@ -62,7 +62,7 @@ class Rows:
         return Rows(self.x, self.y[index], lengths, places, self.files)
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """x (k, l, c) as float32 or float64, or tokens (k, l), and lengths (k,), one after another."""
+        """x (k, l, c) as float32 or float64, or tokens (k, l), and lengths (k,), piece by piece."""
         count = max(1, PIECE // (8 * int(np.prod(self.shape[1:], dtype=np.int64))))
         for first in range(0, len(self), count):
             part = slice(first, min(first + count, len(self)))
@@ -78,7 +78,7 @@ class Rows:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """A .npy file for reading. Not copy-on-write: that is refused where it is larger than the memory."""
+    """A read-only mapped .npy file. Not copy-on-write, which is refused for files larger than memory."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as wrong:
@@ -87,7 +87,7 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """The same memory; nothing writes to it."""
+    """The same memory; it is never written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(array)
@@ -115,7 +115,7 @@ def _split(rows: Rows, array: np.ndarray, ready: Preprocess) -> Split:
 
 
 def _key(raw: Mapping[str, Rows], ready: Preprocess) -> str:
-    """Files by place, size and time; which of their samples; what is done to them."""
+    """A key from the files' paths, sizes and times, the selected samples, and the preprocessing."""
     record: dict[str, Any] = {"preprocess": to_dict(ready)}
     for part, rows in raw.items():
         stats = {str(file.resolve()): [file.stat().st_size, file.stat().st_mtime_ns] for file in rows.files}
@@ -125,7 +125,7 @@ def _key(raw: Mapping[str, Rows], ready: Preprocess) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether everything that the index names is there at its size; it is written last."""
+    """Whether every file of the index, which is written last, exists with the right size."""
     try:
         return all((folder / name).stat().st_size == size for name, size in read_json(folder / INDEX).items())
     except (OSError, ValueError):
@@ -140,12 +140,12 @@ def _write(folder: Path, raw: Mapping[str, Rows], ready: Preprocess) -> None:
             replace(folder / f"{part}.npy", partial(_write_part, rows=rows, ready=ready))
         write_json(folder / INDEX, {f"{part}.npy": (folder / f"{part}.npy").stat().st_size for part in raw})
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # a full disk, Ctrl-C: half of it helps nobody
+        shutil.rmtree(folder, ignore_errors=True)  # a full disk, Ctrl-C: remove partial results
         raise
 
 
 def _write_part(path: Path, rows: Rows, ready: Preprocess) -> None:
-    """Plain writes in place of a mapped file: a full disk is then an error that can be told, not a signal."""
+    """Ordinary writes instead of a mapping: a full disk is then a reportable error, not a signal."""
     n, *steps = rows.shape
     shape = (n, *steps) if not rows.real else (n, steps[0], steps[1] + len(ready.flagged))
     kind = np.float32 if rows.real else np.int32

@@ -1,8 +1,8 @@
-"""From a user's samples to a Task: split, scale, missing values and bounds, each by a stated rule.
+"""From a user's samples to a Task: split, scale, missing values and bounds, each by a documented rule.
 
-In this order: samples are split by a seed, every class in proportion; channels are scaled by what was observed in the
-training part; gaps are filled; bounds are the range of what was observed in the training part, widened where another
-part goes beyond it. Padding and gaps count for nothing.
+In this order: samples are split by a seed, stratified by class; channels are scaled by the observed values of the
+training part; gaps are filled; bounds are the range observed in the training part, widened where another part exceeds
+it. Padding and gaps are ignored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a user's data becomes a task.
+    """How a user's data become a task.
 
     fractions   shares of validation and test; the rest is for training
     seed        of the split
-    bounds      valid range of an input value, which an attack keeps; "infer": the range that the training part has
-    missing     "refuse", or fill: with "zero", which is 0 after scaling (by "standard" the training mean); with the
-                "mean" of what the training part observed; with the last value of the channel ("ffill"; that mean before
+    bounds      valid range of an input value, within which an attack stays; "infer": the range of the training part
+    missing     "refuse", or fill: with "zero", 0 after scaling (with "standard" the training mean); with the
+                "mean" observed in the training part; with the last value of the channel ("ffill"; that mean before
                 the first); "flag": the same with one more channel for each that has gaps, 1 where the value was missing
-    scale       "standard": each channel to mean 0 and deviation 1; "minmax": to the range 0 to 1; by the training part
+    scale       "standard": each channel to mean 0 and deviation 1; "minmax": to the range 0 to 1; fitted on training
     """
 
     fractions: tuple[float, float] = (0.1, 0.2)
@@ -62,7 +62,7 @@ class Preparation:
 class Own:
     """A user's samples: x (n, l, c) real, NaN where missing, or (n, l) int64; y (n, ...); lengths (n,) or None.
 
-    groups   one word a sample: those of one group stay in one part of a split; none: samples are split one by one
+    groups   one word per sample: a group stays in one part of a split; none: samples are split individually
     """
 
     x: Tensor
@@ -76,7 +76,7 @@ class Own:
 
 @dataclass(frozen=True, eq=False)
 class OnDisk:
-    """The same where x is mapped: it is read in pieces and stays on the disk."""
+    """The same with x memory-mapped: it is read in pieces and stays on disk."""
 
     rows: Rows
     groups: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class OnDisk:
 
 
 def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sample ids of train, validation and test. Whole-number y is split class by class."""
+    """Sample ids of train, validation and test. Integer y is stratified by class."""
     from resolvent.data.order import shuffle
 
     validation, test = _check_fractions(fractions)
@@ -108,7 +108,7 @@ def prepare(
     parts: Mapping[str, Own | OnDisk], how: Preparation, *, name: str, source: str, class_names: Sequence[str] = (),
     notes: Sequence[str] = (), layout: Layout | None = None,
 ) -> Task:  # fmt: skip
-    """`parts` holds "all", or "train" with "test" and perhaps "validation"."""
+    """`parts` has "all", or "train" with "test" and optionally "validation"."""
     raw = _splits(parts, how)
     answers = torch.cat([split.y for split in raw.values()])
     classes = None if answers.is_floating_point() else max(len(class_names), int(answers.max()) + 1)
@@ -166,7 +166,7 @@ def _find_shared(raw: Mapping[str, Split | Rows]) -> list[str]:
 
 
 def _prepare_splits(raw: Mapping[str, Split | Rows], ready: Preprocess) -> dict[str, Split]:
-    """As the model reads them: in memory, or of rows on the disk mapped files."""
+    """The splits in the form a model reads: in memory, or mapped files for rows on disk."""
     found = {part: split for part, split in raw.items() if isinstance(split, Rows)}
     whole = {part: split for part, split in raw.items() if isinstance(split, Split)}
     made = {part: Split(ready(split.x, split.lengths), split.y, split.lengths) for part, split in whole.items()}

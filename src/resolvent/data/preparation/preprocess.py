@@ -1,9 +1,9 @@
-"""What stands between raw values and a model: learned from the training part, saved with the run, applied to new data.
+"""Preprocessing of raw values for a model: learned on the training part, saved with the run, applied to new data.
 
     ready = task.preprocess(x, lengths)        # x (n, l, c) raw, NaN where missing -> what the model reads
 
-Channels are scaled, then gaps are filled, then the padding is set. A gap is filled by what came before it alone, so a
-stream is filled as the whole sequence is.
+Channels are scaled, then gaps are filled, then the padding is set. A gap is filled from earlier values only, so a
+stream is filled exactly like the whole sequence.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from resolvent.usage.numbers import is_number
 Missing = Literal["refuse", "zero", "mean", "ffill", "flag"]
 Scale = Literal["none", "standard", "minmax"]
 Bounds = tuple[float, float]
-LARGEST = torch.finfo(torch.float32).max  # of what a model reads
+LARGEST = torch.finfo(torch.float32).max  # largest model input
 
 
 @dataclass(frozen=True)
 class Layout(Settings):
-    """How a file was laid out: a new one is read by the same names.
+    """The layout of a file, so that new files are read by the same names.
 
-    label     the column of a table that holds the answers
+    label     the column of a table with the targets
     header    whether the first line of a table names its columns
-    channels  names of the channels, where the file has them
-    steps     names of the columns of a table with one row a sample
-    group     the column of a table that told which samples belong together; a model does not see it
-    id, time  the columns of a table that told samples and steps apart, where they were not called so
-    ignore    columns of a table that were left out
+    channels  names of the channels, if the file has them
+    steps     names of the columns of a table with one row per sample
+    group     the column of a table that says which samples belong together; not a model input
+    id, time  the columns of a table that identify samples and steps, if named differently
+    ignore    columns of a table that are ignored
     """
 
     label: str | None = None
@@ -53,14 +53,14 @@ class Layout(Settings):
 class Preprocess(Settings):
     """Either `inputs` (raw channels) or `vocabulary` (tokens) is set; `classes` None means regression.
 
-    centre, width  each channel is read as (x - centre) / width
+    centre, width  each channel becomes (x - centre) / width
     missing        what a gap becomes: 0 after scaling ("zero"), the mean of the training part ("mean"), the last value
                    of the channel, or that mean before the first ("ffill"); "flag": the same, and one more channel for
                    each of `flagged`, 1 where the value was missing
-    fill           the mean of what training observed in each channel, scaled
-    low, high      of each channel that the model reads: the range of what was observed, scaled
-    bounds         the valid range of all of them, which an attack keeps; `inferred`: it is that of the data
-    length         steps of the training part's arrays; `padded`: some sequences were shorter
+    fill           the mean observed in training of each channel, scaled
+    low, high      the observed range of each model input channel, scaled
+    bounds         the valid range of all of them, kept by attacks; `inferred`: taken from the data
+    length         number of steps of the training arrays; `padded`: some sequences were shorter
     """
 
     inputs: int | None = None
@@ -89,11 +89,11 @@ class Preprocess(Settings):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the raw channels; numbers where the data had none."""
+        """Names of the raw channels; numbers if the data had none."""
         return self.layout.channels or tuple(str(i) for i in range(self.inputs or 0))
 
     def by(self, missing: Missing | None) -> Preprocess:
-        """The same with another rule for gaps; flags are channels of the model, so that rule cannot come or go."""
+        """The same with another rule for gaps; "flag" adds model channels, so it cannot be added or dropped."""
         if missing is None or missing == self.missing:
             return self
         if "flag" in (missing, self.missing):
@@ -103,7 +103,7 @@ class Preprocess(Settings):
         return replace(self, missing=missing)
 
     def __call__(self, x: Any, lengths: Any = None) -> Tensor:
-        """x (n, l, c) real, NaN where missing, as the model reads it; tokens as they are. Steps beyond lengths: any.
+        """x (n, l, c) real, NaN where missing, in the form a model reads; tokens unchanged. Padding is arbitrary.
 
         Tensors, arrays or nested lists. Lists of sequences of several lengths: `Predictor.read`.
         """
@@ -121,7 +121,7 @@ class Preprocess(Settings):
         return torch.cat([ready, gap[..., list(self.flagged)].float()], -1) if self.flagged else ready
 
     def step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One step x (b, c) of a stream, and the last values seen, which the next step takes."""
+        """One step x (b, c) of a stream, and the last values seen, to pass to the next step."""
         if x.dim() != 2 or x.shape[1] != self.inputs:
             raise ValueError(f"data: expected a step of shape (b, {self.inputs}){self._named()}, got {tuple(x.shape)}.")
         self._refuse_wrong(x[:, None], torch.ones(1, 1, 1, dtype=torch.bool))
@@ -130,20 +130,20 @@ class Preprocess(Settings):
         flags = gap[:, list(self.flagged)].float()
         return torch.cat([ready, flags], -1), ready
 
-    # -- pieces ----------------------------------------------------------------------------------------------------
+    # -- parts - ----------------------------------------------------------------------------------------------------
 
     def _named(self) -> str:
         return f" (channels {', '.join(self.layout.channels)})" if self.layout.channels else ""
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Raw values (.., c) in the units that the model reads, float32; gaps stay."""
+        """Raw values (.., c) in the model's units, float32; gaps stay NaN."""
         if self.scale == "none":
             return x.float()
         centre, width = (torch.tensor(v, dtype=torch.float64) for v in (self.centre, self.width))
         return ((x.double() - centre) / width).float()
 
     def _fill(self, x: Tensor, gap: Tensor, last: Tensor | None) -> Tensor:
-        """x (n, l, c) scaled; `last` (n, c) is what stood before the first step."""
+        """x (n, l, c) scaled; `last` (n, c) are the values before the first step."""
         if not bool(gap.any()):
             return x
         first = self._first(x) if last is None else last
@@ -154,12 +154,12 @@ class Preprocess(Settings):
         return torch.where(seen >= 0, x.gather(1, seen.clamp(min=0)), first[:, None])
 
     def _first(self, x: Tensor) -> Tensor:
-        """What a gap becomes before anything was seen: (1, c)."""
+        """The fill value before the first observed value: (1, c)."""
         values = (0.0,) * len(self.fill) if self.missing == "zero" else self.fill
         return torch.tensor(values, dtype=x.dtype)[None]
 
     def _padding(self, x: Tensor) -> Tensor:
-        """0, or what is nearest to it in the range of the channel: no model reads it, every attack finds it valid."""
+        """0, or the nearest value in the channel's range: no model reads it, and attacks accept it as valid."""
         low, high = (torch.tensor(v[: self.inputs], dtype=x.dtype) for v in (self.low, self.high))
         return torch.zeros(self.inputs or 0, dtype=x.dtype).clamp(low, high)
 
@@ -175,7 +175,7 @@ class Preprocess(Settings):
 
     def _tokens(self, x: Tensor) -> Tensor:
         if self.vocabulary is None:
-            return self(x.double())  # whole numbers for a model that reads real ones
+            return self(x.double())  # integers given to a model with real inputs
         if x.is_floating_point():
             raise TypeError(f"data: expected whole-number tokens below {self.vocabulary}, got {x.dtype}.")
         if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocabulary:
@@ -195,7 +195,7 @@ def check_lengths(lengths: Any, x: Any, where: str = "data") -> Tensor:
 
 
 def steps_inside(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """(n or 1, l, 1): which steps of x (n, l, c) count."""
+    """(n or 1, l, 1): which steps of x (n, l, c) are valid."""
     if lengths is None:
         return torch.ones(1, x.shape[1], 1, dtype=torch.bool)
     return (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
@@ -209,7 +209,7 @@ def refuse_gaps(count: int, of: int, place: str = "") -> NoReturn:
 
 
 def _check(made: Preprocess) -> None:
-    """What a file that was changed by hand could hold."""
+    """Validate values that a hand-edited file could contain."""
     if made.inputs is not None and (not isinstance(made.inputs, int) or made.inputs < 1):
         raise ValueError(f"Preprocess: inputs must be a whole number from 1 on, got {made.inputs!r}.")
     if (made.inputs is None) == (made.vocabulary is None):

@@ -1,9 +1,9 @@
-"""Forecasting: windows of the past and what follows them.
+"""Forecasting: windows of the past and the values that follow them.
 
 A series (t, c) gives the samples x = steps i .. i + window - 1 of all channels and y = the `horizon` next values of the
-target channels, for every stride-th i. Parts are cut by time: the last share of each series is the test, what lies
-before it validation, and no window of an earlier part reaches into a later one, so that nothing of what is asked for
-was seen in training.
+target channels, for every stride-th i. Parts are split by time: the last share of each series is the test part, the
+share before it validation, and no window of an earlier part reaches into a later one, so that no target was seen in
+training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from resolvent.usage.numbers import check_count
 
 @dataclass(frozen=True)
 class Windows:
-    """window steps of the past, horizon steps ahead, stride between windows' starts; targets: places of channels."""
+    """window past steps, horizon steps ahead, stride between windows' starts; targets: channel indices."""
 
     window: int
     horizon: int = 1
@@ -34,14 +34,14 @@ class Windows:
 def cut_windows(
     series: Sequence[np.ndarray], how: Windows, fractions: tuple[float, float], where: str
 ) -> dict[str, Own]:
-    """Samples of train, validation and test from series (t, c) each; a window whose answer has gaps is left out."""
+    """Samples of train, validation and test from series (t, c) each; windows whose targets have gaps are left out."""
     need, found = how.window + how.horizon, {"train": [], "validation": [], "test": []}  # type: ignore[var-annotated]
     for values in series:
         steps = len(values)
         ends = [round(steps * (1 - sum(fractions))), round(steps * (1 - fractions[1])), steps]
         first = 0
         for part, end in zip(found, ends, strict=True):
-            # the past may lie in an earlier part, the answers may not
+            # the past may be in an earlier part, the targets may not
             start = max(0, first - how.window) if part != "train" else 0
             found[part] += _windows(values[start:end], how)
             first = end

@@ -1,1 +1,1 @@
-"""Files of a user's own: tables, arrays, .ts, text."""
+"""Readers of user files: tables, arrays, .ts, text."""

@@ -1,6 +1,6 @@
-"""Archives of arrays, .npz and .safetensors, read with care: no pickles, no promises beyond the memory, no odd types.
+"""Archives of arrays, .npz and .safetensors, read safely: no pickles, no arrays larger than memory, no odd types.
 
-Half precision and narrower numbers become float32, which is what a file of them is meant for.
+Half precision and narrower floats become float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """What an archive holds, by name. Whatever a damaged or hostile one makes its reader raise becomes one sentence."""
+    """The arrays of an archive, by name. Any error of a damaged or hostile file becomes one clear message."""
     try:
         held = _npz(file) if file.suffix.lower() == ".npz" else _safetensors(file)
         return {name: _widen(array) for name, array in held.items()}
@@ -33,7 +33,7 @@ def _npz(file: Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors(file: Path) -> dict[str, np.ndarray]:
-    """By torch, which knows the types that numpy does not."""
+    """Read by torch, which knows types that numpy lacks."""
     from safetensors.torch import load_file
 
     return {name: _array(tensor) for name, tensor in load_file(file).items()}
@@ -54,7 +54,7 @@ def _widen(array: np.ndarray) -> np.ndarray:
 
 
 def memory() -> int:
-    """Bytes of this machine; where it does not tell, more than any has."""
+    """Bytes of memory of this machine; a huge number if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

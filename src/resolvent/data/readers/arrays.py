@@ -1,4 +1,4 @@
-"""One's own data as a Task: shapes, channels and classes inferred, the split seeded."""
+"""Your own data as a Task: shapes, channels and classes inferred, the split seeded."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def from_arrays(
     class_names: Sequence[str] = (),
     **options: Any,
 ) -> Task:
-    """x (n, l, c) or (n, l) real, or (n, l) whole-number tokens; y (n,) classes, or real targets; lengths (n,).
+    """x (n, l, c) or (n, l) real, or (n, l) integer tokens; y (n,) classes, or real targets; lengths (n,).
 
-    Classes are numbers from 0, or words: those are numbered by their names, in the order of `class_names` where given.
+    Classes are numbers from 0, or words, which are numbered in the order of `class_names` if given, else sorted.
 
-    Real input becomes float32 once it is scaled, and one of shape (n, l) gets its channel axis. The options are those
+    Real input is converted to float32 after scaling, and input (n, l) gets a channel axis. The options are those
     of `prepare.Preparation`: fractions of validation and test, seed, bounds, missing, scale. Classes keep their
-    proportions in every split. `groups` (n,), words or numbers, tells which samples belong together: none of them is
+    proportions in every split. `groups` (n,), words or numbers, says which samples belong together: no group is
     in two splits.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Columns of a user's table by the names they have there: which says whose step a row is, and when; which are left out.
+"""The columns of a user's table by their names there: sample id, time, and ignored ones.
 
 name_columns(table, Columns(id="Pump ID", time="Timestamp", ignore=("Comment",)))
 """
@@ -15,7 +15,7 @@ from resolvent.data.readers.table import Table, leave_out
 
 @dataclass(frozen=True)
 class Columns:
-    """Names as the file writes them; None: `id` and `time`, where there are such columns."""
+    """Column names as in the file; None: `id` and `time`, if present."""
 
     id: str | None = None
     time: str | None = None
@@ -23,12 +23,12 @@ class Columns:
 
     @staticmethod
     def of(id: str | None, time: str | None, ignore: str | Sequence[str] | None) -> Columns:
-        """`ignore` is a list, or names with commas between them."""
+        """`ignore` is a list, or comma-separated names."""
         names = ignore.split(",") if isinstance(ignore, str) else ignore or ()
         return Columns(id, time, tuple(name.strip() for name in names))
 
     def given(self) -> str | None:
-        """The first option that says something."""
+        """The first option that is set."""
         return next((name for name in ("id", "time", "ignore") if getattr(self, name)), None)
 
 
@@ -45,7 +45,7 @@ def find_row_numbers(table: Table) -> tuple[str, ...]:
 def name_columns(table: Table, columns: Columns, like: Layout | None = None) -> Table:
     """The table with its columns called `id` and `time`, without those that are ignored.
 
-    `like` has the names of an earlier table, of which this one may lack some. Rows of one id without times are steps
+    `like` has the names of an earlier table, some of which may be missing here. Rows of one id without times are steps
     in the order of the file.
     """
     known = Columns() if like is None else Columns(like.id, like.time, like.ignore)

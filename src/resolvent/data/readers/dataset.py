@@ -1,10 +1,10 @@
 """A map-style `torch.utils.data.Dataset`, or a `DataLoader`, as a Task.
 
     task = rv.data.from_dataset(mine)                          # mine[i] -> (x, y), x (l, c) or (l,), of any lengths
-    task = rv.data.from_dataset(train, test=held_out)          # the test split as it was given
+    task = rv.data.from_dataset(train, test=held_out)          # with a given test split
     task = rv.data.from_dataset(loader)                        # batches (x, y), or padded ones (x, y, lengths)
 
-Samples are read once. What a loader shuffles or leaves out is read as it gives it.
+Samples are read once. A loader's shuffling and omissions are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def from_dataset(
 ) -> Task:
     """Every sample is a pair (x, y): x (l, c) real, (l,) real or tokens, y a class, a word, or real targets.
 
-    A third value is the length of a sequence that was padded: (x, y, length), of a loader (x, y, lengths).
+    A third value is the length of a padded sequence: (x, y, length), or (x, y, lengths) from a loader.
     Sequences of different lengths are padded, and the task has their lengths. The options are those of `from_arrays`:
     fractions of validation and test, seed, bounds, missing, scale.
 
@@ -86,7 +86,7 @@ def _single(where: str, dataset: Any) -> Iterator[Any]:
 
 
 def _cut(x: Tensor, lengths: tuple[Any, ...] | list[Any], place: str) -> Tensor:
-    """The steps that count, of a sequence that was padded."""
+    """The valid steps of a padded sequence."""
     for length in lengths:
         steps = length.tolist() if isinstance(length, Tensor | np.ndarray | np.generic) else length
         if isinstance(steps, bool) or not isinstance(steps, int) or not 0 < steps <= len(x):
@@ -96,7 +96,7 @@ def _cut(x: Tensor, lengths: tuple[Any, ...] | list[Any], place: str) -> Tensor:
 
 
 def _name(value: Any) -> str:
-    """A type, and of a sequence how many values."""
+    """A type, and for a sequence its number of values."""
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, tuple | list) else kind
 

@@ -45,24 +45,24 @@ def from_file(
     target: str | None = None,
     **options: Any,
 ) -> Task:
-    """A task from a file, by its ending. The options are those of `from_arrays`; bounds are inferred unless told.
+    """A task from a file, by its extension. The options are those of `from_arrays`; bounds default to "infer".
 
-    .npz .safetensors   arrays x, y and perhaps lengths, class_names, channel_names; or x_train, y_train, .., x_test, ..
-    .csv .tsv .parquet  one row a sample or, with columns for id and time, one row a step
+    .npz .safetensors   arrays x, y and maybe lengths, class_names, channel_names; or x_train, y_train, .., x_test, ..
+    .csv .tsv .parquet  one row per sample or, with columns for id and time, one row per step
     .ts                 the format of the UEA and UCR archives
-    a folder            x.npy, y.npy and so on, named as in an .npz: x stays on the disk, larger than memory if need be
+    a folder            x.npy, y.npy and so on, named as in an .npz: x stays on disk and may exceed memory
 
-    test     another file of the same kind: all of it is the test part, none of the first is
-    label    the column that holds the answers of a table
-    header   False: the first line of a CSV is a sample, and its first column the answer
-    id, time the columns that say which sample a row belongs to, and when it was taken, where they are not called so;
+    test     another file of the same kind: it is the whole test part
+    label    the column of a table with the targets
+    header   False: the first line of a CSV is a sample, and its first column the target
+    id, time the columns with the sample of a row and its time, if named differently;
              without times, rows are steps in the order of the file
-    ignore   columns of a table to leave out: a list, or names with commas between them
-    group    the column of a table, or the array of an archive, that tells which samples belong together (a patient, a
-             machine): none of them is in two parts of the split
-    task     "regression": answers are quantities, also where all of them are whole numbers; "forecast": there are no
-             answers, a model learns from `window` steps the next `horizon` values (1) of the channel `target`, or of
-             all channels; parts are cut by time (windows.py). None: by the answers
+    ignore   columns of a table to leave out: a list, or comma-separated names
+    group    the column of a table, or the array of an archive, that says which samples belong together (a patient, a
+             machine): no group is in two parts of the split
+    task     "regression": targets are quantities, even if all are integers; "forecast": there are no
+             targets, a model predicts from `window` steps the next `horizon` values (1) of the channel `target`, or
+             of all channels; parts are split by time (windows.py). None: inferred from the targets
 
     Examples:
         >>> import numpy as np, tempfile
@@ -107,7 +107,7 @@ def from_file(
 
 
 def _from_folder(path: str | Path, group: str | None, task: str | None, how: Preparation) -> Task:
-    """Arrays on the disk; see `npy`."""
+    """Arrays on disk; see `npy`."""
     folder, arrays = read_folder(path)
     answers = {name: array for name, array in arrays.items() if name.split("_")[0] != "x"}
     numbered, names = _number_classes({"all": answers}, names_in(answers, "class_names"))
@@ -214,7 +214,7 @@ def _as_classes(answers: Mapping[str, Tensor], file: Path) -> tuple[dict[str, Te
 
 
 def checked_file(path: str | Path) -> Path:
-    """The file, which is there and of a kind that can be read."""
+    """The path, checked to exist and to be of a supported kind."""
     file = Path(path).expanduser()
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}.")
@@ -303,14 +303,14 @@ def _arrays(files: Mapping[str, Path], group: str | None) -> tuple[dict[str, Own
 
 
 def names_in(arrays: Mapping[str, np.ndarray], key: str) -> tuple[str, ...]:
-    """Words that an archive keeps beside its numbers; none when it has no such array."""
+    """Names stored in an archive; empty if it has no such array."""
     return tuple(str(name) for name in arrays[key].tolist()) if key in arrays else ()
 
 
 def _number_classes(
     held: Mapping[str, dict[str, np.ndarray]], known: tuple[str, ...]
 ) -> tuple[dict[str, dict[str, np.ndarray]], tuple[str, ...]]:
-    """Classes that are words get one numbering over all parts and files."""
+    """Number classes given as words consistently over all parts and files."""
     places = [(part, name) for part, arrays in held.items() for name in arrays if name == "y" or name.startswith("y_")]
     answers, names = number_words({f"{part} {name}": held[part][name] for part, name in places}, known)
     own_ones = {part: {n: answers[f"{part} {n}"] for p, n in places if p == part} for part in held}
@@ -318,7 +318,7 @@ def _number_classes(
 
 
 def _parts(arrays: Mapping[str, np.ndarray], file: Path) -> list[str]:
-    """ "" for x and y alone, or the parts that the names of the arrays tell."""
+    """ "" for x and y alone, or the parts given by the arrays' names."""
     if "x" in arrays:
         return [""]
     found = [name for name in ("train", *_VALIDATION, "test") if f"x_{name}" in arrays]
@@ -339,7 +339,7 @@ def _part(arrays: Mapping[str, np.ndarray], ending: str, file: Path, group: str 
 
 
 def _require_beside(arrays: Mapping[str, np.ndarray], ending: str, file: Path, group: str | None) -> None:
-    """Answers, and groups where they are asked for, beside the inputs."""
+    """Require targets, and groups if requested, along with the inputs."""
     if f"y{ending}" not in arrays:
         raise ValueError(f"{file}: expected an array y{ending} beside x{ending}, got {', '.join(arrays)}.")
     if group is not None and f"{group}{ending}" not in arrays:
@@ -347,7 +347,7 @@ def _require_beside(arrays: Mapping[str, np.ndarray], ending: str, file: Path, g
 
 
 def _pad_parts(parts: dict[str, Own]) -> dict[str, Own]:
-    """Parts whose arrays differ in length cannot share a model's time axis unless lengths say what counts."""
+    """Pad parts of different lengths to the longest; lengths then mark the valid steps."""
     if len({part.x.shape[1:] for part in parts.values()}) > 1:
         shapes = ", ".join(f"{name} {tuple(part.x.shape)}" for name, part in parts.items())
         raise ValueError(

@@ -1,10 +1,10 @@
-"""A folder of .npy files as samples that stay on the disk: an archive that was unpacked.
+"""A folder of .npy files as samples that stay on disk, like an unpacked archive.
 
     signals/x.npy (n, l, c), signals/y.npy (n,)                    split by a seed
-    signals/x_train.npy, y_train.npy, x_test.npy, y_test.npy       parts as they are, perhaps x_validation.npy too
+    signals/x_train.npy, y_train.npy, x_test.npy, y_test.npy       given parts, optionally x_validation.npy too
 
-lengths.npy, class_names.npy, channel_names.npy and arrays of groups are named as in an .npz file. x is mapped, the rest
-is read; x may be float16, float32, float64, or whole-number tokens.
+lengths.npy, class_names.npy, channel_names.npy and arrays of groups are named as in an .npz file. x is mapped, the
+rest is read; x may be float16, float32, float64, or integer tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequences as a file holds them, of any lengths, and their answers as words: the common end of every reader."""
+"""Sequences of any lengths as read from a file, with their targets as words: the common format of all readers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from resolvent.data.preparation.preprocess import Layout
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """values: one (t, c) array a sample, NaN where missing; answers: one word a sample, as it is written, or none."""
+    """values: one (t, c) array per sample, NaN where missing; answers: one word per sample, as written, or none."""
 
     values: list[np.ndarray]
     answers: list[str]
     where: str  # the file, for messages
-    classes: tuple[str, ...] | None = None  # where the file lists them; none: numbers
+    classes: tuple[str, ...] | None = None  # if the file lists them; none: numbers
     notes: tuple[str, ...] = ()
     layout: Layout = field(default_factory=Layout)
-    ids: tuple[str, ...] = ()  # what the file calls its samples
-    groups: tuple[str, ...] = ()  # one word a sample: which belong together
+    ids: tuple[str, ...] = ()  # sample ids in the file
+    groups: tuple[str, ...] = ()  # one word per sample: which belong together
 
 
 def stack_parts(parts: Mapping[str, Sequences], classes: bool = False) -> tuple[dict[str, Own], tuple[str, ...]]:
@@ -64,7 +64,7 @@ def class_names(parts: Mapping[str, Sequences], classes: bool = False) -> tuple[
     if not classes and len(set(numbers.values())) > max(2, samples // 2):
         return ()  # a quantity that happens to be whole
     spelt = sorted(found, key=lambda answer: (numbers[answer], len(answer), answer))
-    return tuple(name for i, name in enumerate(spelt) if not i or numbers[name] != numbers[spelt[i - 1]])  # 1.0 is 1
+    return tuple(name for i, name in enumerate(spelt) if not i or numbers[name] != numbers[spelt[i - 1]])  # 1.0 = 1
 
 
 def _own(part: Sequences, longest: int, names: Sequence[str], even: bool) -> Own:
@@ -79,7 +79,7 @@ def _own(part: Sequences, longest: int, names: Sequence[str], even: bool) -> Own
 
 
 def pad(values: Sequence[np.ndarray], longest: int) -> tuple[Tensor, Tensor]:
-    """(n, longest, c) with zeros after each end, and lengths (n,)."""
+    """(n, longest, c) padded with zeros, and lengths (n,)."""
     wide = np.result_type(*{value.dtype for value in values})
     x = np.zeros((len(values), longest, *values[0].shape[1:]), dtype=wide)
     for row, value in zip(x, values, strict=True):

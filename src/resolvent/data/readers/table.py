@@ -1,12 +1,12 @@
-"""Tables as samples: one row a sample, or one row a step.
+"""Tables as samples: one row per sample, or one row per step.
 
-wide    one column holds the answer, every other one a step, in the order of the columns; empty cells at the end of a
-        row end the sequence. One channel.
-long    when there are columns `id` and `time` (see `columns` for other names): rows of one id are a sample, in the
-        order of their times; one column holds its answer, every other one is a channel.
+wide    one column holds the target, every other one a step, in column order; empty cells at the end of a row end the
+        sequence. One channel.
+long    when there are columns `id` and `time` (see `columns` for other names): rows with the same id are a sample,
+        in the order of their times; one column holds its target, every other one is a channel.
 
-The answer's column is the one named `label`, or else the one called label, class, target or y. A table that is read
-like an earlier one (its `Layout`) need not have it; columns are then found by their names, in any order.
+The target column is the one named `label`, or else the one called label, class, target or y. A table that is read
+like an earlier one (its `Layout`) may lack it; columns are then found by name, in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAY = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}")  # which of the numbers is
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Cells as text, and the line in which each row stands."""
+    """Cells as text, and the line number of each row."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -45,7 +45,7 @@ class Table:
 
 
 def read_csv(text: str, where: str, header: bool = True) -> Table:
-    """Commas, semicolons or tabs, whichever the first line has most of; without a header the first column answers."""
+    """Separated by whichever of , ; tab is most frequent in the first line; without a header the target is first."""
     csv.field_size_limit(_LARGEST_CELL)
     first = text.lstrip("\ufeff").split("\n", 1)[0]
     divider = max(",;\t", key=first.count)
@@ -66,7 +66,7 @@ def read_csv(text: str, where: str, header: bool = True) -> Table:
 
 
 def check_table(table: Table, header: bool = True) -> Table:
-    """Column names once each, every row as wide as the header."""
+    """Require unique column names, and every row as wide as the header."""
     names = [name for name in table.columns if name]
     if header and names and None not in map(as_number, names):
         raise ValueError(
@@ -92,9 +92,9 @@ def _alone(table: Table) -> str:
 def sequences(
     table: Table, label: str | None = None, like: Layout | None = None, needed: bool = True, group: str | None = None
 ) -> Sequences:
-    """The samples of a table, wide or long by its columns; `like` is the layout of the table that it should match.
+    """The samples of a table, wide or long by its columns; `like` is the layout to match.
 
-    `group` names the column that tells which samples belong together; it is no input.
+    `group` names the column that says which samples belong together; it is not an input.
     """
     if group is not None and group not in table.columns:
         raise ValueError(f"{table.where}: expected a column {group!r} of groups, got {', '.join(table.columns[:20])}.")
@@ -207,11 +207,11 @@ def _unused_id(table: Table, identity: int) -> str:
 
 
 def _in_order(table: Table, steps: list[int], like: Layout) -> list[int]:
-    """Columns that training knew, in its order; further ones may follow, and the last ones may be left out."""
+    """The training columns, in training order; more may follow, and the last ones may be missing."""
     place = {table.columns[i]: i for i in steps}
     known = [name for name in like.steps if name in place]
     if not known:
-        return steps  # other names altogether: by their order
+        return steps  # all names differ: use the column order
     absent = [name for name in like.steps[: like.steps.index(known[-1])] if name not in place]
     if absent:
         message = ", ".join(absent[:20])
@@ -259,7 +259,7 @@ def _with_values(table: Table, found: list[int]) -> tuple[list[int], list[str]]:
 
 
 def _channels(table: Table, found: list[int], like: Layout) -> tuple[list[int], list[str]]:
-    """The columns of the channels that training had, in its order, and the names of the others."""
+    """The columns of the training channels, in training order, and the names of the others."""
     place = {table.columns[i]: i for i in found}
     absent = [name for name in like.channels if name not in place]
     if absent:
@@ -275,7 +275,7 @@ def _name(table: Table, answer: int | None) -> str | None:
 
 
 def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]:
-    """The rows of a sample in the order of their times, and whether those are evenly spaced (words: not asked)."""
+    """The rows of a sample in the order of their times, and whether those are evenly spaced (not checked for words)."""
     cells = [table.rows[i][time].strip() for i in rows]
     keys = _time_keys(cells)
     order = sorted(range(len(rows)), key=keys.__getitem__)
@@ -336,7 +336,7 @@ def _row_of_numbers(table: Table, row: int, places: Sequence[int]) -> np.ndarray
 
 
 def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
-    """Name the column of the first cell that is no number, how many others it has, and what may be done."""
+    """Report the column of the first non-numeric cell, how many more it has, and possible remedies."""
     place = next((k for k in places if is_word(table.rows[row][k])), None)
     if place is None:
         return

@@ -1,4 +1,4 @@
-"""Text as numbers without a learned tokenizer: its bytes, or its frequent characters."""
+"""Text as numbers without a learned tokeniser: its bytes, or its frequent characters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 PAD = 0
 BYTES = 257  # padding 0, byte b as b + 1
-UNKNOWN, END = 1, 2  # of an alphabet of characters
+UNKNOWN, END = 1, 2  # tokens of a character alphabet
 
 
 def encode_bytes(texts: Sequence[bytes], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (n, length) int16 and lengths (n,) int32; what is longer is cut, an empty text is one padding token."""
+    """Tokens (n, length) int16 and lengths (n,) int32; longer texts are truncated, empty ones are one padding token."""
     lengths = np.array([min(len(text), length) for text in texts], dtype=np.int32)
     tokens = np.zeros((len(texts), length), dtype=np.int16)
     for row, text, size in zip(tokens, texts, lengths, strict=True):
@@ -23,7 +23,7 @@ def encode_bytes(texts: Sequence[bytes], length: int) -> tuple[np.ndarray, np.nd
 
 
 def alphabet(texts: Iterable[str], fewest: int = 1) -> dict[str, int]:
-    """Characters that occur at least `fewest` times, the frequent ones first, numbered after padding, unknown, end."""
+    """Characters that occur at least `fewest` times, most frequent first, numbered after padding, unknown, end."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)

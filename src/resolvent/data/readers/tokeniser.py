@@ -1,4 +1,4 @@
-"""How text became tokens, kept with a run so that it reads new text by the same numbers."""
+"""How text became tokens, stored with a run so that new text is encoded the same way."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Tokeniser(Settings):
     """`words` are numbered in their order: characters after padding, unknown and end; words and pieces from 0.
 
     bytes       padding 0, byte b as b + 1
-    characters  those that are known, then the end
-    words       between spaces; one that is not known is refused
+    characters  known characters, then the end
+    words       separated by spaces; unknown words are refused
     pieces      of lower-cased words, [CLS] .. [SEP]
     """
 
@@ -26,7 +26,7 @@ class Tokeniser(Settings):
     words: tuple[str, ...] = ()
 
     def encode(self, texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens (n, length) and lengths (n,); what is longer is cut."""
+        """Tokens (n, length) and lengths (n,); longer texts are truncated."""
         if self.kind == "bytes":
             return encode_bytes([text.encode() for text in texts], length)
         if self.kind == "characters":

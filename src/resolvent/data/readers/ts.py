@@ -1,4 +1,4 @@
-"""The `.ts` format of the UEA and UCR archives: header tags, then a sample a line.
+"""The `.ts` format of the UEA and UCR archives: header tags, then one sample per line.
 
 @problemName Gestures
 @univariate false
@@ -19,8 +19,8 @@ _TAGS = ("problemname", "timestamps", "missing", "univariate", "dimensions", "di
 
 
 def read_ts(text: str, where: str, needed: bool = True) -> Sequences:
-    """Every sample, with what the header promises checked against what the lines hold; answers where `needed`, or where
-    the header promises them."""
+    """Every sample, with the header checked against the lines; targets if `needed`, or if the header declares
+    them."""
     lines = text.split("\n")
     tags, start = _header(lines, where)
     if _first(tags, "timestamps") == "true":
@@ -46,7 +46,7 @@ def read_ts(text: str, where: str, needed: bool = True) -> Sequences:
 
 
 def _header(lines: list[str], where: str) -> tuple[dict[str, list[str]], int]:
-    """Tags in lower case with their words, and the first line after @data."""
+    """Tags in lower case with their arguments, and the first line after @data."""
     tags: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip().lstrip("\ufeff")
@@ -67,7 +67,7 @@ def _first(tags: dict[str, list[str]], name: str) -> str:
 
 
 def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...]:
-    """The names of the classes; none: the answers are numbers."""
+    """The names of the classes; none: the targets are numbers."""
     words = tags.get("classlabel", [])
     if _first(tags, "classlabel") == "true":
         if len(words) < 2 or len(set(words)) < len(words):
@@ -79,7 +79,7 @@ def _classes(tags: dict[str, list[str]], where: str) -> tuple[str, ...]:
 
 
 def _sample(line: str, where: str) -> tuple[np.ndarray, str]:
-    """(t, c) and the answer. Dimensions of one sample that differ in length are filled with NaN at their ends."""
+    """(t, c) and the target. Shorter dimensions of a sample are padded with NaN at the end."""
     *dimensions, answer = line.split(":")
     if not dimensions or not answer.strip():
         raise ValueError(f"{where}: expected dimensions and a label between colons, got {line[:40]!r}.")

@@ -1,4 +1,4 @@
-"""Arrays of a file as tensors: numbers, and words that are numbered."""
+"""Arrays of a file as tensors: numbers, and words by number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 def number_words(answers: Mapping[str, Any], known: Sequence[str] = ()) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Arrays of words as numbers, and the names: in the order of `known`, or sorted over all arrays.
 
-    Arrays of numbers come back as they are, with the names that are known.
+    Arrays of numbers are returned unchanged, with the known names.
     """
     words = {key: array for key, value in answers.items() if (array := words_of(value)) is not None}
     if not words:
@@ -31,7 +31,7 @@ def number_words(answers: Mapping[str, Any], known: Sequence[str] = ()) -> tuple
 
 
 def words_of(value: Any) -> np.ndarray | None:
-    """An array of text; None when it is something else."""
+    """The value as an array of text; None if it is not text."""
     if isinstance(value, list | tuple):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
@@ -43,7 +43,7 @@ def words_of(value: Any) -> np.ndarray | None:
 
 
 def tensor_of(name: str, value: Any, where: str = "from_arrays", *, gaps: bool = False) -> Tensor:
-    """Numbers and their type as they are; with `gaps` None, as JSON has it, becomes NaN."""
+    """A tensor with unchanged values and type; with `gaps`, None (as in JSON) becomes NaN."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:
@@ -59,6 +59,6 @@ def tensor_of(name: str, value: Any, where: str = "from_arrays", *, gaps: bool =
 
 
 def _with_gaps(array: np.ndarray) -> np.ndarray:
-    """Floats, where the array holds numbers and None alone."""
+    """Floats, if the array holds only numbers and None."""
     numbers_only = all(item is None or isinstance(item, int | float | np.number) for item in array.flat)
     return array.astype(np.float64) if numbers_only and array.ndim else array

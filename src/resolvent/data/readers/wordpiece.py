@@ -1,10 +1,10 @@
-"""Words and pieces of words: lower-cased text cut as BERT's uncased tokenizer cuts it, with a vocabulary of one's own.
+"""Words and word pieces: lower-cased text split like BERT's uncased tokeniser, with any vocabulary.
 
 `split_words` and `Pieces.encode` follow the published rules (spaces and punctuation separate; accents are stripped; the
 longest known piece from the left, pieces inside a word marked by ##), so a `vocab.txt` of bert-base-uncased gives that
-tokenizer's numbers. `learn_pieces` makes a vocabulary from a text itself and needs no download: whole words by
-frequency, then frequent endings, then single characters, so that a word is never unknown unless a character is. It
-differs from BERT's in which words are whole: sequences come out a little shorter on the text that it was learned from.
+tokeniser's ids. `learn_pieces` makes a vocabulary from a text itself and needs no download: whole words by
+frequency, then frequent endings, then single characters, so that a word is unknown only if one of its characters is.
+It differs from BERT's in which words are whole: sequences are a little shorter on the text it was learned from.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from functools import lru_cache
 import numpy as np
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SIZE = 30_522  # as many as bert-base-uncased has
+SIZE = 30_522  # size of bert-base-uncased
 _LONGEST = 100  # characters of a word; longer ones are unknown
 _ENDINGS = 4_000
 _ENDING = 6  # longest learned ending
 
 
 class Pieces:
-    """A vocabulary and its greedy cut of words."""
+    """A vocabulary with greedy longest-match splitting of words."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.number = {word: i for i, word in enumerate(words)}
@@ -106,7 +106,7 @@ def split_words(text: str) -> list[str]:
 
 
 class _Spacing(dict[int, str | None]):
-    """For str.translate: punctuation set apart by spaces, control characters dropped; filled as characters appear."""
+    """For str.translate: punctuation separated by spaces, control characters dropped; filled lazily."""
 
     def __missing__(self, code: int) -> str | None:
         self[code] = _place(chr(code))
@@ -130,7 +130,7 @@ def _punctuation(c: str) -> bool:
 
 
 def _clean(c: str) -> str:
-    """Space for every kind of space and around Chinese characters; nothing for control characters."""
+    """The replacement of a character: a space for any space, spaces around CJK, nothing for controls."""
     if c in "\t\n\r" or unicodedata.category(c) == "Zs":
         return " "
     if c in "\0�" or unicodedata.category(c).startswith("C"):

@@ -1,1 +1,1 @@
-"""Tasks by name: each reads or makes its data and returns a Task."""
+"""Tasks by name: each reads or generates its data and returns a Task."""

@@ -1,7 +1,7 @@
 """AAN: do two papers of the ACL anthology cite one another? The Long Range Arena's Retrieval.
 
-The set may not be redistributed. The arena's release (lra_release.gz, 7.7 GB) holds it; the three files
-tsv_data/new_aan_pairs.{train,eval,test}.tsv of it go into the folder lra_release/lra_release of the data folder.
+The set may not be redistributed. The arena's release (lra_release.gz, 7.7 GB) contains it; put its three files
+tsv_data/new_aan_pairs.{train,eval,test}.tsv into lra_release/lra_release of the data folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def aan(*, length: int = 4000, packed: bool | None = None) -> Task:
     if length < 1:
         raise ValueError(f"aan: expected a length of 1 or more, got {length}.")
     files = {part: _find(f"new_aan_pairs.{name}.tsv") for part, name in _FILES.items()}
-    sizes = "-".join(str(path.stat().st_size) for path in files.values())  # another copy is another cache
+    sizes = "-".join(str(path.stat().st_size) for path in files.values())  # another copy has another cache
     held = load_cached(f"aan-{length}-{sizes}", lambda: _encode(files, length))
     train, validation, test = (Part(held[f"{p}_x"], held[f"{p}_y"], held[f"{p}_lengths"], levels=0) for p in _FILES)
     return Task(

@@ -40,8 +40,8 @@ def cifar10(
 ) -> Task:  # fmt: skip
     """Sequential CIFAR-10 in colour: (n, 1024, 3) in [0, 1], ten classes; 50,000 and 10,000 images.
 
-    augment     training images are cropped out of a zero frame of 4 and mirrored, anew in each epoch
-    normalise   subtract the channel means and divide by the deviations; the values then have no bounds
+    augment     training images are padded by 4, cropped and mirrored at random in each epoch
+    normalise   subtract the channel means and divide by the deviations; the task then has no bounds
     """
     if layout not in get_args(Layout):
         raise ValueError(f"cifar10: expected layout 'pixels' or 'planes', got {layout!r}.")
@@ -89,9 +89,9 @@ def sequences(images: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def grey(images: np.ndarray) -> np.ndarray:
-    """Luma of ITU-R 601 in whole numbers: (n, 1024, 3) bytes -> (n, 1024, 1) bytes.
+    """Luma of ITU-R 601 in integers: (n, 1024, 3) bytes -> (n, 1024, 1) bytes.
 
-    0.299 R + 0.587 G + 0.114 B with 16 binary places, rounded to the nearest.
+    0.299 R + 0.587 G + 0.114 B in 16-bit fixed point, rounded to nearest.
     """
     r, g, b = (images[..., i : i + 1].astype(np.uint32) for i in range(3))
     return ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""Handwritten digits that come with the package: 1,797 images of 8 x 8 pixels, read row by row as 64 steps.
+"""Handwritten digits included in the package: 1,797 images of 8 x 8 pixels, read row by row as 64 steps.
 
 The test part of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UCI Machine Learning
-Repository, 1998, doi:10.24432/C50P49, under CC BY 4.0. The counts of ink, 0 to 16 a pixel, are divided by 16 here.
+Repository, 1998, doi:10.24432/C50P49, under CC BY 4.0. Pixel values 0 to 16 are divided by 16 here.
 """
 
 from __future__ import annotations

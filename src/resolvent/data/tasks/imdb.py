@@ -1,7 +1,7 @@
-"""IMDb movie reviews, praised or panned: as bytes for the Long Range Arena, as words for the generalisation study.
+"""IMDb movie reviews, positive or negative: as bytes for the Long Range Arena, as words for the generalisation study.
 
-The data folder holds either imdb/train.tsv.xz and imdb/test.tsv.xz ("label TAB text" a line) or the authors' archive.
-Samples are put in the order of a hash of their text: it does not depend on where they came from.
+The data folder holds either imdb/train.tsv.xz and imdb/test.tsv.xz ("label TAB text" per line) or the authors' archive.
+Samples are ordered by a hash of their text, whatever their source.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ARCHIVE = Remote("aclImdb_v1.tar.gz", "md5:7c2ac02c03563afcf9b574c7e56c153a", (U
 Unit = Literal["bytes", "characters"]
 Reviews = tuple[list[bytes], np.ndarray]
 _PARTS = ("train", "test")
-_EACH = 12_500  # reviews a class in each part
-_FEWEST = 15  # occurrences that make a character part of the alphabet
+_EACH = 12_500  # reviews per class in each part
+_FEWEST = 15  # occurrences that put a character into the alphabet
 
 
 def imdb(
@@ -38,7 +38,7 @@ def imdb(
     """The Long Range Arena's Text: 25,000 reviews to train and validate on, 25,000 to test, cut at `length` bytes.
 
     "bytes": 257 tokens, padding 0 and byte b as b + 1. "characters": those that occur 15 times in the training
-    part, after padding, unknown and end (the count that S4 and its followers make).
+    part, after padding, unknown and end (as in S4 and its successors).
     """
     if unit not in get_args(Unit):
         raise ValueError(f"imdb: expected unit 'bytes' or 'characters', got {unit!r}.")
@@ -60,9 +60,9 @@ def imdb_words(
 ) -> Task:
     """Reviews in lower-cased words and pieces of words, [CLS] .. [SEP], padded on the right to `length`.
 
-    vocabulary  a vocab.txt, say of bert-base-uncased, which the study uses; None: 30,522 pieces learned from the
-                training part, which needs no download and cuts rare words elsewhere
-    lengths     False, as in the study: the padding is read like everything else
+    vocabulary  a vocab.txt, such as that of bert-base-uncased, used in the study; None: 30,522 pieces learned from the
+                training part, which needs no download and splits rare words differently
+    lengths     False, as in the study: the model reads the padding, too
     """
     _check_length("imdb_words", length)
     words = None if vocabulary is None else Path(vocabulary).read_text(encoding="utf-8").splitlines()
@@ -76,7 +76,7 @@ def imdb_words(
 
 
 def read_reviews() -> dict[str, Reviews]:
-    """{"train", "test"}: texts as UTF-8 and labels (25000,), 1 for praise, in the order of the texts' hash."""
+    """{"train", "test"}: texts as UTF-8 and labels (25000,), 1 for positive, in the order of the texts' hash."""
     folder = data_folder() / "imdb"
     files = {part: folder / f"{part}.tsv.xz" for part in _PARTS}
     if all(path.is_file() for path in files.values()):
@@ -92,7 +92,7 @@ def read_reviews() -> dict[str, Reviews]:
 
 
 def parse_reviews(data: bytes, where: str = "reviews") -> Reviews:
-    """Lines end at a line feed alone, and the first tab alone divides: reviews hold tabs and other line ends."""
+    """Split lines only at line feeds and columns only at the first tab: reviews contain tabs and other line ends."""
     texts, labels = [], []
     for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=1):
         label, tab, text = line.partition(b"\t")
@@ -154,13 +154,13 @@ def _pieces(words: list[str] | None, length: int) -> Arrays:
 
 
 def _load_pieces(texts: list[str]) -> list[str]:
-    """The pieces of the training part: learnt once, whatever lengths are asked for afterwards."""
+    """The pieces of the training part: learned once for all lengths."""
     held = load_cached("imdb-pieces", lambda: {"utf8": _as_bytes(learn_pieces(texts, SIZE))})
     return held["utf8"].tobytes().decode().split("\n")
 
 
 def _as_bytes(words: list[str]) -> np.ndarray:
-    """A word a line; none holds a line feed, which separates words."""
+    """One word per line; no word contains a line feed."""
     return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
 
 

@@ -13,7 +13,7 @@ from resolvent.data.tasks.official import Counts, counts
 def majority(*, length: int = 100, samples: Counts = 1000, noise: float = 0.25, seed: int = 0) -> Task:
     """Binary sequences of `length` tokens, labelled 1 when more than half of them are ones.
 
-    The number of ones is uniform from 0 to `length`, their places are random. In the training part alone, after the
+    The number of ones is uniform from 0 to `length`, their positions are random. In the training part only, after
     labelling, each one becomes a zero with probability `noise`: 0.25 in the study's code, 0.10 in its text.
     """
     if length < 1 or not 0 <= noise <= 1:

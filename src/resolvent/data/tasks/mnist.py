@@ -33,7 +33,7 @@ def permuted_mnist(
 ) -> Task:
     """MNIST with its 784 pixels in one fixed random order, the same for every sample.
 
-    `permutation` is the seed of that order. There is no order that all papers share.
+    `permutation` is the seed of that order. Papers do not share a common order.
     """
     return _task("permuted-mnist", shuffle(784, permutation), validation, seed, packed)
 

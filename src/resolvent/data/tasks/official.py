@@ -1,4 +1,4 @@
-"""Sets that come with a training and a test part: the validation samples are taken from the training part."""
+"""Sets with an official training and test part; the validation samples are taken from the training part."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from resolvent.data.task import Split
 
 Splits = tuple[Split, Split, Split]
 Counts = int | tuple[int, int, int]
-LARGEST = 4 << 30  # bytes that a set may take unpacked before it stays packed unless told
+LARGEST = 4 << 30  # unpacked bytes above which a set stays packed by default
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Samples as they are stored: x whole numbers in few bytes; `levels` 255 for pixels, 0 for tokens."""
+    """Samples as stored: x in small integers; `levels` 255 for pixels, 0 for tokens."""
 
     x: np.ndarray
     y: np.ndarray
@@ -27,7 +27,7 @@ class Part:
     centred: bool = False
 
     def split(self, packed: bool, index: Tensor | None = None) -> Split:
-        """All samples or those at `index`; in place on the disk when they stay packed and whole."""
+        """All samples or those at `index`; mapped in place if packed and complete."""
         lengths = None if self.lengths is None else torch.from_numpy(self.lengths).long()
         held = Split(torch.from_numpy(self.x), torch.from_numpy(self.y).long(), lengths, self.levels, self.centred)
         if index is not None:
@@ -36,21 +36,19 @@ class Part:
             return held
         if self.levels:
             return held.unpack()
-        return Split(
-            held.x.int(), held.y, held.lengths
-        )  # tokens: int32 is what an embedding reads with the least bytes
+        return Split(held.x.int(), held.y, held.lengths)  # tokens: int32 is the smallest type an embedding accepts
 
     def bytes(self) -> int:
         return 4 * self.x.size
 
 
 def stays_packed(packed: bool | None, *parts: Part) -> bool:
-    """What the user said, or else whether the set is large."""
+    """The user's choice, by default whether the set is large."""
     return sum(part.bytes() for part in parts) > LARGEST if packed is None else packed
 
 
 def counts(where: str, samples: Counts) -> tuple[int, int, int]:
-    """(train, validation, test); one number stands for three of it."""
+    """(train, validation, test); one number is used for all three."""
     three = (samples,) * 3 if isinstance(samples, int) else tuple(samples)
     if len(three) != 3 or min(three) < 0 or three[0] < 1:
         raise ValueError(f"{where}: expected samples as a number or (train, validation, test), got {samples}.")
@@ -58,13 +56,13 @@ def counts(where: str, samples: Counts) -> tuple[int, int, int]:
 
 
 def stored_splits(train: Part, validation: Part, test: Part, packed: bool | None) -> Splits:
-    """Three parts as they are."""
+    """Three given parts."""
     keep = stays_packed(packed, train, validation, test)
     return train.split(keep), validation.split(keep), test.split(keep)
 
 
 def three_splits(train: Part, test: Part, validation: float, seed: int, packed: bool | None) -> Splits:
-    """Validation: that share of every class of the training part, chosen by the seed. The test part stays as it is."""
+    """Validation is that share of every class of the training part, chosen by the seed. The test part is unchanged."""
     if not 0 <= validation < 1:
         raise ValueError(f"data: expected validation as a share from 0 up to 1 (not 1 itself), got {validation}.")
     keep = stays_packed(packed, train, test)

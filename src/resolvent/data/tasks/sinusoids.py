@@ -1,7 +1,7 @@
-"""Sinusoids: read the frequency and the amplitude off a wave. The synthetic task of the perturb-then-diagonalise study.
+"""Sinusoids: regress frequency and amplitude of a wave. The synthetic task of the perturb-then-diagonalise study.
 
 A diagonal model of state size N that starts from HiPPO-LegS has a spike of its transfer function near the frequency
-N^2 / pi (80.97 for N = 16), which the exact system lacks: a wave there is amplified and the regression goes astray.
+N^2 / pi (80.97 for N = 16), which the exact system lacks: a wave there is amplified and the regression fails.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def sinusoids(
 ) -> Task:
     """u(t) = a sin(s t + phi) on [0, duration], the targets are (s, a), divided by the ends of their ranges.
 
-    s (radians a unit of time), a and phi are uniform; `test_frequencies` moves the test part elsewhere, to extrapolate.
-    `noise` is the deviation of white noise on every value.
+    s (radians per unit of time), a and phi are uniform; `test_frequencies` gives the test part another range.
+    `noise` is the standard deviation of white noise on every value.
     """
     _check(length, duration, frequencies, test_frequencies or frequencies, amplitudes)
     t = np.linspace(0.0, duration, length, endpoint=False)

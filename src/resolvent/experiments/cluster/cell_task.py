@@ -1,4 +1,4 @@
-"""What a node of the cluster does: one cell, from its settings to its record in the store."""
+"""The task of a cluster node: one cell, from its settings to its record in the store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from resolvent.experiments.sweep import sweep
 from resolvent.training import Paused
 from resolvent.usage.device import require_device
 
-MARK = ".shared-"  # and digits: a file by which a node knows the folder
-PATIENCE = 10.0  # seconds in which a file must be seen on a disk that machines share
+MARK = ".shared-"  # and digits: a file by which a node recognises the folder
+PATIENCE = 10.0  # seconds for a file to appear on a shared disk
 Task = Callable[[str, str, bytes], tuple[str, str, str, bool]]  # place, version, order -> an Outcome's values
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a cell takes of a node: CPUs, as many threads, and GPUs, or a part of one that several cells share."""
+    """A cell's resources: CPUs, the same number of threads, and GPUs, or a fraction of one shared by several cells."""
 
     cpus: int = 1
     gpus: float = 0.0
@@ -39,18 +39,18 @@ class Needs:
 
 @dataclass(frozen=True)
 class Terms:
-    """How all cells of a call are run, and where their results go: a folder that all nodes see, or a URL."""
+    """How all cells of a call are run, and where results go: a folder visible to all nodes, or a URL."""
 
     out: str
     needs: Needs = Needs()
     device: str = "cpu"
     points: bool = False
-    until: float | None = None  # a time of the clock, for machines have no other in common
+    until: float | None = None  # wall-clock time, common to all machines
 
 
 @dataclass(frozen=True)
 class Order:
-    """A cell for a node. `mark` names a file that whoever gives the order has put into the folder of results."""
+    """A cell for a node. `mark` names a file that the caller has put into the results folder."""
 
     job: Job
     terms: Terms
@@ -59,7 +59,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`wrong` is what the user can mend; `paused` says that the time was spent."""
+    """`wrong` is an error the user can fix; `paused` means that the time was up."""
 
     place: str
     node: str
@@ -68,8 +68,8 @@ class Outcome:
 
 
 def make_task() -> Task:
-    """What a node is sent. Ray sends a function inside of another by value, so that the node imports the library in the
-    midst of the task, where it can be interrupted, and knows its version before it reads the order."""
+    """The function sent to nodes. Ray sends a nested function by value, so that the node imports the library inside the
+    task, where it can be interrupted, and checks its version before it reads the order."""
 
     def run_packed(place: str, version: str, order: bytes) -> tuple[str, str, str, bool]:
         import pickle
@@ -90,7 +90,7 @@ def make_task() -> Task:
 
 
 def run_order(order: Order) -> Outcome:
-    """Run the cell, or go on from where the store has it. A retry after the loss of a node is the same call."""
+    """Run the cell, or resume it from the store. A retry after the loss of a node is the same call."""
     place, node, terms = order.job.place, socket.gethostname(), order.terms
     try:
         _require_folder(order, node)
@@ -109,7 +109,7 @@ def _is_past(until: float | None) -> bool:
 
 
 def _require_folder(order: Order, node: str) -> None:
-    """A node with a disk of its own would keep its results to itself."""
+    """Refuse a node that does not see the results folder: its results would stay on its own disk."""
     terms = order.terms
     last = time.monotonic() + PATIENCE
     while not is_url(terms.out) and not (Path(terms.out) / order.mark).is_file():

@@ -1,9 +1,9 @@
-"""A connection to Ray: to a cluster by its address, or to a Ray of this machine's own, on its loopback interface.
+"""A connection to Ray: to a cluster by its address, or to a local Ray on the loopback interface.
 
     with connect("ray://10.0.0.1:6379") as ray:
         ray.get(...)
 
-Ray waits for minutes at an address where nobody answers, so it is first asked whether somebody does.
+Ray waits for minutes at an unreachable address, so that is checked first.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 from resolvent.experiments.store.folder import RunError
 
 ALONE, PREFIX, AUTO = "ray", "ray://", "auto"
-ADDRESS = "RAY_ADDRESS"  # Ray's own variable for the cluster that is meant
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # nothing is sent to anybody
-# A Ray of our own listens to this machine alone (so Ray calls it; read at import), its cells are no nicer than workers.
+ADDRESS = "RAY_ADDRESS"  # Ray's own variable for the cluster address
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # no usage statistics
+# A local Ray listens on this machine only (read at Ray's import); its cells have the niceness of workers.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
-KNOCK, ANSWER = 5.0, 60.0  # seconds for a port to open, and for Ray behind it
-OBJECTS = 100 * 2**20  # bytes of a Ray of our own; what is passed around is settings and names
+KNOCK, ANSWER = 5.0, 60.0  # seconds for a port to open, and for Ray to answer
+OBJECTS = 100 * 2**20  # object store bytes of a local Ray; only settings and names are passed
 ASK = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
-TOKEN = "AuthenticationError"  # Ray's name for a token that is missing or wrong; it stands in the midst of its message
+TOKEN = "AuthenticationError"  # Ray's name for a missing or wrong token, found inside its message
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def parse_address(on: str) -> str | None:
-    """The address of `--on`; None for a Ray of this machine's own."""
+    """The address of `--on`; None for a local Ray."""
     if on == ALONE:
         return os.environ.get(ADDRESS) or None
     address = on.removeprefix(PREFIX)
@@ -45,7 +45,7 @@ def parse_address(on: str) -> str | None:
 
 @contextmanager
 def connect(on: str) -> Iterator[Any]:
-    """Ray, connected. A Ray of our own ends with the block; a cluster stays."""
+    """Ray, connected. A local Ray ends with the block; a cluster keeps running."""
     address = parse_address(on)
     for name, value in (QUIET | (OWN if address is None else {})).items():
         os.environ.setdefault(name, value)
@@ -74,14 +74,14 @@ def import_ray() -> Any:
 
 
 def require_answer(address: str) -> None:
-    """Refuse an address where no cluster answers, or one that this machine is no part of."""
+    """Refuse an address where no cluster answers, or whose cluster does not include this machine."""
     host, _, port = address.rpartition(":")
     if address != AUTO and not address.startswith(PREFIX):
         try:
             socket.create_connection((host, int(port)), KNOCK).close()
         except (OSError, ValueError) as wrong:
             raise _make_refusal(address, str(wrong)) from wrong
-    try:  # in another process: the wait for an answer cannot be interrupted
+    try:  # in another process: waiting for an answer cannot be interrupted
         asked = subprocess.run(
             [sys.executable, "-c", ASK, address], capture_output=True, text=True, timeout=ANSWER, check=False
         )
@@ -108,7 +108,7 @@ def _make_refusal(address: str, why: str) -> RunError:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; the command line has a handler for it already."""
+    """Restore the command line's SIGTERM handler, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Cells as tasks of Ray: given out, followed until the last is done, cancelled when the caller stops.
+"""Cells as tasks of Ray: submitted, followed until the last is done, cancelled when the caller stops.
 
-Ray gives a task whose node died to another one, which goes on from what the store has. Which node ran what changes no
-number, as long as each has the same packages and the same number of threads (`Needs.cpus`).
+Ray moves a task whose node died to another one, which resumes from the store. Results do not depend on the node,
+as long as all have the same packages and number of threads (`Needs.cpus`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from resolvent.experiments.study import Job
 from resolvent.experiments.sweep import Ended, tell_left
 from resolvent.training import Paused
 
-RETRIES = 16  # nodes that a cell may lose
-LOOK = 1.0  # seconds between looks at the nodes
-GRACE = 20.0  # seconds that cells have to stop, an object store to take what they have
-LATE = 60.0  # seconds after the budget in which those that run come to the end of their step
+RETRIES = 16  # most nodes that a cell may lose
+LOOK = 1.0  # seconds between checks of the nodes
+GRACE = 20.0  # seconds for cells to stop and store their progress
+LATE = 60.0  # seconds after the budget for running cells to finish their step
 
 
 @dataclass
 class Heard:
-    """Where the caller hears what happens."""
+    """The caller's callbacks."""
 
     tell: Tell = print
     tick: Callable[[int], None] = lambda done: None
@@ -41,7 +41,7 @@ class Heard:
 
 
 def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: Heard) -> None:
-    """Run every cell that has no record yet. What went wrong with single ones is raised when the others are done."""
+    """Run every cell that has no record yet. Errors of single cells are raised when the others are done."""
     places = {job.place: job for job in jobs}
     left = [job for place, job in places.items() if not store.complete(place)]
     nodes = _Nodes(ray, heard.tell)
@@ -70,7 +70,7 @@ def dispatch(ray: Any, jobs: Sequence[Job], store: Store, terms: Terms, heard: H
 
 
 def _follow(ray: Any, tasks: dict[Any, Job], total: int, terms: Terms, nodes: _Nodes, heard: Heard) -> list[Outcome]:
-    """Until the last cell is done or has stopped by itself; `Paused` where some still wait for a node by then."""
+    """Wait until the last cell is done or has stopped; `Paused` if some are still waiting for a node."""
     outcomes: list[Outcome] = []
     open_tasks, done = dict(tasks), total - len(tasks)
     while open_tasks:
@@ -96,12 +96,12 @@ def _follow(ray: Any, tasks: dict[Any, Job], total: int, terms: Terms, nodes: _N
 
 
 def _result(ray: Any, task: Any, place: str) -> Outcome:
-    """A cell that took its process with it on every node is told like one whose data are not there; what a cell itself
-    raises is nothing that a user can mend, and comes as it is."""
+    """The result of a task. A cell that crashed its process on every node is reported like one with missing data; other
+    errors raised by a cell are bugs, and are passed on unchanged."""
     try:
         return Outcome(*ray.get(task))
     except ray.exceptions.RayTaskError as wrong:
-        if isinstance(wrong.cause, ImportError):  # those of a cell come as its outcome
+        if isinstance(wrong.cause, ImportError):  # a cell's own arrive in its outcome
             return Outcome(place, "", f"a node cannot import resolvent ({wrong.cause}); install it on every node.")
         raise
     except ray.exceptions.RayError as wrong:
@@ -114,7 +114,7 @@ def _first_line(wrong: Exception) -> str:
 
 @contextmanager
 def _cancel_after(ray: Any, tasks: list[Any]) -> Iterator[None]:
-    """Whatever ends the block early, Ctrl-C above all, stops the cells: those that run store what they have."""
+    """If the block ends early, as by Ctrl-C, stop the cells; running ones store their progress."""
     try:
         yield
     except BaseException:
@@ -128,7 +128,7 @@ def _cancel_after(ray: Any, tasks: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def _leave_mark(out: str) -> Iterator[str]:
-    """A file in the folder for the time of the block, by which the nodes know it."""
+    """A temporary file by which nodes recognise the folder."""
     if is_url(out):
         yield ""
         return
@@ -142,7 +142,7 @@ def _leave_mark(out: str) -> Iterator[str]:
 
 
 class _Nodes:
-    """The machines of the cluster, as far as the caller is told of them."""
+    """The machines of the cluster, as reported to the caller."""
 
     def __init__(self, ray: Any, tell: Tell) -> None:
         self.ray, self.tell_line = ray, tell
@@ -157,11 +157,11 @@ class _Nodes:
             self.tell_line(f"No node has {needs} so far: the cells wait for one that does (Ctrl-C stops).")
 
     def hold(self, needs: Needs) -> bool:
-        """Whether any of them has room for a cell, were it free."""
+        """Whether any of them could hold a cell when idle."""
         return any(_holds(node["Resources"], needs) for node in self.alive.values())
 
     def look(self) -> None:
-        """Tell of nodes that came and went."""
+        """Report nodes that joined or left."""
         now = self._list_alive()
         for name in self.alive.keys() - now.keys():
             self.tell_line(f"node {_describe(self.alive[name])} is lost: its cells resume elsewhere from the store")
@@ -186,6 +186,6 @@ def _holds(resources: dict[str, float], needs: Needs) -> bool:
 
 
 def require_room(ray: Any, needs: Needs) -> None:
-    """Refuse what a Ray of this machine's own can never have; a cluster may grow."""
+    """Refuse resources that a local Ray can never have; a cluster may grow."""
     if not _holds(ray.cluster_resources(), needs):
         raise RunError(f"run: this machine does not have {needs} for a cell; ask for less, or name a cluster to --on.")

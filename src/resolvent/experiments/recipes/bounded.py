@@ -1,4 +1,4 @@
-"""The certifiable model for one's own data: `resolvent run train --certified [--gamma G]`."""
+"""The certifiable model for your own data: `resolvent run train --certified [--gamma G]`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from resolvent.models import ModelConfig, RegressionConfig
 from resolvent.models.presets import l2ru_classifier, lru_classifier
 
 GAMMA = 3.0  # the Lipschitz bound when none is given
-MEMORY = 64  # states for each channel: how many steps the pooling holds without loss
-POOLED = 2048  # entries of the pooled vector at most
+MEMORY = 64  # states per channel: number of steps that the pooling stores without loss
+POOLED = 2048  # most entries of the pooled vector
 PRESETS = {"l2ru": l2ru_classifier, "lru": lru_classifier}
 
 
 def bounded_model(task: Task, layer: str, gamma: float | None, width: int, layers: int) -> ModelConfig:
-    """A model with Lipschitz constant `gamma` that fits the task: a classifier whose hidden layer is 4 `width` wide, or
-    for real answers `width` channels and a linear readout."""
+    """A model with Lipschitz constant `gamma` that fits the task: a classifier with a hidden layer of 4 `width`, or
+    for real targets `width` channels and a linear readout."""
     gamma = GAMMA if gamma is None else gamma
     if layer not in PRESETS:
         raise ValueError(f"run: --certified builds a model of l2ru or lru layers, got --layer {layer}; leave it out.")
@@ -37,7 +37,7 @@ def bounded_model(task: Task, layer: str, gamma: float | None, width: int, layer
 
 
 def regression_head(task: Task) -> RegressionConfig:
-    """Values of a sample, or a sequence, as the answers are; a forecast hangs on where the series stands at its end."""
+    """A head for values per sample or per step, like the targets; a forecast reads the end of the series."""
     shape = task.train.y.shape
     if len(shape) == 3:
         return RegressionConfig(shape[2], "none")
@@ -45,5 +45,5 @@ def regression_head(task: Task) -> RegressionConfig:
 
 
 def _even(number: int) -> int:
-    """The even number at or above it, at least 2."""
+    """The next even number, at least 2."""
     return max(2, number + number % 2)

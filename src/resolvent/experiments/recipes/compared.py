@@ -1,6 +1,6 @@
-"""Models of about one size on the embedded digits: four state-space ones, and beside them a GRU, a CNN, a linear map.
+"""Models of about one size on the embedded digits: four state-space models, a GRU, a CNN and a linear map.
 
-How their settings were found, on validation alone, is told in docs/runs.md.
+docs/runs.md tells how their settings were found, on validation only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from resolvent.models.config import BlockConfig, Pooling
 from resolvent.models.presets import l2ru_classifier
 
 SCALES: dict[str, Any] = {"dt_min": 1e-2, "dt_max": 0.2}  # memories of five steps to beyond the 64
-TAPS = 16  # two rows of a picture
+TAPS = 16  # two rows of an image
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A model and what it is trained with."""
+    """A model and its training settings."""
 
     model: ModelConfig
     lr: float = 1e-2
@@ -50,11 +50,11 @@ def make_compared() -> dict[str, Compared]:
 
 
 def _stack(block: BlockConfig, width: int = 32, pooling: Pooling = "last") -> ModelConfig:
-    """Two pre-norm blocks on one channel, read at the last step unless told."""
+    """Two pre-norm blocks on one channel, read at the last step by default."""
     return ModelConfig(ChannelsConfig(1), block, ClassifierConfig(10, pooling), width, 2, final_norm=True)
 
 
 def linear(width: int = 64, length: int = 64) -> ModelConfig:
-    """No more than a linear map of the 64 pixels: `width` weighted sums of all steps, then the ten logits."""
+    """Just a linear map of the 64 pixels: `width` weighted sums of all steps, then the ten logits."""
     block = ResidualConfig(ShortConvConfig(length), mixer="none", activation="none", skip=False)
     return ModelConfig(ChannelsConfig(1, bias=False), block, ClassifierConfig(10, "last"), width, 1, norm="none")

@@ -45,7 +45,7 @@ def digits_robustness(size: Size = "full") -> list[Cell]:
 
 
 def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
-    """Two pre-norm blocks; the answer is read at the last step. `s4+relu` is S4 with that adaptive scaling."""
+    """Two pre-norm blocks; the output is read at the last step. `s4+relu` is S4 with that adaptive scaling."""
     if structure == "l2ru":
         return l2ru_classifier()
     name, _, ads = structure.partition("+")
@@ -77,7 +77,7 @@ def digits_model(structure: str, width: int = WIDTH) -> ModelConfig:
 def digits_cell(
     recipe: str, structure: str, kind: Kind, *, epochs: int = 20, preset: str = "fast", eps: float = EPS
 ) -> Cell:
-    """Train one structure one way, attack it with AutoAttack at the eps it was trained for."""
+    """Train one structure one way, attack it with AutoAttack at its training eps."""
     budget = Budget(
         epochs=epochs,
         batch_size=64,
@@ -87,7 +87,7 @@ def digits_cell(
         clip=1.0,
         evaluate_every=max(1, epochs // 10),
         track_seen=256,
-        choose="clean" if kind == "standard" else "robust",  # under attack a standard model is best before it learns
+        choose="clean" if kind == "standard" else "robust",  # standard training only lowers robust accuracy
     )
     return Cell(
         recipe,

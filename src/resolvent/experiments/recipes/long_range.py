@@ -50,8 +50,8 @@ TASKS: dict[Task, TaskChoice] = {
     "pathfinder": TaskChoice("pathfinder", (("normalise", True),)),
     "pathx": TaskChoice("pathx", (("normalise", True),)),
 }
-COLOUR = TaskChoice("cifar10", (("normalise", True),))  # LRU's Image, in its paper's code and so in the table
-VOCABULARIES: dict[Task, int] = {"listops": 16, "text": 257, "retrieval": 257}  # text and papers are read as bytes
+COLOUR = TaskChoice("cifar10", (("normalise", True),))  # LRU's Image, as in its paper's code and the table
+VOCABULARIES: dict[Task, int] = {"listops": 16, "text": 257, "retrieval": 257}  # text and papers as bytes
 
 
 def lra(size: Size = "full") -> list[Cell]:
@@ -74,7 +74,7 @@ def cell(name: str, task: Task) -> Cell:
 
 
 def _set_block(model: ModelConfig, block: BlockConfig) -> ModelConfig:
-    """S4's model with another block; those of Mamba, Griffin and H3 come with their norms, before the block."""
+    """S4's model with another block; Mamba, Griffin and H3 blocks have their own pre-norms."""
     if isinstance(block, ResidualConfig):
         assert isinstance(model.block, ResidualConfig)
         return replace(model, block=replace(model.block, layer=block.layer))
@@ -83,7 +83,7 @@ def _set_block(model: ModelConfig, block: BlockConfig) -> ModelConfig:
 
 
 def scaffold(name: str, **steps: Any) -> BlockConfig:
-    """The block of that name; `steps` are time steps of layers that have such."""
+    """The block of that name; `steps` are the time steps of layers that have them."""
     blocks: dict[str, BlockConfig] = {
         "s6": ResidualConfig(S6Config(**steps)),
         "rglru": ResidualConfig(RGLRUConfig()),
@@ -98,7 +98,7 @@ def scaffold(name: str, **steps: Any) -> BlockConfig:
 
 
 def budget(training: TrainConfig) -> Budget:
-    """Their training in our terms; what a paper counts in steps would need the size of its data."""
+    """Their training as our budget; lengths given in steps would need the size of the data."""
     return Budget(
         epochs=training.epochs or 1,
         batch_size=training.batch,

@@ -1,4 +1,4 @@
-"""The study of perturb-then-diagonalise (Yu et al. 2024): its first experiments and the checks that it invites.
+"""The study of perturb-then-diagonalise (Yu et al. 2024): its first experiments and further checks.
 
 Five are analyses and train nothing; `ptd_fourier` trains S4D and S4-PTD as the authors' noise experiment does: dt, A
 and B frozen, no skip around a layer and none inside it (D), LayerNorm afterwards, so that everything passes through the
@@ -6,9 +6,9 @@ state-space layers. The noise comes at test time alone, 0.1 U(0, 1) cos(w t) at 
 C trains at the same rate as the rest (the released script has 4e-3 for it beside 1e-2), and one of each conjugate pair
 is kept of the same 32-state systems, where the script keeps all 32.
 
-S5 and S5-PTD stand in the same scaffold, in blocks of as many states as S4D has, so that their spikes lie where S4D's
-do. S5 keeps its D, a way around its states that the S4D of the experiment has not; its time steps belong to states, and
-the tone runs in their geometric mean.
+S5 and S5-PTD use the same residual block, with blocks of as many states as S4D, so that their spikes are at S4D's. S5
+keeps its D, a path around its states that the experiment's S4D lacks; its time steps belong to states, and the tone
+uses their geometric mean.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from resolvent.models import (
 )
 
 Name = Literal["s4d", "s4-ptd", "s5", "s5-ptd"]
-SPIKES = {16: 80.966, 32: 325.426}  # where S4D-LegS of so many states amplifies what LegS does not
+SPIKES = {16: 80.966, 32: 325.426}  # where S4D-LegS of this size amplifies and LegS does not
 AMPLITUDES = (0.1, 0.3, 1.0, 3.0)
 LOUD = 0.3  # amplitude of the tone in the training of ptd_noisy
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 0.5)  # ||E|| / ||A|| of ptd_ablation
@@ -117,7 +117,7 @@ def cell(recipe: str, name: Name, data: str) -> Cell:
 
 
 def layer_of(name: Name, n: int, blocks: int = 1, **steps: Any) -> S4DConfig | S5Config:
-    """n states a channel, or for S5 `blocks` blocks of so many."""
+    """n states per channel, or for S5 `blocks` blocks of n."""
     start: Literal["legs", "ptd"] = "ptd" if name.endswith("ptd") else "legs"
     if name.startswith("s5"):
         return S5Config(n * blocks, blocks, init=start, **steps)
@@ -140,7 +140,7 @@ def cifar_cell(recipe: str, name: Name) -> Cell:
 
 
 def digits_cell(recipe: str, name: Name) -> Cell:
-    """The embedded digits: 64 steps, 16 states, time steps so small that the spike at 81 does not fold over."""
+    """The embedded digits: 64 steps, 16 states, time steps small enough that the spike at 81 is not aliased."""
     head = ClassifierConfig(10, "last")
     return _small(recipe, name, "digits", TaskChoice("digits"), head, dt_min=0.03, dt_max=0.038)
 

@@ -1,7 +1,7 @@
 """A first look at everything on the embedded digits: models of about one size, trained and attacked the same way.
 
-The small size is the demo, for two cores and a few minutes: AutoAttack `standard` on 128 samples at the size that was
-trained for, the checkpoint that validation chose, curves over eps and over radii through three points.
+The small size is the demo, for two cores and a few minutes: AutoAttack `standard` on 128 samples at the training eps,
+the checkpoint chosen by validation, curves over eps and radii with three points.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from resolvent.experiments.recipes.compared import Compared, make_compared
 from resolvent.experiments.recipes.size import Size
 
 EPS = 0.1  # of inputs in [0, 1]
-KINDS: tuple[Kind, ...] = ("trades", "standard")  # each half of the list takes one of two workers about as long
-SLOW = ("mamba", "gru", "cnn", "linear")  # where half of the samples withstand AutoAttack, it takes them a minute
+KINDS: tuple[Kind, ...] = ("trades", "standard")  # each half of the list takes two workers about the same time
+SLOW = ("mamba", "gru", "cnn", "linear")  # AutoAttack takes a minute where half of the samples resist
 BETA = 1.0  # of TRADES; how it was found is told in docs/runs.md
 SAMPLES = 128
 RADII = (0.1, 0.25)
@@ -38,7 +38,7 @@ def _cell(name: str, of: Compared, kind: Kind) -> Cell:
         warmup=1.0,
         clip=1.0,
         evaluate_every=max(1, of.epochs // 4),
-        choose="clean" if kind == "standard" else "robust",  # under attack a standard model is best before it learns
+        choose="clean" if kind == "standard" else "robust",  # standard training only lowers robust accuracy
     )
     own = AttackPlan("standard", "linf", EPS, SAMPLES, batch_size=SAMPLES)
     weaker = AttackPlan("fast", "linf", EPS / 2, SAMPLES, batch_size=SAMPLES, probe=0)
@@ -47,18 +47,18 @@ def _cell(name: str, of: Compared, kind: Kind) -> Cell:
         (name, "digits", kind),
         of.model,
         TaskChoice("digits"),
-        Goal(kind, "linf", EPS if kind == "trades" else None, steps=3, beta=BETA),  # no attack while training plainly
+        Goal(kind, "linf", EPS if kind == "trades" else None, steps=3, beta=BETA),  # no attack in standard training
         budget,
         (own,) if kind == "standard" else (own, weaker),
         CertifyPlan(RADII, SAMPLES, preset="fast" if name == "l2ru" else None),
         analyse=True,
-        attribution=kind != "standard" and name != "linear",  # which is one component
+        attribution=kind != "standard" and name != "linear",  # which is a single component
         corrupt=SAMPLES,
     )
 
 
 def _whole(cell: Cell) -> Cell:
-    """Twice as long, both checkpoints, all test samples, two more sizes."""
+    """Twice as long, both checkpoints, all test samples, two more eps."""
     own = replace(cell.attacks[0], samples=None, on=("best", "last"))
     weaker = tuple(AttackPlan("fast", "linf", eps, probe=0) for eps in (EPS / 4, EPS / 2))
     budget = replace(cell.budget, epochs=2 * cell.budget.epochs, evaluate_every=2)

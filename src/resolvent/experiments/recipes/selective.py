@@ -1,7 +1,7 @@
 """The study of generalisation in selective SSMs (Honarpisheh et al. 2025): both experiments and the sweep of s_A.
 
-One selective block behind an embedding, trained by Adam with the penalty on collapsed answers. Every cell keeps the
-block's norms after each epoch and the bound of Theorem 3.3 for what was trained. A seed whose loss is no number stays
+One selective block after an embedding, trained by Adam with the penalty on collapsed outputs. Every cell records the
+block's norms after each epoch and the bound of Theorem 3.3 for the trained model. A seed with a non-finite loss stays
 in the tables as failed; the authors draw another one. The small size is Majority alone, in seconds.
 """
 
@@ -30,7 +30,7 @@ SECOND: dict[StudyTask, range] = {
     "listops": range(100, 1001, 100),
 }
 TEXT_NOISE = 0.1  # of Majority's training part in the paper's text; its code has 0.25, the task's default
-FEW = 2500  # reviews of experiment 1, a tenth of them all; generated sets have 1000 samples in both
+FEW = 2500  # reviews of experiment 1, a tenth of all; generated sets have 1000 samples in both
 SEEDS = 5
 
 
@@ -104,7 +104,7 @@ def _cell(
 
 
 def _task(task: StudyTask, T: int, samples: int | None, noise: float | None = None) -> TaskChoice:
-    if task == "imdb":  # padding on the right is read like everything else
+    if task == "imdb":  # the model reads the padding on the right, too
         return TaskChoice("imdb-words", (("length", T),), samples)
     made: dict[StudyTask, tuple[tuple[str, Any], ...]] = {
         "majority": (("length", T), ("samples", 1000)),

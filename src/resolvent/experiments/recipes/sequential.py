@@ -1,4 +1,4 @@
-"""MNIST pixel by pixel, trained as usual: the task by which long memory is told from short.
+"""MNIST pixel by pixel, standard training: a test of long memory.
 
 A digit is 784 steps of one grey value; nothing is grouped into patches. Settings are ours. Full size is for one GPU,
 small for two CPU cores and a quarter of an hour. The checkpoint is chosen by validation; the test split is measured on

@@ -1,4 +1,4 @@
-"""How large a recipe runs."""
+"""The size of a recipe."""
 
 from __future__ import annotations
 

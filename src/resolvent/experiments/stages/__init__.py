@@ -1,1 +1,1 @@
-"""What a cell does after training: attacks, certificates, attribution, analysis."""
+"""The stages of a cell after training: attacks, certificates, attribution, analysis."""

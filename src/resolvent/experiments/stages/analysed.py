@@ -13,8 +13,8 @@ from resolvent.experiments.work import Work
 from resolvent.layers import Layer
 from resolvent.ssm import System
 
-POINTS = 160  # of a drawn response
-EIGENVALUES = 600  # at most, of a drawn spectrum
+POINTS = 160  # points of a drawn response
+EIGENVALUES = 600  # most eigenvalues of a drawn spectrum
 
 
 def analyse_layers(work: Work) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def analyse_layers(work: Work) -> dict[str, Any]:
 
 
 def system_of(layer: Layer) -> System | None:
-    """A selective layer has no system of its own; one that runs both ways has no causal one."""
+    """The layer's system; None for a selective layer, and for a bidirectional one, which is not causal."""
     make = getattr(layer, "system", None)
     if make is None:
         return None
@@ -41,7 +41,7 @@ def system_of(layer: Layer) -> System | None:
 
 
 def layer_facts(name: str, system: System, rtol: float = 1e-6) -> dict[str, Any]:
-    """Spectrum, the largest gain of any channel, and the response of the channel that has it."""
+    """Spectrum, the largest gain of any channel, and the response of that channel."""
     norm = hinf_norm(system, rtol)
     lam = poles(system).reshape(-1)
     gains = norm.upper.reshape(-1)

@@ -1,4 +1,4 @@
-"""The answers stage: which class the best checkpoint takes for which, on the whole test split."""
+"""The answers stage: the best checkpoint's confusion matrix on the whole test split."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from resolvent.training.step.batch import wide
 from resolvent.training.step.batches import take
 
 BATCH = 256
-MOST = 64  # classes of a matrix that somebody can read
+MOST = 64  # most classes for a readable matrix
 
 
 def count_answers(work: Work) -> dict[str, Any]:
-    """Per class how many samples there are and how many are right; `confusion[label][answer]` where classes are few."""
+    """Samples and correct predictions per class; `confusion[label][answer]` if there are few classes."""
     model, split, classes = work.trained("best"), work.task.test, work.task.classes
     if classes is None:
         return {}

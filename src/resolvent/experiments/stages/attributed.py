@@ -1,7 +1,7 @@
-"""Attribution of a trained model: what each component does to the difference that an attack makes, in train and test.
+"""Attribution of a trained model: each component's effect on the feature change under attack, in train and test.
 
 Figures 3 and 4 of the study of deep SSMs under adversarial training (Qi et al. 2024): samples of both splits, attacked
-by the PGD-10 that measured the run.
+by the run's PGD-10 probe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def attribute(
 ) -> dict[str, Any]:
     """The record of `attribution_record` on train and test: changes in per cent, of each layer and their mean.
 
-    `test` and `bounds` stand for the task's own where they are given: samples of another file.
+    `test` and `bounds` replace the task's own if given: samples of another file.
     """
     probe = goal.probe(task.bounds if bounds is None else bounds)
     if probe is None or task.vocabulary is not None or task.classes is None:

@@ -1,4 +1,4 @@
-"""The certificate stage: a curve of certified accuracy with the attacked one above it, checked never to cross."""
+"""The certificate stage: a curve of certified accuracy and the attacked one, checked never to cross."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from resolvent.experiments.work import Work
 from resolvent.models import TwoTower
 from resolvent.models.parts import last_weight
 
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the certified samples: where radii of one's own lie
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # quantiles of the certified samples for default radii
 
 
 def certify_run(work: Work) -> dict[str, Any]:
-    """Gain, radii and the curve; a model without a finite bound says which component breaks it, and has no curve."""
+    """Gain, radii and the curve; a model without a finite bound names the component responsible, and has no curve."""
     plan = work.cell.certify
     assert plan is not None
     model, split = work.trained("best"), work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
+    part = split.select(torch.arange(n)).to(work.device)  # unpacks packed samples
     x, y, lengths = part.x, part.y, part.lengths
     shortest = work.task.length if lengths is None else int(lengths.min())
     head = None if isinstance(model, TwoTower) else last_weight(model.head)
@@ -51,20 +51,20 @@ def certify_run(work: Work) -> dict[str, Any]:
 
 
 def own_radii(found: Certificate) -> tuple[float, ...]:
-    """Radii that spread over those which were certified, rounded to two digits; none where nothing was."""
+    """Radii spread over the certified ones, rounded to two digits; none if nothing is certified."""
     held = found.radius[found.certified(0.0)].sort().values.tolist()
     chosen: Sequence[float] = [held[int(share * (len(held) - 1))] for share in SHARES] if held else []
     return tuple(sorted({_round_down(radius) for radius in chosen}))
 
 
 def _round_down(radius: float) -> float:
-    """Down to two digits."""
+    """Round down to two digits."""
     unit = 10.0 ** (math.floor(math.log10(radius)) - 1)
     return float(f"{math.floor(radius / unit) * unit:.2g}")
 
 
 def attack_at_radii(work: Work, model: Any, plan: CertifyPlan, part: Split) -> dict[float, Tensor] | None:
-    """Who withstands AutoAttack at each radius; None when no attack is planned. Nobody returns once broken."""
+    """Which samples resist AutoAttack at each radius; None if no attack is planned. Broken samples stay broken."""
     if plan.preset is None:
         return None
     found, alive = {}, torch.ones(len(part), dtype=torch.bool)

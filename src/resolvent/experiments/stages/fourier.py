@@ -1,4 +1,4 @@
-"""The Fourier stage: the trained model's score under tones, at the frequencies asked for and at its own worst one."""
+"""The Fourier stage: the trained model's score under tones, at given frequencies and at its own worst one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.attacks import FourierSettings, fourier_sweep, noises
 from resolvent.experiments.stages.sites import sites_of, ssm_layers, step_of, systems_of
 from resolvent.experiments.work import Work
 
-RTOL = 1e-3  # of the largest gain: a tone need not be placed any finer
+RTOL = 1e-3  # of the largest gain: sufficient to place a tone
 
 
 def sweep_noise(work: Work) -> dict[str, Any]:
@@ -36,9 +36,9 @@ def sweep_noise(work: Work) -> dict[str, Any]:
 
 @torch.no_grad()
 def own_worst(model: nn.Module, where: str = "layers") -> WorstFrequency | None:
-    """The tone that one of its time-invariant layers amplifies most, in the time of the place where it will enter.
+    """The tone that one of its time-invariant layers amplifies most, in the time units of the site where it is added.
 
-    None where there is no such layer, or none that is stable.
+    None if there is no such layer, or no stable one.
     """
     layers = ssm_layers(model)
     held = {name: systems_of(layer, name)[0] for name, layer in layers.items()}

@@ -1,4 +1,4 @@
-"""The generalisation stage: the bound of a trained selective block beside its gap, and its norms while it trains."""
+"""The generalisation stage: the bound of a trained selective block, its gap, and its norms during training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resolvent.training.fit import Watch
 
 
 def selective_tensors(model: nn.Module) -> SelectiveTensors:
-    """Of a model with one selective block behind an embedding; u is the table of tokens."""
+    """The tensors of a model with one selective block after an embedding; u is the token table."""
     chain = outline(model)
     layers = [n.module for n in walk(chain) if isinstance(n, Recurrence) and n.kind == "scalar_s6"]
     tables = [n.module for n in walk(chain) if isinstance(n, Embedding)]
@@ -33,12 +33,12 @@ def selective_tensors(model: nn.Module) -> SelectiveTensors:
 
 
 def norms_watch(cell: Cell) -> Watch | None:
-    """What `fit` enters into each epoch's row; None where no bound is planned."""
+    """The `watch` function for `fit`; None if no bound is planned."""
     return None if cell.bound is None else NormTracker(selective_tensors)
 
 
 def bound_generalisation(work: Work) -> dict[str, Any]:
-    """The bound for the last weights, m training samples of T steps, and what the gap really is."""
+    """The bound for the last weights, m training samples of T steps, and the actual gap."""
     plan = work.cell.bound
     assert plan is not None
     model = work.trained("last")

@@ -1,4 +1,4 @@
-"""A model looked into: spectrum, response, gain, memory and Hankel singular values of each time-invariant layer."""
+"""Inspecting a model: spectrum, response, gain, memory and Hankel singular values of each time-invariant layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resolvent.ssm import DPLR, Dense, Diagonal, System
 NONE = "no time-invariant system: it depends on its input, or on the length of the sequence"
 POINTS = 300  # of a curve over all modes
 RTOL = 1e-4  # of a bracketed gain
-TOLERANCE = 1e-3  # of the largest Hankel singular value: smaller ones carry next to nothing
+TOLERANCE = 1e-3  # of the largest Hankel singular value: smaller ones are negligible
 
 
 @torch.no_grad()
@@ -55,12 +55,12 @@ def _lead(count: int) -> str:
 
 
 def _holds_layers(module: nn.Module) -> bool:
-    """Whether it is a scaffold around layers rather than one."""
+    """Whether it is a block around layers rather than a layer."""
     return any(isinstance(part, Layer) for part in module.modules() if part is not module)
 
 
 def layer(name: str, kind: str, system: System) -> dict[str, Any]:
-    """Numbers of one layer, its spectrum and its charts: those of the channel with the largest gain."""
+    """Numbers of one layer, its spectrum and its charts, for the channel with the largest gain."""
     found = layer_facts(name, system, RTOL)
     times = time_constants(system).reshape(-1).double().sort().values
     worst = found.pop("channel", 0)
@@ -102,7 +102,7 @@ def _charts(name: str, response: dict[str, Any] | None, times: Tensor, values: T
 
 
 def one_of(system: System, channel: int) -> System:
-    """One system of the bank; a layer that mixes channels is one already."""
+    """One system of the bank; a MIMO layer is one already."""
     if not system.bank:
         return system
 

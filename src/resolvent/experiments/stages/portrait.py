@@ -1,4 +1,4 @@
-"""Everything that can be drawn of a start: spectrum, pseudospectrum, responses against LegS, kernels, conditioning."""
+"""Charts of an initialisation: spectrum, pseudospectrum, responses against LegS, kernels, conditioning."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from resolvent.ssm import Dense, System
 from resolvent.ssm.response_grid import EigenResponse, refined_grid, response_distance, response_peak
 
 LARGEST = 256  # states of a pseudospectrum: a quarter of a minute
-MOST = 8192  # states of a start
+MOST = 8192  # most states
 EXTENDED = 128  # states up to which kappa of LegS is computed in extended precision
-CURVES = 4  # kernels; half as many where those of LegS stand beside them
-SPIKE = 3.0  # times what LegS answers
-SHOWN, NAMED = 5, 2  # spikes that are marked, and those with their frequency
+CURVES = 4  # kernels; half as many with those of LegS alongside
+SPIKE = 3.0  # times the response of LegS
+SHOWN, NAMED = 5, 2  # spikes marked, and labelled with their frequency
 TITLES = {
     "legs": "HiPPO-LegS",
     "s4d-legs": "S4D-LegS",
@@ -64,7 +64,7 @@ def portrait(name: str, n: int, *, contours: bool = True) -> dict[str, Any]:
 
 
 def facts(made: Start, legs: Start) -> dict[str, float | None]:
-    """Numbers by name; None where none is known."""
+    """Numbers by name; None if unknown."""
     peak = response_peak(made.response)
     found: dict[str, float | None] = {
         "states": made.n,
@@ -82,7 +82,7 @@ def facts(made: Start, legs: Start) -> dict[str, float | None]:
 
 
 def log10_kappa(made: Start) -> float | None:
-    """0 for a normal A; of LegS in extended precision; None where that would take minutes."""
+    """0 for a normal A; for LegS in extended precision; None if that would take minutes."""
     if made.name == "legs":
         return eigenvector_condition(made.A).log10 if made.n <= EXTENDED else None
     V = made.response.V if isinstance(made.response, EigenResponse) else torch.eye(made.n)
@@ -109,7 +109,7 @@ def contour(made: Start) -> dict[str, Any]:
 
 
 def responses(made: Start, legs: Start, points: int = 300) -> list[dict[str, Any]]:
-    """|G| of the first state, and of the worst read-out, against LegS; then how far they are apart."""
+    """|G| of the first state, and of the worst read-out, against LegS; then their distance."""
     w = refined_grid(made.lam, points)[1:]
     frame, norm, reference = ("frequency", "gain"), made.state_norm(w), legs.state_norm(w)
     both = [series(made.name, w, norm), *_reference(made, w, reference)]
@@ -133,7 +133,7 @@ def _reference(made: Start, w: Tensor, values: Tensor) -> list[dict[str, Any]]:
 
 
 def _spikes(made: Start, w: Tensor, own: Tensor, exact: Tensor) -> list[tuple[float, float, str]]:
-    """Peaks that are well above LegS, the largest few, with their frequency; only where coordinates are the same."""
+    """Peaks that are well above LegS, the largest few, with their frequency; only in the same coordinates."""
     if not made.of_legs or made.name == "legs":
         return []
     peak = torch.zeros_like(own, dtype=torch.bool)
@@ -145,7 +145,7 @@ def _spikes(made: Start, w: Tensor, own: Tensor, exact: Tensor) -> list[tuple[fl
 
 
 def kernels(made: Start, legs: Start) -> dict[str, Any]:
-    """C exp(t A) B of the first states, those of LegS dashed beside them."""
+    """C exp(t A) B of the first states, with those of LegS dashed."""
     t = torch.logspace(-2, 1, 600, dtype=torch.float64)
     beside = made.of_legs and made.name != "legs"
     count = min(CURVES // 2 if beside else CURVES, made.n // 2 if made.A.is_complex() else made.n)
@@ -165,7 +165,7 @@ def kernel(made: Start, k: int, t: Tensor) -> Tensor:
 
 
 def condition_chart(n: int) -> dict[str, Any]:
-    """kappa over N up to the size at hand, at least 16 and at most 64."""
+    """kappa over N up to this size, at least 16 and at most 64."""
     sizes = tuple(k for k in (2, 4, 8, 16, 32, 64) if k <= max(n, 16))
     found: dict[str, Any] = before_and_after(sizes)["charts"][0]
     return found

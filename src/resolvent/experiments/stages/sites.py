@@ -1,4 +1,4 @@
-"""Where tones enter a model of this library: at the input of every state-space layer, at the times of its steps."""
+"""Where tones are added in a model of ours: at the input of every state-space layer, at the times of its steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ssm_layers(model: nn.Module) -> dict[str, Layer]:
 
 
 def step_of(layer: Layer) -> float | Tensor:
-    """dt of each channel (d,); the geometric mean of S5's, which belong to states; 1 where there is none."""
+    """dt per channel (d,); for S5, whose steps are per state, the geometric mean; 1 if there is none."""
     if isinstance(own := getattr(layer, "log_dt", None), Tensor):
         return timestep.positive(own.detach()).reshape(layer.d_model, -1)[:, 0]
     if isinstance(own := getattr(layer, "log_step", None), Tensor):
@@ -36,7 +36,7 @@ def step_of(layer: Layer) -> float | Tensor:
 
 
 def systems_of(layer: Layer, name: str) -> tuple[dict[str, System], str]:
-    """Name -> system in float64 without a graph; where there is none, the reason instead."""
+    """Name -> system in float64 without a graph; and the reason if there is none."""
     first = parts_of(layer, name)[0]
     if first.kind == "sum":
         return {part.name: part.system for part in first.parts if part.system is not None}, ""

@@ -13,11 +13,11 @@ from resolvent.attacks import Threat, autoattack
 from resolvent.experiments.cell import CertifyPlan
 from resolvent.experiments.work import Work
 
-COPIES = 8  # noisy copies in the mean that the attack climbs
+COPIES = 8  # noisy copies in the mean that the attack maximises
 
 
 class SoftVote(nn.Module):
-    """log mean_k softmax(f(x + sigma n_k)) with the same noise n_k in every call: what an attack can differentiate."""
+    """log mean_k softmax(f(x + sigma n_k)) with the same noise n_k in every call: differentiable for attacks."""
 
     def __init__(self, f: nn.Module, sigma: float, copies: int = COPIES, seed: int = 0) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class SoftVote(nn.Module):
 def smooth_run(
     work: Work, model: nn.Module, plan: CertifyPlan, x: Tensor, y: Tensor, lengths: Tensor | None = None
 ) -> dict[str, Any]:
-    """Accuracy of the smoothed classifier, its certified share at each radius, and that under attack above it.
+    """Accuracy of the smoothed classifier, its certified share at each radius, and the accuracy under attack.
 
-    The attack moves x; the smoothed classifier then votes there anew. Broken is a sample for which it is sure of
-    another class: where it abstains nothing is shown.
+    The attack moves x; the smoothed classifier then votes there anew. A sample is broken if it confidently predicts
+    another class: abstaining does not count.
     """
     assert plan.smoothing is not None
     settings = SmoothingSettings(plan.smoothing, n=plan.copies, seed=work.cell.seed)
@@ -71,5 +71,5 @@ def _attack_smoothed(
 
 
 def _wrong(found: SmoothingResult, y: Tensor) -> Tensor:
-    """Sure of another class; an abstention is not."""
+    """Whether another class is predicted; an abstention does not count."""
     return ((found.prediction != y) & (found.prediction >= 0)).cpu()

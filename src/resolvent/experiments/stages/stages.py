@@ -1,6 +1,6 @@
-"""What is done with a trained model. A stage takes the work and returns plain values for the record.
+"""Stages run on a trained model. A stage takes the work and returns plain values for the record.
 
-A stage is listed with the question whether a cell wants it; they run in this order, and each is kept when it is done.
+Each stage is listed with a predicate on the cell; they run in this order, and each result is stored when done.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from resolvent.experiments.work import Work
 from resolvent.models import Model, RegressionConfig, TwoTower
 
 Stage = Callable[[Work], dict[str, Any]]
-EXAMPLES = 4  # pictures of clean and attacked sequences
+EXAMPLES = 4  # plots of clean and attacked sequences
 
 
 def attack_checkpoints(work: Work) -> dict[str, Any]:
-    """Every planned evaluation on every checkpoint that it names, keyed `NAME-best`; equal weights only once."""
+    """Every planned evaluation on every checkpoint it names, keyed `NAME-best`; equal weights only once."""
     found: dict[str, dict[str, Any]] = {}
     for plan in work.cell.attacks:
-        done: dict[tuple[str, ...], str] = {}  # by the content of the weights
+        done: dict[tuple[str, ...], str] = {}  # by weight content
         for kept in plan.on:
             key, model = f"{plan.name}-{kept}", work.trained(kept)
             same = found.get(done.setdefault(tuple(map(digest, model.state_dict().values())), key))
@@ -46,7 +46,7 @@ def attack_checkpoints(work: Work) -> dict[str, Any]:
 
 
 def _listener(work: Work, key: str) -> Listener | None:
-    """Looks at the time after every batch, which is stored by then."""
+    """Checks the time after every batch, when it is stored."""
     if work.how.late is never:
         return None
     return lambda name, done, total: work.how.check_time(f"attack {key} stopped after {done} of {total} by {name}")
@@ -55,7 +55,7 @@ def _listener(work: Work, key: str) -> Listener | None:
 def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str) -> dict[str, Any]:
     split = work.task.test
     n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    part = split.select(torch.arange(n)).to(work.device)  # unpacks what is kept packed
+    part = split.select(torch.arange(n)).to(work.device)  # unpacks packed samples
     x, data = part.x, (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, probe=plan.probe)
     threat = threat_of(plan, plan.eps, work.task.bounds)
@@ -75,9 +75,9 @@ def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str)
 def _probe_pgd(
     work: Work, plan: AttackPlan, model: Model | TwoTower, data: tuple[torch.Tensor, ...], stood: torch.Tensor
 ) -> dict[str, Any]:
-    """PGD-10, the papers' yardstick, on the very samples of the evaluation; `missed` are those that it alone broke."""
+    """PGD-10, the papers' standard measurement, on the samples of the evaluation; `missed` are those only it broke."""
     goal = work.cell.goal
-    own = (goal.norm, goal.eps) == (plan.norm, plan.eps)  # what training was measured by
+    own = (goal.norm, goal.eps) == (plan.norm, plan.eps)  # the threat of the training measurements
     attack = PGD(10, goal.step_size if own else None)
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, probe=0)
     threat = threat_of(plan, plan.eps, work.task.bounds)
@@ -87,7 +87,7 @@ def _probe_pgd(
 
 
 def _example(x: torch.Tensor, moved: torch.Tensor, record: dict[str, Any]) -> dict[str, Any]:
-    """One sample before and after: values to four digits, which is what a picture shows."""
+    """One sample before and after: values to four digits, for plotting."""
     fields = {name: record[name] for name in ("index", "label", "clean_prediction", "prediction", "broken_by")}
     return fields | {"clean": _round_values(x), "attacked": _round_values(moved)}
 
@@ -110,4 +110,4 @@ STAGES: tuple[tuple[str, Callable[[Cell], bool], Stage], ...] = (
     ("corruptions", lambda cell: bool(cell.corrupt), corrupt_run),
     ("generalisation", lambda cell: cell.bound is not None, bound_generalisation),
 )
-SHARED = ("attacks",)  # stages in which all processes of a run take part
+SHARED = ("attacks",)  # stages shared by all processes of a run

@@ -1,4 +1,4 @@
-"""An evaluation shared by the processes that torchrun started; its outcome is that of a single one."""
+"""An evaluation shared by the processes that torchrun started; its result is that of a single process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where runs live: folders and their locks, object stores."""
+"""Storage of runs: folders with locks, object stores."""

@@ -1,8 +1,8 @@
-"""An unfinished run as one file, made while the run goes on: an object store writes one object whole or not at all.
+"""An unfinished run as one file, made while the run continues: an object store writes an object whole or not at all.
 
 Files are read in the reverse of the order in which a run writes them. Whatever a file relies on was written before it,
-so it is in the bundle at least as new: a summary never stands beside an older state, a state never without the weights
-that it calls best. Weights newer than the state are harmless, since the run comes to the same ones again.
+so it is in the bundle at least as new: a summary never comes with an older state, nor a state without the weights it
+calls best. Weights newer than the state are harmless, since the run reproduces the same ones.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from resolvent.experiments.store.folder import RECORD, SUMS
 
 LATEST = ("stage/", "attack/", f"checkpoint/{SUMS}", "summary.json", "checkpoint/state.safetensors")
-DIGITS = 64  # of the checksum that stands before the archive
+DIGITS = 64  # of the checksum before the archive
 _BLOCK = 1 << 20
 
 
 class DamagedBundle(ValueError):
-    """A bundle that does not hold what was packed."""
+    """A bundle whose content is not what was packed."""
 
 
 def run_files(folder: Path) -> list[str]:
-    """Names of everything that a run keeps, latest first; the record, locks and halves of files apart."""
+    """Names of all files of a run, latest first; except the record, locks and partial files."""
     found = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
     kept = [p.as_posix() for p in found if not p.name.startswith(".") and p.parts[0] != "damaged"]
     return sorted((name for name in kept if name != RECORD), key=lambda name: (_rank(name), name))
@@ -34,7 +34,7 @@ def _rank(name: str) -> int:
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """Everything that the run in `folder` has so far, as one file."""
+    """Pack the present state of the run in `folder` into one file."""
     with target.open("wb") as file:
         file.write(b"0" * DIGITS)
         with tarfile.open(fileobj=file, mode="w") as archive:
@@ -49,7 +49,7 @@ def pack(folder: Path, target: Path) -> Path:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """A file moved into place meanwhile does no harm: what was opened is read to its end."""
+    """A file replaced meanwhile is harmless: the opened one is read to its end."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Put everything back; nothing is written unless the whole bundle is what was packed."""
+    """Unpack everything; nothing is written unless the whole bundle is intact."""
     with source.open("rb") as file:
         held = file.read(DIGITS)
         if held != _digest(file).encode():

@@ -1,4 +1,4 @@
-"""A run's folder, claimed and checked by the first process for all that torchrun started."""
+"""A run's folder, claimed and checked by the first process for all started by torchrun."""
 
 from __future__ import annotations
 

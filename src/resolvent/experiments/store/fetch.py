@@ -1,4 +1,4 @@
-"""What a report reads of runs behind a URL: their settings and records, and never more bytes than were allowed."""
+"""Fetch settings and records of runs at a URL for a report, within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from resolvent.experiments.store.folder import CELL, RECORD, RunError
 from resolvent.experiments.store.objects import Objects, TooLarge
 
 MIB = 2**20
-MOST = 1024 * MIB  # thousands of records; one that holds pictures has a few hundred KiB
+MOST = 1024 * MIB  # thousands of records; one with plots has a few hundred KiB
 
 
 def fetch_runs(url: str, folder: Path, most: int = MOST) -> Path:
-    """The settings and records of all runs below a URL, laid out as they are there.
+    """The settings and records of all runs below a URL, in the same layout.
 
-    most  bytes in all; a store that holds more of them is refused, before anything is fetched where it tells sizes
+    most  total bytes; a larger store is refused, before anything is fetched if it reports sizes
     """
     objects = Objects(url)
     wanted = _list_wanted(objects)
@@ -33,7 +33,7 @@ def fetch_runs(url: str, folder: Path, most: int = MOST) -> Path:
 
 
 def _list_wanted(objects: Objects) -> dict[str, int]:
-    """What is fetched, with its bytes."""
+    """The objects to fetch, with their sizes."""
     sizes = objects.sizes()
     cells = [name for name in sizes if PurePosixPath(name).name == CELL]
     for name in cells:
@@ -44,7 +44,7 @@ def _list_wanted(objects: Objects) -> dict[str, int]:
 
 
 def _inside(name: str) -> bool:
-    """Whether an object's name stays below the folder that it is laid out in: names are any text, folders are not."""
+    """Whether an object's name stays below the target folder: names are arbitrary text."""
     parts = name.replace("\\", "/").split("/")
     return not {"", ".", ".."} & set(parts) and ":" not in parts[0]
 

@@ -1,12 +1,12 @@
-"""The folder of a run, on top of what training and attacks keep there themselves.
+"""The folder of a run, in addition to the files of training and attacks.
 
-    cell.json        what is run; another cell is refused, by the first field that differs
+    cell.json        what is run; another cell is refused, naming the first different field
     config.json, metrics.jsonl, summary.json, checkpoint/      of training
     attack/NAME-best/                                          of each evaluation
     stage/NAME.json  the finished result of a stage
-    record.json      written last: everything that a report shows; the run is complete
+    record.json      written last: the data of a report; the run is complete
 
-Every file carries a digest. What is damaged is made again from the rest, or refused by name.
+Every file has a digest. Damaged files are remade from the rest, or refused by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Tell = Callable[[str], None]  # takes a line for the user
 
 
 class RunError(ValueError):
-    """A run cannot start or go on; the message says what to do.
+    """A run cannot start or resume; the message says what to do.
 
     Examples:
         >>> try:
@@ -81,7 +81,7 @@ class Folder:
             return
         if self.started():
             self._require_same(then, now)
-        elif then != now:  # of a call that was refused, or stopped before it began
+        elif then != now:  # left by a call that was refused, or stopped before it began
             self.write(CELL, now)
 
     def _require_same(self, then: Any, now: dict[str, Any]) -> None:
@@ -94,15 +94,15 @@ class Folder:
             )
 
     def described(self) -> dict[str, Any]:
-        """The settings in cell.json; what an older version did not know yet is at its default."""
-        return as_now(read_json(self.path / CELL))
+        """The settings in cell.json; fields unknown to older versions have their defaults."""
+        return upgrade(read_json(self.path / CELL))
 
     def started(self) -> bool:
         """Whether there is anything besides the settings."""
         return self.path.is_dir() and any(not p.name.startswith((CELL, ".lock")) for p in self.path.iterdir())
 
     def empty(self) -> None:
-        """Remove all but the lock; the settings last, so that a folder half emptied is still known for a run."""
+        """Remove all but the lock; the settings last, so that a half-emptied folder is still recognised as a run."""
         for path in sorted(self.path.iterdir(), key=lambda path: path.name == CELL):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -110,25 +110,25 @@ class Folder:
                 path.unlink()
 
     def _readmit(self, now: dict[str, Any], wrong: Damaged) -> None:
-        """A damaged cell.json is written again: a sound record tells what was run, and without one every other file
-        tells what it is of; stages of older versions do not, so they are done again."""
+        """Rewrite a damaged cell.json if a sound record tells what was run, or else each file tells what it belongs
+        to; stages of older versions do not, so they are redone."""
         record = self._legible(RECORD)
         if record is not None:
-            self._require_same(as_now(record.get("cell") or {}), now)
+            self._require_same(upgrade(record.get("cell") or {}), now)
         elif any(not is_sealed(self._legible(f"{STAGE}/{p.name}", raw=True) or {}) for p in self._stages()):
             self.set_aside((STAGE,))
         warnings.warn(f"run: {wrong}; it is written again.", stacklevel=4)
         self.write(CELL, now)
 
     def _legible(self, name: str, raw: bool = False) -> dict[str, Any] | None:
-        """What a file holds, or None where there is none or none that can be believed."""
+        """The content of a file, or None if it is absent or not valid."""
         try:
             return (read_sealed if raw else read_json)(self.path / name)
         except (OSError, Damaged):
             return None
 
     def cell(self) -> Cell:
-        """What is run here; where cell.json is damaged, what the record tells of it."""
+        """The cell of this folder; if cell.json is damaged, from the record."""
         path = self.path / CELL
         if not path.is_file():
             raise RunError(f"run: {str(self.path)!r} holds no run: there is no {CELL} in it.")
@@ -142,7 +142,7 @@ class Folder:
             return Cell.from_dict(record["cell"])
 
     def record(self) -> dict[str, Any] | None:
-        """What a complete run found; None before that. One of another run is as wrong as a damaged one."""
+        """The record of a complete run; None before that. A record of another run counts as damaged."""
         path = self.path / RECORD
         if not path.is_file():
             return None
@@ -154,13 +154,13 @@ class Folder:
         other = held.get("cell")
         found = None
         if cell is not None:
-            found = first_difference(as_now(cell), as_now(other) if isinstance(other, dict) else other)
+            found = first_difference(upgrade(cell), upgrade(other) if isinstance(other, dict) else other)
         if found:
             raise RunError(f"run: {path} is the record of another run ({found[0] or 'its cell'} differs); remove it.")
         return held
 
     def sound_record(self, tell: Tell) -> dict[str, Any] | None:
-        """The record of a complete run; a damaged one is told of and set aside, to be made again."""
+        """The record of a complete run; a damaged one is reported and set aside, to be remade."""
         try:
             return self.record()
         except RunError as wrong:
@@ -169,7 +169,7 @@ class Folder:
             return None
 
     def stage(self, name: str) -> dict[str, Any] | None:
-        """The finished result of a stage; a damaged file counts as unfinished, so it is done again."""
+        """The finished result of a stage; a damaged file counts as unfinished, so it is redone."""
         path = self.path / STAGE / f"{name}.json"
         try:
             held = read_json(path, self._of(name))
@@ -184,12 +184,12 @@ class Folder:
         write_json(self.path / STAGE / f"{name}.json", {"result": result}, self._of(name), finite=True)
 
     def drop_pieces(self) -> None:
-        """Remove the points of attacks that are done; their record.json still tells of every sample."""
+        """Remove the points of finished attacks; their record.json still covers every sample."""
         for piece in (self.path / "attack").rglob("*.safetensors"):
             piece.unlink(missing_ok=True)
 
     def _of(self, stage: str) -> str:
-        """What the digest of a stage covers besides its result."""
+        """The part of a stage's digest besides its result."""
         return f"{fingerprint(self._legible(CELL))} {stage}"
 
     def _stages(self) -> list[Path]:
@@ -199,7 +199,7 @@ class Folder:
         return write_json(self.path / name, value, finite=True)
 
     def set_aside(self, names: Sequence[str]) -> None:
-        """Damaged work is kept under another name: it may hold what somebody needs."""
+        """Rename damaged files instead of deleting them."""
         aside = self.path / ASIDE
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(exist_ok=True)
@@ -207,15 +207,15 @@ class Folder:
             if (self.path / name).exists():
                 shutil.move(self.path / name, aside / name)
 
-    # -- weights that later stages trust ---------------------------------------------------------------------------
+    # -- weights for later stages ----- ---------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Remember what the finished checkpoints hold, so that later damage is seen."""
+        """Store the digests of finished checkpoints, so that later damage is detected."""
         found = {p.relative_to(self.path).as_posix(): file_sum(p) for p in self._weights()}
         self.write(f"checkpoint/{SUMS}", found)
 
     def damaged(self) -> list[str]:
-        """Finished checkpoints that no longer hold what was sealed. Their copies of the settings are mended."""
+        """Finished checkpoints that differ from their digests. Their copies of the settings are repaired."""
         path = self.path / "checkpoint" / SUMS
         if not path.is_file():
             return []
@@ -237,7 +237,7 @@ class Folder:
         return found
 
     def _mend_preprocess(self) -> None:
-        """The run and each of its checkpoints hold the same; a sound one takes the place of those that are not."""
+        """Repair preprocessing: the run and its checkpoints have equal copies, an intact one replaces damaged ones."""
         places = (self.path / PREPROCESS, *(weights.with_name(PREPROCESS) for weights in self._weights()))
         copies = [p for p in places if p.is_file()]
         good = [p for p in copies if self._legible(p.relative_to(self.path).as_posix()) is not None]
@@ -255,8 +255,8 @@ def settings_of(what: Addressed) -> dict[str, Any]:
     return held
 
 
-def as_now(held: dict[str, Any]) -> dict[str, Any]:
-    """A cell that some version wrote, with the fields of this one; of another version's own settings as it is."""
+def upgrade(held: dict[str, Any]) -> dict[str, Any]:
+    """A cell of any version with this version's fields; unchanged if it has unknown settings."""
     if held.get("class") != Cell.__name__:
         return held
     try:

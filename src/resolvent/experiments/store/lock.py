@@ -1,10 +1,10 @@
-"""One writer a folder. A claim is a file made by an atomic create, kept warm by its owner and taken over when he dies.
+"""One writer per folder. A claim is a file created atomically, refreshed by its owner and taken over when he dies.
 
-    with Lock(folder):          # Taken when somebody alive holds it
+    with Lock(folder):          # raises Taken if a live process holds it
         ...
 
-The file tells host, process and a token of its own. Its owner touches it every few seconds; a claim that has gone cold,
-or whose process is gone from this host, is removed by one claimant at a time and then made anew by whoever is first.
+The file has host, process and a token. Its owner touches it every few seconds; a claim that is stale, or whose
+process is gone from this host, is removed by one claimant at a time and then recreated by whoever is first.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NAME = ".lock"
 _LARGEST = 4096  # bytes of a claim
 BEAT = 5.0  # seconds between touches
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk
-COLD = 60.0  # after so many without a touch the owner counts as dead: clocks of a shared disk may differ by seconds
+COLD = 60.0  # seconds without a touch after which the owner counts as dead: clocks of a shared disk may differ
 
 
 class Taken(RuntimeError):
-    """Somebody else is at work in that folder.
+    """Another process is working in that folder.
 
     Examples:
         >>> with rv.experiments.Lock("runs"):
@@ -69,9 +69,9 @@ class Lock:
                     f"{owner.get('host')}; wait for it, or remove {str(self.path)!r} if you are sure that it is gone."
                 )
             self._clear()
-        self._drop_dead(self._guard)  # of one that was killed in the midst of clearing
-        for part in self.path.parent.glob(f"{NAME}.*.part"):  # of one that was killed in the midst of claiming; one who
-            part.unlink(missing_ok=True)  # still lives finds that the claim is made
+        self._drop_dead(self._guard)  # of a process killed while clearing
+        for part in self.path.parent.glob(f"{NAME}.*.part"):  # of a process killed while claiming; one that
+            part.unlink(missing_ok=True)  # is alive finds the claim made
         self._beat = threading.Thread(target=self._keep_warm, daemon=True)
         self._beat.start()
         return self
@@ -84,13 +84,13 @@ class Lock:
             self.path.unlink(missing_ok=True)
 
     def held(self) -> bool:
-        """Whether the claim is still ours: a process that slept too long may have lost it."""
+        """Whether the claim is still ours: a suspended process may have lost it."""
         owner = read(self.path)
         return owner is not None and owner.get("token") == self.token
 
     @property
     def _guard(self) -> Path:
-        """The claim on removing a claim."""
+        """The path of the claim for removing a claim."""
         return self.path.with_name(f"{NAME}.takeover")
 
     def _create(self, path: Path) -> bool:
@@ -98,7 +98,7 @@ class Lock:
         part = self.path.with_name(f"{NAME}.{self.token}.part")
         try:
             part.write_text(json.dumps(own), encoding="utf-8")
-            os.link(part, path)  # atomic, and the file is whole from its first instant
+            os.link(part, path)  # atomic, and the file is complete from the start
         except FileExistsError:
             return False
         except OSError as wrong:
@@ -118,8 +118,8 @@ class Lock:
         return True
 
     def _dead(self, path: Path, owner: dict[str, Any], patience: int = 1) -> bool:
-        """Whether the owner of a claim is gone, or has not touched it for long, on this host `patience` times as long:
-        a number may have passed to another process, but a debugger may also stop the owner."""
+        """Whether the owner of a claim is gone, or did not touch it for long (here `patience` times as long: its
+        process id may have been reused, but a debugger may also have stopped it)."""
         here = owner.get("host") == socket.gethostname()
         if (here and not alive(owner.get("pid"))) or path.is_symlink():  # we make no links
             return True
@@ -129,7 +129,7 @@ class Lock:
             return True
 
     def _clear(self) -> None:
-        """Remove a dead owner's claim. One claimant at a time: a second one would remove what the first has made."""
+        """Remove a dead owner's claim. One claimant at a time: a second would remove the first one's new claim."""
         if not self._create(self._guard):
             time.sleep(0.01)
             self._drop_dead(self._guard)
@@ -142,7 +142,7 @@ class Lock:
             self._guard.unlink(missing_ok=True)
 
     def _drop_dead(self, guard: Path) -> None:
-        """Another claimant is clearing; one that died in the middle of it is forgotten."""
+        """Remove the claim of a clearing process that died."""
         owner = read(guard)
         if owner is not None and self._dead(guard, owner):
             guard.unlink(missing_ok=True)
@@ -155,10 +155,10 @@ class Lock:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Who holds it; None when nobody does, {} when the file does not tell."""
+    """The owner; None if there is none, {} if the file is unreadable."""
     try:
         if path.is_symlink() or not stat.S_ISREG(path.lstat().st_mode):
-            return {}  # a link that leads nowhere, a pipe: nobody of us made it
+            return {}  # a dangling link, a pipe: not ours
         return parse(path.read_bytes()[:_LARGEST])
     except FileNotFoundError:
         return None
@@ -168,7 +168,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def alive(pid: Any) -> bool:
     """Whether a process of this host still runs."""
-    if not isinstance(pid, int) or not 0 < pid < 2**31:  # no process has a larger number
+    if not isinstance(pid, int) or not 0 < pid < 2**31:  # no process id is larger
         return False
     if os.name == "nt":
         return _alive_on_windows(pid)
@@ -182,7 +182,7 @@ def alive(pid: Any) -> bool:
 
 
 def _zombie(pid: int) -> bool:
-    """A killed child that nobody has waited for yet still answers signal 0."""
+    """Whether it is a killed child not yet waited for, which still accepts signal 0."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The few things that are asked of an object store, by any URL that fsspec opens (s3://bucket/runs, gs://, file://).
+"""The operations needed of an object store, for any URL that fsspec opens (s3://bucket/runs, gs://, file://).
 
 objects = Objects("s3://bucket/runs")
 objects.write("here", b"mine")
@@ -15,11 +15,11 @@ _BLOCK = 1 << 20
 
 
 class TooLarge(ValueError):
-    """An object of more bytes than were asked for; its name."""
+    """An object exceeds the allowed bytes; carries its name."""
 
 
 def is_url(place: object) -> bool:
-    """Whether results lie behind a URL rather than in a folder."""
+    """Whether a place is a URL rather than a folder."""
     return "://" in str(place)
 
 
@@ -36,7 +36,7 @@ class Objects:
             self.files, self.root = url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as missing:
             raise RunError(f"run: {url!r} cannot be opened ({missing}); pip install 'resolvent[cloud]'.") from missing
-        except ValueError as wrong:  # nobody knows the protocol
+        except ValueError as wrong:  # unknown protocol
             raise RunError(f"run: {url!r} cannot be opened ({wrong}); give a folder, or such as s3://...") from wrong
 
     def check(self) -> None:
@@ -45,7 +45,7 @@ class Objects:
         try:
             self.write(name, b"1")
             self.remove(name)
-        except Exception as wrong:  # each store has errors of its own: no bucket, no credentials, no network
+        except Exception as wrong:  # each store has its own errors: no bucket, no credentials, no network
             raise RunError(
                 f"run: cannot write below {self.url!r} ({type(wrong).__name__}: {wrong}); check the address and your "
                 "credentials, or give --out a folder."
@@ -71,7 +71,7 @@ class Objects:
         self.files.put_file(str(path), self._path(name))
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Whether there is such an object; it is then in the file."""
+        """Copy the object to the file; False if there is none."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.files.get_file(self._path(name), str(path))
@@ -80,7 +80,7 @@ class Objects:
         return True
 
     def copy(self, name: str, path: Path, most: int) -> int:
-        """The object in the file, and its bytes; one of more than `most` is refused when that many have come."""
+        """Copy the object to the file and return its size; refused once more than `most` bytes have arrived."""
         path.parent.mkdir(parents=True, exist_ok=True)
         taken = 0
         with self.files.open(self._path(name), "rb") as source, path.open("wb") as target:
@@ -96,7 +96,7 @@ class Objects:
         return sorted(self.sizes(below))
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Every object below a prefix with its bytes; 0 where the store does not tell them."""
+        """Every object below a prefix with its bytes; 0 if the store does not report them."""
         try:
             found = self.files.find(self._path(below), detail=True)
         except FileNotFoundError:
@@ -114,6 +114,6 @@ class Objects:
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def _make_parent(self, name: str) -> None:
-        """A disk needs folders; an object store has none."""
+        """Create the parent folder, for stores on a disk."""
         if self.files.protocol == "file" or "file" in self.files.protocol:
             self.files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)

@@ -1,4 +1,4 @@
-"""How a run's data were prepared, kept in its folder: a file that changed since is seen before it is trained on."""
+"""A run's preprocessing, stored in its folder: data that changed since are detected before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resolvent.training.process_group import current_group
 
 
 def keep_preprocess(work: Work) -> None:
-    """Write it once; a run that goes on must find the data that it began with."""
+    """Write it once; a resumed run must have the same data."""
     folder = work.folder.path
     if current_group().first:
         held = _read_kept(folder)
@@ -33,7 +33,7 @@ def keep_preprocess(work: Work) -> None:
 
 
 def require_same(held: Preprocess, task: Task, folder: Path) -> None:
-    """What was saved with the run against what its data give now."""
+    """Compare the saved preprocessing with that of the present data."""
     found = _difference(to_dict(held), to_dict(preprocess_of(task)))
     if found is not None:
         name, then, now = found
@@ -44,7 +44,7 @@ def require_same(held: Preprocess, task: Task, folder: Path) -> None:
 
 
 def refuse_older(cell: Cell, folder: Path) -> None:
-    """Runs from before the preprocessing was saved filled gaps in another way, which no longer exists."""
+    """Refuse runs older than saved preprocessing, which filled gaps by a rule that no longer exists."""
     rule = cell.task.keywords().get("missing", "refuse")
     if rule != "refuse":
         raise RunError(
@@ -54,7 +54,7 @@ def refuse_older(cell: Cell, folder: Path) -> None:
 
 
 def _read_kept(folder: Path) -> Preprocess | None:
-    """None also where it is damaged: it is made again from the data."""
+    """None also if damaged: it is remade from the data."""
     try:
         return load_preprocess(folder)
     except ValueError:
@@ -62,7 +62,7 @@ def _read_kept(folder: Path) -> Preprocess | None:
 
 
 def _difference(a: Any, b: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """The first field that differs beyond the rounding of a mean, whose last digits hang on the number of threads."""
+    """The first field that differs beyond the rounding of a mean, whose last digits depend on the number of threads."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return next((d for key in a if (d := _difference(a[key], b[key], key)) is not None), None)
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):

@@ -1,4 +1,4 @@
-"""What the user's own files held when a run was trained on them: no call answers for a file that has changed since."""
+"""Digests of the user's files at the time of training: files that changed since are refused."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SOURCE = "source.json"
 
 
 def keep_source(cell: Cell, folder: Path) -> None:
-    """Write the digests of the files that a run has begun to read, those that it knows already aside."""
+    """Write the digests of the files that a run reads, except those already stored."""
     held, found = _read_kept(folder), _digests(cell)
     if not found.keys() <= held.keys():
         write_json(folder / SOURCE, {"files": found | held})
 
 
 def require_source(cell: Cell, folder: Path) -> None:
-    """Refuse files of other content than the run began with. One that is gone is not another one: a finished run needs
-    it no more, and what still reads it says so."""
+    """Refuse files whose content has changed since the run began. A missing file is accepted: a finished run does not
+    need it, and readers report it."""
     held = _read_kept(folder)
     for path, digest in _digests(cell).items() if held else ():
         if held.get(path, digest) != digest:
@@ -36,13 +36,13 @@ def _digests(cell: Cell) -> dict[str, str]:
 
 
 def _files(cell: Cell) -> list[Path]:
-    """The file, and that of the test split where it has one of its own."""
+    """The file, and that of the test split if separate."""
     named = (cell.task.file, cell.task.keywords().get("test") if cell.task.file is not None else None)
     return [Path(name) for name in named if isinstance(name, str)]
 
 
 def _read_kept(folder: Path) -> dict[str, Any]:
-    """Nothing where it is damaged, or the run is of an older version: what its files held is not known."""
+    """Empty if damaged, or if the run is of an older version."""
     try:
         held = read_json(folder / SOURCE)["files"]
     except (ValueError, KeyError, OSError):

@@ -1,11 +1,11 @@
-"""Where results lie: a folder that workers share, or a URL of an object store. A cell runs in a local folder anyway.
+"""Where results are stored: a folder shared by workers, or a URL of an object store. Cells run in a local folder.
 
     store = open_store("s3://bucket/runs")
     with store.working(cell.place) as path:
         run_cell(cell, path)
 
-A folder has one writer at a time (store/lock.py). An object store keeps nobody out: whoever runs cells there gives each
-to one process (experiments/cluster), and where a lost node still writes, it writes the same numbers.
+A folder has one writer at a time (store/lock.py). An object store has no locks: each cell must be given to one process
+(experiments/cluster), and a lost node that still writes produces the same numbers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from resolvent.experiments.store.folder import CELL, RECORD, Folder, RunError, T
 from resolvent.experiments.store.objects import Objects, is_url
 from resolvent.training.process_group import current_group
 
-PROGRESS = "progress.bundle"  # of a cell that is not complete
+PROGRESS = "progress.bundle"  # of an incomplete cell
 KEEP = 300.0  # seconds between two bundles of a running cell
 
 
 def open_store(out: str | Path) -> Store:
-    """A store that can be written, by its folder or URL."""
+    """A writable store, by its folder or URL."""
     return ObjectStore(str(out)) if is_url(out) else FolderStore(Path(out))
 
 
 class FolderStore:
-    """Cells lie where they run; `run_cell` itself claims its folder."""
+    """Cells are stored where they run; `run_cell` itself claims its folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class FolderStore:
 
 
 class ObjectStore:
-    """Cells run in a temporary folder. Finished ones are sent file by file, the record last; others as one bundle."""
+    """Cells run in a temporary folder. Finished ones are uploaded by file, the record last; others as one bundle."""
 
     def __init__(self, url: str, keep: float = KEEP) -> None:
         if current_group().size > 1:
@@ -68,7 +68,7 @@ class ObjectStore:
 
     @contextmanager
     def working(self, place: str, tell: Tell = print) -> Iterator[Path]:
-        """The folder to run in. Stopped by anything, its progress is kept, and complete, it is published."""
+        """The folder to run in. If stopped, its progress is stored; when complete, it is published."""
         with tempfile.TemporaryDirectory(prefix="resolvent-") as scratch:
             path = Path(scratch) / "run"
             if self.complete(place):
@@ -80,7 +80,7 @@ class ObjectStore:
                 with keeper:
                     yield path
             except BaseException:
-                with suppress(Exception):  # of a full disk or a dead network; the first trouble is the one to tell
+                with suppress(Exception):  # a full disk or a dead network; the first error is the one to report
                     keeper.save()
                 raise
             self._publish(place, path)
@@ -101,7 +101,7 @@ class ObjectStore:
         return f"{self.objects.url}/{place}"
 
     def remove(self, place: str) -> None:
-        """Everything that lies there, the record first."""
+        """Remove everything there, the record first."""
         self.objects.remove(f"{place}/{RECORD}")
         for name in self.objects.names(place):
             self.objects.remove(name)
@@ -114,7 +114,7 @@ class ObjectStore:
         return path
 
     def _resume(self, place: str, path: Path, tell: Tell) -> None:
-        """What an earlier call, or a lost node, left."""
+        """Fetch the progress of an earlier call or a lost node."""
         self.objects.fetch(f"{place}/{CELL}", path / CELL)
         bundle = path.with_name(PROGRESS)
         if not self.objects.fetch(f"{place}/{PROGRESS}", bundle):
@@ -134,7 +134,7 @@ class ObjectStore:
 
 
 class _Keeper:
-    """Sends the progress of a running cell, now and then, in a thread of its own."""
+    """Uploads the progress of a running cell periodically, in its own thread."""
 
     def __init__(self, objects: Objects, place: str, path: Path, every: float) -> None:
         self.objects, self.place, self.path, self.every = objects, place, path, every
@@ -151,7 +151,7 @@ class _Keeper:
 
     def _send_often(self) -> None:
         while not self._stop.wait(self.every):
-            with suppress(Exception):  # a network that fails for a moment, a file that goes meanwhile; next time, then
+            with suppress(Exception):  # transient network errors or removed files: retried next time
                 self.save()
 
     def save(self) -> None:

@@ -1,7 +1,7 @@
-"""How well eigenvectors are conditioned: of LegS, and after a perturbation.
+"""The conditioning of eigenvectors: of LegS, and after a perturbation.
 
 LegS has kappa(V) ~ 5.83^N: its float64 eigenvectors have no correct digit from N = 24 on, so kappa comes from extended
-precision. A perturbation of a few per cent brings it down to a number that does not grow with N.
+precision. A perturbation of a few per cent reduces it to a value that does not grow with N.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resolvent.init.spectra import legs_ptd, share_of
 from resolvent.ssm.hippo import hippo
 
 Sizes = Sequence[int]
-SHOWN = 6.0  # log10 of the largest kappa of LegS beside those of perturbed matrices
+SHOWN = 6.0  # log10 of the largest kappa of LegS shown with perturbed matrices
 
 
 def legs_log10(n: int) -> float:
@@ -85,7 +85,7 @@ def over_sizes(
 
 
 def random_kappa(n: int, strength: float, seed: int) -> float:
-    """kappa of LegS plus a Gaussian E of that relative size; infinite where no basis of eigenvectors is left."""
+    """kappa of LegS plus a Gaussian E of that relative size; infinite if not diagonalisable."""
     A = hippo("legs", n)[0]
     try:
         return random_perturbation(A, size=strength, seed=seed).kappa

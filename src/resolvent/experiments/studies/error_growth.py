@@ -1,4 +1,4 @@
-"""How the output error of a perturbed input grows with the length: bounds, the exact mean, what an attack reaches."""
+"""How the output error of a perturbed input grows with the length: bounds, the exact mean, and an attack."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from resolvent.experiments.studies.findings import Findings, chart, findings, se
 from resolvent.layers import LRU, S4D, S6
 from resolvent.ssm.system import System
 
-Make = Callable[[int], System]  # the system that acts on so many steps
+Make = Callable[[int], System]  # the system acting on this many steps
 
 
 def over_length(
     lengths: Sequence[int] = (4, 8, 16, 32, 64, 128), eps: float = 0.1, d: int = 2, n: int = 8, seed: int = 0
 ) -> Findings:
-    """Entries of |e| <= eps with mean eps / 2 into S4D, LRU and S6 as they start; sums over d channels."""
+    """Entries of |e| <= eps with mean eps / 2 into S4D, LRU and S6 at initialisation; sums over d channels."""
     torch.manual_seed(seed)
     rows, charts = [], []
     for name, make in systems(max(lengths), d, n).items():
@@ -55,7 +55,7 @@ def systems(length: int, d: int, n: int) -> dict[str, Make]:
 def attack_system(system: System, length: int, eps: float, starts: int = 8, steps: int = 12) -> float:
     """The largest ||H e||^2 over |e_k| <= eps that sign ascent finds, summed over the bank.
 
-    The square is convex, so a step to the corner that the gradient names never lowers it. Starts are a constant, and
+    The square is convex, so a step to the corner of the gradient's signs never lowers it. Starts are a constant, and
     corners drawn with the mean eps / 2 of the bounds.
     """
     drawn = torch.rand(starts, *system.bank, length, system.inputs, dtype=torch.float64) < 0.75

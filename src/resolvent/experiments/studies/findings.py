@@ -1,4 +1,4 @@
-"""What a study returns: a text, a table, charts. Plain values that survive JSON and that a report draws as they are."""
+"""The result of a study: a text, a table, charts, as plain JSON values that a report draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Style = Literal["line", "dash", "points"]
 
 
 def findings(text: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], charts: Sequence[Any]) -> Findings:
-    """`text` says in words what was found; every row has one value for each column."""
+    """`text` summarises the result; every row has one value per column."""
     held = [[_jsonable(value) for value in row] for row in rows]
     return {"text": text, "table": {"columns": list(columns), "rows": held}, "charts": list(charts)}
 
@@ -29,7 +29,7 @@ def chart(
 ) -> dict[str, Any]:
     """Curves in one frame: labels of both axes, `log` which of them ("x", "y", "xy") are logarithmic.
 
-    A mark is a point (x, y) with a few words.
+    A mark is a point (x, y) with a label.
     """
     return {
         "title": title,
@@ -43,7 +43,7 @@ def chart(
 
 
 def series(name: str, x: Iterable[Any] | Tensor, y: Iterable[Any] | Tensor, style: Style = "line") -> dict[str, Any]:
-    """One curve, to the six digits that a picture can show; a value that is not finite is a gap."""
+    """One curve, to six digits; a non-finite value is a gap."""
     return {"name": name, "x": _numbers(x), "y": _numbers(y), "style": style}
 
 

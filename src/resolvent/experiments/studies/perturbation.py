@@ -1,4 +1,4 @@
-"""What the size of the perturbation buys and costs: ||E|| / ||A|| from 0.01 to 0.5."""
+"""The effects of the perturbation's size: ||E|| / ||A|| from 0.01 to 0.5."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How generalisation bounds grow with the length of a sequence: Table 1 of Honarpisheh et al. 2025, and the bound.
 
-The table compares orders; `over_length` computes the capacity that Theorem 3.3 gives, with nothing hidden in it.
+The table compares orders; `over_length` computes the capacity of Theorem 3.3 with all constants.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def over_length(
 
 
 def unit_norms(T: int, s_A: float, B_q: float) -> SelectiveNorms:
-    """Every norm 1 but those that the step and the decay depend on."""
+    """Norms of 1, except those that determine the step and the decay."""
     return SelectiveNorms(B_u=1.0, B_w=1.0, B_B=1.0, B_C=1.0, B_A=1.0, B_q=B_q, p=UNIT_STEP, s_A=s_A, N=4, d=16, T=T)
 
 

@@ -1,6 +1,6 @@
-"""Where models start, as continuous systems: the exact LegS, its diagonal stand-ins, and PTD.
+"""Initialisations as continuous systems: the exact LegS, its diagonal approximations, and PTD.
 
-"s4d-legs" is the normal part of LegS with half of B, as theory wants it: then it tends to LegS for a fixed frequency,
+"s4d-legs" is the normal part of LegS with half of B, as in theory: it then tends to LegS at a fixed frequency,
 and has spikes near N^2 / pi that LegS lacks (2/pi high for the first state, whatever N). LegS, s4d-legs and ptd live in
 the same coordinates, those of the Legendre polynomials, so a read-out C means the same for all three.
 """
@@ -23,7 +23,7 @@ LEAST = {"legs": 1, "s4d-real": 1}  # states; the others keep conjugate pairs
 
 @dataclass(frozen=True)
 class Start:
-    """x' = A x + B u. `lam` are the eigenvalues as they are known, not as an algorithm finds them."""
+    """x' = A x + B u. `lam` are the known eigenvalues, not computed ones."""
 
     name: str
     A: Tensor  # (n, n)
@@ -37,11 +37,11 @@ class Start:
         return len(self.lam)
 
     def state_norm(self, w: Tensor) -> Tensor:
-        """||H(w)||_2 (k,): the largest |G| that a read-out of unit norm can have."""
+        """||H(w)||_2 (k,): the largest |G| over read-outs of unit norm."""
         return torch.linalg.vector_norm(self.response.at(w)[..., 0], dim=0)
 
     def read(self, k: int) -> Tensor:
-        """A read-out (n,) of the k-th state; of a diagonal one both members of the k-th pair."""
+        """A read-out (n,) of the k-th state; for a diagonal one both members of the k-th pair."""
         C = torch.zeros(self.n, dtype=self.A.dtype)
         C[k] = 1
         if self.A.is_complex():

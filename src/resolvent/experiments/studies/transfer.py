@@ -1,4 +1,4 @@
-"""How far a diagonal start is from LegS, frequency by frequency, and which grids see it.
+"""The distance of a diagonal initialisation from LegS over frequency, and which grids resolve it.
 
 |G_Pert(i w) - G_DPLR(i w)|              for a read-out C
 D(w) = ||H_Pert(w) - H_DPLR(w)||_2       for the worst C of unit norm; H(w) = (i w - A)^-1 B
@@ -20,7 +20,7 @@ COMPARED = ("s4d-legs", "ptd")
 
 
 def over_frequency(n: int = 32, points: int = 400) -> Findings:
-    """|G - G_LegS| of S4D-LegS and PTD over frequency, read out at the first and the last state, and at its worst."""
+    """|G - G_LegS| of S4D-LegS and PTD over frequency, read out at the first and the last state, and worst case."""
     legs, others = start("legs", n), [start(name, n) for name in COMPARED]
     w = refined_grid(torch.cat([other.lam for other in others]), points)[1:]
     charts: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def over_frequency(n: int = 32, points: int = 400) -> Findings:
 def sensitivity(
     n: int = 32, nodes: Sequence[int] = (30, 100, 300, 1000, 3000, 10000), thresholds: Sequence[float] = (0.1, 1.0)
 ) -> Findings:
-    """What a plain grid of frequencies sees of D, against a refined one; and the bands where D exceeds thresholds."""
+    """How much of D a uniform frequency grid finds against a refined one; and the bands where D exceeds thresholds."""
     legs = start("legs", n)
     seen, rows = [], []
     for name in COMPARED:
@@ -66,7 +66,7 @@ def sensitivity(
 
 
 def bands(other: Start, legs: Start, threshold: float, points: int = 2000) -> list[tuple[float, float, float, float]]:
-    """(from, to, largest, at) of each stretch of frequencies where D(w) exceeds the threshold, on a refined grid."""
+    """(from, to, largest, at) of each frequency band where D(w) exceeds the threshold, on a refined grid."""
     w = refined_grid(torch.cat([other.lam, legs.lam]), points)
     d = gap(other, legs, w)
     above = torch.nn.functional.pad((d > threshold).long(), (1, 1))

@@ -1,4 +1,4 @@
-"""Attention under the layer contract, and how it reaches back: `attend` on given queries, keys and values."""
+"""Attention under the layer contract, its reach, and `attend` on given queries, keys and values."""
 
 from resolvent.layers.attention.layer import Attention
 

@@ -1,5 +1,5 @@
-"""Attention on given queries, keys and values: one call, and one that streams with an explicit key-value cache; how it
-knows positions: rotary angles on queries and keys, or a learned bias for each distance.
+"""Attention on given queries, keys and values: in one call, or streaming with an explicit key-value cache. Positions
+enter by rotary angles on queries and keys, or by a learned bias for each distance.
 
 Shape letters: b batch, h heads, g key-value heads (g divides h), i queries, j keys, e width of a query, w of a value.
 """
@@ -21,7 +21,7 @@ from resolvent.runtime.transforms import is_traced, lacks_float64
 from resolvent.usage.numbers import check_choice
 
 Cache = dict[str, Tensor]  # k (b, g, s, e), v (b, g, s, w), seen (b,): slot j holds position seen - s + j
-BLOCK = 128  # queries taken at once where the reach is short
+BLOCK = 128  # queries processed at once where the reach is short
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reach:
 
     @property
     def span(self) -> int | None:
-        """The largest distance in reach: also how many past keys a cache must keep. None: no end."""
+        """The largest distance in reach, hence how many past keys a cache must keep. None: unlimited."""
         return None if self.kind == "full" or self.size is None else self.size - 1
 
     def visible(self, q_at: Tensor, k_at: Tensor, end: Tensor | None = None) -> Tensor:
@@ -79,11 +79,11 @@ def attend(
     """q (b, h, i, e), k (b, g, j, e), v (b, g, j, w) -> (b, h, i, w).
 
     mask         True where a query sees a key, broadcasting to (b, h, i, j); every query must see one key at least.
-    bias         added to the scores, broadcasting to (b, h, i, j).
-    activation   "softmax" of q k^T / sqrt(e) + bias; or "laplace" (Mega): each score q k^T / (keys seen) + bias through
-                 the normal distribution function, not normalised.
-    fused        use torch's fused kernel. It has no second derivative and no forward mode, so None takes it only where
-                 no derivative is being recorded; True takes it always; False never. Softmax only.
+    bias         added to the scores, broadcasts to (b, h, i, j).
+    activation   "softmax" of q k^T / sqrt(e) + bias; or "laplace" (Mega): the normal distribution function of
+                 each score q k^T / (keys seen) + bias, not normalised.
+    fused        use torch's fused kernel, which has no second derivatives and no forward mode. None uses it only where
+                 no derivative is being recorded; True always; False never. Softmax only.
     """
     check_choice("attend", "activation", activation, ("softmax", "laplace"))
     if fused is None:
@@ -100,9 +100,9 @@ def attend(
 def attend_reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, activation: str
 ) -> Tensor:
-    """The same, written out: every score is kept, every derivative exists."""
+    """The same, written out: every score is materialised, every derivative exists."""
     b, h, i, e = q.shape
-    if is_traced(q):  # heads and queries as one axis would bind a length that is left open
+    if is_traced(q):  # merging heads and queries into one axis would specialise a symbolic length
         k, v = (t.repeat_interleave(h // t.shape[1], 1) for t in (k, v))
     g, j = k.shape[1:3]
     scores = (q.reshape(b, g, h // g * i, e) @ k.mT).reshape(b, h, i, j)  # the heads of a group share its keys
@@ -118,10 +118,10 @@ def attend_reference(
 
 
 def _needs_derivative(tensors: list[Tensor]) -> bool:
-    """Whether a derivative may be asked of these: by autograd, in forward mode, or by a transform of torch.func."""
+    """Whether a derivative may be taken of these: by autograd, in forward mode, or by a transform of torch.func."""
     if any(t.requires_grad for t in tensors) or forward_ad._current_level >= 0:
         return True
-    if torch.compiler.is_compiling():  # the tracer shows no wrappers; it records what autograd needs by itself
+    if torch.compiler.is_compiling():  # wrappers are not visible while tracing; the tracer handles autograd itself
         return False
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
@@ -133,7 +133,7 @@ def laplace(x: Tensor) -> Tensor:
 
 
 def cache_spec(reach: Reach, batch: int, heads: int, widths: tuple[int, int], dtype: torch.dtype) -> dict[str, Spec]:
-    """A cache for `batch` sequences with keys and values of these widths: zeros of this shape are an empty cache."""
+    """The spec of a cache for `batch` sequences with keys and values of these widths; zeros are an empty cache."""
     k, v = (Spec((batch, heads, reach.span, width), dtype) for width in widths)
     return {"k": k, "v": v, "seen": Spec((batch,), torch.int64)}
 
@@ -149,8 +149,8 @@ def attend_cached(
 ) -> tuple[Tensor, Cache]:
     """New positions q (b, h, l, e), k (b, g, l, e), v (b, g, l, w) attend to the cache and to one another.
 
-    Returns the output (b, h, l, w) and the cache after each sequence's own end. `score(q, k, v, mask, distance)` does
-    the attention of a block of queries: mask (b, 1, i, j), distance (i, j) = position of query - position of key; plain
+    Returns the output (b, h, l, w) and the cache after each sequence's own end. `score(q, k, v, mask, distance)` is
+    the attention of a block of queries: mask (b, 1, i, j), distance (i, j) = position of query - position of key;
     `attend` when None. Work and memory are linear in l where the reach is short.
     """
     l, s = q.shape[2], cache["k"].shape[2]
@@ -168,9 +168,9 @@ def attend_cached(
 
 
 def _blocks(l: int, reach: Reach) -> list[tuple[int, int]]:
-    """Ranges of queries: one range for a full reach, otherwise long enough that the overlap costs at most twice.
+    """Ranges of queries: a single one for a full reach, otherwise long enough that overlap at most doubles the work.
 
-    In a traced pass one range: how many there are must not depend on a length that is left open.
+    In a traced pass a single one: the number of ranges must not depend on a symbolic length.
     """
     if reach.span is None or is_traced():
         return [(0, l)]
@@ -197,8 +197,8 @@ def _tail(k: Tensor, v: Tensor, seen: Tensor, reach: Reach, sizes: tuple[int, in
 def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Tensor:
     """Rotary encoding of the first `dims` (even) entries of x (b, h, l, e) at positions `at` (b, l).
 
-    Entry m and entry m + dims / 2 turn together by the angle at * wavelength^(-2 m / dims): a product of a query and a
-    key then depends on their distance alone. Angles are taken in float64: in float32 position 100,000 is off by 1e-2.
+    Entries m and m + dims / 2 are rotated by the angle at * wavelength^(-2 m / dims): a product of a query and a
+    key then depends only on their distance. Angles are computed in float64: in float32 position 100,000 is off by 1e-2.
     """
     half = dims // 2
     precise = torch.float32 if lacks_float64(x.device) else torch.float64
@@ -210,9 +210,9 @@ def rotate(x: Tensor, at: Tensor, dims: int, wavelength: float = 10_000.0) -> Te
 
 
 class RelativeBias(nn.Module):
-    """Mega's simple relative bias: one number per head and distance below `size`; farther ones share the last.
+    """Mega's simple relative bias: one number per head and distance below `size`; larger distances share the last.
 
-    A causal bias has `size` numbers per head, the other 2 size - 1. They start normal with std .02.
+    A causal bias has `size` numbers per head, the other 2 size - 1. Initialised normal with std .02.
     """
 
     def __init__(self, size: int, heads: int = 1, *, causal: bool = True) -> None:
@@ -222,7 +222,7 @@ class RelativeBias(nn.Module):
         self.table = nn.Parameter(torch.randn(heads, size if causal else 2 * size - 1) * 0.02)  # (h, distances)
 
     def forward(self, distance: Tensor) -> Tensor:
-        """distance (i, j), query minus key -> bias (h, i, j); a causal table answers anything for the future."""
+        """distance (i, j), query minus key -> bias (h, i, j); a causal table's values for the future are arbitrary."""
         far = self.size - 1
         index = distance.clamp(0, far) if self.causal else distance.clamp(-far, far) + far
         return self.table[:, index]

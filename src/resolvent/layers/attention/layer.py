@@ -1,4 +1,4 @@
-"""Attention: softmax (or Laplace) attention under the layer contract, its key-value cache an explicit state."""
+"""Attention: softmax (or Laplace) attention under the layer contract, with its key-value cache as explicit state."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Attention(Layer):
 
     heads, kv_heads, head_dim   kv_heads = heads (the default) is multi-head, kv_heads = 1 multi-query attention;
                  head_dim is d_model / heads unless given.
-    kind, size   "full"; "chunked": positions 0..size-1, size..2 size-1, ... attend among themselves (Mega);
+    kind, size   "full"; "chunked": positions 0..size-1, size..2 size-1, ... attend to one another (Mega);
                  "local": a query sees itself and the size - 1 positions before it (Griffin: 1024, the default. Its
-                 released code counts differently: a window of w there is size = w + 1 here).
+                 released code counts differently: its window w is size = w + 1 here).
     position     "rotary" on all of a head's entries, "half-rotary" on the first half (RecurrentGemma's), "relative": a
                  learned bias for each distance (Mega's; distances from `size` on share one), or "none".
     activation   "softmax" or "laplace" (Mega's; not normalised).
     fused        see `resolvent.layers.attention.attend.attend`; True gives faster first gradients and no second ones.
-    bidirectional   non-causal: both sides in reach are seen at once. No second set of weights.
+    bidirectional   non-causal: sees both sides within reach at once, with one set of weights.
 
     State: {"k": (b, g, s, e), "v": (b, g, s, e), "seen": (b,)}. The cache is right-aligned: slot j holds position
     seen - s + j and is empty where that is negative. s is size - 1, or all positions so far for "full". Projections
-    start normal with variance 1 / (inputs); b_o starts at zero.
+    are initialised normal with variance 1 / (inputs); b_o is zero.
 
     Examples:
         >>> y, cache = rv.Attention(8, heads=2)(torch.randn(2, 50, 8))
@@ -39,7 +39,7 @@ class Attention(Layer):
         torch.Size([2, 50, 8])
     """
 
-    is_recordable = False  # its state is as long as its input: copying it out takes more than it saves
+    is_recordable = False  # its state is as long as its input: copying it costs more than replay saves
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Attention(Layer):
         return attend(q, k, v, mask, bias, self.activation, self.fused)
 
     def optim_groups(self) -> list[dict[str, Any]]:
-        """b_o and the relative bias take no weight decay."""
+        """b_o and the relative bias without weight decay."""
         return group_parameters(self, {name: {"weight_decay": 0.0} for name in ("b_o", "relative.table")})
 
 
@@ -121,7 +121,7 @@ def _check_heads(d_model: int, heads: int, kv_heads: int | None, head_dim: int |
 
 
 def _rotary_dims(position: str, width: int) -> int:
-    """How many entries turn: pairs, so an even number; an odd entry left over stays as it is."""
+    """How many entries are rotated: an even number; a left-over odd entry is unchanged."""
     share = {"rotary": width, "half-rotary": width // 2}.get(position)
     if share is None:
         return 0

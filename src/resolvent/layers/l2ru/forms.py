@@ -1,15 +1,15 @@
 """The free parametrisations of L2RU: any parameter values give a contraction K, hence a gain of at most gamma.
 
-All of them deliver, in coordinates z in which the storage is |z|^2 (P = I),
+Each produces, in coordinates z in which the storage function is |z|^2 (P = I),
 
     K = [ A   B / gamma ]         |K| <= 1   <=>   |z_{k+1}|^2 + |y_k|^2 <= |z_k|^2 + gamma^2 |u_k|^2
         [ C   D / gamma ]
 
 which is the bounded-real inequality of z_{k+1} = A z_k + B u_k, y_k = C z_k + D u_k. A change of coordinates z = S x
-leaves the map u -> y alone, so the matrices S and P of the papers are not parameters here; they are in `certificate()`.
+leaves the map u -> y unchanged, so the matrices S and P of the papers are not parameters here; see `certificate()`.
 Tables are computed in float64, scaled by 1 - m and rounded: m covers the rounding (`ssm.contraction.rounding_margin`).
 
-Shape letters: d channels in and out, n real states, p = n / 2 pairs of states that turn together.
+Shape letters: d channels in and out, n real states, p = n / 2 pairs of states rotated together.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from resolvent.init.ring import ring
 from resolvent.ops.pairs import Number, Pair, complex_of, join_parts, stack_parts
 from resolvent.runtime.transforms import wide
-from resolvent.ssm.contraction import below, cayley, hold_norm, inverse_defects, norm_bound, rounding_margin
+from resolvent.ssm.contraction import cayley, hold_norm, inverse_defects, norm_bound, rounding_margin, solve_lower
 
-LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it exp(-nu) is 0 and a phase has no meaning
+LOG_LIMIT = 20.0  # exp(20) = 5e8, as in LRU: beyond it |lam| is 0 and the phase is meaningless
 SLOWEST = 1e-6  # smallest decay: |lam| <= exp(-1e-6)
-OFF_DIAGONAL = 0.05  # deviation of K12, K21, K22 at the start of the contraction form
-SLOW_TURN = 0.97  # |A| at the start of the dense contraction
-RELATIVE_SHIFT = 1e-12  # added to P in units of its mean eigenvalue: inside the identity, see `Complete`
+OFF_DIAGONAL = 0.05  # standard deviation of the initial K12, K21, K22 of the contraction form
+SLOW_TURN = 0.97  # initial |A| of the dense contraction
+RELATIVE_SHIFT = 1e-12  # added to P in units of its mean eigenvalue: keeps the identity, see `Complete`
 
 
 def gain_of(log_gamma: Tensor) -> Tensor:
@@ -37,12 +37,12 @@ def gain_of(log_gamma: Tensor) -> Tensor:
 
 
 def prescribed_gain(fixed: float | None, log_gamma: Tensor | None, like: Tensor) -> Tensor:
-    """gamma, a positive number: the fixed one where it is not trained."""
+    """gamma, positive; the fixed value unless it is trained."""
     return like.new_full((), fixed or 0.0, dtype=torch.float64) if log_gamma is None else gain_of(log_gamma)
 
 
 class Matrices(NamedTuple):
-    """K in pieces. `A` is a matrix (n, n), or complex (p,): pairs of real states turned and damped by lam."""
+    """K as blocks. `A` is a matrix (n, n), or complex (p,): pairs of real states rotated and damped by lam."""
 
     A: Number
     B: Tensor  # (n, d)
@@ -51,7 +51,7 @@ class Matrices(NamedTuple):
 
 
 class FreeForm(nn.Module):
-    """Abstract. Free parameters, and what `make` makes of them for a gain gamma, in float64."""
+    """Abstract. Free parameters, and `make`, which maps them to matrices of gain at most gamma, in float64."""
 
     def parts(self) -> tuple[Tensor, ...]:
         raise NotImplementedError
@@ -76,8 +76,8 @@ class Complete(FreeForm):
 
     Then A^T P A = N N^T, A^T P B = -H12, B^T P B = W, and the bounded-real matrix is
     -[X11; sqrt(beta) X21][.]^T - diag(beta I, beta (X22 X22^T + I)) < 0. The published code takes a Cholesky factor of
-    N N^T, which needs H12 invertible and a shift that breaks the identity; N itself needs neither. A shift of P alone
-    (RELATIVE_SHIFT, for parameters of absurd size) only makes H11 larger and the inequality stricter.
+    N N^T, which needs an invertible H12 and a shift that breaks the identity; N itself needs neither. Shifting P alone
+    (RELATIVE_SHIFT, for parameters of extreme size) only makes H11 larger and the inequality stricter.
     Returned in z = Lp^T x.
     """
 
@@ -105,28 +105,28 @@ class Complete(FreeForm):
         beta = share / _largest_eigenvalue(Z)  # in units of gamma^2, as Lv in units of gamma
         Lv = torch.linalg.cholesky_ex(eye - beta * Z)[0]
         H12 = torch.sqrt(beta) * (X11 @ X21.mT + C.mT @ Dt)
-        N = below(Lv, H12.mT).mT
+        N = solve_lower(Lv, H12.mT).mT
         P = X11 @ X11.mT + C.mT @ C + beta * gamma**2 * eye + N @ N.mT
         P = P + RELATIVE_SHIFT * P.diagonal().mean() * eye
         Lp = torch.linalg.cholesky_ex(P)[0]
         Q = cayley(S)
-        NT, C = below(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
+        NT, C = solve_lower(Lp, torch.cat([N, C.mT], 1)).mT.chunk(2)  # [N^T; C] Lp^-T
         return Matrices(Q @ NT, -gamma * Q @ Lv.mT, C, gamma * torch.sqrt(beta) * Dt)
 
 
 def _largest_eigenvalue(Z: Tensor) -> Tensor:
-    """Of a symmetric matrix; NaN where it is not finite, for which the decomposition would raise.
+    """The largest eigenvalue of a symmetric matrix; NaN where it is not finite (eigvalsh would raise).
 
-    Where the largest ones tie, as at the start (Z is then a multiple of I), it has slopes but no second derivative.
+    Where the largest ones tie, as initially (Z is a multiple of I), it has subgradients but no second derivative.
     """
-    if Z.is_cuda and torch.cuda.is_current_stream_capturing():  # cuSOLVER would be left broken
+    if Z.is_cuda and torch.cuda.is_current_stream_capturing():  # cuSOLVER would be left in a broken state
         raise RuntimeError("eigenvalues cannot be recorded")
     finite = Z.isfinite().all()
     return torch.linalg.eigvalsh(torch.where(finite, Z, torch.zeros_like(Z)))[-1].where(finite, torch.nan)
 
 
 class Turning(nn.Module):
-    """p pairs of states: lam = exp(-exp(nu_log) + i exp(theta_log)), on a ring at first; held inside the unit disc."""
+    """p pairs of states: lam = exp(-exp(nu_log) + i exp(theta_log)), initialised on a ring, kept inside the disc."""
 
     def __init__(self, p: int, r_min: float, r_max: float, max_phase: float) -> None:
         super().__init__()
@@ -148,8 +148,8 @@ class Turning(nn.Module):
 class Contraction(FreeForm):
     """K = K_raw / max(1, |K_raw|): the non-square contraction form with K11 block-diagonal, blocks |lam| R(arg lam).
 
-    |K_raw| is the smooth bound `norm_bound`. The division shrinks the dynamics with everything else: memory is traded
-    against the size of B, C, D. Below a norm of one nothing is scaled, so that |lam| < 1 always.
+    Here |K_raw| is the smooth bound `norm_bound`. The division shrinks the dynamics along with the rest, trading memory
+    against the size of B, C, D. Below a norm of one nothing is scaled, so |lam| < 1 always.
     """
 
     def __init__(self, d: int, p: int, r_min: float, r_max: float, max_phase: float) -> None:
@@ -172,14 +172,14 @@ class Contraction(FreeForm):
 
 
 def _bound(whole: Tensor, dtype: torch.dtype) -> Tensor:
-    """`norm_bound` in the layer's own precision (its products cost most), raised by more than float32 rounds it."""
+    """`norm_bound` in the layer's own precision (its products cost most), raised by more than float32 rounding."""
     rounding = 16 * torch.finfo(torch.float32).eps * math.sqrt(whole.shape[0])
     return norm_bound(whole.to(dtype)).to(whole.dtype) * (1 + rounding)
 
 
 class DenseContraction(FreeForm):
     """K = K_raw / max(1, |K_raw|) with a full K_raw (n + d, n + d): any number of real states, any A. Every system with
-    gain at most gamma has this form, in the coordinates of its storage: `L2RU.from_system` enters one.
+    gain at most gamma has this form, in the coordinates of its storage: see `L2RU.from_system`.
     """
 
     def __init__(self, d: int, n: int) -> None:
@@ -199,13 +199,13 @@ class DenseContraction(FreeForm):
 
 
 class ComplexDiagonal(FreeForm):
-    """lam as it is, and every B, C, D that the gain leaves room for: all strictly contractive completions of K11.
+    """lam itself, and every B, C, D that the gain allows: all strictly contractive completions of K11.
 
         B = gamma R X,    C = Y R,    D = gamma (-Y K11^T X + F Z G),     R = sqrt(1 - |lam|^2) on both states of a pair
 
     with contractions X (n, d), Y (d, n), Z (d, d) and the defects F F^T = I - Y Y^T, G^T G = I - X^T X (Parrott's
     theorem, in the form of Davis, Kahan and Weinberger 1982). X = I (n = d) is the LRU's normalisation of the input.
-    The published variant scales a template of B and C by the norm of a Schur complement and covers a part of these.
+    The published variant scales a template of B and C by the norm of a Schur complement and covers only some of these.
     """
 
     def __init__(self, d: int, p: int, r_min: float, r_max: float, max_phase: float) -> None:
@@ -227,12 +227,12 @@ class ComplexDiagonal(FreeForm):
         Y, FZ = (F @ torch.cat([Y, Z], 1)).split(sizes, 1)
         X, FZG = (torch.cat([X, FZ]) @ G.mT).split(sizes)
         R = defect.repeat_interleave(2)[:, None]  # (n, 1)
-        YK = stack_parts(complex_of(Y.unflatten(1, (-1, 2))).mul(lam)).flatten(1)  # Y K11^T turns pairs of columns
+        YK = stack_parts(complex_of(Y.unflatten(1, (-1, 2))).mul(lam)).flatten(1)  # Y K11^T rotates pairs of columns
         return Matrices(lam, gamma * R * X, Y * R.mT, gamma * (FZG - YK @ X))
 
 
 def round_contraction(K: Matrices, dtype: torch.dtype) -> Matrices:
-    """K scaled by 1 - m and in the layer's dtype: still a contraction, bit by bit what the layer runs on."""
+    """K scaled by 1 - m and in the layer's dtype: still a contraction, and exactly what the layer runs on."""
     keep = rounding_margin(K.B.shape[0] + K.D.shape[0])
     if isinstance(K.A, Pair):
         return Matrices((K.A * keep).to(dtype), *((keep * t).to(dtype) for t in K[1:]))
@@ -241,12 +241,12 @@ def round_contraction(K: Matrices, dtype: torch.dtype) -> Matrices:
 
 
 def turn(lam: Number, X: Tensor) -> Tensor:
-    """The block-diagonal matrix of lam (p,) times X (2p, c): each pair of rows turned and damped."""
+    """The block-diagonal matrix of lam (p,) times X (2p, c): each pair of rows rotated and damped."""
     pairs = X.unflatten(0, (-1, 2))  # (p, 2, c)
     re, im = lam.real[:, None], lam.imag[:, None]
     return torch.stack([re * pairs[:, 0] - im * pairs[:, 1], im * pairs[:, 0] + re * pairs[:, 1]], 1).flatten(0, 1)
 
 
 def rotations(lam: Number) -> Tensor:
-    """That block-diagonal matrix (2p, 2p): blocks [[re, -im], [im, re]]."""
+    """The block-diagonal matrix (2p, 2p) of `turn`: blocks [[re, -im], [im, re]]."""
     return turn(lam, torch.eye(2 * lam.shape[0], dtype=lam.real.dtype, device=lam.real.device))

@@ -4,9 +4,9 @@ Massai and Ferrari-Trecate 2025, "Free parametrization of L2-bounded state space
 
     x_{k+1} = A x_k + B u_k,    y_k = C x_k + D u_k,    x_0 = 0         =>         sum |y|^2 <= gamma^2 sum |u|^2
 
-This layer alone of the library has the delay of the control literature: y_k reads the state before u_k enters it, and D
-carries the direct path. The bounded-real lemma speaks about (A, B, C, D) of this form, and going to the undelayed one
-would need A^-1, which need not exist. `system()` therefore returns a System with `delay=True`: the layer, exactly.
+Unlike the other layers this one has the delay of the control literature: y_k reads the state before u_k enters, and D
+carries the direct path. The bounded-real lemma is about (A, B, C, D) of this form, and converting to the undelayed one
+needs A^-1, which may not exist. `system()` therefore returns a System with `delay=True`: the layer, exactly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from resolvent.usage.numbers import check_choice
 Form = Literal["complete", "contraction", "diagonal", "dense"]
 FORMS: tuple[Form, ...] = ("complete", "contraction", "diagonal", "dense")
 FULL = ("complete", "dense")  # forms whose A is a full matrix, run by odd-even halving
-RINGS = {"contraction": (0.9, 0.99, math.pi), "diagonal": (0.96, 0.999, 0.1)}  # r_min, r_max, max_phase at the start
+RINGS = {"contraction": (0.9, 0.99, math.pi), "diagonal": (0.96, 0.999, 0.1)}  # initial r_min, r_max, max_phase
 CLASSES: dict[str, type[FreeForm]] = {
     "complete": Complete,
     "contraction": Contraction,
@@ -64,15 +64,15 @@ class L2RU(Layer):
 
     d_state          real states of "complete" (must be d_model, or None) and "dense"; otherwise pairs of states, kept
                      as complex numbers; d_model of them when None
-    gamma            the gain; with `trainable_gamma` where it starts
+    gamma            the gain; its initial value with `trainable_gamma`
     form             "complete": every square system with that gain, A a full matrix;
-                     "contraction": states that turn in pairs, K_raw / max(1, |K_raw|);
-                     "diagonal": states that turn in pairs with lam kept as it is. These two scan in O(l);
+                     "contraction": states rotated in pairs, K_raw / max(1, |K_raw|);
+                     "diagonal": states rotated in pairs with lam unscaled. These two scan in O(l);
                      "dense": any number of real states and a full matrix A, K_raw / max(1, |K_raw|)
-    r_min, r_max, max_phase   ring of the first lam of the forms with pairs; None: .9, .99, pi and .96, .999, .1
-    lr               learning rate of everything in `optim_groups`; None leaves the optimiser's
+    r_min, r_max, max_phase   ring of the initial lam of the forms with pairs; None: .9, .99, pi and .96, .999, .1
+    lr               learning rate of everything in `optim_groups`; None keeps the optimiser's
 
-    The state is the one of coordinates in which the storage is |z|^2: real (b, d), or complex (b, d_state).
+    The state is in coordinates where the storage function is |z|^2: real (b, d), or complex (b, d_state).
 
     Examples:
         >>> layer = rv.L2RU(4, gamma=0.5)
@@ -113,9 +113,9 @@ class L2RU(Layer):
     def from_system(cls, A: Tensor, B: Tensor, C: Tensor, D: Tensor, P: Tensor | None, gamma: float) -> L2RU:
         """A layer of form "dense" that is the system x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k of gain below gamma.
 
-        A (n, n), B (n, m), C (p, n), D (p, m) real; P (n, n) a storage that proves the gain, found when None. The layer
-        is as wide as the larger of m and p: it does not read inputs beyond m, and its outputs beyond p are zero.
-        Tensors, or what `torch.as_tensor` takes.
+        A (n, n), B (n, m), C (p, n), D (p, m) real; P (n, n) a storage proving the gain, computed when None. The layer
+        is as wide as the larger of m and p: it ignores inputs beyond m, and outputs beyond p are zero.
+        Tensors, or anything `torch.as_tensor` takes.
         """
         A, B, C, D = (torch.as_tensor(matrix) for matrix in (A, B, C, D))
         K = contraction_of(A, B, C, D, gamma, P)
@@ -159,10 +159,10 @@ class L2RU(Layer):
         return dataclasses.replace(conjugate_closed(K.A, B, C / 2, K.D, 1.0), delay=True)
 
     def certificate(self) -> BoundedReal:
-        """The bounded-real inequality of the very matrices that the forward pass uses, checked in float64 with P = I.
+        """The bounded-real inequality of the matrices that the forward pass uses, checked in float64 with P = I.
 
-        P = I belongs to the coordinates z in which the layer keeps its state. It proves the gain in exact arithmetic
-        of the rounded weights; what the float32 products of the pass round is not in it.
+        P = I holds in the coordinates z in which the layer keeps its state. It proves the gain in exact arithmetic of
+        the rounded weights; the float32 rounding of the pass's products is not covered.
         """
         K = Matrices(*(t.detach() for t in self.matrices()))
         A = rotations(K.A.to(torch.complex128)) if K.A.is_complex() else K.A.double()
@@ -195,7 +195,7 @@ def _make_matrices(parameters: Parameters, option: str, T: int, delay: bool) -> 
     form, *fixed = option.split()
     like = parameters[0]
     own, gain = (parameters, None) if fixed else (parameters[:-1], parameters[-1])
-    fill = torch.full  # `torch.tensor` would copy a number to the device, and wait
+    fill = torch.full  # `torch.tensor` would copy a number to the device and synchronise
     gamma = fill((), float(fixed[0]), dtype=torch.float64, device=like.device) if gain is None else gain_of(gain)
     return [stack_parts(t) for t in round_contraction(CLASSES[form].make(gamma, *own), like.dtype)]
 

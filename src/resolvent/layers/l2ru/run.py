@@ -1,6 +1,6 @@
 """Running a delayed recurrence x_{k+1} = A x_k + B u_k, y_k = C x_k + D u_k over a whole sequence.
 
-Pairs of states that turn together go through the complex linear scan; a full matrix A through odd-even halving.
+Pairs of states rotated together go through the complex linear scan; a full matrix A through odd-even halving.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) 
     if x0 is None:
         x0 = K.A.new_zeros(u.shape[0], K.A.shape[-1])
     x = states(K, u, x0)
-    ahead = linear(reals(x), K.C)  # what step k + 1 reads: (b, l, d)
+    ahead = linear(reals(x), K.C)  # read at step k + 1: (b, l, d)
     y = linear(u, K.D)
     y[:, 0] += linear(reals(x0), K.C)
     y[:, 1:] += ahead[:, :-1]
-    return y, at_lengths(x, lengths).clone()  # a view would keep all l states alive
+    return y, at_lengths(x, lengths).clone()  # a view would keep all l states in memory
 
 
 def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same by the kernels of a GPU, with products in half where autocast asks for them."""
+    """The same with GPU kernels, with half-precision products where autocast asks for them."""
     dtype = torch.bfloat16 if half_products(u) else torch.float32
     lam, start = torch.view_as_real(tensor_of(K.A)), None if x0 is None else reals(x0)
     y, end = mimo_scan((lam, K.B, K.C, K.D), u, start, lengths, dtype)
@@ -44,7 +44,7 @@ def _scan(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> 
 
 
 def _traced_sequence(K: Matrices, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same with states as reals."""
+    """The same with states as real numbers."""
     v = linear(u, K.B)  # (b, l, n)
     start = torch.zeros_like(v[:, 0]) if x0 is None else reals(x0)
     x = pair_scan(stack_parts(K.A), v, start) if K.A.is_complex() else dense_scan(K.A, v, start)
@@ -67,7 +67,7 @@ def states(K: Matrices, u: Tensor, x0: Tensor) -> Tensor:
 
 
 def loop(K: Matrices, u: Tensor, x0: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence as it is written: the slow truth of `sequence`. Returns y and the last state."""
+    """The recurrence as written: the reference of `sequence`. Returns y and the last state."""
     x, ys = x0, []
     for u_t in u.unbind(1):
         y_t, x = step(K, u_t, x)

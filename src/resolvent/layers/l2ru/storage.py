@@ -1,4 +1,4 @@
-"""A given system as a contraction: its matrices in the coordinates of a storage that proves its gain.
+"""A given system as a contraction: its matrices in the coordinates of a storage function that proves its gain.
 
 With P = S^T S and z = S x the bounded-real inequality says that K = [S A S^-1, S B / g; C S^-1, D / g] has |K| <= 1.
 """
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from resolvent.ssm.contraction import rounding_margin, spectral_norm
 
-SLACKS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of |C|^2: room inside the inequality, the largest that there is
+SLACKS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of |C|^2: margins in the inequality, largest first
 
 
 def contraction_of(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float, P: Tensor | None = None) -> Tensor:
-    """K (n + d, n + d) in float64, |K| < 1 with room for rounding, or an error that says why there is none.
+    """K (n + d, n + d) in float64, |K| < 1 with a margin for rounding, or an error that says why there is none.
 
-    d is the larger number of inputs and outputs: rows or columns of zeros make up the smaller one.
+    d is the larger number of inputs and outputs: the smaller one is padded with zero rows or columns.
     """
     A, B, C, D = _square(*_check(A, B, C, D))
     if not 0 < gamma < float("inf"):
@@ -65,8 +65,8 @@ def _in_storage(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float, P: Ten
 
 
 def _storages(A: Tensor, B: Tensor, C: Tensor, D: Tensor, gamma: float) -> list[Tensor]:
-    """Solutions of the bounded-real Riccati equation with more or less room: C^T C + s I in place of C^T C."""
-    from scipy.linalg import LinAlgError, solve_discrete_are  # layers are imported without scipy
+    """Solutions of the bounded-real Riccati equation with more or less margin: C^T C + s I in place of C^T C."""
+    from scipy.linalg import LinAlgError, solve_discrete_are  # keeps scipy out of the import of the layers
 
     a, b, c, e = (t.numpy() for t in (A, B, C, D))
     size = max(float(np.linalg.norm(c) ** 2), 1e-12)

@@ -1,4 +1,4 @@
-"""A layer's whole pass on a GPU as one CUDA graph each way, in anybody's module and loop."""
+"""A layer's forward and backward passes on a GPU as CUDA graphs, inside any module and training loop."""
 
 from resolvent.layers.recorded.known import forget_own, forget_recordings
 from resolvent.layers.recorded.operation import run

@@ -1,4 +1,4 @@
-"""The way back of a recorded pass: by its graph, or by the pass run once more where a graph has no answer."""
+"""The backward pass of a recorded pass: by its CUDA graph, or by recomputation where the graph does not apply."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MODIFIED = (
 
 
 class Pass(torch.autograd.Function):
-    """(x, parameters) -> y and the tensors of the last state, by a recording.
+    """(x, parameters) -> y and the tensors of the last state, by replaying a recording.
 
-    x is kept for second derivatives alone: other ways back have the recording's own, so that the caller may edit his.
+    x is saved only for second derivatives: the first backward pass uses the recording's copy, so callers may modify x.
     """
 
     @staticmethod
@@ -52,7 +52,7 @@ class Pass(torch.autograd.Function):
                 raise RuntimeError(MODIFIED.format(type(own.module).__name__, tuple(p.shape)))
         if by_graph_only(*g) or not own.reads(ctx.parameters):
             slopes = _run_again(ctx, own, g)
-            ctx.kind.give_up()  # it would run twice at every step
+            ctx.kind.give_up()  # otherwise every step would compute the pass twice
         elif not own.answers(g):
             slopes = _run_again(ctx, own, g)
             ctx.kind.widen()
@@ -66,7 +66,7 @@ class Pass(torch.autograd.Function):
 
 
 def _run_again(ctx: Any, own: Recording, g: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """The same gradients from the pass run once more, as a graph: of any order, and of the last state too."""
+    """The same gradients by recomputing the pass with autograd: of any order, and from the last state too."""
     needs = ctx.needs_input_grad[4:]
     asked = [i for i, t in enumerate(g) if t is not None]
     if not asked:
@@ -86,7 +86,7 @@ def _run_again(ctx: Any, own: Recording, g: tuple[Tensor | None, ...]) -> tuple[
     else:
         x = own.x.to(own.dtype, copy=True).requires_grad_(needs[0])
     inputs = [x, *ctx.parameters]
-    if not torch.is_grad_enabled():  # whose gradients were asked for then, and not now
+    if not torch.is_grad_enabled():  # needs are those of the forward pass, not the current flags
         inputs = [x, *(p.detach().requires_grad_(need) for p, need in zip(ctx.parameters, needs[1:], strict=True))]
     recorded._recording.append(True)
     try:

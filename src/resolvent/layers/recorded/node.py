@@ -1,9 +1,9 @@
-"""A layer's pass in a compiled graph: one opaque node each way, which run the recordings of an uncompiled pass.
+"""A layer's pass in a compiled graph: opaque forward and backward nodes, which replay the eager pass's recordings.
 
-An operator takes tensors, and no module. A layer has a ticket instead, a number in a tensor, which a graph takes from
-the layer as it takes parameters: layers of one kind share compiled code, and the node finds the layer that it is run
-for. On the way forth a mark (`ops.kept`) stands for the recording that waits for its way back, or for the graph of a
-pass that ran without one. A mark that was lost (copied, used, recomputed) makes the pass run once more.
+An operator takes tensors, not modules. A layer therefore has a ticket, a number in a tensor, which a graph receives
+like a parameter: layers of one kind share compiled code, and the node looks up the layer it runs for.
+The forward node returns a handle (`ops.kept`) for the recording that awaits its backward pass, or for the autograd
+graph of an unrecorded pass. If the handle was lost (copied, used, recomputed), the pass is computed again.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ from resolvent.ops.step.recorded import flatten
 from resolvent.runtime.memory import lacks_memory
 from resolvent.runtime.transforms import as_run, forward_mode, gradients_by_graph, is_transformed
 
-Precision = tuple[torch.dtype, bool]  # of autocast around the layer: below, where the node runs, it is off
-# Its replays are graphs already, and none is kept while another is recorded.
+Precision = tuple[torch.dtype, bool]  # of autocast around the layer; inside the node autocast is off
+# Its replays are CUDA graphs already, and it is not replayed during another capture.
 _TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe
 
 
 def may_be_node(layer: Any) -> bool:
-    """Whether passes of this layer may be nodes; asked once for a graph, when it is traced.
+    """Whether passes of this layer may be nodes; asked once per graph, when it is traced.
 
-    Somebody's own code, dropout and transforms are to be seen by the compiler, which in turn does not look into torch's
-    recurrent units; and buffers are no arguments of a node.
+    The compiler has to see user code, dropout and transforms, but does not trace into torch's recurrent units; buffers
+    are not passed to a node.
     """
     if is_transformed() or forward_mode() or not is_signed(layer) or next(layer.buffers(), None) is not None:
         return False
     if any(isinstance(own, nn.RNNBase) for own in layer.modules()):
         return False
-    return tickets.get(int(layer._ticket)) is layer  # not that of a twin made by hand
+    return tickets.get(int(layer._ticket)) is layer  # not the ticket of the layer this one was copied from
 
 
 def arrange(state: Any) -> Any:
-    """The state, or its description, with its entries in one order, whoever wrote it."""
+    """The state, or its description, with dict entries in a fixed order."""
     if isinstance(state, dict):
         return {name: arrange(state[name]) for name in sorted(state)}
     return tuple(map(arrange, state)) if type(state) is tuple else state
 
 
 def run(layer: Any, x: Tensor, lengths: Tensor | None, spec: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
-    """y and the tensors of the last state, which `spec` describes; traced."""
+    """y and the tensors of the last state, as described by `spec`; traced."""
     parameters, records, device = list(layer.parameters()), torch.is_grad_enabled(), x.device.type
     needs = [records and t.requires_grad for t in (x, *parameters)]
-    sizes = [len(spec), *(n for own in spec for n in (len(own.shape), *own.shape))]  # autograd wants no empty list
+    sizes = [len(spec), *(n for own in spec for n in (len(own.shape), *own.shape))]  # autograd takes no empty list
     kinds = " ".join([str(own.dtype) for own in spec])
     precision = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
     y, *ends = _forward(x, parameters, lengths, layer._ticket, needs, sizes, kinds, *precision)
-    own = zip(ends[:-1], spec, strict=True)  # complex numbers come as pairs: compilers generate no code for them
+    own = zip(ends[:-1], spec, strict=True)  # as real pairs: compilers generate no code for complex
     return y, [torch.view_as_complex(t) if part.dtype.is_complex else t for t, part in own]
 
 
-# -- what runs in a node -----------------------------------------------------------------------------------------------
+# -- executed inside a node --------------------------------------------------------------------------------------------
 
 
 class _Waiting:
-    """A recording between its ways, and the right to use it."""
+    """A recording between forward and backward pass, with its lease."""
 
     def __init__(self, found: operation.Found) -> None:
         self.kind, self.own, self.lease, _ = found
 
     def slopes(self, g: list[Tensor | None], parameters: list[Tensor]) -> list[Tensor | None] | None:
-        """The gradients of x and parameters; None where the recording has no answer."""
-        turned = self._turn(g)
+        """The gradients of x and parameters; None where the recording does not provide them."""
+        turned = self._reorder(g)
         if not self.own.reads(parameters):
             self.kind.give_up()
             return None
@@ -83,8 +83,8 @@ class _Waiting:
         slope, found = self.own.run_back(turned)
         return [slope, *found]
 
-    def _turn(self, g: list[Tensor | None]) -> list[Tensor | None]:
-        """Gradients of a node's outputs as those of the recording's, whose states are in an order of their own."""
+    def _reorder(self, g: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of a node's outputs, reordered to the recording's own order of states."""
         if all(t is None for t in g[1:]):
             return g
         numbers: Any = range(len(self.own.outputs))
@@ -96,13 +96,13 @@ class _Waiting:
 
 
 class _Graph:
-    """A pass that ran as it is, from inputs (x and parameters) to outputs."""
+    """A pass run without a recording, from inputs (x and parameters) to outputs."""
 
     def __init__(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         self.inputs, self.outputs = inputs, outputs
 
     def slopes(self, g: list[Tensor | None], needs: list[bool], again: bool) -> list[Tensor | None]:
-        """The gradients of x and parameters; `again`: the graph is to be kept further."""
+        """The gradients of x and parameters; `again`: retain the graph."""
         pairs = [(y, t) for y, t in zip(self.outputs, g, strict=True) if t is not None and y.requires_grad]
         wanted = [t for t, need in zip(self.inputs, needs, strict=True) if need]
         ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
@@ -111,14 +111,14 @@ class _Graph:
 
 
 def _list(result: Any) -> list[Any]:
-    """y and what the last state holds, in the order of a node."""
+    """y and the tensors of the last state, in the order of a node."""
     leaves: list[Any] = []
     flatten(arrange(result), leaves)
     return [leaf for leaf in leaves if leaf is not None]
 
 
 def _order(own: Recording) -> list[int]:
-    """Where the recording has what a node gives."""
+    """The positions of a node's outputs in the recording."""
     if not own.order:
         numbers: Any = range(len(own.outputs))
         own.order = _list(own.join(numbers))
@@ -128,9 +128,9 @@ def _order(own: Recording) -> list[int]:
 def _replay(
     ticket: Tensor, parameters: list[Tensor], x: Tensor, lengths: Tensor | None, needs: list[bool], how: How
 ) -> list[Tensor] | None:
-    """The node's outputs by a recording that nobody waits for, in few steps; None where there is none."""
+    """The node's outputs by a free recording, with little overhead; None where there is none."""
     if how.records:
-        kept.let_go()  # so that recordings are free whose marks are gone
+        kept.let_go()  # releases recordings whose handles are gone
     found = operation.look_up(_find(ticket), x, lengths, how)
     taken = None if found is None else found[2].take()
     if found is None or taken is None:
@@ -160,7 +160,7 @@ def _call(layer: Any, x: Tensor, lengths: Tensor | None) -> Any:
 
 
 def _run_with(layer: Any, x: Tensor, lengths: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The pass in operations one by one, with these tensors for its parameters; real, as a node gives them."""
+    """The pass as separate operations with these tensors as its parameters; real outputs, as a node returns."""
     own: Any = replicate_with(layer, dict(zip(layer.parameters(), parameters, strict=True)), {})
     return [torch.view_as_real(t) if t.is_complex() else t for t in _list(_call(own, x, lengths))]
 
@@ -173,8 +173,8 @@ def _holds(layer: Any, parameters: list[Tensor]) -> bool:
 def _learn(
     layer: Any, parameters: list[Tensor], x: Tensor, lengths: Tensor | None, needs: list[bool]
 ) -> tuple[list[Tensor], Any]:
-    """The outputs, and what is kept for the way back."""
-    kept.let_go()  # so that recordings are free whose marks are gone
+    """The outputs, and what is saved for the backward pass."""
+    kept.let_go()  # releases recordings whose handles are gone
 
     def recorded() -> Any:
         x_own = x.detach().requires_grad_(needs[0])
@@ -184,7 +184,7 @@ def _learn(
         return _list(found[1].join(found[1].run(x, lengths))), _Waiting(found)
 
     def plain() -> Any:
-        """With copies of what the compiler lends: it gives the memory to others when its own code is done with it."""
+        """With copies of the inputs: compiled code reuses their memory once its own work is done."""
         own = [t.detach().requires_grad_(need) for t, need in zip((x.clone(), *parameters), needs, strict=True)]
         made = _run_with(layer, own[0], None if lengths is None else lengths.clone(), own[1:])
         capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -195,12 +195,12 @@ def _learn(
 
 
 def _give(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """As a node's outputs are laid out."""
+    """Lay out the outputs as a node's."""
     return [(torch.view_as_real(t) if t.is_complex() else t).contiguous() for t in outputs]
 
 
 def _run_forward(
-    x: Tensor,  # first: a node counts to the device of its first tensor
+    x: Tensor,  # first: a node runs on the device of its first tensor
     parameters: list[Tensor], lengths: Tensor | None, ticket: Tensor, needs: list[bool], sizes: list[int], kinds: str,
     half: torch.dtype, autocast: bool,
 ) -> list[Tensor]:  # fmt: skip
@@ -260,7 +260,7 @@ def _fake_backward(
 
 
 def _fill(slopes: Sequence[Tensor | None], inputs: Sequence[Tensor], needs: list[bool]) -> list[Tensor]:
-    """Those that are asked for; of what has none zeros."""
+    """The required gradients; zeros where there is none."""
     wanted = [(t, own) for t, own, need in zip(slopes, inputs, needs, strict=True) if need]
     return [torch.zeros_like(own) if t is None else t for t, own in wanted]
 
@@ -273,7 +273,7 @@ def _run_again(
     needs: list[bool],
     how: Precision,
 ) -> list[Tensor | None]:
-    """The same by the pass run once more; of any order where gradients are recorded."""
+    """The same by recomputing the pass; of any order where gradients are recorded."""
 
     def again(x: Tensor, *parameters: Tensor) -> list[Tensor]:
         with torch.autocast(x.device.type, how[0], enabled=how[1]):
@@ -303,7 +303,7 @@ def _gradients(ctx: Any, g: list[Tensor | None]) -> tuple[Any, ...]:
 
 
 def _register(name: str, run: Any, fake: Any) -> Any:
-    """As `torch.library.custom_op` does, without the checks at every call: each would take as long as a replay."""
+    """Like `torch.library.custom_op` without its checks at every call, each of which takes as long as a replay."""
     _library.define(name + torch.library.infer_schema(run, mutates_args=()), tags=_TAGS)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"resolvent::{name}", fake, lib=_library)

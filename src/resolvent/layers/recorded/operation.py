@@ -1,13 +1,13 @@
-"""A layer's pass over whole sequences on a GPU, as one CUDA graph forwards and one backwards.
+"""A layer's pass over whole sequences on a GPU, as one CUDA graph for forward and one for backward.
 
-In somebody's own module and loop a layer is some hundred kernels, which the host takes longer to name than the device
-to run. A pass that comes in the same shapes, dtypes and options `PATIENCE` times in a row is recorded, compared once
-with the pass as it was, and replayed from then on, with the numbers of the same kernels. Parameters are read where they
-lie, so that an optimiser's steps are seen; what was replaced or moved is recorded anew.
+In a user's own module and loop a layer is hundreds of kernels, which take longer to launch than to execute.
+A pass called with the same shapes, dtypes and options `PATIENCE` times in a row is recorded, compared once
+with the ordinary pass, and from then on replayed, with the results of the same kernels. Parameters are read in place,
+so that optimiser steps take effect; replaced or moved parameters cause a new recording.
 
-What watches, transforms, traces, captures or forces a call, tangents, saved-tensor hooks, anomaly mode, own code inside
-of a layer and layers inside of `frozen()` run as ever; so do second derivatives and passes whose recording is still
-waiting for its way back.
+Not recorded: calls with hooks, transforms, tracing, capture, a forced backend, forward-mode tangents, saved-tensor
+hooks or anomaly mode, layers that contain user code, layers inside `frozen()`, second derivatives, and passes whose
+recording still awaits its backward pass.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from resolvent.runtime.memory import lacks_memory, let_go
 
 Run = Callable[[Any, Tensor, Tensor | None], Any]  # (module, x, lengths) -> (y, state)
 Found = tuple[Kind, Recording, Lease, list[nn.Parameter]]
-_apply = super(torch.autograd.Function, Pass).apply  # Function's own asks for transforms again, tensor by tensor
+_apply = super(torch.autograd.Function, Pass).apply  # Function.apply checks every tensor for transforms again
 
 
 class _Unclear(RuntimeError):
-    """Nothing can be said of a recording made from these numbers."""
+    """These inputs cannot verify a recording."""
 
 
 def run(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
-    """call(module, x, lengths), by its recording where there is one; without any where memory runs out beside them."""
+    """call(module, x, lengths), replayed where possible; without recordings where they leave too little memory."""
     return run_either(lambda: replay(module, call, x, lengths), lambda: call(module, x, lengths))
 
 
 def run_either(recorded: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-    """The first, or the second where that is None or finds no memory beside recordings."""
+    """The first, or the second where that returns None or runs out of memory while recordings exist."""
     try:
         found = recorded()
         return plain() if found is None else found
@@ -50,12 +50,12 @@ def run_either(recorded: Callable[[], Any], plain: Callable[[], Any]) -> Any:
         if not lacks_memory(error) or not are_kept():
             raise
     give_up()
-    let_go()  # the error is gone, and with it the frames that held what had been made
+    let_go()  # only now: the error's frames held tensors until here
     return plain()
 
 
 def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Any:
-    """call(module, x, lengths) by its recording; None where there is none."""
+    """call(module, x, lengths) by replay; None where there is no recording."""
     found = find(module, call, x, lengths)
     if found is None:
         return None
@@ -66,9 +66,9 @@ def replay(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> A
 
 
 def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Found | None:
-    """A recording of call(module, x, lengths), made where it is due, and the right to use it; None where there is none.
+    """A recording of call(module, x, lengths), made if due, with a lease on it; None where there is none.
 
-    On a device that has GRAPHS.
+    Only on devices in GRAPHS.
     """
     found = look_up(module, x, lengths, ask(x))
     if found is None:
@@ -76,7 +76,7 @@ def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Fou
     parameters, known, kind = found
     taken = kind.take()
     if taken is None:
-        if torch._C._current_graph_task_id() != -1:  # inside of a way back, whose thread and order are autograd's
+        if torch._C._current_graph_task_id() != -1:  # inside a backward pass, whose thread and order autograd controls
             return None
         with keeping:
             if not kind.is_due() or not known.has_room(kind):
@@ -87,7 +87,7 @@ def find(module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None) -> Fou
 
 
 def look_up(module: nn.Module, x: Tensor, lengths: Tensor | None, how: How) -> tuple[list[Any], Known, Kind] | None:
-    """The module's parameters and what is known of such calls; None where they are not recorded."""
+    """The module's parameters and the records of such calls; None where they are not recorded."""
     if is_watched(x, lengths):
         return None
     signed = sign(module, x, lengths, how)
@@ -98,16 +98,16 @@ def look_up(module: nn.Module, x: Tensor, lengths: Tensor | None, how: How) -> t
 def _record(
     kind: Kind, module: nn.Module, call: Run, x: Tensor, lengths: Tensor | None, parameters: list[nn.Parameter]
 ) -> bool:
-    """Whether there is a recording of call(module, x, lengths) now, with the same numbers; if not, it is said once."""
+    """Record call(module, x, lengths); False, with one warning, where the replay does not reproduce its results."""
     made, why, records = None, "its replay gives other numbers", torch.is_grad_enabled()
-    with keeping:  # one at a time
+    with keeping:  # one recording at a time
         recorded._recording.append(True)
         try:
             with torch.inference_mode(False), torch.set_grad_enabled(records):
                 made = _make(module, call, x, lengths, parameters, kind.ends)
             right = made.agrees(recorded._close)
         except _Unclear:
-            kind.calls = 0  # another time
+            kind.calls = 0  # retry later
             return False
         except RuntimeError as error:
             right, why = False, str(error).strip().splitlines()[0]
@@ -121,7 +121,7 @@ def _record(
             kind.recordings.append(made)
             return True
         kind.give_up()
-    if full:  # the pass itself may fit, once the frames of the error are gone and with them what they held
+    if full:  # the pass itself may fit, once the frames of the error release their tensors
         let_go()
     log.warning("a layer's pass cannot be recorded as a CUDA graph, and runs without one: %s", why)
     return False
@@ -137,7 +137,7 @@ def _make(
     reached = find_leaves(call(module, x.detach(), lengths)[0]) if trains else set()
 
     def within(x: Tensor, lengths: Tensor | None) -> Any:
-        with torch.autocast(device, half, enabled=on, cache_enabled=False):  # casts belong to the graph
+        with torch.autocast(device, half, enabled=on, cache_enabled=False):  # casts are part of the graph
             return call(own, x, lengths)
 
     rounded = half if on and x.dtype == torch.float32 and getattr(module, "rounds_ends", False) else None

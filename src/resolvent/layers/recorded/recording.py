@@ -1,8 +1,8 @@
-"""One recorded pass: its input at a fixed place, its outputs and gradients where the graphs write them.
+"""One recorded pass: its input at a fixed address, its outputs and gradients where the graphs write them.
 
-Forwards and backwards are a graph each. What the backward pass needs of the forward one, its input among it, stays in
-the memory of the recording between the two, which so serves one pass at a time (`Lease`). The gradient of the output
-does not stay: passes of the same shape share its place. What is handed out is a copy.
+Forward and backward are a CUDA graph each. What the backward pass needs of the forward, its input included, stays in
+the recording's memory between the two; it can therefore serve only one pass at a time (`Lease`). The buffer for the
+gradient of the output is shared by passes of the same shape. Callers receive copies.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _places: weakref.WeakValueDictionary[Any, Tensor] = weakref.WeakValueDictionary(
 
 
 class Lease:
-    """Held by the pass whose values a recording keeps for the way back; when it is gone the recording is free."""
+    """Held by the pass whose values a recording keeps for its backward; deleting it frees the recording."""
 
     __slots__ = ("__weakref__",)
 
 
 class Recording:
-    """`call`, the pass of a replica, on inputs like x and lengths; `trains`: with its way back to x and parameters,
-    from y or, where `ends`, from the last state too.
+    """`call`, the pass of a replica, on inputs like x and lengths; `trains`: including the backward pass to x and
+    parameters, from y or, with `ends`, from the last state too.
 
-    `rounded` is the dtype to which the pass itself rounds x first, and y last: x, y and their gradients then lie here
-    in that dtype, half as wide, and are cast where they are copied anyway.
+    `rounded` is the dtype to which the pass itself first rounds x, and finally y: x, y and their gradients are stored
+    in it, at half the size, and cast when they are copied anyway.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Recording:
         self.places = [p.data_ptr() for p in parameters]
         self.x = x.detach().to(rounded or x.dtype, copy=True, memory_format=torch.contiguous_format)
         self.lengths = None if lengths is None else lengths.clone()
-        self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # whose version stays when x is filled
+        self.leaf = self.x.data.requires_grad_(trains and x.requires_grad)  # its version is not that of x
         self.wanted = [trains and p.requires_grad for p in parameters]
         self.asked = [p for p, want in zip(parameters, self.wanted, strict=True) if want]
-        self.lease: Callable[[], Lease | None] = _nobody
+        self.lease: Callable[[], Lease | None] = _no_lease
         self.outputs: list[Tensor] = []
         self.form: Any = None
         self.order: list[int] = []  # of outputs in a compiled graph (`node`)
@@ -63,22 +63,22 @@ class Recording:
                 graph.aside(self._backward, device)
         self.want = [t.detach().clone() for t in (*self.outputs, *self._found())]
         self.outputs, self.slope, self.slopes = [], None, []
-        self.forward = graph(self._forward, device, apart=trains)  # others run before the way back
+        self.forward = graph(self._forward, device, apart=trains)  # other passes run before the backward
         self.backward = graph(self._backward, device) if trains else None
 
     def agrees(self, close: Callable[[Tensor, Tensor], bool]) -> bool:
-        """Whether the replays give what the calls themselves gave."""
+        """Whether the replays reproduce the results of the calls themselves."""
         with enqueueing:
             self.forward.replay()
             if self.backward is not None:
-                self._fill()  # other threads may have been there
+                self._fill()  # other threads may have overwritten it
                 self.backward.replay()
             found, want = [*self.outputs, *self._found()], self.want
             del self.want
             return all(close(t.detach(), w) for t, w in zip(found, want, strict=True))
 
     def _fill(self) -> None:
-        """Gradients of the outputs: any numbers, but none drawn, so that the user's random numbers stay."""
+        """Fill the gradients of the outputs with fixed numbers, without using the user's random generator."""
         for i, g in zip(self.heads, self.g, strict=True):
             g.copy_(self.outputs[i].detach())
 
@@ -89,7 +89,7 @@ class Recording:
         leaves: list[Any] = []
         with torch.set_grad_enabled(self.trains):
             self.form = flatten(self.call(self.leaf, self.lengths), leaves)
-        self.there = [leaf is not None for leaf in leaves]  # a layer of both directions has no state
+        self.there = [leaf is not None for leaf in leaves]  # a bidirectional layer has no state
         self.outputs = [leaf for leaf in leaves if leaf is not None]
         if not all(isinstance(t, Tensor) for t in self.outputs):
             raise RuntimeError("its state holds something that is no tensor")
@@ -113,10 +113,10 @@ class Recording:
         return lease
 
     def release(self) -> None:
-        self.lease = _nobody
+        self.lease = _no_lease
 
     def reads(self, parameters: Iterable[Tensor]) -> bool:
-        """Whether these parameters still lie where the graphs look for them."""
+        """Whether these parameters still have the addresses that the graphs read."""
         return self.places == [p.data_ptr() for p in parameters]
 
     def run(self, x: Tensor, lengths: Tensor | None) -> list[Tensor]:
@@ -130,11 +130,11 @@ class Recording:
             return [y.to(self._given(y), copy=True), *(t.clone() for t in ends)]
 
     def answers(self, g: Sequence[Tensor | None]) -> bool:
-        """Whether the graph takes all of these gradients of the outputs."""
+        """Whether the graph accepts exactly these gradients of the outputs."""
         return all(t is None or i in self.heads or not self.outputs[i].requires_grad for i, t in enumerate(g))
 
     def run_back(self, g: Sequence[Tensor | None]) -> tuple[Tensor | None, list[Tensor | None]]:
-        """The gradients of x and of all parameters from those of the outputs; None for those that have or want none."""
+        """The gradients of x and of all parameters from those of the outputs; None for those without one."""
         assert self.backward is not None
         with enqueueing:
             for i, place in zip(self.heads, self.g, strict=True):
@@ -147,7 +147,7 @@ class Recording:
         return slope, [next(known) if want and next(there) else None for want in self.wanted]
 
     def _given(self, t: Tensor) -> torch.dtype:
-        """The dtype in which y, or a gradient of x, is handed out."""
+        """The dtype in which y, or a gradient of x, is returned."""
         return self.dtype if self.x.dtype != self.dtype else t.dtype
 
     def join(self, outputs: Iterable[Tensor]) -> Any:
@@ -155,12 +155,12 @@ class Recording:
         return unflatten(self.form, [next(known) if there else None for there in self.there])
 
 
-def _nobody() -> None:
+def _no_lease() -> None:
     return None
 
 
 def _place(name: str, like: Tensor) -> Tensor:
-    """A tensor like this one, shared by all recordings of its shape."""
+    """A buffer like this tensor, shared by all recordings of its shape."""
     key = name, like.shape, like.dtype, like.device
     found = _places.get(key)
     if found is None:

@@ -1,7 +1,7 @@
-"""A module of the same options whose parameters are new leaves in the memory of the old ones.
+"""A module with the same options whose parameters are new leaves sharing the memory of the old ones.
 
-What is recorded must not meet a graph from before, whose ends keep the stream that they were made on; and the module
-itself stays as it is for whoever uses it meanwhile. A replica holds its parameters' memory, but not the module.
+A recording must not meet an older autograd graph, whose leaves keep the stream on which they were created; and the
+module itself stays unchanged for other users. A replica references its parameters' memory, but not the module.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Leaves = dict[nn.Parameter, nn.Parameter]
 
 
 def replicate(module: nn.Module) -> tuple[nn.Module, Leaves]:
-    """The replica, and each parameter of the module with the one in its place."""
+    """The replica, and each parameter of the module with its replacement."""
     leaves = {p: nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return replicate_with(module, leaves, {}), leaves
 
 
 def replicate_with(module: nn.Module, leaves: Mapping[Any, Any], made: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module in made:  # one that has several names
+    if module in made:  # a module with several names
         return made[module]
     own = made[module] = module.__new__(type(module))
     own.__dict__ = {name: _replace(value, leaves) for name, value in module.__dict__.items()}
-    own.__dict__.pop("_compiled_call_impl", None)  # which would call the module itself
+    own.__dict__.pop("_compiled_call_impl", None)  # it would call the original module
     held = module._modules.items()
     own._parameters = {name: None if p is None else leaves[p] for name, p in module._parameters.items()}
     own._buffers = dict(module._buffers)
@@ -34,14 +34,14 @@ def replicate_with(module: nn.Module, leaves: Mapping[Any, Any], made: dict[nn.M
 
 
 def _replace(value: Any, leaves: Mapping[Any, Any]) -> Any:
-    """Lists of parameters, which torch's recurrent units hold besides."""
+    """Replace parameters in lists, which torch's recurrent units keep in addition."""
     if type(value) is not list:
         return value
     return [leaves.get(item, item) if isinstance(item, nn.Parameter) else item for item in value]
 
 
 def find_leaves(y: Tensor) -> set[int]:
-    """The ids of all leaves that the graph of y ends in."""
+    """The ids of all leaves of the graph of y."""
     found, seen, rest = set[int](), set[Any](), [y.grad_fn]
     while rest:
         node = rest.pop()

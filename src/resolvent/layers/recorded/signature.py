@@ -1,4 +1,4 @@
-"""What a recorded pass depends on besides the numbers in its tensors: a pass whose signature differs is another one."""
+"""Everything a recorded pass depends on besides tensor values: another signature means another recording."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from resolvent.runtime.graph.watched import GLOBAL_HOOKS, HOOKS, numerics
 
 SCALARS = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
-KNOWN = ("resolvent", "torch")  # whose modules' code does the same at every call
-UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training: another result at each call
-TICKET = "_ticket"  # what compiled graphs name a layer by (`recorded.node`): no part of what it computes
-_INTERNAL = frozenset(nn.Module().__dict__)  # what every module holds; of it the parts that matter are read by name
+KNOWN = ("resolvent", "torch")  # packages whose modules compute the same at every call
+UNSTEADY = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)  # in training they differ from call to call
+TICKET = "_ticket"  # identifies a layer in compiled graphs (`recorded.node`); does not affect its results
+_INTERNAL = frozenset(nn.Module().__dict__)  # attributes of every module; the relevant ones are read by name
 _known: dict[type[nn.Module], bool] = {}
 
 
 class Foreign(Exception):
-    """Somebody's own code is inside, which has to run."""
+    """The module contains user code, which has to run."""
 
 
 class How(NamedTuple):
-    """What a call asks of the state of torch around it."""
+    """The global torch state that a call depends on."""
 
     needs: bool  # a gradient of x
     records: bool
@@ -31,7 +31,7 @@ class How(NamedTuple):
 
 
 def ask(x: Tensor) -> How:
-    """How a call is made here and now."""
+    """The state under which the current call is made."""
     records, kind = torch.is_grad_enabled(), x.device.type
     autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return How(records and x.requires_grad, records, *autocast)
@@ -51,7 +51,7 @@ def sign(
 
 
 def is_signed(module: nn.Module) -> bool:
-    """Whether the module's passes have signatures: no code of somebody's own has to run in them."""
+    """Whether the module's passes have signatures: it contains no user code that must run."""
     return _sign_module(module) is not None
 
 
@@ -66,18 +66,18 @@ def _sign_module(module: nn.Module) -> tuple[list[Any], dict[int, nn.Parameter]]
 
 
 def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Parameter]) -> None:
-    """Class, options and places of tensors of the module and all that it holds."""
+    """Class, options and tensor addresses of the module and everything it contains."""
     own, kind = module.__dict__, type(module)
     if not _is_known(kind):
         raise Foreign
     for name in HOOKS:
         if own[name]:
             raise Foreign
-    if module.training and issubclass(kind, UNSTEADY) and own.get("p") != 0:  # a dropout of nothing is steady
+    if module.training and issubclass(kind, UNSTEADY) and own.get("p") != 0:  # dropout with p = 0 is constant
         raise Foreign
-    if own.get("_tables") is not None:  # inside of `frozen()`, whose tables end with it
+    if own.get("_tables") is not None:  # inside `frozen()`, whose tables are dropped at its end
         raise Foreign
-    if "parametrizations" in own["_modules"]:  # which may be kept from call to call, or change at each
+    if "parametrizations" in own["_modules"]:  # may be cached or change at each call
         raise Foreign
     marks += (kind, own["training"])
     for name, value in own.items():
@@ -107,7 +107,7 @@ def _read(module: nn.Module, marks: list[Any], parameters: dict[int, nn.Paramete
 
 
 def _is_steady(kind: type[nn.Module], name: str, value: Any) -> bool:
-    """Whether a function that an instance holds is a known one, and hides none of its class."""
+    """Whether a function stored on an instance is a known one and shadows no method of its class."""
     home = getattr(value, "__module__", None) or "torch"
     return home.partition(".")[0] in KNOWN and not callable(getattr(kind, name, None))
 

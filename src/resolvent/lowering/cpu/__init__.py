@@ -1,1 +1,1 @@
-"""The CPU form: some sequences at a time go through all blocks, compiled by numba."""
+"""The CPU form: a few sequences at a time run through all blocks, compiled by numba."""

@@ -1,7 +1,7 @@
-"""Activations and their slopes over rows of numbers, in loops that the compiler turns into vectors.
+"""Activations and their derivatives over rows of numbers, in loops that the compiler vectorises.
 
 GELU needs the normal distribution. Its tail is Φ(-a) = exp(-a² / 2) Q(1 / (1 + a / 4)) with Q a polynomial, fitted to a
-relative error of 1.3e-8 over 0 <= a <= 13.5, beyond which float32 holds nothing; in float64 it is the C library's.
+relative error of 1.3e-8 over 0 <= a <= 13.5, beyond which it is 0 in float32; in float64 it is the C library's.
 
 Imported by compiled backends only, because numba is an extra.
 """
@@ -20,7 +20,7 @@ from resolvent.runtime.exp_numba import exp
 from resolvent.runtime.jit import Array
 from resolvent.runtime.team import pointer
 
-NAMES = ("none", "relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # their places are the codes of `activate`
+NAMES = ("none", "relu", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh")  # their indices are the codes of `activate`
 _F = np.float32
 _T0, _T1, _T2, _T3, _T4, _T5, _T6, _T7, _T8, _T9 = (
     _F(c)
@@ -65,7 +65,7 @@ def _choose_tail(a: Any, bell: Any) -> Any:
 
 
 def activate(dtype: Any) -> int:
-    """`count` rows of n numbers x by their activation, in place, and its slope at each."""
+    """Apply the activation to `count` rows of n numbers x in place, and write its derivative at each."""
     size = dtype.bitwidth // 8
 
     def body(code: int, x: int, slopes: int, row: int, count: int, n: int) -> None:

@@ -1,6 +1,6 @@
-"""The walk of one cohort through a stack and back, in compiled code: block after block, some rows at a time.
+"""Forward and backward pass of one set of lanes through a stack, in compiled code: block by block, some rows at a time.
 
-A convolution sees all steps before the parts behind it start; a recurrence goes along with them (`recur_numba`).
+A convolution needs all steps before the parts after it start; a recurrence runs along with them (`recurrence_numba`).
 Imported by compiled backends only, because numba is an extra.
 """
 
@@ -41,7 +41,7 @@ from resolvent.runtime.vectors_numba import WIDTH
 
 @piece
 def _normalise(ops: Ops, place: int, z: int, out: int, unit: tuple[int, int], count: int) -> None:
-    """`unit`: the first row's place in 1 / deviation, as its address and time step."""
+    """`unit`: the first row in 1 / deviation, as address and time step."""
     rstd = unit[0] + unit[1] * WIDTH * ops[3]
     call(ops[1][NORM], (z, number(ops, place), out, rstd, ops[4], count, ops[0][at.D]))
 
@@ -64,7 +64,7 @@ def _activate(ops: Ops, code: int, x: int, slopes: int, count: int) -> None:
 
 @piece
 def _through(ops: Ops, b: int, y: int, z: int, kept: Kept, span: tuple[int, int]) -> None:
-    """Rows of z = final(W act(ads(y)) + b), the first of them at y and z; y is spent."""
+    """Rows of z = final(W act(ads(y)) + b), starting at y and z; y is overwritten."""
     p, (lo, count) = ops[0], span
     if p[b + at.RAW] >= 0:
         combine(ops, COPY, find_saved(ops, kept, p[b + at.RAW], lo), y, 1, count)
@@ -106,7 +106,7 @@ def _block(ops: Ops, i: int, work: Work, kept: Kept) -> None:
         call(ops[1][CONVOLVE], (number(ops, p[b + at.KERNEL]), p[at.D], l, source, y, ops[4], 0))
     for lo in range(0, l, ROWS):
         count, to = min(ROWS, l - lo), row_at(ops, z, lo)
-        own = y if recurs else row_at(ops, y, lo)  # a recurrence needs but a few rows, which stay warm
+        own = y if recurs else row_at(ops, y, lo)  # a recurrence needs only a few rows, which stay in cache
         if recurs:
             run_recurrence(ops, b, row_at(ops, source, lo), own, states, kept, (lo, count))
         _through(ops, b, own, to, kept, (lo, count))
@@ -145,7 +145,7 @@ def one_forward(ops: Ops, outside: tuple[int, int, int], first: int, work: Work,
 
 @piece
 def _learn_norm(ops: Ops, place: int, g: int, kept: Kept, unit: tuple[int, int], count: int) -> None:
-    """Those of gamma and beta."""
+    """The gradients of gamma and beta."""
     if kept[2]:
         learn_rows(ops, place, g, find_saved(ops, kept, unit[0], unit[1]), kept, count)
         learn_rows(ops, place + ops[0][at.D] * WIDTH, g, 0, kept, count)
@@ -153,7 +153,7 @@ def _learn_norm(ops: Ops, place: int, g: int, kept: Kept, unit: tuple[int, int],
 
 @piece
 def _learn_map(ops: Ops, places: tuple[int, int], g: int, x: int, kept: Kept, count: int) -> None:
-    """Those of a matrix (d, d) and its bias: rows of the gradient g after it and of what it was given, x."""
+    """The gradients of a matrix (d, d) and its bias, from rows of the output gradient g and the input x."""
     if kept[2]:
         d = ops[0][at.D]
         call(ops[1][OUTER], (kept[2] + places[0] * ops[3], g, d, ops[4], x, d, ops[4], count))
@@ -162,7 +162,7 @@ def _learn_map(ops: Ops, places: tuple[int, int], g: int, x: int, kept: Kept, co
 
 @piece
 def _unthrough(ops: Ops, b: int, g: int, gy: int, scratch: int, kept: Kept, span: tuple[int, int]) -> None:
-    """Rows of gy from those of the gradient g of z, the first of them at g and gy."""
+    """Rows of gy from those of the gradient g of z, starting at g and gy."""
     p, (lo, count) = ops[0], span
     source = g
     if p[b + at.FINAL]:
@@ -192,7 +192,7 @@ def _unthrough(ops: Ops, b: int, g: int, gy: int, scratch: int, kept: Kept, span
 
 @piece
 def _undo_end(ops: Ops, b: int, g: int, gy: int, scratch: int, kept: Kept, span: tuple[int, int]) -> None:
-    """Rows of gy from those of the gradient g after the block, which becomes that before the norm that ends it."""
+    """Rows of gy from those of the gradient g after the block, which becomes the gradient before its final norm."""
     p, (lo, count) = ops[0], span
     place, unit = p[b + at.NORM], (p[b + at.UNIT], lo)
     if place >= 0 and not p[b + at.PRENORM]:
@@ -203,7 +203,7 @@ def _undo_end(ops: Ops, b: int, g: int, gy: int, scratch: int, kept: Kept, span:
 
 @piece
 def _unconvolve(ops: Ops, b: int, work: Work, kept: Kept) -> None:
-    """The gradient u of what the convolution was given, or that added to g where no norm stands between."""
+    """The gradient u of the convolution's input, or that added to g if there is no norm in between."""
     p, (g, gy, u, scratch, _) = ops[0], work
     l, before, k = p[at.L], p[b + at.NORM] >= 0 and p[b + at.PRENORM] != 0, number(ops, p[b + at.KERNEL_BACK])
     for lo in range(0, l, ROWS):
@@ -231,7 +231,7 @@ def _unrecur(ops: Ops, b: int, work: Work, kept: Kept) -> None:
 
 @piece
 def _unblock(ops: Ops, i: int, work: Work, kept: Kept) -> None:
-    """The gradient g of h before block i from that after it."""
+    """The gradient g of h before block i from the gradient after it."""
     p, b, (g, _, u, _, _) = ops[0], at.HEADER + i * at.BLOCK, work
     place, unit = p[b + at.NORM], (p[b + at.UNIT], 0)
     if p[b + at.STATES] > 0:

@@ -1,16 +1,16 @@
-"""A whole stack of residual blocks on a CPU, eight samples at a time: what attacks and training run.
+"""A whole stack of residual blocks on a CPU, eight samples at a time, for attacks and training.
 
     entry -> norm -> [ x + mixer(ads(f(norm(x)))) ] or [ norm(x + mixer(ads(f(x)))) ] -> norm -> pool
 
 x (b, l, c) -> features (b, d); f is the block's layer, a convolution with k (d, l) or a `Recurrence`. The parameters
 are laid out once (`plan`), after which a pass is one call in each direction (`lanes_numba`), with gradients in x alone
-or in the parameters too. Gradients of gradients run the way that the caller names. All steps of an attack are one call
-as well (`run_loop`), which is what adversarial training spends its time on:
+or in the parameters too. Gradients of gradients use the function that the caller gives. All steps of an attack are one
+call as well (`run_loop`), where adversarial training spends most of its time:
 
     x <- clamp(x + size sign(∂loss / ∂x), low, high),    z = W features(x) + bias,    ∂loss / ∂z = softmax(z) - target
 
 That is the sign ascent of the cross-entropy with the probabilities `target` (b, k), one-hot for a label, and of the KL
-divergence from them. A sample whose logits or gradient are not finite stays where it is.
+divergence from them. A sample whose logits or gradient are not finite does not move.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from resolvent.ops.ascent import sign_step
 from resolvent.runtime.dispatch import choose, lazily, nothing, numba_or
 from resolvent.runtime.transforms import by_graph_only, outside_autocast
 
-# The code of an activation, its place in `activation_numba.NAMES`.
+# The code of an activation, its index in `activation_numba.NAMES`.
 CURVES = {"none": 0, "relu": 1, "sigmoid": 2, "tanh": 3, "silu": 4, "gelu": 5, "gelu_tanh": 6}
 Again = Callable[[Tensor], Tensor]
 Operator = Tensor | Recurrence
@@ -46,7 +46,7 @@ Readout = tuple[Tensor, Tensor | None]  # W (k, d) and bias (k,)
 
 @dataclass(frozen=True)
 class Parts:
-    """The nodes of a stack, and what each block's layer does to l steps: a response k (d, l) or a recurrence."""
+    """The nodes of a stack, and each block's layer over l steps: a response k (d, l) or a recurrence."""
 
     entry: Linear
     start: Chain
@@ -59,37 +59,37 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """Where to, and how."""
+    """The target, limits and step size of an attack."""
 
-    target: Tensor  # (b, k), the probabilities to get away from, or labels (b,)
+    target: Tensor  # (b, k), the probabilities to move away from, or labels (b,)
     low: Tensor  # (b, l, c)
     high: Tensor  # (b, l, c)
-    size: Tensor  # of a step, (b, 1, 1)
+    size: Tensor  # step size, (b, 1, 1)
     steps: int
 
 
 def run_lanes(x: Tensor, plan: Plan, again: Again) -> Tensor:
-    """Features (b, d) of x (b, l, c); `again` computes the same with torch's operations."""
+    """Features (b, d) of x (b, l, c); `again` computes the same with torch operations."""
     found: Tensor = _Walk.apply(x.to(plan.numbers.dtype), plan, again, *(s.tensor for s in plan.sources))
     return found
 
 
 def plan(parts: Parts, dtype: torch.dtype, learnt: bool = False) -> Plan | None:
-    """A stack that this `covers` as numbers, or None where no compiled walk runs here.
+    """A stack that this `covers` laid out as numbers, or None if compiled code does not run here.
 
-    With `learnt`, gradients flow into the parameters and the layers' numbers as well.
+    With `learnt`, gradients flow into the parameters and the layers' tables as well.
     """
     kernels = _kernels(parts.entry.read(parts.entry.module)[0].device, dtype)
     return None if kernels is None else lay_out(parts, dtype, learnt, kernels)
 
 
 def runs(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a compiled walk runs here."""
+    """Whether compiled code runs here."""
     return _kernels(device, dtype) is not None
 
 
 def covers(parts: Parts) -> bool:
-    """Whether a walk says everything that these nodes do."""
+    """Whether this pass covers everything that these nodes do."""
     norms = (parts.start, parts.end, *(b.norm for b in parts.blocks))
     return all(columns.is_norm(n, ("layer",)) for n in norms) and all(b.around for b in parts.blocks)
 
@@ -99,7 +99,7 @@ def covers(parts: Parts) -> bool:
 
 @dataclass
 class _Pack:
-    """Numbers one after another."""
+    """An array of numbers under construction."""
 
     dtype: torch.dtype
     pieces: list[Tensor] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Pack:
     size: int = 0
 
     def add(self, numbers: Tensor, kind: str = "plain", source: Tensor | None = None) -> int:
-        """Their place; `source` is the tensor whose gradient is found there."""
+        """Append numbers; returns their offset. `source` is the tensor whose gradient is found there."""
         place = self.size
         self.pieces.append(numbers.detach().to(self.dtype).reshape(-1))
         self.size += numbers.numel()
@@ -139,7 +139,7 @@ class _Pack:
 
 
 def detach(plan: Plan) -> Plan:
-    """The same for gradients in x alone."""
+    """The same plan for gradients in x alone."""
     program, saved = plan.program.clone(), plan.saved - plan.learnt
     program[at.SAVED], program[at.TRACES] = saved, 0
     program[at.HEADER :].view(plan.layers, at.BLOCK)[:, at.INPUT : at.TRACE + 1] = -1
@@ -185,7 +185,7 @@ def _block(block: Skip, layer: Operator, pack: _Pack, unit: int, saved: Iterator
 
 
 def _layer(own: list[int], layer: Operator, pack: _Pack) -> None:
-    """The numbers of a block's layer."""
+    """Add the numbers of a block's layer."""
     if isinstance(layer, Recurrence):
         own[at.STATES], own[at.LAM], own[at.PAST] = layer.lam.shape[0], pack.row(layer.lam), pack.row(layer.D)
         own[at.IN], own[at.IN_BACK] = pack.matrix(layer.W_in)
@@ -197,7 +197,7 @@ def _layer(own: list[int], layer: Operator, pack: _Pack) -> None:
 
 
 def _learn(own: list[int], saved: Iterator[int], traces: Iterator[int]) -> int:
-    """Give a block arrays for what its parameters' gradients need: how many of the saved ones."""
+    """Allocate arrays for a block's parameter gradients; returns how many saved ones are added."""
     if own[at.STATES]:
         own[at.TRACE] = next(traces)
     needed = [at.INPUT, *([at.RAW] if own[at.ADS] >= 0 else []), *([at.MIXED] if own[at.MIX] >= 0 else [])]
@@ -248,7 +248,7 @@ def _gradient(source: Source, pack: Tensor) -> Tensor:
 
 
 def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool]) -> list[Tensor | None]:
-    """The gradients of again(x), run once more, as a graph."""
+    """The gradients of again(x), recomputed with autograd."""
     with torch.enable_grad():
         output = again(inputs[0])
     wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
@@ -261,8 +261,8 @@ def _by_graph(again: Again, inputs: list[Tensor], g: Tensor, needed: list[bool])
 
 
 def run_loop(start: Tensor, plan: Plan, readout: Readout, path: Path) -> Tensor | None:
-    """x (b, l, c) after the steps from `start`; None where no compiled walk takes them, or sizes or labels do not fit:
-    steps one by one say what is wrong with these."""
+    """x (b, l, c) after the steps from `start`; None if compiled code does not support them, or sizes or labels do not
+    fit: the step-by-step path reports such errors."""
     kernel = choose("pgd_loop", _LOOPS, start.device, start.dtype)
     fits = start.shape[1:] == (plan.l, plan.c) and start.dtype == plan.numbers.dtype and len(start) == len(path.target)
     if kernel is nothing or not fits or not _are_labels(path.target, readout[0].shape[0]):
@@ -284,7 +284,7 @@ def _run_loop(kernel: Any, start: Tensor, plan: Plan, out: Readout, path: Path) 
     bias = W.new_zeros(k) if out[1] is None else out[1].detach().to(dtype)
     readout = torch.cat([W.t().reshape(-1), bias, W.reshape(-1)])
     target = path.target if path.target.dim() == 2 else F.one_hot(path.target, k)
-    rest = torch.stack([target, target]).to(dtype)  # the first is room for logits
+    rest = torch.stack([target, target]).to(dtype)  # the first holds the logits
     box = torch.stack([bound.expand_as(start) for bound in (path.low, path.high)]).to(dtype)
     size = path.size.to(dtype).expand(len(start), 1, 1).reshape(-1).contiguous()
     x = start.detach().clone(memory_format=torch.contiguous_format)
@@ -293,7 +293,7 @@ def _run_loop(kernel: Any, start: Tensor, plan: Plan, out: Readout, path: Path) 
 
 
 def step(x: Tensor, z: Tensor, path: Path) -> Tensor:
-    """One step from x with logits z (b, k) that depend on it: the slow truth."""
+    """One step from x with logits z (b, k) that depend on it: the reference."""
     slope = z.softmax(-1) - path.target
     (g,) = torch.autograd.grad(z, x, slope)
     seen = torch.cat([z.detach(), g.flatten(1)], 1)
@@ -305,14 +305,14 @@ def step(x: Tensor, z: Tensor, path: Path) -> Tensor:
 
 
 def _kernels(device: torch.device, dtype: torch.dtype) -> Any:
-    """The compiled module, or None elsewhere, where numba is missing or refused, or another backend is forced."""
+    """The compiled module, or None elsewhere, without numba, or if another backend is forced."""
     real = device.type == "cpu" and dtype in (torch.float32, torch.float64)
     found = choose("lanes", _CANDIDATES, device, dtype) if real else nothing
     return None if found is nothing else found
 
 
 def tiny(dtype: torch.dtype, recurs: bool = False) -> tuple[Plan, Again]:
-    """A block of three channels and two steps to try kernels on: its plan, and its features in torch's operations."""
+    """A block of three channels and two steps to try kernels on: its plan, and its features in torch operations."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         entry, block = nn.Linear(1, 3).to(dtype), Residual(S4D(3, 2), mixer=Mixer(3, "linear"), prenorm=False).to(dtype)
@@ -336,7 +336,7 @@ def tiny(dtype: torch.dtype, recurs: bool = False) -> tuple[Plan, Again]:
 
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """One block of two steps against torch's operations, values and gradient: a convolution, then a recurrence."""
+    """One block of two steps against torch operations, values and gradient: a convolution, then a recurrence."""
     return all(_agrees(kernels, *tiny(dtype, recurs), dtype) for recurs in (False, True))
 
 
@@ -351,7 +351,7 @@ def _agrees(kernels: Any, plan: Plan, features: Again, dtype: torch.dtype) -> bo
 
 
 def _probe_loop(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Two steps of two samples through one small block, against torch's operations."""
+    """Two steps of two samples through one small block, against torch operations."""
     plan, features = tiny(dtype)
     W = torch.tensor([[1.0, -2.0, 0.5], [0.25, 1.0, -1.0]], dtype=dtype)
     x = torch.tensor([[[1.0], [2.0]], [[-0.5], [0.75]]], dtype=dtype)

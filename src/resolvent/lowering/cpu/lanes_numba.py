@@ -1,12 +1,12 @@
-"""`lanes` on the CPU, compiled by numba: WIDTH samples walk through the whole stack before the next ones start.
+"""`lanes` on the CPU, compiled by numba: WIDTH samples run through the whole stack before the next ones start.
 
-Layer by layer over a whole batch, every activation leaves the cache before it is read again. Here the activations of
+Layer by layer over a whole batch, every activation leaves the cache before it is reread. Here the activations of
 one set of lanes, (l, d, WIDTH) each, stay in a core's own cache from entry to pooling and back (`interpreter_numba`).
-Lanes share nothing but what they read, so that the number of threads cannot change a bit of the result.
+Lanes share only read-only data, so the result does not depend on the number of threads, bit for bit.
 
-Between two steps of an attack no sample waits for another, so there a cohort takes all of its steps before the next one
-starts. What a pass keeps for its way back is then needed once for each thread and not for each cohort, and stays warm;
-threads meet once, at the end, and whoever is done with a cohort takes the next.
+Samples are independent between the steps of an attack, so there a set of lanes takes all of its steps before the next
+one starts. What a pass saves for its backward is then needed once per thread instead of per set, and stays in cache;
+threads synchronise once, at the end, and an idle thread takes the next set.
 
 Imported by the dispatcher only, because numba is an extra.
 """
@@ -32,26 +32,26 @@ from resolvent.runtime.memory import fresh, plain
 from resolvent.runtime.team import HEAD, kernel, pointer, run, share, taken, threads_for
 from resolvent.runtime.vectors_numba import WIDTH
 
-ROOM = 64 << 20  # bytes that a pass may take where nothing has to be kept
+ROOM = 64 << 20  # bytes that a pass may use if nothing has to be saved
 
 
 @piece
 def _bytes_saved(ops: Ops) -> int:
-    """By one cohort, in rows of channels."""
+    """Saved by one set of lanes, in rows of channels."""
     p = ops[0]
     return p[at.SAVED] * p[at.L] * ops[4] * ops[3]
 
 
 @piece
 def _bytes_kept(ops: Ops) -> int:
-    """All that one cohort keeps."""
+    """Everything that one set of lanes saves."""
     p = ops[0]
     return _bytes_saved(ops) + (p[at.NORMS] * p[at.L] * WIDTH + p[at.TRACES] * (p[at.L] + 1) * p[at.WIDE]) * ops[3]
 
 
 @piece
 def place_to_keep(ops: Ops, room: int, i: int, grads: int) -> Kept:
-    """Where the i-th of those who keep something has what it keeps; `grads`: its gradients of the numbers, or 0."""
+    """The addresses where the i-th set of lanes saves its data; `grads`: its gradients of the numbers, or 0."""
     p, own = ops[0], room + i * _bytes_kept(ops)
     rstd = own + _bytes_saved(ops)
     return own, rstd, grads, rstd + p[at.NORMS] * p[at.L] * WIDTH * ops[3]
@@ -59,7 +59,7 @@ def place_to_keep(ops: Ops, room: int, i: int, grads: int) -> Kept:
 
 @piece
 def place_to_work(ops: Ops, room: int, samples: int, begin: int) -> Work:
-    """The same for all cohorts of a thread, so that it stays warm; `begin` is the thread's first cohort."""
+    """The work space shared by all sets of a thread, so that it stays in cache; `begin` is the thread's first set."""
     p, row = ops[0], ops[4] * ops[3]
     own = (3 * p[at.L] + 2 * ROWS) * row + (ROWS + 1) * p[at.WIDE] * ops[3]
     h, all_l = room + (samples + WIDTH - 1) // WIDTH * _bytes_kept(ops) + begin * own, p[at.L] * row
@@ -68,10 +68,10 @@ def place_to_work(ops: Ops, room: int, samples: int, begin: int) -> Work:
 
 
 def _walk_of(sources: int) -> Any:
-    """The kernel, of these sources.
+    """The kernel, for these sources.
 
     Its table: back, keep, samples, numbers of a row and bytes of one, addresses of program, leaves and numbers, of x
-    and of the features (or their gradients), of the room, of the gradients of the numbers (or 0) and of x itself; the
+    and of the features (or their gradients), of the work space, of the gradients of the numbers (or 0) and of x; the
     sizes of the program and of the numbers.
     """
 
@@ -104,14 +104,14 @@ def _compile() -> Any:
 
 
 def room_of(plan: Plan) -> int:
-    """Numbers that one group of lanes keeps and works in."""
+    """The size, in numbers, of what one set of lanes saves and of its work space."""
     l, wide, row = plan.l, plan.wide, row_of(plan)
     states = plan.traces * (l + 1) * wide + (ROWS + 1) * wide
     return (plan.saved + 3) * l * row + plan.norms * l * WIDTH + 2 * ROWS * row + states
 
 
 def forward(plan: Plan, x: Tensor) -> Tensor:
-    """Pooled features (b, d) of x (b, l, c), of which nothing is kept: a large batch goes piece by piece."""
+    """Pooled features (b, d) of x (b, l, c), saving nothing: a large batch is processed in pieces."""
     b, each = x.shape[0], room_of(plan)
     groups = max(threads_for(work_of(plan, b)), ROOM // (each * plan.numbers.element_size()))
     room, out = fresh((min(-(-b // WIDTH), groups) * each,), plan.numbers), fresh((b, plan.d), x)
@@ -122,7 +122,7 @@ def forward(plan: Plan, x: Tensor) -> Tensor:
 
 
 def forward_kept(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and the room that holds what `backward` needs."""
+    """The same, and the buffer saved for `backward`."""
     b, each = x.shape[0], room_of(plan)
     room, out = fresh((-(-b // WIDTH) * each,), plan.numbers), fresh((b, plan.d), x)
     _run(plan, (plain(x), out, room), True, False)
@@ -130,12 +130,12 @@ def forward_kept(plan: Plan, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(plan: Plan, g: Tensor, room: Tensor, x: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x (b, l, c) from that of the features (b, d); with x, of the numbers too, in their layout."""
+    """The gradient of x (b, l, c) from that of the features (b, d); with x, also of the numbers, in their layout."""
     gx = fresh((g.shape[0], plan.l, plan.c), g)
     if x is None:
         _run(plan, (gx, plain(g), room), True, True)
         return gx, None
-    parts = g.new_zeros(-(-g.shape[0] // WIDTH), plan.numbers.numel())  # each cohort's own: their sum has one order
+    parts = g.new_zeros(-(-g.shape[0] // WIDTH), plan.numbers.numel())  # one per set of lanes: summed in a fixed order
     _run(plan, (gx, plain(g), room, parts, plain(x)), True, True)
     return gx, parts.sum(0)
 
@@ -150,12 +150,12 @@ def _run(plan: Plan, arrays: tuple[Tensor, ...], keep: bool, back: bool) -> None
 
 
 def work_of(plan: Plan, b: int) -> int:
-    """Updates of numbers in a pass over b samples."""
+    """The number of multiply-adds in a pass over b samples."""
     return b * plan.l * plan.d * plan.layers * WIDTH
 
 
 def row_of(plan: Plan) -> int:
-    """Numbers from a time step to the next: one vector more, or whole columns would share a few lines of the cache."""
+    """The stride between time steps: padded by one vector, or whole columns would share a few cache lines."""
     return max(plan.d, plan.c) * WIDTH + WIDTH
 
 
@@ -163,7 +163,7 @@ def row_of(plan: Plan) -> int:
 
 
 def _read(dtype: Any) -> int:
-    """Features (b, d) of a cohort become their gradients, W'(softmax(W f + bias) - target).
+    """Replace features (b, d) by their gradients, W'(softmax(W f + bias) - target).
 
     map holds (W' and the bias (d + 1, k), W (k, d)), rest (z (b, k), target (b, k)); flaw (b,) becomes 0 for a sample
     whose logits and loss are finite, else NaN.
@@ -185,7 +185,7 @@ def _read(dtype: Any) -> int:
             top = low = z[0]
             for j in range(k):
                 top, low = max(top, z[j]), min(low, z[j])
-            bad, total = (top - low) - (top - low), dtype(0)  # of what is not finite that is NaN
+            bad, total = (top - low) - (top - low), dtype(0)  # NaN where not finite
             for j in range(k):
                 bad += z[j] - z[j]
                 z[j] = math.exp(z[j] - top)
@@ -202,7 +202,7 @@ def _read(dtype: Any) -> int:
 
 
 def _step_signs(dtype: Any) -> int:
-    """x (b, n) moves by size sign(g) within box (2, b, n); where g has a flaw, or the sample has one, by nothing."""
+    """x (b, n) moves by size sign(g) within box (2, b, n); not moving where g or the sample is flawed."""
 
     def body(at_x: int, at_g: int, at_box: int, at_size: int, at_flaw: int, first: int, b: int, n: int) -> None:
         x, g = carray(pointer(at_x, dtype), (b, n)), carray(pointer(at_g, dtype), (b, n))
@@ -225,10 +225,10 @@ _LEAVES = _read, _step_signs
 
 
 def _make_loop(sources: int) -> Any:
-    """The kernel, of these sources.
+    """The kernel, for these sources.
 
     Its table: samples, classes, steps, numbers of a row and bytes of one, size of the program, addresses of program,
-    leaves, own leaves and numbers, of the count of cohorts taken, of x, its gradient, the features, the room, the map,
+    leaves, own leaves and numbers, of the counter of sets taken, of x, its gradient, the features, work space, map,
     the rest of the readout, box, sizes, flaws; the number of threads, each of which is one task.
     """
 

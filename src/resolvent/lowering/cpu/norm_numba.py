@@ -3,8 +3,8 @@
 unit = (z - mean) / deviation,    out = gamma unit + beta,    1 / deviation = (var + eps)^(-1/2)
 ∂z   = (γ∂ - mean(γ∂) - unit mean(γ∂ unit)) / deviation
 
-The sums run over channels, lane by lane; four channels at a time where d allows, because one chain of additions would
-wait for itself. gamma and beta come as rows too, each number WIDTH times. Imported by compiled backends only.
+The sums run over channels, lane by lane; four channels at a time if d allows, because one chain of additions would
+be latency-bound. gamma and beta are rows too, each number WIDTH times. Imported by compiled backends only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Row:
         return self.builder.fdiv(total, self.lanes(self.builder.sitofp(self.d, self.real)))
 
     def lanes(self, number: Any) -> Any:
-        """One number in WIDTH lanes."""
+        """One number broadcast to WIDTH lanes."""
         one = self.builder.insert_element(ir.Constant(ir.VectorType(self.real, WIDTH), ir.Undefined), number, _INDEX(0))
         return self.builder.shuffle_vector(one, one, order([0] * WIDTH))
 

@@ -1,7 +1,7 @@
-"""What the pieces of a walk by cohorts share: the leaves that compute, and where everything lies.
+"""Shared by the parts of a pass by lanes: the leaf functions that compute, and the memory layout.
 
-A row holds one time step of a cohort, (d, WIDTH); an array has one row after another. Pieces handle addresses alone and
-call the leaves, compiled for each dtype, by theirs (`leaf_numba`). Imported by compiled backends only.
+A row is one time step of a set of lanes, (d, WIDTH); an array is a sequence of rows. Pieces only handle addresses and
+call the leaves, compiled for each dtype, by address (`leaf_numba`). Imported by compiled backends only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from resolvent.runtime.cfunc_numba import call
 from resolvent.runtime.jit import Array
 from resolvent.runtime.vectors_numba import WIDTH
 
-ROWS = 8  # time steps that go through the maps together
+ROWS = 8  # time steps that pass through the maps together
 TYPES = {torch.float32: types.float32, torch.float64: types.float64}
 _LEAVES = (
     tile_numba.map_rows,
@@ -53,25 +53,25 @@ Kept = tuple[int, int, int, int]
 
 
 def piece(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled code that becomes part of a kernel, which alone is kept on disk."""
+    """Compiled code inlined into a kernel; only the kernel is cached on disk."""
     compiled: Callable[..., Any] = njit(nogil=True, fastmath={"contract"})(f)
     return compiled
 
 
 def stamp(*modules: ModuleType) -> int:
-    """A number that changes with the sources of a kernel's pieces: a kernel that closes over it is compiled anew.
+    """A number that changes with the sources of a kernel's pieces: a kernel that closes over it is then recompiled.
 
-    Before numba takes a kernel from the disk, it looks at the file of the kernel itself alone.
+    numba's disk cache checks only the file of the kernel itself.
     """
     try:
         return crc32(b"".join(Path(m.__file__ or "").read_bytes() for m in modules))
-    except OSError:  # no sources: they cannot change either
+    except OSError:  # no sources available: they cannot change
         return 0
 
 
 @cache
 def leaves(dtype: torch.dtype) -> Tensor:
-    """Their addresses."""
+    """The addresses of the leaf functions."""
     return torch.tensor([make(TYPES[dtype]) for make in _LEAVES])
 
 
@@ -94,7 +94,7 @@ def find_saved(ops: Ops, kept: Kept, i: int, t: int) -> int:
 
 @piece
 def apply_map(ops: Ops, place: int, x: int, y: int, count: int) -> None:
-    """By a matrix (d, d)."""
+    """Multiply rows by a matrix (d, d)."""
     d = ops[0][at.D]
     call(ops[1][MAP], (number(ops, place), d, d, x, ops[4], y, ops[4], count))
 
@@ -106,6 +106,6 @@ def combine(ops: Ops, code: int, z: int, h: int, step: int, count: int) -> None:
 
 @piece
 def learn_rows(ops: Ops, place: int, a: int, b: int, kept: Kept, count: int) -> None:
-    """The gradient of a row of numbers: rows of a, times those of b where b is not 0, added up."""
+    """The gradient of a row of numbers: rows of a, times those of b unless b is 0, summed."""
     if kept[2]:
         call(ops[1][SUM], (kept[2] + place * ops[3], a, b, ops[4], count, ops[0][at.D] * WIDTH))

@@ -1,9 +1,9 @@
-"""Gradients of the numbers that `tile_numba` multiplies with: products of rows of samples in lanes, summed over time.
+"""Gradients of the matrices of `tile_numba`: products of rows of samples in lanes, summed over time.
 
     map over channels    ∂A[p, i] = sum_{t, s} x[t, p, s] ∂y[t, i, s]
     convolution          ∂k[c, j] = sum_{t, s} ∂y[t, c, s] x[t - j, c, s]
 
-A tile of R by V sums stays in registers, one lane for each sample; at its end the lanes are added up.
+A tile of R by V sums stays in registers, one lane per sample; at the end the lanes are summed.
 Imported by compiled backends only, because numba is an extra.
 """
 
@@ -19,14 +19,14 @@ from resolvent.runtime.cfunc_numba import leaf
 from resolvent.runtime.team import pointer
 from resolvent.runtime.vectors_numba import WIDTH, across, plus_product
 
-LAGS = 8  # of a tile of a convolution's gradient
-_ROWS, _COLUMNS = 3, 4  # of a tile of a map's
+LAGS = 8  # per tile of a convolution's gradient
+_ROWS, _COLUMNS = 3, 4  # tile of a map's gradient
 
 
 def _outer(R: int, V: int) -> Any:
     """outer(like, a, b, out, steps, count): out[r, v] += sum over t < count and lanes of a[t, r] b[t, v].
 
-    a, b and out are (address, bytes from r to r + 1), out[r, v] and out[r, v + 1] are neighbours, and steps are the
+    a, b and out are (address, bytes from r to r + 1), out[r, v] and out[r, v + 1] are adjacent, and steps are the
     bytes from t to t + 1 of a and of b. count is at least 1.
     """
 
@@ -57,7 +57,7 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
         return builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
 
     left, found = [load(at_a, gap_a, r) for r in range(R)], list(sums)
-    for v in range(V):  # one vector at a time beside those of a: sixteen registers hold no more
+    for v in range(V):  # one vector at a time next to those of a: there are sixteen registers
         right = load(at_b, gap_b, v)
         for r in range(R):
             found[r * V + v] = plus_product(builder, sums[r * V + v], left[r], right)
@@ -74,7 +74,7 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
 
 
 def _add_lanes(builder: Any, sums: list[Any], place: Any) -> None:
-    """The lanes of each sum added up, and that to the numbers at `place`."""
+    """Sum the lanes of each sum, and add that to the numbers at `place`."""
     for v, total in enumerate(sums):
         at = builder.gep(place, [ir.IntType(32)(v)])
         builder.store(builder.fadd(builder.load(at), across(builder, total)), at)
@@ -85,7 +85,7 @@ _lags = _outer(1, LAGS)
 
 
 def outer(dtype: Any) -> int:
-    """out[i, j] += sum_{t, s} a[t, i, s] b[t, j, s] for `rows` of a and `columns` of b; row_a and row_b are the numbers
+    """out[i, j] += sum_{t, s} a[t, i, s] b[t, j, s] for `rows` of a and `columns` of b; row_a and row_b are the strides
     from t to t + 1."""
     size = dtype.bitwidth // 8
 
@@ -125,7 +125,7 @@ def correlate(dtype: Any) -> int:
             own, here, there = out + (c * (pad + l) + pad) * size, g + c * WIDTH * size, x + c * WIDTH * size
             j = 0
             while j < l:
-                if l - j >= LAGS:  # from the step on at which all of these lags have an x, then what came before
+                if l - j >= LAGS:  # steps where all of these lags have an x, then the earlier ones
                     first = j + LAGS - 1
                     right = there + (LAGS - 1) * gap, -gap
                     _lags(like, (here + first * gap, 0), right, (own + j * size, 0), (gap, gap), l - first)

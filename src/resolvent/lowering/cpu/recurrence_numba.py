@@ -1,10 +1,10 @@
-"""The recurrence of S5 and LRU in a walk by cohorts, some rows at a time:
+"""The recurrence of S5 and LRU in a pass by lanes, some rows at a time:
 
     h_t = lam h_{t-1} + W_in x_t,    y_t = W_out h_t + D x_t
     γ_t = ‾lam γ_{t+1} + W_out' ∂y_t,    ∂x_t = W_in' γ_t + D ∂y_t
 
-The states are at hand for as many rows as go through the maps together; from one such piece to the next only the last
-row is carried. Where parameters are learnt, all states are kept.
+The states are held for as many rows as pass through the maps together; from one such piece to the next only the last
+row is carried. If parameters are trained, all states are saved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _state(ops: Ops, states: int, t: int) -> int:
 
 @piece
 def _trace(ops: Ops, b: int, kept: Kept, t: int) -> int:
-    """The address of the kept state before step t."""
+    """The address of the saved state before step t."""
     p = ops[0]
     return _state(ops, kept[3], p[b + at.TRACE] * (p[at.L] + 1) + t)
 
@@ -50,14 +50,14 @@ def _carry(ops: Ops, code: int, to: int, row: int) -> None:
 
 @piece
 def _past(ops: Ops, b: int, x: int, y: int, count: int) -> None:
-    """Rows of y + D x."""
+    """Add D x to rows of y."""
     p = ops[0]
     call(ops[1][COMBINE], (PLUS, y, number(ops, p[b + at.PAST]), 0, x, ops[4], count, p[at.D] * WIDTH))
 
 
 @piece
 def run_recurrence(ops: Ops, b: int, x: int, y: int, states: int, kept: Kept, span: tuple[int, int]) -> None:
-    """Rows of y from those of x, the first of them at x and y: from the first step of a sequence to the last."""
+    """Rows of y from those of x, starting at x and y: from the first step of a sequence to the last."""
     p, (lo, count) = ops[0], span
     d, n, wide, learnt = p[at.D], p[b + at.STATES], p[at.WIDE], p[b + at.TRACE] >= 0
     before = _trace(ops, b, kept, lo) if learnt else states

@@ -1,10 +1,10 @@
-"""Rows of complex states of WIDTH samples in lanes, each turned by lam and added to the next, as vector instructions.
+"""Rows of complex states of WIDTH samples in lanes, each multiplied by lam and added to the next, vectorised.
 
-A row is (2p, WIDTH): real and imaginary parts of p states in turn. With lam in the same layout,
+A row is (2p, WIDTH): real and imaginary parts of p states interleaved. With lam in the same layout,
 
     h_t = v_t + lam h_{t-1}    or, back in time,    γ_t = g_t + ‾lam γ_{t+1}          ∂lam = sum_t γ_t ‾h_{t-1}
 
-where v becomes h in place: row t reads what row t - 1, or t + 1, has become. Imported by compiled backends only.
+where h overwrites v: row t reads the new row t - 1, or t + 1. Imported by compiled backends only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of WIDTH samples in lanes, (d, WIDTH) a time step: sums and products, and the way into lanes and back.
+"""Rows of WIDTH samples in lanes, (d, WIDTH) per time step: sums, products, and conversion to and from lanes.
 
 Imported by compiled backends only, because numba is an extra.
 """
@@ -43,7 +43,7 @@ def _combine(code: int, z: Array, h: Array, more: Array) -> None:
 
 def combine(dtype: Any) -> int:
     """ADD z + h, COPY h, TIMES z h, PLUS z + h more, CLEAR 0 to z; SCALE: z h to z and z more to `more`. `step` rows
-    of h lie between two of its own: 0 for one row that meets all of z."""
+    is the row stride of h: 0 for one row used with all of z."""
     size = dtype.bitwidth // 8
 
     def body(code: int, z: int, h: int, step: int, more: int, row: int, count: int, n: int) -> None:
@@ -69,7 +69,7 @@ def gather_rows(dtype: Any) -> int:
 
 
 def scatter_rows(dtype: Any) -> int:
-    """The other way, for the samples that there are; `count` steps from `begin` on."""
+    """The inverse, for the samples present; `count` steps from `begin` on."""
 
     def body(at_x: int, b: int, l: int, c: int, first: int, at_y: int, row: int, begin: int, count: int) -> None:
         x, y = carray(pointer(at_x, dtype), (b, l, c)), carray(pointer(at_y, dtype), (count, row))
@@ -82,7 +82,7 @@ def scatter_rows(dtype: Any) -> int:
 
 
 def pool_rows(dtype: Any) -> int:
-    """out[first + s] (b, d) = the mean of h over the steps from `begin` to l; `total` is a row to work in."""
+    """out[first + s] (b, d) = the mean of h over the steps from `begin` to l; `total` is a scratch row."""
 
     def body(at_h: int, begin: int, l: int, at_out: int, b: int, first: int, total: int, row: int, d: int) -> None:
         h, out = carray(pointer(at_h, dtype), (l, row)), carray(pointer(at_out, dtype), (b, d))

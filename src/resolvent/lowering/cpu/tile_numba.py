@@ -1,13 +1,13 @@
-"""Products of small matrices with rows of samples in lanes, as vector instructions: what `cohort_numba` is made of.
+"""Products of small matrices with rows of samples in lanes, vectorised: the building blocks of `interpreter_numba`.
 
-A row holds for each channel the values of WIDTH samples, (d, WIDTH), and an array (l, stride) has one such row for each
+A row has for each channel the values of WIDTH samples, (d, WIDTH), and an array (l, stride) has one such row for each
 time step. Both products of a state-space block are then sums of numbers times vectors,
 
     map over channels    y[t, i] = sum_p A[p, i] x[t, p]          convolution    y[t, c] = sum_s k[c, t - s] x[s, c]
 
-and one piece of code makes a tile of R by V of their vectors, which stays in registers over the whole sum. Of the
-convolution the causal half alone is computed, with no matrix in between: the numbers k of all channels fit into the
-first cache.
+and one piece of code makes a tile of R by V of their vectors, which stays in registers over the whole sum. Only the
+causal half of the convolution is computed, without a matrix: the kernels k of all channels fit into the first-level
+cache.
 
 Imported by compiled backends only, because numba is an extra.
 """
@@ -24,14 +24,14 @@ from numba.extending import intrinsic
 from resolvent.runtime.cfunc_numba import leaf
 from resolvent.runtime.vectors_numba import WIDTH, plus_product
 
-PAD = 12  # zeros beside each kernel, and the most rows of a tile of a convolution
-_ROWS, _VECTORS = 6, 2  # of a tile of a map: twelve sums, two vectors and a number fill sixteen registers
+PAD = 12  # zeros before each kernel, and the most rows of a convolution tile
+_ROWS, _VECTORS = 6, 2  # tile of a map: twelve sums, two vectors and a number fill sixteen registers
 
 
 def _tile(R: int, V: int, onto: bool) -> Any:
     """tile(like, A, x, y, depth) in compiled code: y[r, v] = sum over p < depth of A[p, r] x[p, v], or that added to y.
 
-    A is (address, bytes from p to p + 1), where A[p, r] and A[p, r + 1] are neighbours; x is (address, bytes from p to
+    A is (address, bytes from p to p + 1), where A[p, r] and A[p, r + 1] are adjacent; x is (address, bytes from p to
     p + 1, from v to v + 1), and y (address, bytes from r to r + 1, from v to v + 1). depth is at least 1.
     """
 
@@ -93,7 +93,7 @@ def _spread(builder: Any, number: Any, vector: Any) -> Any:
 
 
 def _by_rows(most: int, make: Callable[[int], Any]) -> Any:
-    """run(R, ...) in compiled code: the piece that was made for R of `most`, four or one rows."""
+    """run(R, ...) in compiled code: the piece made for R of `most`, four or one rows."""
     whole, four, one = (make(R) for R in (most, 4, 1))
 
     @njit(inline="always")
@@ -113,7 +113,7 @@ _convolve, _convolve_onto = _by_rows(PAD, lambda R: _tile(R, 1, False)), _by_row
 
 
 def map_rows(dtype: Any) -> int:
-    """y[t, i] = sum_p A[p, i] x[t, p] for `count` time steps; A is (depth, rows), row_x and row_y are the numbers from
+    """y[t, i] = sum_p A[p, i] x[t, p] for `count` time steps; A is (depth, rows), row_x and row_y are the strides from
     t to t + 1."""
     size = dtype.bitwidth // 8
 
@@ -139,7 +139,7 @@ def convolve_rows(dtype: Any) -> int:
     """y[t, c] = sum_{s <= t} k_{c, t-s} x[s, c], or with `back` its adjoint, sum_{s >= t} k_{c, s-t} x[s, c]; added to
     y where back is 2.
 
-    k (d, PAD + l) has PAD zeros before the kernel of each channel, or with `back` is that turned around.
+    k (d, PAD + l) has PAD zeros before the kernel of each channel, or with `back` is that reversed.
     """
     size = dtype.bitwidth // 8
 

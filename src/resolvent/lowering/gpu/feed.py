@@ -11,7 +11,7 @@ from resolvent.lowering import columns
 from resolvent.lowering.program import Activation, Linear, Mix, Node, Norm, Skip
 from resolvent.ops.pointwise import Ending, biased_silu, ending, feed_forward, product
 
-AXIS = 0  # of the channels
+AXIS = 0  # channel axis
 
 
 class Weights(NamedTuple):
@@ -36,7 +36,7 @@ def covers(node: Node) -> bool:
 
 
 def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
-    """From the parameters as they are; differentiable where gradients are on."""
+    """Weights of the current parameters; differentiable if gradients are enabled."""
     (mix,) = block.layer
     assert isinstance(mix, Mix)
     up, _, down = mix.inside

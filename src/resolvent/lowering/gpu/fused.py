@@ -3,10 +3,10 @@
     block   y = k * h,  g = act(s y) with s = sigma(Wa y + ba),  out = norm(h + final(W g + b))        h (d, b, l)
     entry   out = norm(W x + b)                                                                       x (b, l, c)
 
-Left to autograd, such a block passes over memory about three times as often: here everything after the convolution is
-one pass over the activations in each direction (on a GPU `fused_triton`, or where no parameter learns `fused_attack`;
+With autograd, such a block passes over memory about three times as often: here everything after the convolution is
+one pass over the activations in each direction (on a GPU `fused_triton`, or without parameter gradients `fused_attack`;
 `fused_torch` elsewhere), the gradient of the skip is added inside the adjoint convolution, and what only parameter
-gradients need is neither kept nor computed in an attack. Gradients of gradients run the plain operations again.
+gradients need is neither saved nor computed in an attack. Second derivatives rerun the plain operations.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from resolvent.runtime.fallback import ABSENT, left_to_torch
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
 
-WIDEST = 128  # channels of which a tile and the weights still fit on a multiprocessor
+WIDEST = 128  # most channels for which a tile and the weights fit on a multiprocessor
 
 
 def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | None:
-    """What `enter_rows` needs, or None where the entry has another form."""
+    """What `enter_rows` needs, or None if the entry has another form."""
     W = entry.weight
     if not norm or not columns.is_norm(norm, ("layer",)) or not _suits(W, W.shape[0], dtype):
         return None
@@ -43,7 +43,7 @@ def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | N
 
 
 def block_weights(block: Skip, dtype: torch.dtype) -> Weights | None:
-    """What `post_norm_block` needs, or None where the block has another form."""
+    """What `post_norm_block` needs, or None if the block has another form."""
     around = block.around
     if around is None or around.linear is None or not block.adds or block.prenorm:
         return None
@@ -74,7 +74,7 @@ def enter_rows(x: Tensor, w: Weights) -> Tensor:
 
 
 def _suits(weight: Tensor, d: int, dtype: torch.dtype, single: bool = True) -> bool:
-    """`single`: no adaptive scaling, for whose second matrix float32 leaves no room."""
+    """`single`: no adaptive scaling, whose second matrix does not fit in float32."""
     if weight.device.type == "cpu":
         return True
     unfit = _unfit(d, dtype, single)
@@ -84,8 +84,8 @@ def _suits(weight: Tensor, d: int, dtype: torch.dtype, single: bool = True) -> b
 
 
 def _serve(w: Weights) -> Weights | None:
-    """The weights, or None where a GPU has no room for these blocks, or where it is none of those that the kernels were
-    tuned on and a first pass there differs from torch's operations."""
+    """The weights, or None where a GPU lacks memory on chip for these blocks, or is not among those the kernels were
+    tuned on and a first pass there differs from torch operations."""
     if not w.W.is_cuda or chip.capacity(w.W) >= ROOMY:
         return w
     if not _triton().fits(w):
@@ -104,7 +104,7 @@ _proven: dict[Any, bool] = {}
 
 @torch.no_grad()
 def agrees(kernels: Any, w: Weights) -> bool:
-    """Whether the kernels give the values and gradients of torch's operations for a few columns."""
+    """Whether the kernels agree with torch operations in values and gradients for a few columns."""
     d, c = w.low.shape
     own, dtype = w.detached(), w.low.dtype if w.entry else w.dtype
     ramp = torch.linspace(-1, 1, c * 2 * 48, device=w.W.device, dtype=dtype)
@@ -126,7 +126,7 @@ def _flat(found: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:
-    """What the GPU's kernels do not take, in words."""
+    """Why the GPU kernels do not support it, as a message."""
     if d > WIDEST:
         return f"more than {WIDEST} channels"
     if dtype not in (torch.bfloat16, torch.float32):
@@ -137,7 +137,7 @@ def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:
 
 
 def _triton() -> Any:
-    """The GPU's kernels, or None where Triton is not installed."""
+    """The GPU's kernels, or None without Triton."""
     try:
         from resolvent.lowering.gpu import fused_triton
     except ImportError:
@@ -146,7 +146,7 @@ def _triton() -> Any:
 
 
 def _ops(y: Tensor, w: Weights, learn: bool) -> Any:
-    """What runs after the convolution: kernels for attacks, for all passes, or torch."""
+    """The implementation after the convolution: kernels for attacks, for all passes, or torch."""
     if not y.is_cuda:
         return fused_torch
     quick = None if learn else _attack()
@@ -154,7 +154,7 @@ def _ops(y: Tensor, w: Weights, learn: bool) -> Any:
 
 
 def _attack() -> Any:
-    """The kernels of passes that learn nothing, or None where Triton is not installed."""
+    """The kernels of passes without parameter gradients, or None without Triton."""
     try:
         from resolvent.lowering.gpu import fused_attack
     except ImportError:
@@ -200,7 +200,7 @@ class _Entry(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
         *learned, (w, watched) = rest
         learn = any(ctx.needs_input_grad[1:])
-        rows = x.contiguous().permute(2, 0, 1)  # kept is x itself, through which gradients of gradients go on
+        rows = x.contiguous().permute(2, 0, 1)  # x itself is saved, so that second derivatives flow through it
         ctx.ops = _ops(rows, w, learn)
         out, kept = ctx.ops.forward(rows, None, w, watched and any(ctx.needs_input_grad))
         ctx.w, ctx.inputs, ctx.learn = w, (x, *learned), learn
@@ -224,7 +224,7 @@ def plain_block(
     h: Tensor, W: Tensor, bias: Tensor, gamma: Tensor, beta: Tensor, Wa: Tensor | None, ba: Tensor | None,
     *taps: Tensor, w: Weights, conv: Filter,
 ) -> Tensor:  # fmt: skip
-    """The block in torch's operations: the truth, and what gradients of gradients run."""
+    """The block in torch operations: the reference, also used for second derivatives."""
     y = conv.plain(h, *taps)
     if Wa is not None and ba is not None:
         y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y

@@ -1,6 +1,6 @@
-"""Blocks of `fused` in a pass that asks for no parameter gradients, by the kernels of `post_norm_triton`.
+"""Blocks of `fused` in a pass without parameter gradients, by the kernels of `post_norm_triton`.
 
-The same functions as `fused_triton` has, for those blocks and shapes that `serves` names.
+The same functions as in `fused_triton`, for the blocks and shapes accepted by `serves`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ KINDS = {("none", "none", ""): "plain", ("gelu", "gelu", ""): "gelu", ("none", "
 
 
 def serves(y: Tensor, w: Weights) -> bool:
-    """Whether the kernels take y (c, b, l)."""
+    """Whether the kernels support y (c, b, l)."""
     (c, b, l), d, kind = y.shape, w.low.shape[0], _kind(w)
     return kind is not None and post_norm_triton.aligns(b, l) and post_norm_check.serves(y, d, c, w.dtype, kind)
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
-    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` the tensors saved for `backward`."""
     out, kept = post_norm_triton.forward(y, r, _block(w), w.dtype, keep)
     return out, None if kept is None else Kept(kept.rows, kept.numbers, kept.y, kept.codes)
 
@@ -30,7 +30,7 @@ def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple
 def backward(
     g: Tensor, kept: Kept, y: Tensor | None, w: Weights, learn: bool
 ) -> tuple[Tensor | None, Tensor, tuple[Tensor | None, ...] | None]:
-    """The gradients of r, of which an entry has none, and y."""
+    """The gradients of r, which an entry lacks, and y."""
     if learn:
         raise ValueError("fused: expected a pass without parameter gradients here.")
     given = post_norm_triton.Kept(kept.unit, kept.rstd, kept.first, kept.last)
@@ -39,7 +39,7 @@ def backward(
 
 
 def _kind(w: Weights) -> str | None:
-    """The kernels' name for such blocks; None for those that they do not know."""
+    """The kernels' name for such blocks; None if unsupported."""
     bends = w.act, w.final, w.sigma if w.low_a is not None else ""
     if w.entry:
         return "entry" if bends == ("none", "none", "") and w.low.dtype == torch.float32 else None

@@ -1,9 +1,9 @@
-"""What follows the convolution in `fused`, forward and backward, in torch's operations.
+"""The part of `fused` after the convolution, forward and backward, in torch operations.
 
     a = Wa y + ba,  s = sigma(a),  v = s y,  g = act(v),  u = W g + b,  z = r + final(u),  out = gamma unit(z) + beta
 
-with unit(z) the values of each column less their mean, over their deviation. `forward` keeps unit(z) and 1/deviation,
-and `backward` runs y -> u again under autograd (on a GPU, where that is dear, the slopes of the activations are kept).
+with unit(z) each column minus its mean, divided by its deviation. `forward` saves unit(z) and 1/deviation,
+and `backward` recomputes y -> u with autograd (on a GPU, where that is costly, the activations' derivatives are saved).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters as they are (differentiated) and `low`, the matrices in the dtype of the products."""
+    """The parameters (differentiated) and `low`, the matrices in the dtype of the products."""
 
     eps: float
     act: str
@@ -49,18 +49,18 @@ class Weights:
 
     @cached_property
     def affine(self) -> Tensor:
-        """What the norm takes (4, d): the bias where it is added last, gamma, beta, eps."""
+        """The norm's arguments (4, d): the bias if added last, gamma, beta, eps."""
         bias = self.bias if self.final == "none" else torch.zeros_like(self.bias)
         return torch.stack([bias, self.gamma, self.beta, torch.full_like(bias, self.eps)]).detach()
 
     @cached_property
     def still(self) -> Weights:
-        """The same without gradients."""
+        """The same, detached."""
         return self.detached()
 
     @property
     def linear_in_y(self) -> bool:
-        """The gradient in y does not depend on y."""
+        """Whether the gradient in y does not depend on y."""
         return self.act == "none" and self.final == "none" and self.Wa is None
 
     def detached(self) -> Weights:
@@ -71,7 +71,7 @@ class Weights:
 
 
 class Kept(NamedTuple):
-    """What a forward pass leaves for the backward one."""
+    """The tensors saved by a forward pass for its backward."""
 
     unit: Tensor  # (d, b, l)
     rstd: Tensor  # (b l,), 1/deviation
@@ -80,7 +80,7 @@ class Kept(NamedTuple):
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
-    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` the tensors saved for `backward`."""
     z = _branch(y.flatten(1), w.low, w.bias if w.final != "none" else None, w.low_a, w.ba, w)
     out, rstd = normalise(z, None if r is None else r.flatten(1), w.affine)
     shape = -1, *y.shape[1:]
@@ -94,7 +94,7 @@ def backward(
     d, shape = kept.unit.shape[0], kept.unit.shape[1:]
     g, unit = g.reshape(d, -1), kept.unit.flatten(1)
     gz = slope(g, unit, kept.rstd, w.gamma)
-    flat = g.new_zeros(w.low.shape[1], g.shape[1]) if y is None else y.flatten(1)  # none: linear, the same everywhere
+    flat = g.new_zeros(w.low.shape[1], g.shape[1]) if y is None else y.flatten(1)  # None: linear, the same everywhere
     own = [None if t is None else t.detach().requires_grad_() for t in (flat, w.low, w.bias, w.low_a, w.ba)]
     with torch.enable_grad():
         made = _branch(*own, w)  # type: ignore[call-arg]
@@ -103,12 +103,12 @@ def backward(
     slopes: tuple[Tensor | None, ...] | None = None
     if learn:
         gW, gb, *more = found
-        slopes = gW, gb.clone(), (g * unit).sum(1), g.sum(1), *(more or (None, None))  # gb may lie in gz
+        slopes = gW, gb.clone(), (g * unit).sum(1), g.sum(1), *(more or (None, None))  # gb may be a view of gz
     return gz.view(d, *shape), gy.view(-1, *shape), slopes
 
 
 def _branch(y: Any, W: Any, bias: Any, Wa: Any, ba: Any, w: Any) -> Tensor:
-    """final(u), or without a bias W g alone."""
+    """final(u), or W g alone without a bias."""
     v = y if Wa is None else ACTS[w.sigma](torch.addmm(ba[:, None].to(Wa.dtype), Wa, y)) * y
     g = ACTS[w.act](v)
     return ACTS[w.final](W @ g if bias is None else torch.addmm(bias[:, None].to(W.dtype), W, g))
@@ -117,7 +117,7 @@ def _branch(y: Any, W: Any, bias: Any, Wa: Any, ba: Any, w: Any) -> Tensor:
 def normalise(z: Tensor, r: Tensor | None, affine: Tensor) -> tuple[Tensor, Tensor]:
     """LayerNorm of the columns of z + bias + r: out (d, m) and 1 / deviation (m,); z is overwritten with unit.
 
-    affine (4, d) holds bias, gamma, beta and, repeated, eps.
+    affine (4, d) is bias, gamma, beta and, repeated, eps.
     """
     bias, gamma, beta, eps = affine[:, :, None].unbind(0)
     z.add_(bias)

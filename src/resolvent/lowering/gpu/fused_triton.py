@@ -1,10 +1,10 @@
-"""What follows the convolution in `fused`, as one Triton kernel in each direction; formulas in `fused_torch`.
+"""The part of `fused` after the convolution, as one Triton kernel in each direction; formulas in `fused_torch`.
 
-A program takes all channels of some columns (a column is one time step of one sequence), so that the map over channels,
-the skip and the norm happen on chip: a forward pass reads y and the skip and writes out and unit(z), a backward pass
-reads the gradient and unit(z) and writes two gradients. Activations leave their slopes behind, beside bf16 as bytes in
-steps of 1/200, whose errors are those of a bf16 near one: the backward pass is then as light as without them. Sums over
-columns (of bias, gamma, beta and ba) leave one row per program, so that adding them up gives the same bits every time.
+A program handles all channels of some columns (a column is one time step of one sequence), so that the map over
+channels, the skip and the norm happen on chip: a forward pass reads y and the skip and writes out and unit(z), a
+backward pass reads the gradient and unit(z) and writes two gradients. Derivatives of activations are saved, with bf16
+as bytes in steps of 1/200, whose error is that of bf16 near one, and not recomputed in the backward. Sums over
+columns (of bias, gamma, beta and ba) give one row per program, which makes their total deterministic, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from resolvent.lowering.gpu.tiles import Tile, choose_tile, has_room
 from resolvent.runtime import chip
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
-HALF = {"gelu": 7}  # what a half type's rounding hides
+HALF = {"gelu": 7}  # approximations hidden by half-precision rounding
 NARROW = 8  # channels
-SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # how they are kept
+SLOPES = {torch.bfloat16: torch.uint8, torch.float32: torch.float32}  # their storage type
 
 
 def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple[Tensor, Kept | None]:
-    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` what `backward` needs."""
+    """out (d, b, l) of y (c, b, l) and the skip r (d, b, l), and with `keep` the tensors saved for `backward`."""
     c, b, l = y.shape
     d, m = w.low.shape[0], b * l
     out = torch.empty((d, b, l), dtype=w.dtype, device=y.device)
@@ -44,7 +44,7 @@ def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple
 
 
 def _room(y: Tensor, out: Tensor, w: Weights) -> Kept:
-    """For unit, 1/deviation and the slopes of activations."""
+    """Buffers for unit, 1/deviation and the activations' derivatives."""
     rstd = torch.empty(out[0].numel(), dtype=torch.float32, device=y.device)
     bent = [w.low_a is None and name != "none" for name in (w.act, w.final)]
     first, last = (
@@ -59,7 +59,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...] | None]:
     """The gradients of r and y and, with `learn`, those of W, bias, gamma, beta, Wa and ba.
 
-    The gradient of y lies in memory as y does; for the entry, whose y is a view of x (b, l, c), it is in float32.
+    The gradient of y has y's memory layout; for the entry, whose y is a view of x (b, l, c), it is in float32.
     """
     unit, (d, b, l) = kept.unit, kept.unit.shape
     c, m = w.low.shape[1], b * l
@@ -71,7 +71,7 @@ def backward(
     programs = _programs(m, tile, unit)
     sums = torch.empty((programs, 4, d), dtype=torch.float32, device=unit.device) if learn else None
     at = gy if y is None else y
-    still = g.stride(2) == 0 and l % 16 == 0  # the gradient of a mean over time; rows start at whole words
+    still = g.stride(2) == 0 and l % 16 == 0  # the gradient of a mean over time; rows are aligned
     g = g if still else g.contiguous()
     with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
         backward_kernel[(programs,)](
@@ -110,7 +110,7 @@ def _like_entry(b: int, l: int, c: int, unit: Tensor) -> Tensor:
 
 
 def _steps(y: Tensor) -> tuple[int, int]:
-    """Strides of channel and column of y (c, b, l), whose b and l are one axis in memory."""
+    """Strides of channel and column of y (c, b, l), whose b and l are contiguous as one axis."""
     c, t = y.stride(0), y.stride(2)
     if y.stride(1) != t * y.shape[2] and y.shape[1] > 1:
         raise ValueError(f"fused: expected batch and time as one axis in memory, got strides {y.stride()}.")
@@ -118,12 +118,12 @@ def _steps(y: Tensor) -> tuple[int, int]:
 
 
 def _is_narrow(w: Weights) -> bool:
-    """An entry of few channels, whose product would leave most of a matrix unit idle."""
+    """An entry of few channels, for which matrix units would be mostly idle."""
     return w.entry and w.linear_in_y and w.low.shape[1] <= NARROW
 
 
 def fits(w: Weights) -> bool:
-    """Whether the device of its weights has room for these blocks."""
+    """Whether these blocks fit on the chip of the weights' device."""
     return has_room(_sort(w), w.low.dtype, _pad_sizes(*w.low.shape), chip.capacity(w.low))
 
 
@@ -150,7 +150,7 @@ def _sort(w: Weights) -> str:
 
 
 def _programs(m: int, tile: Tile, like: Tensor) -> int:
-    """As many as run at once, each of which takes tile after tile."""
+    """The number of concurrent programs, each of which loops over tiles."""
     tiles = triton.cdiv(m, tile.columns)
     if not like.is_cuda:
         return tiles

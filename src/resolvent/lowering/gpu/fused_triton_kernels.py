@@ -1,4 +1,4 @@
-"""The two kernels of `fused_triton`: all channels of BM columns to a program."""
+"""The two kernels of `fused_triton`: all channels of BM columns per program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import triton.language as tl
 
 @triton.jit
 def _normal(x):  # type: ignore[no-untyped-def]
-    """Phi(x) as sigmoid(p(x)), and p'(x); x Phi(x) is right to 3e-5, its slope to 1.1e-4, a twentieth of bf16's step.
+    """Phi(x) as sigmoid(p(x)), and p'(x); x Phi(x) is accurate to 3e-5, its derivative to 1.1e-4, 1/20 of bf16's step.
 
-    One exponential where erf takes some thirty instructions. Beyond 8, where Phi is 0 or 1, p goes on along a line.
+    One exponential, where erf takes some thirty instructions. Beyond 8, where Phi is 0 or 1, p continues linearly.
     The square of a reciprocal root takes two instructions, a quotient eight.
     """
     square = tl.minimum(x * x, 64.0)
@@ -66,9 +66,9 @@ def _slope(g, x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _keep(place, slope, inside, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As it is, or as a byte in steps of 1/200: slopes lie between -0.13 and 1.13, those of a sigmoid below 1/4.
+    """Store unchanged, or as a byte in steps of 1/200: slopes are between -0.13 and 1.13, those of a sigmoid below 1/4.
 
-    A sum with 2^23 has the nearest whole number in its last digits; conversions run at an eighth of its rate.
+    Adding 2^23 puts the nearest integer into the last bits; conversions run at an eighth of the rate.
     """
     if place.dtype.element_ty == tl.uint8:
         scale: tl.constexpr = 800.0 if KIND == 5 else 200.0
@@ -98,10 +98,10 @@ def _vector(p, rows, n):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _total(x):  # type: ignore[no-untyped-def]
-    """Sums of rows, of which every lane of a row ends up with the same bits.
+    """Sums of rows, bitwise identical in every lane of a row.
 
-    Where a lane holds one number of a row, and that is a product, the compiler would add it to what another lane hands
-    over without rounding it, while the other lane gets the rounded one. With a zero added, both take the same sum.
+    If a lane holds one number of a row, and that is a product, the compiler would fuse it (FMA) with another lane's
+    value without rounding, while the other lane gets the rounded one. With a zero added, both use the same sum.
     """
     return tl.sum(x + 0.0, 1)
 
@@ -114,7 +114,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     HAS_R: tl.constexpr, KEEP: tl.constexpr, NARROW: tl.constexpr,
     BD: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """NARROW: so few channels come in that their sum is sooner written out than a product of matrices is fed."""
+    """NARROW: so few input channels that an explicit sum is faster than a matrix product."""
     rows, ch = tl.arange(0, BD), tl.arange(0, BC)
     low = W.dtype.element_ty
     if not NARROW:
@@ -196,7 +196,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         if FLAT:
             cols = (tile * BM + tl.arange(0, BM)).to(tl.int64)
             live = cols < m
-        else:  # a tile holds steps of one sequence
+        else:  # a tile has steps of one sequence
             sequence = tile // parts
             steps = (tile % parts) * BM + tl.arange(0, BM)
             cols = sequence.to(tl.int64) * l + steps
@@ -221,7 +221,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             gz = tl.where(rows[:, None] < d, gz, 0.0)
         if KEEP_Z:
             tl.store(GZ + at, gz.to(GZ.dtype.element_ty), mask=inside)
-        if ADS:  # runs y -> u again, because the gradient of v needs a and y besides the slopes
+        if ADS:  # recomputes y -> u, because the gradient of v needs a and y as well
             y = tl.load(Y + ch.to(tl.int64)[:, None] * y_c + cols[None, :] * y_m, mask=seen, other=0.0).to(low)
             a = tl.dot(wa, y, input_precision=PRECISION) + ba
             s = _act(a, SIGMA)

@@ -1,4 +1,4 @@
-"""A residual block around Mamba with channels last, (b, l, d), as the selective scan wants it, in one low dtype.
+"""A residual block around Mamba with channels last, (b, l, d), as the selective scan needs it, in one low dtype.
 
 h, z = W_in x,    u = silu(taps * h),    s, B, C = W_x u,    dt = softplus(W_dt s + b_dt)
 out = W_out scan(u, dt, A, B, C, D, z)
@@ -16,7 +16,7 @@ from resolvent.lowering.program import Activation, Filter, Linear, Node, Norm, R
 from resolvent.ops.pointwise import Ending, ending, skip_norm
 from resolvent.ops.selective_scan import Given, selected_scan
 
-AXIS = -1  # of the channels
+AXIS = -1  # channel axis
 
 
 class Weights(NamedTuple):
@@ -55,7 +55,7 @@ def covers(node: Node) -> bool:
 
 
 def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
-    """From the parameters as they are; differentiable where gradients are on."""
+    """Weights of the current parameters; differentiable if gradients are enabled."""
     (mamba,) = block.layer
     assert isinstance(mamba, Scale)
     (half, conv, _, scan), (out,) = mamba.of, mamba.then

@@ -1,4 +1,4 @@
-"""Mega's gated attention block to both sides with channels first, (d, b, l); its feed-forward part is `feed`."""
+"""Mega's bidirectional gated attention block with channels first, (d, b, l); its feed-forward part is `feed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resolvent.ops.filter import TwoSided, toeplitz
 from resolvent.ops.pointwise import ending
 from resolvent.ssm.impulse import impulse
 
-AXIS = 0  # of the channels
+AXIS = 0  # channel axis
 
 
 def covers(node: Node) -> bool:
@@ -24,7 +24,7 @@ def covers(node: Node) -> bool:
 
 
 def weights(node: GatedAttention, length: int, dtype: torch.dtype) -> Weights:
-    """From the parameters as they are; differentiable where gradients are on."""
+    """Weights of the current parameters; differentiable if gradients are enabled."""
     block, ema = node.module, node.average[0].module
     base, value, leave = node.base, node.value, node.leave
     wide = torch.promote_types(dtype, torch.float32)

@@ -2,7 +2,7 @@
 
     v = W_in x,    h = scan(lam, v),    y = W_out h + D x                       x, y (d, b, l), v, h (2p, b, l)
 
-Where nothing stands between layer and skip, D x rides on the skip: norm(x + y) = norm((1 + D) x + W_out h).
+With nothing between layer and skip, D x is added to the skip: norm(x + y) = norm((1 + D) x + W_out h).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from resolvent.lowering.program import Node, Norm, Recurrence, Skip
 from resolvent.ops.pointwise import Ending, ending, skip_norm
 from resolvent.ops.projected_scan import fork_scan
 
-AXIS = 0  # of the channels
+AXIS = 0  # channel axis
 
 
 class Weights(NamedTuple):
     lam: Tensor  # (p, 2)
     W_in: Tensor  # (2p, d)
     W_out: Tensor  # (d, 2p)
-    D: Tensor | None  # (d, 1, 1), None where it rides on the skip
+    D: Tensor | None  # (d, 1, 1), None where it is part of the skip
     end: Ending | None
 
 
@@ -38,7 +38,7 @@ def covers(node: Node) -> bool:
 
 
 def weights(block: Skip, length: int, dtype: torch.dtype) -> Weights:
-    """From the parameters as they are; differentiable where gradients are on."""
+    """Weights of the current parameters; differentiable if gradients are enabled."""
     layer: Any = block.layer[0].module
     lam_bar, W_in, W_out, D = layer.tables()
     end = None

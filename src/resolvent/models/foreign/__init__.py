@@ -1,1 +1,1 @@
-"""Weights of other projects: their names and shapes, and what each of their tensors is here."""
+"""Weights of other projects: their names and shapes, and how each tensor maps to ours."""

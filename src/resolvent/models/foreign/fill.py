@@ -1,7 +1,7 @@
-"""A module filled with foreign tensors, all of them and no others, or left alone.
+"""Fill a module with foreign tensors, all of them and no others, or leave it unchanged.
 
-An importer says for each parameter of ours which foreign tensors it is made of (`Take`); here names and shapes are
-compared before anything is changed, so that a wrong or partial state dict is refused with the whole list.
+An importer gives, for each parameter of ours, the foreign tensors that it is made of (`Take`); names and shapes are
+compared here before anything is changed, so that a wrong or partial state dict is refused with the full list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Take:
-    """One parameter of ours from foreign tensors by name; `change` is given them in float64 or complex128."""
+    """One parameter of ours from foreign tensors by name; `change` receives them in float64 or complex128."""
 
     names: tuple[str, ...]
     change: Callable[..., Tensor] = lambda tensor: tensor
@@ -36,7 +36,7 @@ def take(*names: str, change: Callable[..., Tensor] | None = None) -> Take:
 
 
 class Weights:
-    """Foreign tensors by name, of one source."""
+    """The foreign tensors of one source, by name."""
 
     def __init__(self, source: str, tensors: dict[str, Tensor]) -> None:
         self.source, self.tensors = source, tensors
@@ -50,14 +50,14 @@ class Weights:
         return self.tensors[name]
 
     def stripped(self, *prefixes: str) -> Weights:
-        """Without the first of these prefixes that every name has, or that some have and the others do not need."""
+        """Without the first of these prefixes that all names have, or that some have and the others do not need."""
         for prefix in prefixes:
             if any(name.startswith(prefix) for name in self.tensors):
                 return Weights(self.source, {name.removeprefix(prefix): t for name, t in self.tensors.items()})
         return self
 
     def shape(self, name: str, rank: int) -> tuple[int, ...]:
-        """Of a tensor that tells a size of the model."""
+        """The shape of a tensor that determines a size of the model."""
         if name not in self.tensors:
             raise ValueError(
                 f"import_weights: these are no weights of {self.source}: {name!r} is missing; "
@@ -69,7 +69,7 @@ class Weights:
         return found
 
     def count(self, prefix: str) -> int:
-        """How many layers: names `prefix`0., `prefix`1., ...; gaps show as missing names later."""
+        """The number of layers: names `prefix`0., `prefix`1., ...; gaps show as missing names later."""
         numbers = [name.removeprefix(prefix).split(".")[0] for name in self.tensors if name.startswith(prefix)]
         found = [int(number) for number in numbers if number.isdigit()]
         if not found:
@@ -84,7 +84,7 @@ class Weights:
 
     @property
     def dtype(self) -> torch.dtype:
-        """float64 where any of them has it, else float32, which layers need at least."""
+        """float64 if any tensor has it, else float32, the layers' minimum."""
         wide = any(t.dtype in (torch.float64, torch.complex128) for t in self.tensors.values())
         return torch.float64 if wide else torch.float32
 
@@ -92,7 +92,7 @@ class Weights:
 def fill(module: Module, weights: Weights, table: dict[str, Take], ignored: Iterable[str] = ()) -> Module:
     """`module` in the dtype of the weights, its parameters from `table`; every foreign tensor must be used.
 
-    `ignored` are foreign names that hold nothing that is trained.
+    `ignored` are foreign names that hold nothing trainable.
     """
     module.to(weights.dtype)
     own = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
@@ -128,14 +128,14 @@ def fill_model(config: ModelConfig, weights: Weights, table: dict[str, Take], ig
 
 
 def _make(taken: Take, weights: Weights, own: Tensor) -> Tensor | str:
-    """The value, or which tensors do not fit."""
+    """The value, or a description of the tensors that do not fit."""
     given = [weights[name] for name in taken.names]
     message = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(taken.names, given, strict=True))
-    if not all(t.is_floating_point() or t.is_complex() for t in given):  # whole numbers of a quantised model
+    if not all(t.is_floating_point() or t.is_complex() for t in given):  # integers of a quantised model
         return f"{message} is of {', '.join(str(t.dtype).removeprefix('torch.') for t in given)}"
     try:
         value: Any = taken.change(*(t.to(_wide(t)) for t in given))
-    except (RuntimeError, IndexError, ValueError):  # shapes that the change cannot take
+    except (RuntimeError, IndexError, ValueError):  # shapes that the change does not accept
         return f"{message} does not fit"
     if value.shape != own.shape:
         return f"{message} gives {tuple(value.shape)}"

@@ -1,6 +1,6 @@
 """The classifier that the published S5 and LRU codes share: encoder, layers_0.., norm, GLU, mean, decoder, in flax.
 
-Dense kernels there are (in, out). Their models end in log_softmax; ours give the logits before it.
+Their Dense kernels are (in, out). Their models end in log_softmax; ours return the logits before it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def import_stack(
     pooling: Literal["mean", "last"] = "mean",
     norm_eps: float | None = None,
 ) -> Model:
-    """table(own, other) says what the sequence layer's parameters are made of, given both prefixes.
+    """table(own, other) maps the sequence layer's parameters, given both prefixes.
 
-    activation   None: full_glu where there is an out1, gelu where there is no out2; half_glu1 and half_glu2 have the
-                 same names, so one of these must be told
+    activation   None: full_glu if there is an out1, gelu if there is no out2; half_glu1 and half_glu2 have the
+                 same names, so one of them must be given
     """
     channels, d = weights.shape("encoder.encoder.kernel", 2)
     layers = _count(weights)
@@ -84,7 +84,7 @@ def _dense(own: str, other: str) -> dict[str, Take]:
 
 
 def _glu(own: str, other: str) -> dict[str, Take]:
-    """value * sigmoid(gate): out1 above out2."""
+    """value * sigmoid(gate): out1 stacked on out2."""
     return {
         f"{own}weight": take(f"{other}out1.kernel", f"{other}out2.kernel", change=lambda a, b: torch.cat([a.mT, b.mT])),
         f"{own}bias": take(f"{other}out1.bias", f"{other}out2.bias", change=lambda a, b: torch.cat([a, b])),

@@ -14,7 +14,7 @@ from resolvent.models.foreign.fill import Take, Weights, fill_model, take
 from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
-WINDOW = 2048  # of the published models
+WINDOW = 2048  # reach of the published models
 SOFT_CAP = 30.0
 NORM_EPS = 1e-6
 SETTINGS = {"model_type": "recurrent_gemma", "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 10000.0,
@@ -31,8 +31,8 @@ def import_recurrentgemma(
 ) -> Model:
     """A language model (b, l) -> logits (b, l, vocab), from the names of recurrentgemma's torch code.
 
-    window     its attention_window_size: a query sees itself and so many positions before it
-    soft_cap   its logits_soft_cap; None: logits as they are
+    window     its attention_window_size: a query sees itself and this many positions before it
+    soft_cap   its logits_soft_cap; None: uncapped logits
     scaled     its embeddings_scale_by_sqrt_dim
     """
     return _import(_rename(weights), window + 1, soft_cap, norm_eps, scaled)
@@ -46,9 +46,9 @@ def import_transformers_griffin(
     soft_cap: float | None = None,
     norm_eps: float | None = None,
 ) -> Model:
-    """The same of transformers; what is not told comes from the model's config, else from the published models.
+    """The same from transformers; unspecified facts come from the model's config, else from the published models.
 
-    window   its attention_window_size: a query sees itself and the positions before it, so many in all
+    window   its attention_window_size: the number of positions a query sees, including itself
     """
     require_settings(settings, SETTINGS)
     weights = Weights(weights.source, {n.removeprefix("model."): t for n, t in weights.tensors.items()})
@@ -135,7 +135,7 @@ def _feed(own: str, other: str) -> dict[str, Take]:
     }
 
 
-# recurrentgemma's names, and what of the same meaning transformers calls them
+# recurrentgemma's names, and transformers' names for the same tensors
 _PARTS = (
     ("embedder.input_embedding", "embed_tokens.weight"),
     ("pre_norm.scale", "pre_norm.weight"),
@@ -170,7 +170,7 @@ def _rename(weights: Weights) -> Weights:
                 new.replace("ffw_up.b", f"{part}_proj.bias"): t.flatten()
                 for part, t in zip(("gate", "up"), tensor, strict=True)
             }
-        elif new.endswith("conv_1d.w"):  # (w, d), the present last
+        elif new.endswith("conv_1d.w"):  # (w, d), current input last
             found[new.replace("conv_1d.w", "conv_1d.weight")] = tensor.mT[:, None]
         else:
             found[new.replace("conv_1d.b", "conv_1d.bias") if new.endswith("conv_1d.b") else new] = tensor

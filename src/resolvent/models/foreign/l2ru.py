@@ -1,7 +1,7 @@
-"""L2RU of neural-ssm: its free parameters give (A, B, C, D) and the storage P by its own formulas; the system enters.
+"""L2RU of neural-ssm: (A, B, C, D) and the storage P are computed by its own formulas, and the system is imported.
 
-Its matrices differ from our form "complete" by the factor that it takes of N N^T (a Cholesky factor of it, shifted by
-1e-6), so that parameters do not carry over one by one; the system does, into the form "dense".
+Its matrices differ from our form "complete" in the factor of N N^T (a Cholesky factor of it, shifted by 1e-6), so the
+parameters do not map one to one; the system does, into the form "dense".
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from torch import Tensor
 from resolvent.layers.l2ru import L2RU
 from resolvent.models.foreign.fill import Weights
 
-SHIFT = 1e-6  # what neural-ssm adds before its Cholesky factor
+SHIFT = 1e-6  # added by neural-ssm before its Cholesky factorisation
 KNOWN = ("gamma", "ID", "alpha", "epsilon", "triu_indices", "tril_indices", "X11_params", "X22_params", "Skew_params",
          "X21", "C", "Dt")  # fmt: skip
 
 
 def import_l2ru(weights: Weights, *, gamma: float | None = None) -> L2RU:
-    """The layer `L2RU` of neural-ssm (0.44), square, its gain the stored gamma or a larger one that is given.
+    """The layer `L2RU` of neural-ssm (0.44), square, with the stored gamma or a larger one given as its gain.
 
-    Where the shift has broken the storage that its formulas give, another one is looked for; where the system's gain
-    itself is above gamma, it is refused.
+    If the shift has invalidated the storage that its formulas give, another one is searched for; a system whose gain
+    itself exceeds gamma is refused.
     """
     n = weights.shape("X21", 2)[0]
     _check(weights, n)

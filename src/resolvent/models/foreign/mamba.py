@@ -1,6 +1,6 @@
 """Mamba language models: mamba_ssm's MambaLMHeadModel, transformers' MambaForCausalLM, mambapy's LM.
 
-All three keep a layer as norm, in_proj, conv1d, x_proj, dt_proj, A_log, D, out_proj; the names around it differ.
+All three name a layer's tensors norm, in_proj, conv1d, x_proj, dt_proj, A_log, D, out_proj; other names differ.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from resolvent.models.foreign.fill import Take, Weights, fill, fill_model, take
 from resolvent.models.foreign.read import require_settings
 from resolvent.models.model import Model
 
-NORM_EPS = 1e-5  # of all three
-SETTINGS = {"model_type": "mamba", "hidden_act": "silu"}  # FalconMamba has the same names, and norms without weights
+NORM_EPS = 1e-5  # in all three
+SETTINGS = {"model_type": "mamba", "hidden_act": "silu"}  # FalconMamba has the same names, but norms without weights
 
 
 def import_mamba(
     weights: Weights, settings: dict[str, Any] | None = None, *, norm_eps: float | None = None
 ) -> Model | Stack:
-    """A language model (b, l) -> logits (b, l, vocab). Without an lm_head the embedding's own table is the head.
+    """A language model (b, l) -> logits (b, l, vocab). Without an lm_head the output is tied to the embedding.
 
-    Layers without embedding (mambapy's Mamba) make a stack (b, l, d) -> (b, l, d).
+    Layers without embedding (mambapy's Mamba) become a stack (b, l, d) -> (b, l, d).
     """
     require_settings(settings or {}, SETTINGS)
     weights = _rename(weights)
@@ -68,7 +68,7 @@ def _layers(own: str, block: MambaConfig, layers: int) -> dict[str, Take]:
 
 
 def _rename(weights: Weights) -> Weights:
-    """Under mamba_ssm's names without `backbone.`; transformers says embeddings, mambapy puts layers in `mamba.`"""
+    """Rename to mamba_ssm's names without `backbone.`; transformers says embeddings, mambapy puts layers in `mamba.`"""
     found = weights.stripped("backbone.").stripped("mamba.")
     names = {"embeddings.weight": "embedding.weight"}
     return Weights(weights.source, {names.get(name, name): tensor for name, tensor in found.tensors.items()})

@@ -28,8 +28,8 @@ def import_mega(
     """One layer, or all of an encoder's (names layers.0., layers.1., ...), as a stack (b, l, d) -> (b, l, d).
 
     chunk      its chunk_size; None: no chunks
-    masked     whether a query sees its past alone (the decoders); encoders see both sides, also where the moving
-               average runs forward alone
+    masked     whether a query sees only its past (the decoders); encoders see both sides, also where the moving
+               average is causal
     """
     weights = weights.stripped("encoder.")
     many = any(name.startswith("layers.") for name in weights.tensors)
@@ -61,7 +61,7 @@ def import_mega(
 
 
 def _sizes(weights: Weights, place: str) -> tuple[int, int, int, int, int, bool, NormKind]:
-    """d, z, hidden, states, ffn, whether the average runs both ways, and which norm."""
+    """d, z, hidden, states, ffn, whether the average is bidirectional, and the norm."""
     mega = f"{place}mega_layer."
     hidden, d = weights.shape(f"{mega}v_proj.weight", 2)
     rows, n = weights.shape(f"{mega}move.gamma", 2)
@@ -108,7 +108,7 @@ def _norm(own: str, other: str, norm: NormKind) -> dict[str, Take]:
 
 
 def _reverse(line: Tensor) -> Tensor:
-    """Theirs runs over key minus query, ours over query minus key."""
+    """Theirs is indexed by key minus query, ours by query minus key."""
     return line.flip(0)[None]
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-WHOLE = ("model.safetensors", "pytorch_model.bin")  # what a folder of transformers holds, best first
+WHOLE = ("model.safetensors", "pytorch_model.bin")  # files of a transformers folder, preferred first
 INDEX = "model.safetensors.index.json"
-WRAPPED = ("module.", "_orig_mod.")  # what DistributedDataParallel and torch.compile put before every name
-INSIDE = ("state_dict", "model_state_dict", "model", "params")  # where a training script's file keeps them
+WRAPPED = ("module.", "_orig_mod.")  # prefixes of DistributedDataParallel and torch.compile
+INSIDE = ("state_dict", "model_state_dict", "model", "params")  # keys under which training scripts store them
 
 
 def read_weights(weights: Any) -> dict[str, Tensor]:
@@ -42,8 +42,8 @@ def read_weights(weights: Any) -> dict[str, Tensor]:
 
 
 def read_settings(weights: Any) -> dict[str, Any]:
-    """What transformers tells beside the weights: a module's config, or the config.json of a folder of
-    `save_pretrained`; empty where there is none."""
+    """transformers' settings beside the weights: a module's config, or the config.json of a folder of
+    `save_pretrained`; empty if there are none."""
     if isinstance(weights, nn.Module):
         config: Any = getattr(weights, "config", None)
         return dict(config.to_dict()) if hasattr(config, "to_dict") else {}
@@ -58,7 +58,7 @@ def read_settings(weights: Any) -> dict[str, Any]:
 
 
 def require_settings(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse a model whose weights have the same names and shapes but mean something else."""
+    """Refuse a model whose weights have the same names and shapes but another meaning."""
     known = settings | (settings.get("rope_parameters") or {})
     other = {name: value for name, value in wanted.items() if known.get(name, value) != value}
     if other:
@@ -92,7 +92,7 @@ def _of_file(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"import_weights: expected a file {known}, got {path.name!r}.")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as wrong:  # torch raises what its unpickler meets; all of it means: no plain tensors
+    except Exception as wrong:  # any error of torch's unpickler means: not plain tensors
         raise ValueError(
             f"import_weights: {path} holds more than tensors, or is damaged, and nothing is unpickled here; save it "
             "again with torch.save(model.state_dict(), file) or as safetensors."
@@ -126,7 +126,7 @@ def _unwrap(weights: Mapping[Any, Any]) -> Mapping[Any, Any]:
     inside = next((weights[name] for name in INSIDE if isinstance(weights.get(name), Mapping)), None)
     if inside is None:
         return weights
-    averages = weights.get("batch_stats")  # flax keeps them beside the parameters, under the same names
+    averages = weights.get("batch_stats")  # flax stores them separately, under the same names
     return _merge(inside, averages) if isinstance(averages, Mapping) else _unwrap(inside)
 
 

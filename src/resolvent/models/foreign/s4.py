@@ -1,6 +1,6 @@
 """S4 and S4D of state-spaces/s4: a block (S4Block of models/s4/s4.py, S4D of models/s4/s4d.py) or example.py's model.
 
-The released S4 (kernel "dplr") trains C~ = C (I - A_bar^L), L its `l_kernel`; here C itself is kept, so that it is
+The released S4 (kernel "dplr") trains C~ = C (I - A_bar^L), L its `l_kernel`; we keep C itself, so the factor is
 undone: C = (I - (A_bar^L)^T)^-1 C~ over both conjugate halves.
 """
 
@@ -104,7 +104,7 @@ def _block(weights: Weights, own: str, other: str, config: S4Config | S4DConfig)
 
 
 def _small(kernel: str, own: str, D: str) -> dict[str, Take]:
-    """The small S4D has no B: it is one."""
+    """The small S4D has no B: B = 1."""
     one = lambda C: torch.stack([torch.ones_like(C[..., 0]), torch.zeros_like(C[..., 0])], -1)  # noqa: E731
     return {
         f"{own}log_decay": take(f"{kernel}log_A_real"),
@@ -142,13 +142,13 @@ def _directions(own: str, names: tuple[str, ...], change: Any, both: bool) -> di
 
 
 def _tile(t: Tensor, copies: int) -> Tensor:
-    """Channel h there has copy h mod s."""
+    """Channel h of theirs uses copy h mod s."""
     return t if t.shape[0] == copies else t.repeat(copies // t.shape[0], *[1] * (t.dim() - 1))
 
 
 def undo_truncation(C: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, inv_dt: Tensor, *, length: int) -> Tensor:
     """C of C~ = (I - (A_bar^L)^T) C: C (c, h, n, 2), A_real, A_imag (s, n), P (r, s, n, 2), inv_dt (h, 1)."""
-    if length == 0:  # never run: still C itself
+    if length == 0:  # never run: C~ is still C
         return C
     h = C.shape[1]
     lam = _tile(torch.complex(-torch.exp(A_real), -A_imag), h)  # (h, n)

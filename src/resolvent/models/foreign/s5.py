@@ -21,8 +21,8 @@ def import_s5(
     clip: bool = False,
     **facts: Any,
 ) -> nn.Module:
-    """One S5SSM (names Lambda_re, B, ...) as a layer, or a ClassificationModel as a model whose logits, after
-    log_softmax, are its output.
+    """One S5SSM (names Lambda_re, B, ...) as a layer, or a ClassificationModel as a model that returns logits, whose
+    log_softmax is the original's output.
 
     conjugate, clip   the published code's conj_sym and clip_eigs
     prenorm, activation, pooling, norm_eps   of the whole model: see `flax_stack.import_stack`
@@ -75,7 +75,7 @@ def _table(weights: Weights, own: str, other: str, both: bool) -> dict[str, Take
 
 
 def _read_out(name: str, change: Halves, p: int, both: bool, own: str = "") -> dict[str, Take]:
-    """C (h, p), or (h, 2p) with the second direction beside the first."""
+    """C (h, p), or (h, 2p) with the second direction after the first."""
     if not both:
         return {f"{own}C": take(name, change=change)}
     return {

@@ -1,4 +1,4 @@
-"""`import_weights`: what other projects trained, as a model or layer of ours with the same outputs."""
+"""`import_weights`: weights trained by other projects, as our model or layer with the same outputs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SOURCES = ("transformers", *IMPORTERS)
 
 
 def import_weights(source: Source, weights: Mapping[str, Any] | nn.Module | str | Path, **facts: Any) -> Any:
-    """A model, block or layer of ours with the weights that another project trained; its outputs are theirs.
+    """A model, block or layer of ours with weights trained by another project, and the same outputs.
 
-    source    whose weights they are: "mamba_ssm", "transformers" (Mamba, RecurrentGemma), "mambapy", "recurrentgemma",
+    source    their project: "mamba_ssm", "transformers" (Mamba, RecurrentGemma), "mambapy", "recurrentgemma",
               "s4" (state-spaces/s4: S4, S4D), "s5" (flax), "s5-pytorch", "lru" (minimal-LRU, flax), "mega" (fairseq),
               "neural-ssm" (L2RU)
     weights   a state dict, nested dicts of arrays (flax), a module, a file (.safetensors, .npz, or torch's, read with
-              weights_only), or a folder of transformers' `save_pretrained`; the config of a module or folder is heard
-    facts     what weights do not tell, where it was not the source's default: `norm_eps`, `prenorm`, `window`, ...;
-              docs/weights.md has them for each source
+              weights_only), or a folder of transformers' `save_pretrained`; the config of a module or folder is used
+    facts     what the weights do not determine, if not the source's default: `norm_eps`, `prenorm`, `window`, ...;
+              docs/weights.md lists them for each source
 
-    Names and shapes must be exactly those of the source: what is missing, unknown or of another shape is listed and
-    nothing is imported. Sizes are read from the shapes; the result is float64 where a tensor is, else float32.
+    Names and shapes must be exactly those of the source: missing, unknown or misshaped tensors are listed and
+    nothing is imported. Sizes are read from the shapes; the result is float64 if any tensor is, else float32.
 
     Examples:
         >>> layer = rv.LRU(2, 4)

@@ -1,4 +1,4 @@
-"""Published models as functions that return a ModelConfig, with their training settings beside them."""
+"""Published models as functions that return a ModelConfig, with their training settings."""
 
 from resolvent.models.presets.generalisation import selective_block, selective_training
 from resolvent.models.presets.l2ru import l2ru_classifier, l2ru_stack, l2ru_training, lru_classifier

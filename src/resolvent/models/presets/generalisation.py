@@ -19,7 +19,7 @@ def selective_block(
 ) -> ModelConfig:
     """d = 16 (4 on Majority), n = 4; no norm, no skip, no bias; one logit for the binary tasks, ten for ListOps.
 
-    `abscissa` is s_A, the largest entry of A at the start; `fixed_A` holds all of A there. Every weight starts
+    `abscissa` is s_A, the largest initial entry of A; `fixed_A` fixes all of A at it. Every weight is initialised
     standard normal.
     """
     check_choice("selective_block", "task", task, get_args(StudyTask))

@@ -25,9 +25,9 @@ def l2ru_classifier(
     channels: int = 1, classes: int = 10, *, gain: float = 3.0, memory: int = 64, d_model: int = 2, layers: int = 2,
     hidden: int = 256,
 ) -> ModelConfig:  # fmt: skip
-    """A classifier with Lipschitz constant `gain`, whose answer is read from `memory` states for each channel.
+    """A classifier with Lipschitz constant `gain`, whose output is read from `memory` states per channel.
 
-    The gain acts as the temperature of the cross-entropy: a radius is a margin in units of it, so a larger gain trades
+    The gain acts as the temperature of the cross-entropy: a radius is a margin divided by it, so a larger gain trades
     radii for accuracy. `memory` should be the number of steps that matter (64 for the digits).
     """
     return ModelConfig(
@@ -72,5 +72,5 @@ def l2ru_stack(
 
 
 def l2ru_training() -> TrainConfig:
-    """For the classifier on the digits: Adam without weight decay, thirty epochs."""
+    """For the digits classifier: Adam without weight decay, thirty epochs."""
     return TrainConfig(lr=1e-2, weight_decay=0.0, batch=128, epochs=30)

@@ -3,8 +3,8 @@ S4-PTD's in `lra_ptd`, the Transformer's in `lra_transformer`.
 
 S4      configs/experiment/lra of state-spaces/s4. S4D: the same table with 64 states and one of its initialisations.
 S5      the released run commands of lindermanlab/S5.
-S5-PTD  the same commands with the changes of AnnanYu/Approximate_Diagonal. It keeps all states, as released, although
-        our E is real and halves would do; `clip` takes the place of its `force_neg`; B is drawn on Image, too.
+S5-PTD  the same commands with the changes of AnnanYu/Approximate_Diagonal. All states are kept, as released, although
+        our E is real and half would do; `clip` replaces its `force_neg`; B is drawn on Image, too.
 LRU     rings and phases of the paper; widths and training of NicolasZucchet/minimal-LRU. Its images are in colour.
 """
 
@@ -100,7 +100,7 @@ _LRU_EPOCHS: dict[Task, int] = {
 def lra(
     family: Family, task: Task, *, vocab: int | None = None, init: Literal["legs", "lin", "inv"] = "legs"
 ) -> ModelConfig:
-    """The model of `family` for `task`. `vocab` overrides the task's usual one; `init` is for S4D alone."""
+    """The model of `family` for `task`. `vocab` overrides the task's default; `init` is for S4D only."""
     _check("lra", family, task)
     own = {"mega": mega, "transformer": transformer, "s4_ptd": s4_ptd, "lru": _lru}
     if family in own:
@@ -153,7 +153,7 @@ def _s5_row(family: Family, task: Task) -> _S5:
 
 def _s5(family: Family, task: Task, vocab: int | None) -> ModelConfig:
     row = _s5_row(family, task)
-    # Re(lam) is clipped in every task, where the published commands do so for Image alone: |lam| < 1 then always holds
+    # Re(lam) is clipped in every task, while the published commands do so only for Image: |lam| < 1 then always holds
     layer = S5Config(row.d_state, row.blocks, c_init=row.c_init, dt_min=row.dt_min, bidirectional=True)
     if family == "s5_ptd":
         layer = replace(layer, init="ptd", conjugate=False)

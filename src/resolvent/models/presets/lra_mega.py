@@ -1,6 +1,6 @@
 """Mega's Long Range Arena settings: the released architectures and run commands of facebookresearch/mega.
 
-On retrieval the released head sees [e1, e2] alone; ours is the arena's [e1, e2, e1 * e2, e1 - e2].
+On retrieval the released head uses only [e1, e2]; ours is the arena's [e1, e2, e1 * e2, e1 - e2].
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TABLE: dict[Task, _Row] = {
 
 
 def mega(task: Task, vocab: int | None = None, chunk: int | None = None) -> ModelConfig:
-    """Mega for one task; the tables' Mega has no chunk, their Mega-chunk has chunk=128 (4096 on Path-X)."""
+    """Mega for one task; the paper's Mega has no chunk, its Mega-chunk has chunk=128 (4096 on Path-X)."""
     row = _TABLE[task]
     images = row.attention == "laplace"  # the image tasks are pre-norm, too
     block = MegaConfig(

@@ -1,7 +1,7 @@
 """S4-PTD's Long Range Arena settings: the released configurations of AnnanYu/Approximate_Diagonal.
 
-S4-PTD is S4D with `init="ptd"`. The released layer keeps 64 complex states that come from a LegS matrix of size 64 and
-a complex E; ours keeps one of each conjugate pair of the same size (32 complex states), which hold the same system.
+S4-PTD is S4D with `init="ptd"`. The released layer keeps 64 complex states, from a LegS matrix of size 64 and a
+complex E; ours keeps one of each conjugate pair of the same size (32 complex states), which is the same system.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TABLE: dict[Task, _Row] = {
     "image": _Row(6, 128, "layer", False, 0.01, 0.01, 128, 2000, dropout=0.1),
     "pathfinder": _Row(6, 256, "batch", True, 0.004, 0.03, 64, 300),
     "pathx": _Row(6, 128, "batch", True, 0.001, 0.03, 20, 100, dt_min=1e-4),
-}  # where the released text names no norm place (retrieval, Pathfinder, Path-X), S4's is taken
+}  # where the release does not say pre- or post-norm (retrieval, Pathfinder, Path-X), as S4
 
 
 def s4_ptd(task: Task, vocab: int | None = None) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""The Long Range Arena's tasks as a model sees them: what comes in, how many classes go out."""
+"""The Long Range Arena's tasks as seen by a model: its input, and the number of classes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The Transformer of the Long Range Arena: the base configurations of google-research/long-range-arena.
 
-Full softmax attention and an MLP, pre-norm, dropout as released. Ours differs in three things: positions are rotary,
-where the arena adds learnt or sinusoidal ones at the input; the answer is read from the mean over time, where three of
-its tasks read a [CLS] step; and Pathfinder's heads have 32 entries in place of 16. Its rates fall with the square root
-of the step on the texts: ours start at the largest of them and fall as a cosine. Path-X is not run: the arena's
-Transformer fails there.
+Full softmax attention and an MLP, pre-norm, dropout as released. Ours differs in three ways: positions are rotary,
+where the arena adds learnt or sinusoidal ones to the input; the output is read from the mean over time, where three
+of its tasks read a [CLS] step; and Pathfinder's heads have 32 entries instead of 16. Its learning rates fall with the
+square root of the step on texts: ours start at the largest of them and follow a cosine. Path-X is not included: the
+arena's Transformer fails there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Row:
     heads: int
     expand: int
     dropout: float
-    lr: float  # the largest that the schedule reaches
+    lr: float  # peak of the schedule
     weight_decay: float
     batch: int
     epochs: int  # 5,000, 20,000 and 5,000 steps on the texts
@@ -40,7 +40,7 @@ _TABLE: dict[Task, _Row] = {
 
 
 def transformer(task: Task, vocab: int | None = None) -> ModelConfig:
-    """The Transformer for one of the five tasks that it can do."""
+    """The Transformer for one of the five tasks that it learns."""
     row = _row(task)
     return ModelConfig(
         input=lra_input(task, vocab),

@@ -14,7 +14,7 @@ def lru_stack(
     inputs: int = 1, outputs: int = 1, *, d_model: int = 16, d_state: int = 16, layers: int = 2,
     sigma: MixerKind = "glu", radius: tuple[float, float] = (0.9, 1.0),
 ) -> ModelConfig:  # fmt: skip
-    """`sigma` is the static map after each recurrence: a GLU of GELU features, or "mlp"; `radius` its first ring."""
+    """`sigma` is the static map after each recurrence: a GLU of GELU features, or "mlp"; `radius` the initial ring."""
     return ModelConfig(
         input=ChannelsConfig(inputs, bias=False),
         block=ResidualConfig(LRUConfig(d_state, *radius), mixer=sigma, activation="gelu_tanh"),

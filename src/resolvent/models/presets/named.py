@@ -1,4 +1,4 @@
-"""Presets by one name each, for the command line: `robustness-s4-cifar10`, `lra-s5-ptd-image`, `lru-stack`."""
+"""Presets by name, for the command line: `robustness-s4-cifar10`, `lra-s5-ptd-image`, `lru-stack`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named_presets() -> dict[str, Callable[[], ModelConfig]]:
 
 
 def named_preset(name: str) -> ModelConfig:
-    """The model of that name; a wrong one is answered with the nearest."""
+    """The model of that name; an error suggests the nearest name."""
     known = named_presets()
     if name not in known:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How a published model was trained, as data beside its configuration."""
+"""A published model's training settings, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TrainConfig(Settings):
     """Length in `epochs`, or in `steps` where the paper counts updates; warm-up in the same unit.
 
     ssm_lr   learning rate of the state-space parameters; None: the same as the rest
-    groups   whether the layers' own groups (no weight decay on dynamics) are kept; False: one group for all
+    groups   whether the layers' own groups (no weight decay on dynamics) are used; False: one group for all
 
     Examples:
         >>> rv.models.TrainConfig(lr=1e-3, weight_decay=0.0, batch=32, epochs=5).batch

@@ -38,9 +38,9 @@ def robustness(
 ) -> ModelConfig:
     """One column of Table 3: Linear, LayerNorm, 4 (CIFAR-10) or 2 (MNIST) post-norm blocks of width 128, mean, Linear.
 
-    `activation` chooses between the paper and its code where they differ: "gelu" is Table 3 as printed, "none" the
+    `activation` selects the paper or its code where they differ: "gelu" is Table 3 as printed, "none" the
     released code, which applies no GELU in the S4 and DSS blocks and no LayerNorm to Mega's input.
-    `ads` puts adaptive scaling after every state-space layer; `shift` adds the released code's additive branch to it.
+    `ads` adds adaptive scaling after every state-space layer; `shift` adds the released code's additive branch.
     """
     check_choice("robustness", "structure", structure, get_args(Structure))
     check_choice("robustness", "dataset", dataset, get_args(Dataset))

@@ -1,10 +1,10 @@
-"""Robust models that come with the package, each with a card of what was measured on it.
+"""Robust models included in the package, each with a card of its measurements.
 
     model = rv.models.pretrained("scifar10-s4-pgd-at")     # in evaluation mode; x (b, 1024, 3) in [0, 1] -> (b, 10)
     print(rv.models.card("scifar10-s4-pgd-at").markdown())
 
-A folder below this one holds a model as `save_model` writes it, and `card.json`; `rv.load(rv.models.folder_of(name))`
-takes raw data. Weights and card carry digests, which are checked when they are read.
+A subfolder has a model as written by `save_model`, and `card.json`; `rv.load(rv.models.folder_of(name))`
+takes raw data. Weights and card have digests, which are checked on reading.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CARD = "card.json"
 
 @dataclass(frozen=True)
 class Card:
-    """What a model was trained on and against, and what was measured; accuracies in per cent of the test split.
+    """A model's training data, threat and measurements; accuracies in per cent on the test split.
 
-    threat       what it was trained and attacked with, e.g. "Linf, eps 8/255"; None: neither
+    threat       the threat of training and attacks, e.g. "Linf, eps 8/255"; None: none
     clean, pgd10, autoattack   accuracies; None: not measured. `samples` of the last one, with its standard error
     certified    {radius in L2: accuracy that no perturbation within it can change}
     weights      sha256 of the safetensors file
@@ -69,7 +69,7 @@ def _spell(value: Any) -> str:
 
 
 def pretrained_names() -> tuple[str, ...]:
-    """The names of the models that come with the package.
+    """The names of the models included in the package.
 
     Examples:
         >>> "digits-l2ru-certified" in rv.models.pretrained_names()
@@ -80,7 +80,7 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def folder_of(name: str) -> Path:
-    """Where the model lies, for `rv.load`.
+    """The model's folder, for `rv.load`.
 
     Examples:
         >>> (rv.models.folder_of("digits-l2ru-certified") / "card.json").exists()
@@ -101,7 +101,7 @@ def pretrained(name: str) -> Model | TwoTower:
 
 
 def card(name: str) -> Card:
-    """What was measured on it.
+    """The card of a shipped model.
 
     Examples:
         >>> rv.models.card("scifar10-s4-pgd-at").autoattack

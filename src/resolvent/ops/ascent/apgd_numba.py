@@ -1,7 +1,7 @@
-"""APGD's move on a CPU, compiled by numba: direction, step and both projections of a sample in one visit.
+"""APGD's move on a CPU, compiled by numba: direction, step and both projections of a sample in one pass.
 
 It follows `apgd_move.torch_move`, `Threat.steepest`, `Region.project` and `ball.project_l2` sample by sample; all of it
-is in one file, because numba's cache of a kernel looks at the kernel's own file alone. Imported by the dispatcher only,
+is in one file, because numba's disk cache checks only the kernel's own file. Imported by the dispatcher only,
 because numba is an extra.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from resolvent.attacks.threat.region import Region
     from resolvent.attacks.threat.threat import Threat
 
-_ROUNDS = 64  # the numbers of ball.project_l2, region.Region and threat._unit
+_ROUNDS = 64  # constants of ball.project_l2, region.Region and threat._unit
 _RISE = 2e-6
 _TINY = 1e-30
 _DOUBLE = float(np.finfo(np.float64).eps)
-_LEAST = 1e-300  # of a length
+_LEAST = 1e-300  # smallest length
 _SMALL = 1e-12
-PASSES = 16  # over a sample's row, about
-# Sums and maxima vectorise, in another, fixed, order; what comes in here is never NaN.
+PASSES = 16  # approximate passes over a sample's row
+# Sums and maxima are vectorised in another, fixed order; inputs here are never NaN.
 _inner: Any = njit(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 _plain: Any = njit(error_model="numpy")
 
@@ -55,7 +55,7 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def _kernel(dtype: Any) -> Any:
-    """Tasks are samples."""
+    """One task per sample."""
     as_numpy = getattr(np, str(dtype))
 
     def body(p: Any) -> None:
@@ -71,7 +71,7 @@ def _kernel(dtype: Any) -> Any:
         work = np.empty((3, n), as_numpy)
         for i in range(first, end):
             bottom, top, new, a = low[i % lows], high[i % highs], out[i], numbers[0]
-            for stage in range(1 + mixes):  # one call of each in the code: it is compiled in half the time
+            for stage in range(1 + mixes):  # a single call site each halves the compile time
                 if stage == 1:
                     _mix(x_adv[i], x_old[i], a, new)
                 elif squared:
@@ -122,7 +122,7 @@ def _uphill(point: Any, grad: Any, step: Any, tiny: Any, out: Any) -> None:
 
 @_inner
 def _mix(point: Any, old: Any, a: Any, new: Any) -> None:
-    """new <- x + a (z - x) + (1 - a)(x - x_old), z being the new one so far."""
+    """new <- x + a (z - x) + (1 - a)(x - x_old), where z is the present `new`."""
     rest = new.dtype.type(1) - a
     for i in range(len(new)):
         new[i] = point[i] + a * (new[i] - point[i]) + rest * (point[i] - old[i])
@@ -136,12 +136,12 @@ def clamp(point: Any, low: Any, high: Any) -> None:
         point[i] = value if value < high[i] else high[i]
 
 
-# -- the nearest point of an L2 ball cut with a box --------------------------------------------------------------------
+# -- the nearest point of an L2 ball intersected with a box ------------------------------------------------------------
 
 
 @_plain
 def _into(point: Any, x: Any, eps: Any, low: Any, high: Any, boxed: int, unit: Any, work: Any) -> None:
-    """The point, in its own place; work is (3, n)."""
+    """Project the point in place; work is (3, n)."""
     delta, size, cap = work[0], work[1], work[2]
     total = _apart(point, x, low, high, boxed, delta, size, cap)
     room = eps * eps
@@ -151,14 +151,14 @@ def _into(point: Any, x: Any, eps: Any, low: Any, high: Any, boxed: int, unit: A
     _place(delta, x, point, size)
     less = 4 * np.float64(unit) + len(x) * _DOUBLE  # as inward.slack
     if _long(size) > np.float64(eps) * (1 - less / 2):
-        _shy(delta, x, np.float64(eps) * (1 - less), point)
+        _shorten(delta, x, np.float64(eps) * (1 - less), point)
     if boxed:
         clamp(point, low, high)
 
 
 @_inner
 def _apart(point: Any, x: Any, low: Any, high: Any, boxed: int, delta: Any, size: Any, cap: Any) -> Any:
-    """delta, its squares and those of how far it may go towards the bound that it points at; the sum of its squares."""
+    """delta, its squares, the squared distances to the bounds it points at; returns the sum of its squares."""
     zero = point.dtype.type(0)
     total = zero
     for i in range(len(point)):
@@ -176,7 +176,7 @@ def _apart(point: Any, x: Any, low: Any, high: Any, boxed: int, delta: Any, size
 
 @_inner
 def _raise_factor(size: Any, cap: Any, room: Any, t: Any) -> Any:
-    """The squared factor: what is cut off at the box is spent on the free coordinates until nothing more is cut."""
+    """The squared factor: what is clipped at the box goes to the free coordinates until nothing more is clipped."""
     zero, one, tiny, rise = size.dtype.type(0), size.dtype.type(1), size.dtype.type(_TINY), size.dtype.type(1 + _RISE)
     for _ in range(_ROUNDS):
         fixed, free = zero, zero
@@ -195,7 +195,7 @@ def _raise_factor(size: Any, cap: Any, room: Any, t: Any) -> Any:
 
 @_inner
 def _shrink(delta: Any, factor: Any, cap: Any, boxed: int) -> None:
-    """Each coordinate by the factor, and no further than its cap."""
+    """Scale each coordinate by the factor, up to its cap."""
     if boxed:
         for i in range(len(delta)):
             gone, most = delta[i] * factor, np.sqrt(cap[i])
@@ -208,7 +208,7 @@ def _shrink(delta: Any, factor: Any, cap: Any, boxed: int) -> None:
 
 @_plain
 def _place(delta: Any, x: Any, point: Any, gone: Any) -> None:
-    """x + delta, and how far that is from x: roundings and all, which a licence to reorder would take away."""
+    """x + delta, and its distance from x including rounding, which fastmath reordering would lose."""
     for i in range(len(delta)):
         point[i] = x[i] + delta[i]
         gone[i] = point[i] - x[i]
@@ -224,8 +224,8 @@ def _long(gone: Any) -> Any:
 
 
 @_plain
-def _shy(delta: Any, x: Any, radius: Any, point: Any) -> None:
-    """Roundings have added up to more than the radius: each entry stays short of it."""
+def _shorten(delta: Any, x: Any, radius: Any, point: Any) -> None:
+    """If accumulated rounding exceeds the radius, shorten each entry."""
     factor = min(radius / max(_long(delta), _LEAST), 1.0)
     for i in range(len(delta)):
         delta[i] = delta[i] * factor

@@ -1,8 +1,8 @@
-"""FAB's step and its drawing back on a CPU, compiled by numba: one visit to each walker, one call for all of them.
+"""FAB's step and its move back on a CPU, compiled by numba: one pass per walker, one call for all.
 
 Each follows its counterpart in torch's operations (`fab_walk.torch_stride` and `torch_back`) line by line. Newton's
-method for the level is that of `fab_plane.level`, without a bound on its rounds: it rises in every one and meets a kink
-at most once. All of it is in one file, because numba's cache of a kernel looks at the kernel's own file alone. Imported
+method for the level is that of `fab_plane.level`, without a limit on rounds: it increases each time and reaches a kink
+at most once. All of it is in one file, because numba's disk cache checks only the kernel's own file. Imported
 by the dispatcher only, because numba is an extra.
 """
 
@@ -23,12 +23,12 @@ from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, shar
 if TYPE_CHECKING:
     from resolvent.attacks.fab.walk import Pace, Walk
 
-FAR = 1e18  # as good as infinitely far: its square is still a number
-FLOOR = 1e-8  # of a step's norm, where two of them are compared
-PASSES = 16  # over a walker's row, about
-# Sums and maxima vectorise, in another, fixed, order; what comes in here is never NaN.
+FAR = 1e18  # practically infinite, but its square is finite
+FLOOR = 1e-8  # floor of step norms in comparisons
+PASSES = 16  # approximate passes over a walker's row
+# Sums and maxima are vectorised in another, fixed order; inputs here are never NaN.
 _inner: Any = njit(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
-_wary: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # of NaN as well
+_wary: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # handles NaN
 
 
 def stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor:
@@ -60,7 +60,7 @@ def _rates(pace: Pace, dtype: torch.dtype) -> Tensor:
 
 
 def _stride(dtype: Any) -> Any:
-    """Tasks are samples; walker r is of the sample r // k."""
+    """One task per sample; walker r belongs to sample r // k."""
     as_numpy = getattr(np, str(dtype))
 
     def body(p: Any) -> None:
@@ -79,7 +79,7 @@ def _stride(dtype: Any) -> Any:
             home, bottom, top = x[i], low[i % lows], high[i % highs]
             miss, sound = _clean(slope[r], gap[r], w)
             odd[i] |= not sound
-            for side in range(2):  # one call in the code: it is compiled in half the time
+            for side in range(2):  # a single call site halves the compile time
                 point, held = (at[r], near) if side == 0 else (home, far)
                 lengths[side] = _onto(squared, w, miss + _between(w, at[r], point), point, bottom, top, held)
             _mix(at[r], near[0], home, far[0], _weight(lengths[0], lengths[1], rates), rates[1], out[r])
@@ -89,7 +89,7 @@ def _stride(dtype: Any) -> Any:
 
 
 def _back(dtype: Any, logit: Any) -> Any:
-    """Tasks are samples."""
+    """One task per sample."""
     as_numpy = getattr(np, str(dtype))
 
     def body(p: Any) -> None:
@@ -121,7 +121,7 @@ def _back(dtype: Any, logit: Any) -> Any:
 
 @_wary
 def _class(logits: Any) -> int:
-    """The first of the largest; -1 where one is not finite."""
+    """The index of the largest (the first if tied); -1 if one is not finite."""
     found = 0
     for j in range(len(logits)):
         if not np.isfinite(logits[j]):
@@ -133,7 +133,7 @@ def _class(logits: Any) -> int:
 
 @_wary
 def _clean(slope: Any, gap: Any, w: Any) -> tuple[Any, int]:
-    """The slope in w and its gap; both 0 where one of them is not finite, and whether they were."""
+    """The slope in w and its gap, both 0 if not finite; and whether they were finite."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     odd = zero
     for i in range(len(slope)):
@@ -158,7 +158,7 @@ def _between(w: Any, point: Any, home: Any) -> Any:
 
 @_inner
 def _weight(a: Any, b: Any, rates: Any) -> Any:
-    """Of x's own projection: the less, the shorter the step from where the walker stands."""
+    """The weight of x's own projection: smaller for a shorter step from the current point."""
     floor = rates.dtype.type(FLOOR)
     a, b = max(a, floor), max(b, floor)
     return min(a / (a + b), rates[0])
@@ -166,7 +166,7 @@ def _weight(a: Any, b: Any, rates: Any) -> Any:
 
 @_inner
 def _mix(point: Any, here: Any, home: Any, there: Any, alpha: Any, eta: Any, out: Any) -> None:
-    """eta times as far as both steps go, weighted."""
+    """The weighted mean of both steps, extended by eta."""
     for i in range(len(out)):
         end, end_home = point[i] + eta * here[i], home[i] + eta * there[i]
         out[i] = end + alpha * (end_home - end)
@@ -174,7 +174,7 @@ def _mix(point: Any, here: Any, home: Any, there: Any, alpha: Any, eta: Any, out
 
 @_inner
 def _draw_away(squared: int, point: Any, home: Any, rate: Any, out: Any) -> Any:
-    """The point moved away from home by a share of its way there; returns how far it was."""
+    """Move the point away from home by a share of its distance; returns the distance."""
     zero = point.dtype.type(0)
     longest, total = zero, zero
     for i in range(len(point)):
@@ -188,7 +188,7 @@ def _draw_away(squared: int, point: Any, home: Any, rate: Any, out: Any) -> Any:
 
 @_inner
 def _copy(source: Any, target: Any) -> None:
-    for i in range(len(source)):  # an assignment of slices takes seconds to compile
+    for i in range(len(source)):  # slice assignments take seconds to compile
         target[i] = source[i]
 
 
@@ -213,10 +213,10 @@ def _onto(squared: int, w: Any, gap: Any, point: Any, low: Any, high: Any, work:
 
 @_inner
 def _room(w: Any, gap: Any, point: Any, low: Any, high: Any, room: Any) -> None:
-    """How far each coordinate may go towards the plane; none without a slope."""
+    """The room of each coordinate towards the plane; 0 without a slope."""
     rises, zero, far = gap < 0, w.dtype.type(0), w.dtype.type(FAR)
     for i in range(len(w)):
-        slope, above, below = w[i], high[i] - point[i], point[i] - low[i]  # before any choice, or it gets no vectors
+        slope, above, below = w[i], high[i] - point[i], point[i] - low[i]  # before any branch, or it is not vectorised
         ahead = above if (slope > zero) == rises else below
         ahead = ahead if ahead < far else far
         ahead = ahead if ahead > zero else zero
@@ -225,7 +225,7 @@ def _room(w: Any, gap: Any, point: Any, low: Any, high: Any, room: Any) -> None:
 
 @_inner
 def _raise_level(weight: Any, full: Any, gain: Any, gap: Any, found: Any) -> Any:
-    """Newton's next level: the coordinates that are not full at `found` close what the others leave open."""
+    """Newton's next level: the coordinates not full at `found` close the remaining gap."""
     zero = full.dtype.type(0)
     pull, closed = zero, zero
     for i in range(len(full)):
@@ -246,7 +246,7 @@ def _level(weight: Any, full: Any, gain: Any, gap: Any) -> Any:
         if not then > found:
             break
         found = then
-    return max(found, full.dtype.type(0))  # without a slope and without a gap it has not risen
+    return max(found, full.dtype.type(0))  # without slope and gap it has not increased
 
 
 @_inner
@@ -259,7 +259,7 @@ def _level_linf(w: Any, gap: Any, room: Any, weight: Any, gain: Any) -> Any:
 
 @_inner
 def _level_l2(w: Any, gap: Any, peak: Any, room: Any, weight: Any, full: Any, gain: Any) -> Any:
-    """Slopes are divided by the largest, because squares of tiny ones must not vanish."""
+    """Slopes are divided by the largest, because squares of tiny ones would underflow."""
     zero, one, far = w.dtype.type(0), w.dtype.type(1), w.dtype.type(FAR)
     for i in range(len(w)):
         slope, ahead = abs(w[i]) / peak, room[i]
@@ -271,7 +271,7 @@ def _level_l2(w: Any, gap: Any, peak: Any, room: Any, weight: Any, full: Any, ga
 
 @_inner
 def _peak(w: Any) -> Any:
-    """The largest slope; 1 where there is none."""
+    """The largest slope; 1 if all are zero."""
     zero = w.dtype.type(0)
     peak = zero
     for i in range(len(w)):
@@ -282,7 +282,7 @@ def _peak(w: Any) -> Any:
 
 @_inner
 def _step_linf(w: Any, gap: Any, level: Any, room: Any) -> Any:
-    """Towards the plane by min(level, room), in the place of the room; the longest coordinate."""
+    """The step min(level, room) towards the plane, written over the room; returns the largest coordinate."""
     zero, turn = w.dtype.type(0), w.dtype.type(1 if gap < 0 else -1)
     longest = zero
     for i in range(len(w)):
@@ -295,7 +295,7 @@ def _step_linf(w: Any, gap: Any, level: Any, room: Any) -> Any:
 
 @_inner
 def _step_l2(w: Any, gap: Any, level: Any, peak: Any, room: Any) -> Any:
-    """Towards the plane by min(level |w| / peak, room), likewise; the sum of squares."""
+    """The step min(level |w| / peak, room) likewise; returns the sum of squares."""
     total, turn = w.dtype.type(0), w.dtype.type(1 if gap < 0 else -1)
     for i in range(len(w)):
         gone, far = room[i], level * (abs(w[i]) / peak)

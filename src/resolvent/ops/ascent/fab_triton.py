@@ -1,5 +1,5 @@
-"""FAB's step as one kernel, a program to a walker: in torch's operations it is two hundred short ones and more, since
-Newton's method for the level asks the host after every round whether it has ended.
+"""FAB's step as one kernel, one program per walker: in torch operations it is over two hundred short ones, since
+Newton's method for the level synchronises with the host after every round.
 
 It follows `fab.walk.torch_stride` and `fab.plane.level` line by line.
 """
@@ -18,13 +18,13 @@ from resolvent.runtime.launch import attempt, on_device
 if TYPE_CHECKING:
     from resolvent.attacks.fab.walk import Pace, Walk
 
-MOST = 4096  # values of a sample, which a program holds all at once
+MOST = 4096  # most values of a sample, all held by one program
 _FAR = tl.constexpr(1e18)
 _FLOOR = tl.constexpr(1e-8)
 
 
 def stride(walk: Walk, gap: Tensor, slope: Tensor, pace: Pace) -> Tensor | None:
-    """`torch_stride` for Linf and L2; None where it cannot run here."""
+    """`torch_stride` for Linf and L2; None if it cannot run here."""
     if walk.at.shape[2] > MOST:
         return None
     return attempt("a step of FAB", lambda: _stride(walk, gap, slope, pace), lambda: None)
@@ -56,7 +56,7 @@ def stride_kernel(  # type: ignore[no-untyped-def]
     home = tl.load(X + sample * n + i, mask=inside, other=0.0)
     low = tl.load(LOW + (sample % lows) * n + i, mask=inside, other=0.0)
     high = tl.load(HIGH + (sample % highs) * n + i, mask=inside, other=0.0)
-    sound = tl.sum(w - w, 0) + (gap - gap) == 0  # NaN where something is not finite
+    sound = tl.sum(w - w, 0) + (gap - gap) == 0  # NaN if anything is not finite
     tl.store(SOUND + walker, sound.to(tl.uint8))
     w, gap = tl.where(sound, w, 0.0), tl.where(sound, gap, 0.0)
     here, near = onto(w, gap, at, low, high, SQUARED)
@@ -92,7 +92,7 @@ def onto(w, gap, point, low, high, SQUARED: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit
 def find_level(weight, full, gain, gap):  # type: ignore[no-untyped-def]
-    """Newton's method, which rises in every round and meets a kink at most once."""
+    """Newton's method, which increases in every round and reaches each kink at most once."""
     pull = tl.sum(weight, 0)
     found = tl.where(pull > 0, gap / tl.where(pull > 0, pull, 1.0), tl.where(gap > 0, float("inf"), 0.0))
     rises = found >= 0

@@ -1,7 +1,7 @@
-"""Targeted objectives with their gradients in the logits on a CPU, compiled by numba: one call in place of a dozen.
+"""Targeted objectives with their gradients in the logits on a CPU, compiled by numba: one call instead of a dozen.
 
-They follow torch's form in `attacks.objective_slope`, and leave to it what they cannot read: compiled code would write
-beyond its arrays where torch raises. Imported by the dispatcher only, because numba is an extra.
+They follow torch's form in `attacks.objective_slope`, and leave invalid input to it: compiled code would write
+out of bounds where torch raises. Imported by the dispatcher only, because numba is an extra.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from resolvent.ops.ascent import TINY
 from resolvent.runtime.memory import fresh_like, plain
 from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share
 
-_TOP = 4  # the largest logits that targeted DLR looks at
+_TOP = 4  # number of largest logits in targeted DLR
 _plain: Any = njit(error_model="numpy")
 
 
 def evaluate_targeted(logits: Tensor, y: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor] | None:
-    """(values, slopes), or None where labels or a width fit no logits: torch says what is wrong with them."""
+    """(values, slopes), or None for invalid labels or widths, which torch reports."""
     b, classes = logits.shape
     if not (_fits(y, b) and _fits(target, b)) or (ratio and classes < _TOP):
         return None
@@ -38,7 +38,7 @@ def _fits(labels: Tensor, b: int) -> bool:
 
 
 def _kernel(dtype: Any) -> Any:
-    """Tasks are samples."""
+    """One task per sample."""
     as_numpy = getattr(np, str(dtype))
 
     def body(p: Any) -> None:
@@ -74,7 +74,7 @@ def _kernel(dtype: Any) -> Any:
 
 @_plain
 def _largest(z: Any, top: Any) -> None:
-    """The places of the largest numbers, largest first; of equal ones the first comes first."""
+    """The indices of the largest numbers, largest first; ties in index order."""
     found = 0
     for j in range(len(z)):
         at = found if found < len(top) else len(top) - 1

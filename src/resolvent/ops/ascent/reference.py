@@ -1,4 +1,4 @@
-"""One step up the sign of a gradient, in torch's operations: the truth of every kernel beside it."""
+"""One step up the sign of a gradient, in torch operations: the reference of the kernels in this folder."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def sign_step(x: Tensor, grad: Tensor, size: Tensor, good: Tensor) -> Tensor:
-    """x + size sign(grad) where `good` (b, 1, ...) is set, elsewhere x."""
+    """x + size sign(grad) where `good` (b, 1, ...), else x."""
     return x + size * torch.where(good, grad, 0.0).sign()

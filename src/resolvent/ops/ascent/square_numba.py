@@ -1,6 +1,6 @@
-"""Square on a CPU, compiled by numba: what lies around a pass through the model in three calls.
+"""Square on a CPU, compiled by numba: everything around a model pass in three calls.
 
-`look_ahead` lists the windows of a pass, `corner` and `bump` draw their points, `judge_windows` keeps the first
+`look_ahead` lists the windows of a pass, `corner` and `bump` compute their points, `judge_windows` keeps the first
 better one of each sample. Each follows its counterpart in torch's operations line by line (square_ahead.py,
 square_step.py). Imported by the dispatcher only, because numba is an extra.
 """
@@ -22,7 +22,7 @@ _summing: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"con
 
 @_plain
 def look_ahead(queries: Any, stop: int, depth: int) -> Any:
-    """Sample and query of every window: up to `depth` of them for each sample, none at `stop` or beyond."""
+    """Sample and query of every window: up to `depth` per sample, none at `stop` or beyond."""
     count = 0
     for s in range(len(queries)):
         count += max(min(stop - queries[s], depth), 0)
@@ -37,7 +37,7 @@ def look_ahead(queries: Any, stop: int, depth: int) -> Any:
 
 @_plain
 def _start(u: Any, frame: Any, second: int) -> int:
-    """Where in the flattened input a window begins."""
+    """The start of a window in the flattened input."""
     top, left = int(u[TOP + second] * np.float32(frame[0])), int(u[LEFT + second] * np.float32(frame[1]))
     place: int = top * frame[2] + left * frame[3]
     return place
@@ -45,7 +45,7 @@ def _start(u: Any, frame: Any, second: int) -> int:
 
 @_plain
 def _channels(u: Any, frame: Any, second: int, out: Any) -> None:
-    """Where each channel of the window begins: of all, or of those whose ranking numbers are the largest."""
+    """The start of each channel of the window: all, or those with the largest ranking numbers."""
     start, stride, count = _start(u, frame, second), frame[4], frame[5]
     before, last = np.float32(np.inf), 0
     for g in range(len(out)):
@@ -62,7 +62,7 @@ def _channels(u: Any, frame: Any, second: int, out: Any) -> None:
 
 @_plain
 def _copy(source: Any, target: Any) -> None:
-    for k in range(len(source)):  # an assignment of slices takes seconds to compile
+    for k in range(len(source)):  # slice assignments take seconds to compile
         target[k] = source[k]
 
 
@@ -166,7 +166,7 @@ def _free(free: Any, gain: Any, inner: Any, new: Any) -> None:
 
 @_summing
 def _move(delta: Any, gain: Any, give: Any, inner: Any, new: Any, unused: Any) -> None:
-    """Empty one window; what both held fills the other, in the mean of its own direction and of the bump."""
+    """Empty one window and move both windows' norm into the other, along the mean of its direction and the bump."""
     tiny = delta.dtype.type(_TINY)
     for g in range(len(gain)):
         own = np.sqrt(_sum_squares(delta, gain[g], inner)) + tiny
@@ -176,7 +176,7 @@ def _move(delta: Any, gain: Any, give: Any, inner: Any, new: Any, unused: Any) -
         held = _sum_squares(delta, give[g], inner)
         for a in range(len(inner)):
             delta[give[g] + inner[a]] = 0
-        held += _sum_squares(delta, gain[g], inner)  # channels are disjoint: only this one has been emptied here
+        held += _sum_squares(delta, gain[g], inner)  # channels are disjoint: only this one was emptied here
         length = np.sqrt(held + unused) / (np.sqrt(_size(new[g])) + tiny)
         for a in range(len(inner)):
             delta[gain[g] + inner[a]] = new[g, a] * length
@@ -193,7 +193,7 @@ def _long(delta: Any) -> Any:
 
 @_plain
 def _outward(delta: Any, x: Any, radius: Any, less: float) -> None:
-    """x plus delta at the length of the radius, `less` a share for roundings, which go towards x."""
+    """x plus delta scaled to the radius, minus the share `less` for rounding, towards x."""
     scale = np.float64(radius) * (1 - less) / max(_long(delta), _TINY)
     for k in range(len(delta)):
         delta[k] = delta[k] * scale  # rounded here
@@ -201,12 +201,12 @@ def _outward(delta: Any, x: Any, radius: Any, less: float) -> None:
         delta[k] = np.nextafter(moved, x[k]) if abs(moved - x[k]) > abs(delta[k]) else moved
 
 
-# -- what the model said -----------------------------------------------------------------------------------------------
+# -- model outputs ----------------------------------------------------------------------------------------------------
 
 
 @_plain
 def judge_windows(seen: Any, sample: Any, best: Any, state: Any, labels: Any) -> Any:
-    """`Live._judge`: the first better point of each sample is kept; (accepted, judged).
+    """`Live._judge`: keep the first better point of each sample; returns (accepted, judged).
 
     seen (trial (m, n), logits (m, classes), loss (m,) or empty for the margin), best the points (b, n) and state
     (loss, logits, bad, broken, queries) of the samples.
@@ -235,7 +235,7 @@ def judge_windows(seen: Any, sample: Any, best: Any, state: Any, labels: Any) ->
 
 @_plain
 def _verdict(logits: Any, y: int) -> Any:
-    """Whether another class comes first, and the margin; -inf where an output is not finite."""
+    """Whether another class is predicted, and the margin; -inf if an output is not finite."""
     lowest = logits.dtype.type(-np.inf)
     top, first, finite = lowest, 0, True
     for j in range(len(logits)):

@@ -1,4 +1,4 @@
-"""`ascent.step` as one kernel, a program to a sample: a dozen short ones take longer to start than to run."""
+"""`ascent.step` as one kernel, one program per sample: a dozen short ones take longer to launch than to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 
 def step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor | None:
-    """None where it cannot run here, which is said once."""
+    """None if it cannot run here, which is logged once."""
     return attempt("a step of an attack", lambda: _step(x, grad, answers, region, size), lambda: None)
 
 
@@ -42,7 +42,7 @@ def step_kernel(X, G, LOSS, OUT, LOW, HIGH, SIZE, MOVED, n, k, BLOCK: tl.constex
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     loss = tl.load(LOSS + row)
-    doubt = tl.zeros((BLOCK,), dtype=tl.float32)  # NaN where something is not finite
+    doubt = tl.zeros((BLOCK,), dtype=tl.float32)  # NaN if anything is not finite
     for first in range(0, k, BLOCK):
         out = tl.load(OUT + row * k + first + at, mask=first + at < k, other=0.0)
         doubt += out - out

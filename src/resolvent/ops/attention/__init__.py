@@ -1,4 +1,4 @@
-"""Attention over columns: channels first, scores never kept."""
+"""Attention over columns: channels first, scores never stored."""
 
 from resolvent.ops.attention.column_attention import bias_line
 from resolvent.ops.attention.gated_block import Weights, gated_block

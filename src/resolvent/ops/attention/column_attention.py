@@ -1,10 +1,10 @@
-"""Softmax attention to both sides under a relative bias, with channels first: q, k (z, b, l), v, o (w, b, l).
+"""Bidirectional softmax attention with a relative bias, with channels first: q, k (z, b, l), v, o (w, b, l).
 
-    o_i = sum_j p_ij v_j,    p = softmax over j of q_i·k_j + line_{i - j}                    q comes scaled
+    o_i = sum_j p_ij v_j,    p = softmax over j of q_i·k_j + line_{i - j}                    q is scaled already
 
-On a GPU one kernel writes p, and what follows are plain batched products whose operands and results are views of the
-channels-first arrays. With l = 1024 a flash kernel would save little: what it does not write it has to compute again
-backwards. The line (2l - 1) holds the bias by distance, -(l - 1) first.
+On a GPU one kernel writes p, followed by batched products whose operands and results are views of the channels-first
+arrays. At l = 1024 a flash kernel would save little: it would have to recompute in the backward what it does not
+store. The line (2l - 1) holds the bias by distance, from -(l - 1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def bias_line(table: Tensor, length: int) -> Tensor:
-    """The line for `length` steps of a table (2 size - 1,) whose last entries stand for all that is farther."""
+    """The line for `length` steps of a table (2 size - 1,) whose end entries apply to all larger distances."""
     size = (table.shape[0] + 1) // 2
     if length <= size:
         return table[size - length : size - 1 + length]
@@ -23,7 +23,7 @@ def bias_line(table: Tensor, length: int) -> Tensor:
 
 
 def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Tensor:
-    """The same in torch's operations."""
+    """The same in torch operations."""
     l = q.shape[2]
     at = torch.arange(l, device=q.device)
     scores = torch.einsum("zbi,zbj->bij", q, k) + line.to(q.dtype)[at[:, None] - at + l - 1]
@@ -31,7 +31,7 @@ def plain_column_attention(q: Tensor, k: Tensor, v: Tensor, line: Tensor) -> Ten
 
 
 def average(p: Tensor, v: Tensor) -> Tensor:
-    """o, without a graph."""
+    """o, without recording a graph."""
     o = torch.empty_like(v)
     torch.bmm(_channels(v), p.mT, out=_channels(o))
     return o
@@ -60,9 +60,9 @@ def _channels(x: Tensor) -> Tensor:
 
 
 def sum_diagonals(g: Tensor) -> Tensor:
-    """Sums of g (b, l, l) over the batch and where i - j is the same: (2l - 1,), from -(l - 1) on.
+    """Sums of g (b, l, l) over the batch and each diagonal i - j: (2l - 1,), from -(l - 1) on.
 
-    With the columns turned around a diagonal runs against the rows: in rows of 2l it is a column of stride 2l - 1.
+    With reversed columns, in rows of 2l, a diagonal is a column of stride 2l - 1.
     """
     l = g.shape[1]
     total = g.sum(0, dtype=torch.promote_types(g.dtype, torch.float32))

@@ -1,7 +1,7 @@
-"""The weights of `column_attention` by a Triton kernel that writes them and no scores.
+"""The weights of `column_attention` by a Triton kernel that does not store scores.
 
-A program takes some rows of one sequence and goes over their scores twice: for their greatest and their sum, and again
-for the weights. Powers are of two, which is what the hardware has.
+A program handles some rows of one sequence and computes their scores twice: for their maximum and sum, and again for
+the weights. Exponentials are powers of two, as in hardware.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from resolvent.runtime.launch import on_device
 
-ROWS, COLUMNS = 128, 128  # of a tile of scores
-DEEPEST = 128  # channels of a product
+ROWS, COLUMNS = 128, 128  # tile of scores
+DEEPEST = 128  # most channels of a product
 LOG2E = tl.constexpr(math.log2(math.e))
 
 
@@ -37,8 +37,8 @@ def weigh(q: Tensor, k: Tensor, line: Tensor) -> Tensor:
 
 
 def tiles(x: Tensor, depth: int, columns: int) -> TensorDescriptor:
-    """x (c, b, l) as (b, c, l) for copies of depth channels by so many columns of one sequence: rows, and zeros after
-    them, start at multiples of sixteen bytes."""
+    """x (c, b, l) as (b, c, l) for tiles of depth channels by this many columns of one sequence; rows, padded with
+    zeros, are aligned to sixteen bytes."""
     step = 16 // x.element_size()
     x = F.pad(x, (0, -x.shape[-1] % step)) if x.shape[-1] % step or x.data_ptr() % 16 else x
     return TensorDescriptor.from_tensor(x.transpose(0, 1), [1, depth, columns])
@@ -46,7 +46,7 @@ def tiles(x: Tensor, depth: int, columns: int) -> TensorDescriptor:
 
 @triton.jit
 def _scores(q, Q, K, LINE, s, i, first_i, first_j, l, n, WHOLE, BI, BJ, BK):  # type: ignore[no-untyped-def]
-    """One tile, times log2 e; q are the first BK channels of its rows."""
+    """One tile of scores times log2 e; q has the first BK channels of its rows."""
     acc = tl.dot(q.T, K.load([s, 0, first_j]).reshape(BK, BJ))
     for k in tl.static_range(BK, n, BK):
         acc = tl.dot(Q.load([s, k, first_i]).reshape(BK, BI).T, K.load([s, k, first_j]).reshape(BK, BJ), acc)

@@ -1,12 +1,12 @@
-"""Mega's gated attention block with channels first, (d, b, l), as one operation whose backward pass is written by hand.
+"""Mega's gated attention block with channels first, (d, b, l), as one operation with a hand-written backward pass.
 
     s = silu(ema(h)),  (u, z, r, h') = W_base s,  z = silu(z + b_z),  q, k = gamma z + beta
     o = attention(q, k, silu(W_value h + b_value)),    w = W_leave (silu(r + b_r) o)
     y = norm(x + sigmoid(u + b_u) (silu(h' + w + b_h) - x))                   or without the norm
 
-h is x itself where the norm stands at the end. By hand, the gradients of the four slices are written where they lie in
-their one array, those of x are added in the stores of what makes them, and the sums that a softmax's gradient
-subtracts come from o and its gradient, so that scores are read once less.
+h is x itself if the norm is at the end. In the hand-written backward the gradients of the four slices are written
+directly into their common array, those of x are added in the stores of the kernels that compute them, and the sums
+subtracted in the softmax gradient come from o and its gradient, which saves reading the scores once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Weights(NamedTuple):
     b_r: Tensor
     b_h: Tensor  # of W_h and of W_leave
     b_value: Tensor
-    gamma: Tensor  # (2, z), those of the queries with the scale of the scores
+    gamma: Tensor  # (2, z), the queries' include the scale of the scores
     beta: Tensor  # (2, z)
     line: Tensor  # (2l - 1,)
-    end: Ending | None  # the norm, where it stands at the end
+    end: Ending | None  # the norm, if at the end
 
     @property
     def sizes(self) -> list[int]:
@@ -66,7 +66,7 @@ class Weights(NamedTuple):
         return still._replace(ema=self.ema.detached())
 
     def of(self, learned: Sequence[Tensor]) -> Weights:
-        """The same with other tensors in the places of `learned`, but for the averages."""
+        """The same with other tensors in place of `learned`, except for the averages."""
         end = None if self.end is None else self.end._replace(gamma=learned[13], beta=learned[14])
         return Weights._make([self.ema, *learned[2:13], end])
 
@@ -80,7 +80,7 @@ def gated_block(h: Tensor | None, x: Tensor, w: Weights) -> Tensor:
 
 
 def compose(h: Tensor | None, x: Tensor, w: Weights, ema: Callable[[Tensor], Tensor]) -> Tensor:
-    """The same in torch's operations."""
+    """The same in torch operations."""
     h = x if h is None else h
     u, z, r, hx = product(w.W_base, F.silu(ema(h))).split(w.sizes)
     z = plain_biased_silu(z, w.b_z)
@@ -99,7 +99,7 @@ def _affine(x: Tensor, scale: Tensor | None, shift: Tensor) -> Tensor:
 
 
 def _triton(x: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     unfit = None if x.shape[0] <= WIDEST else f"more than {WIDEST} channels"
     if kernels("attention", "gated_block", x, unfit) is None:
         return None
@@ -149,7 +149,7 @@ class _Block(torch.autograd.Function):
 def _gradients(
     own: Any, given: tuple[Tensor | None, Tensor], w: Weights, made: list[Any], g: Tensor, learn: bool
 ) -> tuple[Tensor | None, Tensor, tuple[Tensor | None, ...]]:
-    """∂h where h is not x, ∂x, and with `learn` those of what is learned."""
+    """∂h where h is not x, ∂x, and with `learn` those of the parameters."""
     c, base, raw, q, k, v, p, o, left, *kept = made
     h, x = given[0], given[1].contiguous()
     at = x if h is None else h.contiguous()
@@ -204,7 +204,7 @@ def _found(run: Callable[[Tensor, Weights], Tensor], inputs: list[Tensor], g: Te
 
 
 def _wave(shape: tuple[int, ...], which: int) -> Tensor:
-    """Numbers without a pattern that a product would cancel, the rows of matrices about one long."""
+    """Deterministic numbers without a pattern that could cancel; matrix rows of norm about one."""
     at = torch.arange(math.prod(shape), dtype=torch.float64)
     return (at * at * 0.618 + which).sin().view(shape) / (shape[-1] ** 0.5 if len(shape) == 2 and shape[0] > 2 else 1)
 

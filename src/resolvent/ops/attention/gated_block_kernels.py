@@ -1,4 +1,4 @@
-"""The kernels of `gated_block_triton`. Columns are the steps of all sequences, side by side: m of them."""
+"""The kernels of `gated_block_triton`. Columns are the steps of all sequences: m in total."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _row(P, rows, d):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tile(rows, cols, d, m):  # type: ignore[no-untyped-def]
-    """Where channels `rows` of columns `cols` lie, and which of them are there."""
+    """The offsets of channels `rows` and columns `cols`, and which of them exist."""
     return rows.to(tl.int64)[:, None] * m + cols[None, :], (rows < d)[:, None] & (cols < m)[None, :]
 
 
@@ -46,8 +46,8 @@ def project_kernel(Z, BIAS, GAMMA, BETA, Q, K, m, n, BM: tl.constexpr):  # type:
 def project_backward_kernel(  # type: ignore[no-untyped-def]
     GQ, GK, REST, Z, BIAS, GAMMA, BETA, GZ, SUMS, l, n, LEARN: tl.constexpr, BL: tl.constexpr
 ):
-    """One channel of one sequence. What is added to all keys changes no weight: exactly, the gradient of scores sums up
-    to zero along its rows, and that of keys over all of them. What is left there of roundings is taken out again."""
+    """One channel of one sequence. A constant added to all keys changes no weight: exactly, the gradient of scores sums
+    to zero along its rows, and that of keys over all of them. The remaining rounding error is subtracted."""
     s, c, j = tl.program_id(0), tl.program_id(1), tl.arange(0, BL)
     live = j < l
     at = (c * tl.num_programs(0) + s).to(tl.int64) * l + j

@@ -1,7 +1,7 @@
-"""The passes of `gated_block` on a GPU that are no plain products: one launch each.
+"""The passes of `gated_block` on a GPU other than matrix products: one launch each.
 
-Sums over columns, the gradients of vectors, leave one number per program, so that adding them up gives the same bits
-every time.
+Sums over columns, the gradients of vectors, give one number per program, which makes their total deterministic, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = [
     "biased_silu", "biased_silu_backward", "close", "close_backward", "open_backward", "open_gates", "project",
     "project_backward", "slope", "weigh",
 ]  # fmt: skip
-COLUMNS = 2048  # to a program that has one channel
-CHANNELS, STEPS = 64, 64  # of a tile of many
-NUMBERS = 4096  # of a tile with all channels
-TILE, DEPTH = 128, 64  # rows and columns of scores to a program, channels to a product
+COLUMNS = 2048  # per program with one channel
+CHANNELS, STEPS = 64, 64  # of a tile with many channels
+NUMBERS = 4096  # numbers of a tile with all channels
+TILE, DEPTH = 128, 64  # rows and columns of scores per program, channels per product
 
 
 class Deviations(NamedTuple):
-    """Of a norm's input, in every column."""
+    """Reciprocal deviations of a norm's input, per column."""
 
     mean: Tensor
     rstd: Tensor
@@ -52,7 +52,7 @@ def project_backward(
 ) -> Tensor | None:
     """∂z is written to out; with `learn` the gradients of w: bias, gamma and beta (5, c).
 
-    g: ∂q, ∂k and the sums of the scores' gradient along its rows (b, i), which would be zero but for roundings.
+    g: ∂q, ∂k and the sums of the scores' gradient along its rows (b, i), which are zero up to rounding.
     """
     c, b, l = z.shape
     sums = torch.empty((5, c, b), dtype=torch.float32, device=z.device) if learn else None
@@ -95,7 +95,7 @@ def slope(g: Tensor, v: Tensor, p: Tensor, products: Tensor) -> tuple[Tensor, Te
     out, n = torch.empty_like(p), triton.cdiv(l, TILE)
     sums = torch.empty((b, n, l), dtype=torch.float32, device=v.device)
     rows, columns = (tiles(t, DEPTH, TILE) for t in (g, v))
-    two = {"maxnreg": 128} if chip.capacity(v) >= 227 else {}  # so that two programs fit, with nothing spilled
+    two = {"maxnreg": 128} if chip.capacity(v) >= 227 else {}  # so that two programs fit without spilling
     with on_device(v):
         kernels.slope_kernel[(b * n * n,)](
             rows, columns, p, products, out, sums, l, c, WHOLE=l % TILE == 0, BT=TILE, BK=DEPTH, num_warps=8,

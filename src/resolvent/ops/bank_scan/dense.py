@@ -23,16 +23,16 @@ from resolvent.runtime.transforms import (
     outside_autocast,
 )
 
-ROOM = 160  # KiB of a program with a matrix of 128 reals: the compiler's report
+ROOM = 160  # KiB of a program with a matrix of 128 reals, as reported by the compiler
 
 
 def has_room(like: Tensor, s: int) -> bool:
-    """Whether a program of `like`'s device holds the matrix of s reals: of 128 as two parts, for three products."""
+    """Whether a program on `like`'s device can hold the matrix of s reals (128: as two parts, for three products)."""
     return s <= 64 or (s <= 128 and chip.capacity(like) >= ROOM)
 
 
 def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
-    """Whether the kernels take this pass."""
+    """Whether the kernels support this pass."""
     if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and has_room(x, s) and is_untransformed()):
         return False
     if is_traced(x, h0) or (h0 is not None and x.shape[1] % STEPS[-1]):
@@ -41,11 +41,11 @@ def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
 
 
 class Making(NamedTuple):
-    """Where the tables of a pass come from: they are made of tensors, to which gradients go back."""
+    """How the tables of a pass are made from tensors, which receive gradients."""
 
     make: Callable[[Sequence[Tensor]], Any]  # the kernels' tables
     slopes: Callable[[Sequence[Tensor], Tensor], Sequence[Tensor | None]]  # from the product that the kernels give
-    plain: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # `flat_blocks` by torch's operations
+    plain: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # `flat_blocks` in torch operations
 
 
 def dense_bank_scan(
@@ -59,7 +59,7 @@ def dense_bank_scan(
 def run_scan(
     making: Making, tables: Any, x: Tensor, h0: Tensor | None, lengths: Tensor | None, own: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The same from tables that are there, or are made of `own`."""
+    """The same from given tables, or tables made from `own`."""
     lengths = None if lengths is None else lengths.to(x.device)
     h0 = None if h0 is None else h0.contiguous()
     y, end = _DenseBankScan.apply(making, tables, lengths, x, h0, *own)
@@ -67,14 +67,14 @@ def run_scan(
 
 
 def steps_of(x: Tensor, h0: Tensor | None) -> int:
-    """T of the tables that a pass takes."""
+    """T of the tables of a pass."""
     return choose_steps(x.shape[1], h0 is not None)
 
 
 def run_by_torch(
     tables: Sequence[Tensor], x: Tensor, h0: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same in torch's operations, differentiable to every order."""
+    """The same in torch operations, differentiable to every order."""
     padding = None if lengths is None else (torch.arange(x.shape[1], device=x.device) >= lengths[:, None])[..., None]
     u = x if padding is None else x.masked_fill(padding, 0)
     y, end = blocked.run(form_blocks(list(tables)), u, h0, lengths, by_hand=False)
@@ -133,14 +133,14 @@ def example(device: torch.device) -> list[Tensor]:
 
 
 def make_tables(bank: Sequence[Tensor], T: int) -> list[Tensor]:
-    """What `ops.modes.dense` hands over, from A, B, C and D."""
+    """The tables of `ops.modes.dense`, from A, B, C and D."""
     return flat_blocks(dense_blocks(DenseBank(*bank), T, bank[0].dtype))
 
 
 def agrees(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether values and gradients of a short pass, with lengths, are those of `run_by_torch`.
 
-    Sequences lie otherwise in their blocks here and there, so that gradients agree in the bank, not in its tables.
+    Sequences are aligned differently in blocks, so gradients agree for the bank, not for its tables.
     """
     T, lengths = STEPS[-1], torch.tensor([37, 21], device=device)
     x = torch.sin(torch.arange(222, device=device, dtype=torch.float64) ** 1.3).view(2, 37, 3)

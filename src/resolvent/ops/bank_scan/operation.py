@@ -1,8 +1,8 @@
 """A bank of d diagonal systems over x (b, l, d), from a layer's parameters to its output, in few kernels on a GPU.
 
 The same maths as `ops.blocked` in another layout (`bank_scan.triton`): a layer by itself is bound by the host, which
-names some fifty operations there and a dozen here. Products run in bfloat16 where autocast to it is on around the
-layer, the carried states in float32 always. `run_by_torch` is the truth: `ops.blocked` on tables made in float64.
+launches some fifty operations there and a dozen here. Products run in bfloat16 if autocast to it is on around the
+layer, the carried states always in float32. `run_by_torch` is the reference: `ops.blocked` on float64 tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 class Plan(NamedTuple):
-    """How a pass runs: blocks of T steps, products in `dtype`."""
+    """The settings of a pass: blocks of T steps, products in `dtype`."""
 
     modes: Modes
     option: str
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 
 def serves(source: Any, x: Tensor, h0: Tensor | None) -> bool:
-    """Whether the kernels take this pass; a start in the middle of a block is left to `ops.blocked`."""
+    """Whether the kernels support this pass; a start inside a block falls back to `ops.blocked`."""
     if not (x.is_cuda and isinstance(source, Source) and x.numel() and source.option in source.modes.fused):
         return False
     if h0 is not None and x.shape[1] % STEPS[-1]:
@@ -62,8 +62,8 @@ def bank_scan(
 ) -> tuple[Tensor, Tensor]:
     """y (b, l, d) in x's dtype, zero beyond `lengths`, and the state (b, d, s) at each sequence's end in float32.
 
-    h0 (b, d, s) or None. `keep(key, make)` gives the tables that `frozen()` keeps, or None outside of it: they are then
-    made with the pass, which hands gradients to the parameters.
+    h0 (b, d, s) or None. `keep(key, make)` gives the tables cached in `frozen()`, or None outside it: they are then
+    made in the pass, with gradients for the parameters.
     """
     T = choose_steps(x.shape[1], h0 is not None)
     plan = Plan(source.modes, source.option, T, delay, dtype)
@@ -75,7 +75,7 @@ def bank_scan(
 
 
 def choose_steps(l: int, starts: bool) -> int:
-    """Steps of a block: a start from a state needs blocks that begin with it."""
+    """Steps of a block: a given initial state requires blocks aligned at the start."""
     fitting = [T for T in STEPS if not starts or l % T == 0]
     return next((T for T in reversed(fitting) if l <= T), fitting[0])
 
@@ -87,7 +87,7 @@ def _make_tables(plan: Plan, parameters: Sequence[Tensor]) -> Any:
 def run_by_torch(
     plan: Plan, x: Tensor, h0: Tensor | None, lengths: Tensor | None, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The same in torch's operations, differentiable to every order."""
+    """The same in torch operations, differentiable to every order."""
     bank = plan.modes.bank(parameters, plan.option)
     own = parameters[0].dtype
     tables = diagonal_blocks(bank, blocked.block_length(x.shape[1]), own, plan.delay, by_hand=False)

@@ -1,7 +1,7 @@
-"""`bank_scan` as compilers meet it: parameters and input to output in one opaque node, and one for the gradients.
+"""`bank_scan` for compilers: from parameters and input to output in one opaque node, and one for the gradients.
 
-Inside run the kernels of an eager pass; what these keep (tables and rows) are outputs, so that nothing is made twice.
-Where they do not serve, `run_by_torch` does, twice: forth, and once more for the gradients.
+Inside, the kernels of an eager pass run; the tables and rows they save are outputs, so that nothing is recomputed.
+Where they do not apply, `run_by_torch` runs, once forward and once more for the gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # y, last state, a
 
 
 def serves_traced(source: Source, x: Tensor, h0: Tensor | None) -> bool:
-    """Whether this pass is one node: on one of DEVICES, from rest, and not written out in torch's own operations."""
+    """Whether this pass is one node: on one of DEVICES, from the zero state, and not inside `plain_operations()`."""
     if h0 is not None or not is_traced(x):
         return False
     return source.option in source.modes.fused and x.dtype == source.parameters[0].dtype and not plain.is_chosen()
@@ -30,7 +30,7 @@ def serves_traced(source: Source, x: Tensor, h0: Tensor | None) -> bool:
 
 def traced_scan(source: Source, x: Tensor, lengths: Tensor | None, delay: bool, half: bool) -> tuple[Tensor, Tensor]:
     """As `bank_scan`; `half`: products in bfloat16."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which imports sympy
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
 
     T = next((T for T in reversed(STEPS) if statically_known_true(x.shape[1] <= T)), STEPS[0])
     y, end, *_ = _scan(list(source.parameters), x, lengths, source.modes.kind.value, source.option, T, delay, half)
@@ -58,7 +58,7 @@ def _scan(
 
 
 def _lay_out_kept(parameters: list[Tensor], x: Tensor, plan: Plan) -> list[Tensor]:
-    """Tables and rows, without values."""
+    """Uninitialised tables and rows."""
     like, T, (b, l, d) = parameters[3], plan.T, x.shape
     n = like.shape[1]
     width = T + (n if plan.modes.kind is Kind.EMA else 2 * n)

@@ -1,11 +1,11 @@
 """Launches of `bank_scan`'s kernels between torch's batched products.
 
-With u the input of a block and h the state before it, both in one row (u | h) of T + s numbers, a pass is
+With u the input of a block and h the state before it, concatenated in one row (u | h) of T + s numbers, a pass is
 
     z = u M_in,    h by `carry_kernel`,    y = (u | h) ahead'                          ahead = (Toeplitz' | M_out)
     ∂h = ∂y M_out,  γ by `carry_back_kernel`,  ∂u = (∂y | γ) back'                     back  = (Toeplitz | M_in)
 
-and (u | h)' (∂y | γ), one product, holds the gradients of all three tables.
+and (u | h)' (∂y | γ), one product, contains the gradients of all three tables.
 
 Imported by the dispatcher only, because Triton is not required.
 """
@@ -26,14 +26,14 @@ from resolvent.ops.modes.operation import Kind
 from resolvent.ops.product import multiply
 from resolvent.runtime.launch import on_device
 
-CHANNELS = 64  # of a tile that is laid out anew
-SEQUENCES = 32  # of a program of a dense carry
-EXACT = 64  # numbers of a state up to which such a program needs no matrix units
-LANES = 128  # numbers of states of a program of the carry, one for each thread
+CHANNELS = 64  # of a transposed tile
+SEQUENCES = 32  # per program of a dense carry
+EXACT = 64  # numbers of a state up to which this does not need matrix units
+LANES = 128  # state numbers per program of the carry, one per thread
 
 
 class Tables(NamedTuple):
-    """Those of one bank for blocks of T steps, in the dtype of the products; `whole` is A^T in float32."""
+    """The tables of one bank for blocks of T steps, in the dtype of the products; `whole` is A^T in float32."""
 
     ahead: Tensor  # (d, T, T + s), row j: K_{j-i} for i <= j, then C A^{j+1}
     back: Tensor  # (d, T, T + s), row i: K_{j-i} for j >= i, then A^{T-1-i} B
@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a pass keeps: (u | h) of each block (d, b m, T + s), where parameters learn from it."""
+    """Saved by a pass: (u | h) of each block (d, b m, T + s), if parameters need gradients."""
 
     rows: Tensor | None
     lengths: Tensor | None
@@ -69,7 +69,7 @@ def make_tables(kind: Kind, parameters: Sequence[Tensor], T: int, delay: bool, d
 
 
 def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor, Rows]:
-    """y (b, l, d) in x's dtype, the last state (b, d, s) in float32, and what the gradients need."""
+    """y (b, l, d) in x's dtype, the last state (b, d, s) in float32, and the rows saved for gradients."""
     T, (b, l, d) = tables.steps, x.shape
     m = -(-l // T)
     s = tables.ahead.shape[2] - T
@@ -89,9 +89,9 @@ def run(tables: Tables, x: Tensor, h0: Tensor | None, lengths: Tensor | None) ->
 def gradients(
     tables: Tables, kept: Rows, gy: Tensor, g_end: Tensor | None, *, start: bool
 ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor | None] | None]:
-    """∂x, with `start` ∂h0, and where rows were kept those of the tables: a product (d, T + s, T + s) and A^T's parts.
+    """∂x, with `start` ∂h0, and, if rows were saved, those of the tables: a product (d, T + s, T + s) and A^T's parts.
 
-    Those of a dense A^T stand in the product.
+    Those of a dense A^T are in the product.
     """
     T, (b, l, d) = tables.steps, kept.shape
     m = -(-l // T)
@@ -119,7 +119,7 @@ def gradients(
 def parameter_gradients(
     kind: Kind, parameters: Sequence[Tensor], found: tuple[Tensor, Tensor | None], T: int, delay: bool
 ) -> list[Tensor]:
-    """From the product and the parts that `gradients` gives."""
+    """The parameters' gradients from the product and parts of `gradients`."""
     product, parts = found
     assert parts is not None
     own, D, (d, n), like = modes.unpack_parameters(kind, parameters)
@@ -139,9 +139,9 @@ def carry_dense(
     exact: bool = False,
 ) -> None:  # fmt: skip
     """h_{k+1} = h_k A^T + z_k of z (d, b m, s), h_k to rows (d, b m, s) of any stride; `exact`: without matrix units,
-    where registers suffice."""
+    if registers suffice."""
     d, count, s = z.shape
-    precision = "tf32" if z.dtype == torch.bfloat16 else "tf32x3"  # three products make up float32
+    precision = "tf32" if z.dtype == torch.bfloat16 else "tf32x3"  # three products give float32 accuracy
     with on_device(z):
         kernels.dense_carry_kernel[(d, triton.cdiv(b, SEQUENCES))](
             whole, z, h0, rows, end, b, d, count // b, s, rows.stride(1), BACK=back,

@@ -1,8 +1,8 @@
-"""The kernels of `bank_scan`: sequences laid out by channel, states carried from block to block, and back.
+"""The kernels of `bank_scan`: transposing sequences, carrying states from block to block, and the adjoints.
 
-A row stands for one block of one sequence: `row = (channel * b + sequence) * m + block`. Sequences are aligned at their
+A row is one block of one sequence: `row = (channel * b + sequence) * m + block`. Sequences are aligned at their
 ends, so that the last block is full and the state after it is the sequence's own: step t of a sequence of `length`
-steps lies at place t + shift, shift = m T - length. What lies before it is zero.
+steps is at position t + shift, shift = m T - length. Positions before it are zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from resolvent.runtime.launch import quick_jit
 
 @triton.jit
 def _place(LENGTHS, i, k, j, l, m, T):  # type: ignore[no-untyped-def]
-    """Step of sequence i that lies at place j of its block k; negative where none does. And the sequence's length."""
+    """The step of sequence i at position j of its block k, negative if none; and the sequence's length."""
     length = l if LENGTHS is None else tl.load(LENGTHS + i).to(tl.int32)
     return k * T + j - (m * T - length), length
 
@@ -46,7 +46,7 @@ def lay_out_kernel(  # type: ignore[no-untyped-def]
     y = tl.trans(tl.load(Y + row[:, None] * T + j[None, :], mask=(c < d)[:, None], other=0.0))
     there = (t >= 0)[:, None] & (c < d)[None, :]
     tl.store(OUT + (i * l + t)[:, None] * d + c[None, :], y.to(OUT.dtype.element_ty), mask=there)
-    if LENGTHS is not None:  # as many steps are padding as places before the first step are empty
+    if LENGTHS is not None:  # the number of padding steps equals that of empty positions before the first step
         after = length + k * T + j
         empty = ((k * T + j < m * T - length) & (after < l))[:, None] & (c < d)[None, :]
         tl.store(OUT + (i * l + after)[:, None] * d + c[None, :], tl.zeros_like(y).to(OUT.dtype.element_ty), mask=empty)
@@ -54,7 +54,7 @@ def lay_out_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load(P, at, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Numbers `at` (LANES,) of P in float32, real and imaginary part: a pair is one word of memory."""
+    """Numbers `at` (LANES,) of P in float32, real and imaginary part: a pair is one memory word."""
     if PAIR:
         both = tl.load(P + 2 * at[:, None] + tl.arange(0, 2)[None, :], mask=live[:, None], other=0.0)
         re, im = tl.split(both.to(tl.float32))
@@ -75,7 +75,7 @@ def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-
 
 @triton.jit
 def _lanes(b, d, n, BN: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Row, number of the state and channel of each thread, where it is in (b, d, n), and whether there is one."""
+    """Row, state index and channel of each thread, its offset in (b, d, n), and whether it exists."""
     lane = tl.arange(0, LANES)
     row, j = tl.program_id(0).to(tl.int64) * (LANES // BN) + lane // BN, lane % BN
     c, i = row // b, row % b
@@ -84,7 +84,7 @@ def _lanes(b, d, n, BN: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit
 def _advance(ROWS, row, k, j, m, width, ar, ai, hr, hi, zr, zi, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Leave h in block k of ROWS, whose rows are as wide as `width` numbers of a state, and give a h + z."""
+    """Store h in block k of ROWS, with rows of `width` state numbers, and return a h + z."""
     there = live & (k >= 0) & (k < m)
     _store(ROWS, (row * m + k) * width + j, hr, hi, there, PAIR)
     return tl.where(there, ar * hr - ai * hi + zr, hr), tl.where(there, ar * hi + ai * hr + zi, hi)
@@ -94,10 +94,10 @@ def _advance(ROWS, row, k, j, m, width, ar, ai, hr, hi, zr, zi, live, PAIR: tl.c
 def carry_kernel(  # type: ignore[no-untyped-def]
     A, Z, H0, ROWS, END, b, d, m, n, width, PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr
 ):
-    """h_{k+1} = a h_k + z_k along the blocks of one sequence of one channel, a number of the state in each thread.
+    """h_{k+1} = a h_k + z_k along the blocks of one sequence of one channel, one state number per thread.
 
-    Z (d, b m, s); the states before each block go to ROWS (d, b m, width), whose first column is the state's; the last
-    one to END (b, d, s); H0 (b, d, s) or None. Four blocks are read before the first of them is used.
+    Z (d, b m, s); the states before each block go to ROWS (d, b m, width), starting at its first column; the last
+    one to END (b, d, s); H0 (b, d, s) or None. Loads run four blocks ahead.
     """
     row, j, c, outer, live = _lanes(b, d, n, BN, LANES)
     ar, ai = _load(A, c * n + j, live, PAIR)
@@ -133,7 +133,7 @@ def carry_back_kernel(  # type: ignore[no-untyped-def]
     A, G, G_END, ROWS, G_ROWS, G_H0, PARTS, b, d, m, n, width,
     PAIR: tl.constexpr, BN: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """γ_k = ‾a γ_{k+1} + ∂h_k from the last block to the first; γ_{k+1} is the gradient of what block k adds.
+    """γ_k = ‾a γ_{k+1} + ∂h_k from the last block to the first; γ_{k+1} is the gradient of z_k.
 
     G (d, b m, s) are the gradients of the states before each block, G_END (b, d, s) or None that of the last; γ goes to
     G_ROWS (d, b m, width), γ_0 to G_H0 (b, d, s), sums for ∂a, sum_k γ_{k+1} ‾h_k, to PARTS (d, b, s) where ROWS has h.
@@ -168,7 +168,7 @@ def dense_carry_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """h_{k+1} = h_k P + z_k for BB sequences of one channel, P (d, s, s); with BACK from the last block, by P'.
 
-    Z (d, b m, s); what enters each block goes to ROWS (d, b m, width), what leaves the last to END (b, d, s), if any.
+    Z (d, b m, s); the state before each block goes to ROWS (d, b m, width), the last one to END (b, d, s), if any.
     """
     c, i, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BB + tl.arange(0, BB), tl.arange(0, BS)
     square = (j < s)[:, None] & (j < s)[None, :]

@@ -1,11 +1,11 @@
-"""How a state travels from block to block in `ops.blocked`: a scan whose output is shifted, and its adjoint, in place.
+"""Carrying the state from block to block in `ops.blocked`: a scan with shifted output, and its adjoint, in place.
 
     h_0 = h0,    h_{k+1} = a h_k + z_k                 k = 0 .. m-1; h_m is the last state
     γ_m = ∂h_m,  γ_k = ‾a γ_{k+1} + ∂h_k               ∂z_k = γ_{k+1},  ∂a = sum_k γ_{k+1} ‾h_k,  ∂h0 = γ_0
 
-a (d, n) is real or complex, or
-dense and transposed, (d, s, s); the states are real: z (d, b, m, s) with s = n, or s = 2n for the real and imaginary
-parts in turn. No graph is made.
+a (d, n) is real or complex, or dense and transposed, (d, s, s); the states are real: z (d, b, m, s) with s = n, or
+s = 2n for interleaved real and imaginary parts. No graph is recorded.
+
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.ops.linear_scan.rows import sum_to
 from resolvent.runtime.dispatch import choose, lazily, triton_or
 
-FEW = 8  # blocks that are soon gone through one by one
+FEW = 8  # blocks up to which a loop is fastest
 LOOPED = 16  # the same for diagonal ones on a CPU
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 Backward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -36,7 +36,7 @@ def carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None
 
 
 def carry_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """(∂h0 (d, b, s), ∂a (d, n)), ∂a only where the states are given; g, the gradient of `before`, becomes ∂z."""
+    """(∂h0 (d, b, s), ∂a (d, n)), ∂a only if the states are given; g, the gradient of `before`, becomes ∂z."""
     if a.dim() == 3:
         return _dense_backward(a, g, g_end, before)
     kernel: Backward = choose("carry_backward", _BACKWARD, g.device, g.dtype) if g.is_cuda else _torch_backward
@@ -60,7 +60,7 @@ def _one_by_one(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
 
 
 def _combine_pairs(P: Tensor, z: Tensor, h0: Tensor) -> Tensor:
-    """The same in log2(m) turns, for a device that is idle in most of m short products: two blocks as one, with P²,
+    """The same in log2(m) rounds, for devices underused by m short products: two blocks as one, with P²,
 
     h_{2j+1} = h_{2j-1} P² + (z_{2j} P + z_{2j+1}),    and from these    h_{2j} = h_{2j-1} P + z_{2j}
     """
@@ -92,7 +92,7 @@ def _dense_backward(P: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) 
     return gamma[:, :, 0], None if before is None else before.flatten(1, 2).mT @ g.flatten(1, 2)
 
 
-# -- by torch ----------------------------------------------------------------------------------------------------------
+# -- in torch ----------------------------------------------------------------------------------------------------------
 
 
 def _loop_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
@@ -119,10 +119,10 @@ def _torch_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) 
 
 
 def form_states(h: Tensor, lam: Tensor) -> Tensor:
-    """Rows of reals (..., s) as rows of numbers of lam's kind (..., n).
+    """Rows of reals (..., s) as complex or real numbers (..., n), like lam.
 
-    Contiguous: where a product saves its conjugate in other strides than the compiler gave it, the compiler copies the
-    memory, which holds the number itself, and the conjugation is lost.
+    Contiguous: if a product saves its conjugate with other strides than at compile time, the compiler copies the raw
+    memory, and the lazy conjugation is lost.
     """
     return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else h
 
@@ -132,7 +132,7 @@ def as_reals(h: Tensor) -> Tensor:
     return torch.view_as_real(h).flatten(-2) if h.is_complex() else h
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 
 def _examples(device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:

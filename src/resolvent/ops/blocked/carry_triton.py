@@ -1,4 +1,4 @@
-"""`carry` and its adjoint, and `chain`, on a GPU: a program owns one sequence of one channel and walks its blocks.
+"""`carry` and its adjoint, and `chain`, on a GPU: a program loops over the blocks of one sequence of one channel.
 
 Imported by the dispatcher only, because Triton is not required.
 """
@@ -40,7 +40,7 @@ def chain(whole: Tensor, z: Tensor, out: Tensor, reverse: bool) -> None:
     with on_device(z):
         if whole.dim() == 3:
             rows = triton.next_power_of_2(n)
-            own, warps = whole.contiguous(), max(1, rows * rows // 4096)  # 128 numbers of a matrix to a thread
+            own, warps = whole.contiguous(), max(1, rows * rows // 4096)  # 128 matrix numbers per thread
             dense_kernel[(d * b,)](own, z, out, b, m, n, REVERSE=reverse, BN=rows, num_warps=warps)
         else:
             own = _reals(whole)
@@ -78,7 +78,7 @@ def _store(P, at, re, im, live, PAIR: tl.constexpr):  # type: ignore[no-untyped-
 def forward_kernel(  # type: ignore[no-untyped-def]
     A, Z, H0, BEFORE, END, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr, REVERSE: tl.constexpr
 ):
-    """Z and BEFORE (d b, m, s); H0 and END (d b, s), or None: from zero, and the last state is not asked for."""
+    """Z and BEFORE (d b, m, s); H0 and END (d b, s), or None: from zero, without the last state."""
     row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
     live = j < n
     ar, ai = _load(A, row // b * n + j, live, PAIR)
@@ -92,7 +92,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     zr, zi = _load(Z, at, live, PAIR)
     for k in range(m):
         more = live & (k + 1 < m)
-        next_r, next_i = _load(Z, at + step, more, PAIR)  # while this step waits for its own
+        next_r, next_i = _load(Z, at + step, more, PAIR)  # prefetched during this step
         _store(BEFORE, at, hr, hi, live, PAIR)
         hr, hi = ar * hr - ai * hi + zr, ar * hi + ai * hr + zi
         zr, zi, at = next_r, next_i, at + step
@@ -125,7 +125,7 @@ def dense_kernel(  # type: ignore[no-untyped-def]
 def backward_kernel(  # type: ignore[no-untyped-def]
     A, G, G_END, BEFORE, G_H0, PARTS, b, m, n, PAIR: tl.constexpr, BN: tl.constexpr
 ):
-    """G (d b, m, s) comes as the gradient of BEFORE and leaves as that of Z; PARTS (d b, s) are sums for A's."""
+    """G (d b, m, s) is the gradient of BEFORE, overwritten by that of Z; PARTS (d b, s) are sums for A's."""
     row, j = tl.program_id(0).to(tl.int64), tl.arange(0, BN)
     live = j < n
     ar, ai = _load(A, row // b * n + j, live, PAIR)

@@ -1,6 +1,6 @@
-"""How the states of a filter travel over all of its blocks: from rest, with nothing asked of the last state.
+"""Carrying a filter's states over all of its blocks: from zero, without the last state.
 
-    h_0 = 0,  h_{k+1} = A^T h_k + z_k          or with `reverse` from the last block to the first, as the adjoint goes
+    h_0 = 0,  h_{k+1} = A^T h_k + z_k          or with `reverse` from the last block to the first, for the adjoint
 
 A^T is diagonal, (d, n) real or complex, or dense and transposed, (d, s, s); z (d, b, m, s) is in reals (`blocked`).
 """
@@ -17,14 +17,14 @@ from resolvent.ops.blocked.carry import as_reals, dense_along, form_states
 from resolvent.ops.linear_scan import linear_scan
 from resolvent.runtime.dispatch import choose, triton_or
 
-WIDEST = 128  # numbers of a dense state whose matrix fits in the registers of a program
+WIDEST = 128  # widest dense state whose matrix fits in a program's registers
 Chain = Callable[[Tensor, Tensor, Tensor, bool], None]
 
 
 def chain(whole: Tensor, z: Tensor, dtype: torch.dtype, reverse: bool = False) -> Tensor:
-    """The states before each block, with `reverse` those after it, (d, b, m, s) in `dtype`; no graph is made.
+    """The states before each block, with `reverse` those after it, (d, b, m, s) in `dtype`; no graph is recorded.
 
-    What is carried on stays in the dtype of z.
+    The carried state stays in the dtype of z.
     """
     out = torch.empty_like(z, dtype=dtype)
     if z.is_cuda and (whole.dim() == 2 or whole.shape[-1] <= WIDEST):
@@ -60,7 +60,7 @@ def _load_chain() -> Chain:
 
 
 def _probe_chain(kernel: Chain, device: torch.device, dtype: torch.dtype) -> bool:
-    """A real, a complex and a dense A^T, both ways, over three blocks."""
+    """A real, a complex and a dense A^T, both directions, over three blocks."""
     z = torch.linspace(-1, 1, 60, device=device, dtype=dtype)
     own = z[None, 7:12]
     turned = own.to(torch.promote_types(dtype, torch.complex64)) * (0.8 + 0.6j)

@@ -1,13 +1,13 @@
-"""Run a bank of d single-input systems over a long input by blocks of T steps: matrix products in place of a kernel.
+"""Run a bank of d single-input systems over a long input by blocks of T steps: matrix products, without a long kernel.
 
-With the no-delay recurrence x_k = A x_{k-1} + B u_k, y_k = C x_k + D u_k, a block that starts from the state h gives
+With the no-delay recurrence x_k = A x_{k-1} + B u_k, y_k = C x_k + D u_k, a block starting from the state h gives
 
     y_j = sum_{i<=j} K_{j-i} u_i + C A^{j+1} h,    K_0 = C B + D, K_i = C A^i B        j = 0..T-1
     h' = A^T h + sum_i A^{T-1-i} B u_i
 
-so all blocks of all sequences share three matrices per channel (Toeplitz, M_out, M_in), and only A^T runs along time.
-The cost is linear in the length, no kernel of full length exists, and the states in and out come free. States travel in
-real form: s = 2n reals for n complex states (real and imaginary part in turn), s = n for real ones.
+so all blocks of all sequences share three matrices per channel (Toeplitz, M_out, M_in), only A^T is sequential in time.
+The cost is linear in the length, no kernel of full length is made, and initial and final states come for free. States
+are stored as reals: s = 2n for n complex states (real and imaginary parts interleaved), s = n for real ones.
 
 Shape letters: b batch, l length, d channels, m blocks of a sequence, T steps of a block, s reals of a state.
 """
@@ -26,10 +26,10 @@ from resolvent.ops.blocked.chain import diagonal_along
 from resolvent.runtime.memory import keep_freed_memory
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
-BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
+BLOCK = 64  # balances the Toeplitz product (T per step) and the products with the state (2s per step)
 Tables = Sequence[Tensor]  # Toeplitz, M_in, M_out and A^T: diagonal (d, n), or dense and transposed (d, s, s)
 _NEAR = sorted(range(3 * BLOCK // 4, 5 * BLOCK // 4 + 1), key=lambda T: abs(T - BLOCK))
-CHUNK = 2 << 20  # bytes of states in flight: what a core's second cache and its share of the third hold
+CHUNK = 2 << 20  # bytes of states processed at once: a core's L2 and its share of L3
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DiagonalCarry:
         return diagonal_along(self.whole, z, h0)
 
     def by(self, h: Tensor, steps: int | Tensor) -> Tensor:
-        """A^steps h for h (d, b, s), 1 <= steps <= T: one number for all or one per sequence (b,)."""
+        """A^steps h for h (d, b, s), 1 <= steps <= T: one number for all, or one per sequence (b,)."""
         power = self.powers[:, steps - 1]  # (d, n) or (d, b, n)
         if isinstance(steps, int):
             power = power[:, None]
@@ -85,8 +85,8 @@ class Blocks:
 def block_length(length: int) -> int:
     """Steps of a block for a sequence of `length`.
 
-    Up to BLOCK one block does, sized to a power of two so that few different tables are made. Beyond it a length near
-    BLOCK that divides the sequence spares the padding; where there is none, BLOCK itself.
+    Up to BLOCK a single block, rounded to a power of two so that few different tables are made. Beyond, a length near
+    BLOCK that divides the sequence avoids padding; if there is none, BLOCK itself.
     """
     if length <= BLOCK:
         return next(T for T in (1 << k for k in range(BLOCK.bit_length() + 1)) if length <= T)
@@ -98,7 +98,7 @@ def run(
 ) -> tuple[Tensor, Tensor]:
     """u (b, l, d), l >= 1, from h0 (b, d, s): y (b, l, d) and the state (b, d, s) after each sequence's last step.
 
-    h0 None is zero. `by_hand`: with gradients of our own, which nothing but autograd may watch; None asks.
+    h0 None is zero. `by_hand`: use hand-written gradients, valid only without transforms; None checks.
     """
     b, l, d = u.shape
     T = blocks.toeplitz.shape[-1]
@@ -112,7 +112,7 @@ def run(
     else:
         y, before, end = _pass(blocks, rows, h0, m)
     y = y.view(b, m * t, d)
-    if m * t > l:  # a slice of everything would still cost the backward pass a copy
+    if m * t > l:  # even a full slice would cost the backward pass a copy
         y = y[:, :l]
     if lengths is not None:
         end = state_at(blocks, u, before, lengths)
@@ -122,10 +122,10 @@ def run(
 
 
 def _channels_first(x: Tensor) -> Tensor:
-    """x (r, t, d) as (d, r, t), with rows in one piece, as products want them, but r outermost.
+    """x (r, t, d) as (d, r, t), with contiguous rows, as products need them, but r outermost.
 
-    The copy then goes through one block (t, d) after the other, which the first cache holds: in less than half the time
-    of a contiguous one.
+    The copy then processes one block (t, d) after the other, which fits in the L1 cache: in less than half the time
+    of a contiguous copy.
     """
     return x.transpose(1, 2).contiguous().transpose(0, 1)
 
@@ -142,7 +142,7 @@ def _pass(blocks: Blocks, u: Tensor, h0: Tensor, m: int) -> tuple[Tensor, Tensor
 
 
 def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tensor]:
-    """The states before each block (d, b, m, s) and after the last (d, b, s), from what each block adds, z."""
+    """The states before each block (d, b, m, s) and after the last (d, b, s), from the blocks' contributions z."""
     m = z.shape[2]
     if m == 1:
         return h0[:, :, None], blocks.carry.by(h0, t) + z[:, :, 0]
@@ -153,7 +153,7 @@ def _states(blocks: Blocks, z: Tensor, h0: Tensor, t: int) -> tuple[Tensor, Tens
 def state_at(blocks: Blocks, u: Tensor, before: Tensor, lengths: Tensor) -> Tensor:
     """The state (d, b, s) after lengths[i] steps of sequence i, from the states before each block (d, b, m, s).
 
-    What a sequence has of its last block is moved to the end of that block, so that one M_in serves every length.
+    The steps of a sequence in its last block are shifted to the block's end, so that one M_in applies to every length.
     """
     block = (lengths - 1) // blocks.M_in.shape[1]
     row = torch.arange(u.shape[0], device=u.device)
@@ -179,7 +179,7 @@ def _state_after(blocks: Blocks, u: Tensor, before: Tensor) -> Tensor:
 
 
 def _contiguous_gradient(y: Tensor) -> Tensor:
-    """y itself; its gradient is laid out anew once, where four products would else each copy the transposed one."""
+    """y itself; its gradient is made contiguous once, instead of copied by each of four products."""
     return y if torch.compiler.is_compiling() or not y.requires_grad else _ContiguousGradient.apply(y)
 
 
@@ -204,14 +204,14 @@ class _ContiguousGradient(torch.autograd.Function):
 
 
 class _Pass(torch.autograd.Function):
-    """`_pass` over whole blocks, a few channels at a time: what passes from product to product then stays in the cache,
-    and is less often fresh memory, which costs page faults."""
+    """`_pass` over whole blocks, a few channels at a time: intermediate results then stay in the cache and need less
+    fresh memory, which costs page faults."""
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, h0: Tensor, *tables: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y, before, end = run_blocks(given, h0, tables)
-        learnt = any(ctx.needs_input_grad[2:])  # else no gradient depends on u and h, and they are not kept
-        ctx.save_for_backward(h0, *tables, *((given, before) if learnt else ()))  # u is sooner made again than kept
+        learnt = any(ctx.needs_input_grad[2:])  # otherwise no gradient depends on u and h, and they are not saved
+        ctx.save_for_backward(h0, *tables, *((given, before) if learnt else ()))  # recomputing u is cheaper
         ctx.set_materialize_grads(False)
         ctx.shapes = given.shape, before.shape, h0.shape
         return y, before, end
@@ -243,13 +243,13 @@ def run_blocks(given: Tensor, h0: Tensor, tables: Tables) -> tuple[Tensor, Tenso
         if u.is_cuda:  # all channels
             return own.permute(1, 2, 0).contiguous(), before, end
         y[:, c] = own.transpose(0, 1)
-    return y.transpose(1, 2).contiguous(), before, end  # by blocks (d, t), which the first cache holds
+    return y.transpose(1, 2).contiguous(), before, end  # by blocks (d, t), which fit in the L1 cache
 
 
 def pass_gradients(
     g: tuple[Tensor, Tensor | None, Tensor], shape: torch.Size, tables: Tables, kept: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The gradients of `passed`, of its first two arguments and, where u and the states were kept, of the tables.
+    """The gradients of `passed`, of its first two arguments and, if u and the states were saved, of the tables.
 
     With γ_k the gradient of the state before block k (γ_m: of the last state) and ' the transpose,
 
@@ -272,7 +272,7 @@ def pass_gradients(
 
 
 def _write_gradients(out: list[Tensor], saved: list[Tensor], g: tuple[Tensor, Tensor, Tensor]) -> None:
-    """The gradients of u, h0 and, where u and the states were kept, of the tables, for the channels of one chunk."""
+    """The gradients of u, h0 and, if u and the states were saved, of the tables, for the channels of one chunk."""
     toeplitz, M_in, _, whole, *kept = saved
     gy, g_state, g_end = g
     g_h0, g_whole = carry_backward(whole, g_state, g_end, kept[1] if kept else None)

@@ -1,7 +1,7 @@
 """The tables of `blocked` for diagonal and for dense banks.
 
-They are small, so they are made in float64 and rounded once: in float32 an angle dt Im(lam) of a hundred radians is
-wrong in its fifth digit already, and a power of it more so.
+They are small, so they are computed in float64 and rounded once: in float32 an angle dt Im(lam) of a hundred radians is
+wrong in its fifth digit, and its powers more so.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from resolvent.ops.pairs import Number, Pair
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
-FINE = 8  # powers are products of one of the first eight and a power of the eighth
+FINE = 8  # a power is a product of one of the first eight and a power of the eighth
 
 
 @dataclass(frozen=True)
 class DiagonalBank:
     """d systems h_k = lam h_{k-1} + gain u_k, y_k = Re(weight h_k) + D u_k, all in float64 or complex128.
 
-    gain None stands for ones: the state is then the paper's x divided by B_bar, and weight holds C B_bar (2 C B_bar
-    where one of each conjugate pair is kept).
+    gain None means ones: the state is then the paper's x divided by B_bar, and weight is C B_bar (2 C B_bar
+    if one of each conjugate pair is kept).
     """
 
     lam: Number  # (d, n)
@@ -52,21 +52,21 @@ def narrow(x: Any, dtype: torch.dtype) -> Any:
 
 
 def largest(dtype: torch.dtype) -> float:
-    """What a modulus may be: below one by a margin that survives rounding to `dtype`."""
+    """The largest allowed modulus: below one by a margin that survives rounding to `dtype`."""
     return 1 - 4 * torch.finfo(dtype).eps
 
 
 def inside(lam_bar: Any, dtype: torch.dtype) -> Any:
-    """lam_bar with its modulus held below one."""
+    """lam_bar with its modulus limited below one."""
     return lam_bar.mul((largest(dtype) / lam_bar.abs().clamp(min=0.5)).clamp(max=1))
 
 
 def diagonal_blocks(
     bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False, by_hand: bool | None = None
 ) -> Blocks:
-    """Tables in the real `dtype`; with `delay` the output reads the state of the step before and no D.
+    """Tables in the real `dtype`; with `delay` the output reads the previous state, without D.
 
-    `by_hand`: with gradients of our own, which nothing but autograd may watch; None asks.
+    `by_hand`: use hand-written gradients, valid only without transforms; None checks.
     """
     now = first_number(bank, delay)
     if T > 1 and (is_untransformed() if by_hand is None else by_hand):
@@ -78,7 +78,7 @@ def diagonal_blocks(
 
 
 def first_number(bank: DiagonalBank, delay: bool) -> Tensor:
-    """K_0 (d, 1): what a unit input gives at once."""
+    """K_0 (d, 1): the immediate response to a unit input."""
     weight = bank.weight if bank.gain is None else bank.weight * bank.gain
     now: Tensor = weight.real.sum(-1, keepdim=True) * (0 if delay else 1)
     return now if bank.D is None or delay else now + bank.D[:, None]
@@ -101,7 +101,7 @@ def _ends(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -
 
 
 def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """What leads from one block of T steps to the next: M_in, M_out and A^T, without the block's own product."""
+    """The matrices linking blocks of T steps: M_in, M_out and A^T, without the Toeplitz matrix."""
     if isinstance(bank, DiagonalBank):
         M_in, M_out, _, whole = _ends(bank, T, dtype)
         return M_in, M_out, whole
@@ -110,7 +110,7 @@ def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[T
 
 
 class _Tables(torch.autograd.Function):
-    """`diagonal_tables` with its gradients in fewer passes over the tables than autograd makes."""
+    """`diagonal_tables` with its gradients in fewer passes over the tables than autograd."""
 
     @staticmethod
     def forward(
@@ -158,7 +158,7 @@ def table_gradients(
     kernel = _toeplitz_gradient(g_toeplitz)  # (d, T)
     lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^(T-1)
     slope = lower * torch.arange(1, T + 1, dtype=kernel.dtype, device=kernel.device)[:, None]  # k lam^(k-1), k = 1 ..
-    Q = form_states(g_out, lam).clone()  # (d, T, n), conjugate: so it enters w lam^e, and so it needs no copy
+    Q = form_states(g_out, lam).clone()  # (d, T, n), conjugate, as it enters w lam^e, which saves a copy
     if gain is not None:
         Q[:, :-1] += gain[:, None].to(Q.dtype) * kernel[:, 1:, None]
     else:
@@ -214,7 +214,7 @@ def _double(bank: DenseBank, T: int, delay: bool = False) -> tuple[list[Tensor],
 
 
 def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:
-    """What each row of M_out (d, T, s) reads from the state that a unit input leaves, (d, T)."""
+    """The output of each row of M_out (d, T, s) for the state after a unit input, (d, T)."""
     if bank.gain is not None:
         return (M_out @ reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
     return (M_out[..., ::2] if bank.lam.is_complex() else M_out).sum(-1)  # the state is 1 + 0i
@@ -233,7 +233,7 @@ def geometric(lam: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tens
     """lam^1, ..., lam^count of lam (d, n) along a new axis 1, in the precision of `dtype`, and lam^count.
 
     Each power is one product of two exact ones, lam^i lam^(8j), so the large table is made and differentiated once. The
-    last power is rounded from the exact one: it is the only one that is applied again and again.
+    last power, the only one applied repeatedly, is rounded from the exact one.
     """
     fine = _chain(lam, min(count, FINE))  # (d, 8, n)
     rows = -(-count // FINE)
@@ -253,18 +253,18 @@ def _chain(lam: Tensor, count: int) -> Tensor:
 
 
 def reals(z: Tensor) -> Tensor:
-    """Complex (..., n) as real (..., 2n), real and imaginary part in turn; real z as it is."""
+    """Complex (..., n) as real (..., 2n), real and imaginary parts interleaved; real z unchanged."""
     return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
 
 
 def as_state(end: Tensor, whole: Tensor) -> Tensor:
-    """Reals (b, d, s) as the numbers that a layer's state holds; `whole` is A^T of its carry."""
+    """Reals (b, d, s) as a layer's complex or real state; `whole` is A^T of its carry."""
     return deinterleave(end) if whole.dim() == 3 or whole.is_complex() else end
 
 
 def deinterleave(reals: Tensor) -> Tensor:
-    """Reals (..., 2n) as complex numbers (..., n): a value of its own, since the compiler takes no complex view of a
-    real tensor as an input."""
+    """Reals (..., 2n) as complex numbers (..., n): a copy, since the compiler does not accept a complex view of a real
+    tensor as an input."""
     return torch.view_as_complex(reals.contiguous().unflatten(-1, (-1, 2))).clone()
 
 
@@ -274,7 +274,7 @@ def _read_out(weight: Tensor) -> Tensor:
 
 
 def _first_column(kernel: Tensor, D: Tensor | None, delay: bool) -> Tensor:
-    """The impulse response of one block: the kernel with D at zero, or one step later without it."""
+    """The impulse response of one block: the kernel with D at lag zero, or with delay shifted by one step without D."""
     if delay:
         return torch.nn.functional.pad(kernel[:, :-1], (1, 0))
     return kernel if D is None else torch.cat([kernel[:, :1] + D[:, None], kernel[:, 1:]], 1)

@@ -1,11 +1,11 @@
-"""The blocked pass as compilers and exports meet it: two opaque nodes, real numbers at their border, any length.
+"""The blocked pass for compilers and exports: two opaque nodes with real inputs and outputs, for any length.
 
     resolvent::diagonal_tables  lam, weight, gain of a bank -> Toeplitz, M_in, M_out, lam^1 .. lam^T, lam^T
     resolvent::blocked_pass     u (b, l, d), h0 (b, d, s) and tables -> y (b, l, d), states before blocks (d, b, m s)
 
-Complex numbers come and go as real pairs (..., 2). The state after a sequence's last step is made of torch's operations
-beside the pass, so that a graph that does not read it does not compute it. Inside of `plain_operations()` the pass is
-made of torch's own real operations too (see `ops.plain`).
+Complex numbers are passed as real pairs (..., 2). The state after a sequence's last step is computed in torch
+operations outside the pass, so that a graph that does not use it does not compute it. Inside `plain_operations()` the
+pass consists of torch's own real operations, too (see `ops.plain`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class PairCarry:
 
 
 def block_length(length: int) -> int:
-    """Steps of a block: BLOCK for every length, unless it is known to fit into a shorter one."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which imports sympy
+    """Steps of a block: BLOCK for every length, unless it is known to be shorter."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
 
     short = (1 << k for k in range(1, BLOCK.bit_length() - 1))
     return next((T for T in short if statically_known_true(length <= T)), BLOCK)
 
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
-    """The tables of a bank whose numbers are pairs, or real."""
+    """The tables of a bank with numbers as pairs, or real."""
     now = first_number(bank, delay)
     gain = None if bank.gain is None else stack_parts(bank.gain)
     made = _tables(stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype), gain, T, delay)
@@ -64,8 +64,8 @@ def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool 
 def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """As `operation.run`: y (b, l, d), and the state (b, d, s) after each sequence's last step; h0 None is zero.
 
-    A single real state gets an idle one beside it: whether the states before all blocks are one number would else be
-    asked of the length, and bind it.
+    A single real state gets an unused second one: otherwise the tracer would check whether the states before all blocks
+    are a single number, and specialise the length.
     """
     b, l, d = u.shape
     s = blocks.M_in.shape[-1]
@@ -76,7 +76,7 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
     y, before = plain.blocked_pass(u, *given) if plain.is_chosen() else _pass(u, *given)
     if lengths is None:
         lengths = torch.full((b,), l, dtype=torch.int64, device=u.device)
-    first = (lengths - 1) // blocks.M_in.shape[1] * max(s, 2)  # where the state before each one's last block stands
+    first = (lengths - 1) // blocks.M_in.shape[1] * max(s, 2)  # the position of the state before each one's last block
     at = first[:, None] + torch.arange(s, device=u.device)  # (b, s)
     state = before.gather(2, at.expand(d, -1, -1))
     return y, blocked.state_within(blocks, u, state, lengths).transpose(0, 1)
@@ -161,7 +161,7 @@ def _pass(u: Tensor, h0: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, 
 
 
 def _rows(u: Tensor, T: int) -> Tensor:
-    """u (b, l, d) as blocks (b m, T, d), zeros beyond the end; one block alone stays as short as it is."""
+    """u (b, l, d) as blocks (b m, T, d), zeros beyond the end; a single block is not padded."""
     l, d = u.shape[1:]
     if l <= T:
         return u
@@ -169,14 +169,14 @@ def _rows(u: Tensor, T: int) -> Tensor:
 
 
 def _cut(u: Tensor, toeplitz: Tensor, M_in: Tensor, M_out: Tensor, whole: Tensor) -> tuple[Tensor, ...]:
-    """The tables as `blocked.passed` takes them, for a block of u's length where u is one block."""
+    """The tables for `blocked.passed`, cut to u's length if u is a single block."""
     T = toeplitz.shape[-1]
     t = min(u.shape[1], T)
     return toeplitz[:, :t, :t], M_in[:, T - t :], M_out[:, :t], _whole(whole, M_in.shape[-1])
 
 
 def _whole(whole: Tensor, s: int) -> Tensor:
-    """A^T as `blocked.carry` takes it: (d, n) real or complex, or (d, s, s)."""
+    """A^T in the form of `blocked.carry`: (d, n) real or complex, or (d, s, s)."""
     return torch.view_as_complex(whole.contiguous()) if whole.dim() == 3 and whole.shape[1] != s else whole
 
 
@@ -203,7 +203,7 @@ def _pass_backward(
 
 
 def _uncut(found: list[Tensor], tables: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of the whole tables from those of what a short block took of them."""
+    """Gradients of the whole tables from those of the parts used by a short block."""
     toeplitz, M_in, M_out, whole = found
     left = tables[0].shape[-1] - toeplitz.shape[-1]
     if left:

@@ -1,4 +1,4 @@
-"""[b, A b, A^2 b, ...] by doubling; where a pass is traced one opaque node, so that the length may be left open."""
+"""[b, A b, A^2 b, ...] by doubling; in a traced pass one opaque node, so that the length may be dynamic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.nn.functional.linear` whose backward pass, too, keeps the dtype that it is given inside of autocast."""
+"""`torch.nn.functional.linear` whose backward pass also keeps its dtype inside autocast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resolvent.runtime.transforms import (
 
 
 def linear(x: Tensor, W: Tensor) -> Tensor:
-    """x (..., d) W' for W (e, d): by a Function of its own only where `backward()` may meet autocast."""
+    """x (..., d) W' for W (e, d): using a custom Function only if `backward()` may run under autocast."""
     if not autocast_is_suspended() or is_traced(x) or not torch.is_grad_enabled():
         return F.linear(x, W)
     y: Tensor = _Linear.apply(x, W)

@@ -4,7 +4,7 @@ Its gradient is the same recurrence run backwards with A transposed,
 
     γ_k = A' γ_{k+1} + ∂x_k,    ∂v = γ,    ∂A = sum_k γ_k x_{k-1}',    ∂x_0 = A' γ_0
 
-so every order of derivative is made of it. Where a pass is traced it is one opaque node, `resolvent::dense_scan`.
+so derivatives of every order consist of it. In a traced pass it is one opaque node, `resolvent::dense_scan`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def halving(A: Tensor, v: Tensor, x0: Tensor) -> Tensor:
     """x_k = A x_{k-1} + v_k for a full A (n, n), v (b, l, n), x0 (b, n): all x (b, l, n).
 
     Two steps are one with A^2, driven by A v_{2j} + v_{2j+1}: half the length gives every second state, and one more
-    product the others. About 2 l n^2 operations in 2 log2(l) calls; |A| <= 1 keeps every power small, so nothing is
-    lost to rounding. Plain operations throughout: derivatives of every order come by themselves.
+    product the others. About 2 l n^2 operations in 2 log2(l) calls; |A| <= 1 keeps every power small, without loss of
+    accuracy. Plain operations throughout: derivatives of every order are automatic.
     """
     l = v.shape[1]
     if l == 1:

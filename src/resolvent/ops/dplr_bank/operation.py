@@ -1,8 +1,8 @@
 """S4's pass over x (b, l, d) from its parameters to its output on a GPU, and where the kernels of its tables run.
 
-`bank_scan.dense` runs the same pass from tables that torch's operations make, some hundred for each direction; here
-they are two kernels and four (`dplr_bank.triton_kernels`), which know that A is diagonal minus low rank. The truth is
-`dense_blocks` of the bank that the layer's own formula makes in float64.
+`bank_scan.dense` runs the same pass from tables made in some hundred torch operations in each direction; here
+they are two kernels and four (`dplr_bank.triton_kernels`), which use that A is diagonal minus low rank. The reference
+is `dense_blocks` of the bank made by the layer's own formula in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
 from resolvent.runtime.transforms import is_traced, is_untransformed
 
 MakeBank = Callable[..., DenseBank]  # (parameters, option)
-RANKS = 2  # columns of P that the kernels take
+RANKS = 2  # columns of P supported by the kernels
 CLOSE = 1e-4
 
 
@@ -41,7 +41,7 @@ def kernels_of(source: Any) -> Any:
 
 
 def serves(source: Any, x: Tensor, h0: Tensor | None) -> bool:
-    """Whether the kernels take this pass."""
+    """Whether the kernels support this pass."""
     return kernels_of(source) is not None and serves_dense(x, h0, source.states)
 
 
@@ -49,7 +49,7 @@ def dplr_scan(
     source: DenseSource, x: Tensor, h0: Tensor | None, lengths: Tensor | None, delay: bool, dtype: torch.dtype,
     keep: Callable[[str, Callable[[], Any]], Any],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As `bank_scan`, of S4's systems: y (b, l, d) and the state (b, d, s) at each sequence's end."""
+    """As `bank_scan` for S4's systems: y (b, l, d) and the state (b, d, s) at each sequence's end."""
     T, kernels = steps_of(x, h0), load()
     making = Making(
         lambda own: kernels.make_tables(own, T, delay, dtype),
@@ -70,9 +70,9 @@ def load() -> Any:
 
 
 def example(device: torch.device, rank: int, d: int = 16, n: int = 32) -> list[Tensor]:
-    """Parameters of d channels that share a system of n states, one of them too near to the edge.
+    """Parameters of d channels sharing a system of n states, one of them too close to the stability limit.
 
-    In sizes that need the same machine code as a layer's own, so that it is compiled but once.
+    Sizes match a layer's machine code, so that it is compiled only once.
     """
     shapes = (1, n), (1, n), (1, n, rank, 2), (1, n, 2), (d,), (d, n, 2), (d,)
     counts = [math.prod(shape) for shape in shapes]
@@ -84,7 +84,7 @@ def example(device: torch.device, rank: int, d: int = 16, n: int = 32) -> list[T
 
 
 def agrees(kernels: Any, make: MakeBank, option: str, own: list[Tensor], T: int) -> bool:
-    """Whether tables and the parameters' gradients are those of torch's operations in float64."""
+    """Whether tables and the parameters' gradients agree with torch operations in float64."""
     d, width = own[5].shape[0], T + 2 * own[5].shape[1]
     with torch.enable_grad():
         own = [p.detach().requires_grad_() for p in own]

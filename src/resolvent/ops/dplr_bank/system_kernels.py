@@ -1,11 +1,11 @@
-"""The discrete system of one channel of S4 from its layer's parameters, inside of a kernel, and back; all in float64.
+"""The discrete system of one channel of S4 from its layer's parameters, inside a kernel, and gradients; all in float64.
 
-As `ssm.half_dplr` has it, on one half of the conjugate pairs (F = 1/(1 - dt/2 lam), <a, b> = sum Re(‾a b)):
+As in `ssm.half_dplr`, on one half of the conjugate pairs (F = 1/(1 - dt/2 lam), <a, b> = sum Re(‾a b)):
 
     A_bar x = lam_bar x - sum_a U_a 2 <Q_a, x>,    B_bar = dt (F B - sum_a U_a <Q_a, B>)
     lam_bar = 2 F - 1,    Q_a = ‾F P_a,    U_b = dt sum_a F P_a G_ab,    G = M^-1,    M_ab = δ_ab + dt <P_a, F P_b>
 
-for a rank of one or two (of one, P_1 is zero). Vectors are columns (BN, 1), real and imaginary part apart. Where
+for a rank of one or two (of one, P_1 is zero). Vectors are columns (BN, 1), real and imaginary parts separate. Where
 ||A_bar|| is not below one by a margin, lam_bar and U are scaled by 1 - (margin - left), as in `half_dplr.contract`.
 """
 
@@ -25,7 +25,7 @@ def inner(ar, ai, br, bi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def load_pairs(P, at, live):  # type: ignore[no-untyped-def]
-    """The numbers `at` of P, which holds real and imaginary parts in turn."""
+    """The numbers `at` of P, which has real and imaginary parts interleaved."""
     re = tl.load(P + 2 * at, mask=live, other=0.0).to(tl.float64)
     return re, tl.load(P + 2 * at + 1, mask=live, other=0.0).to(tl.float64)
 
@@ -65,7 +65,7 @@ def resolve(re, im, p0r, p0i, p1r, p1i, dt, live, MARGIN):  # type: ignore[no-un
 
 @triton.jit
 def _measure(re, im, p0r, p0i, p1r, p1i, dt, live):  # type: ignore[no-untyped-def]
-    """min |Re lam|, max |lam|, what bounds ||A||, and 1 + dt/2 of that."""
+    """min |Re lam|, max |lam|, a bound of ||A||, and 1 + dt/2 of that."""
     least = tl.min(tl.where(live, -re, float("inf")), 0, keep_dims=True)
     widest = tl.max(tl.where(live, tl.sqrt(re * re + im * im), 0.0), 0, keep_dims=True)
     size = widest + 2 * (inner(p0r, p0i, p0r, p0i) + inner(p1r, p1i, p1r, p1i))
@@ -74,7 +74,7 @@ def _measure(re, im, p0r, p0i, p1r, p1i, dt, live):  # type: ignore[no-untyped-d
 
 @triton.jit
 def _release(re, im, p0r, p0i, p1r, p1i, dt, live, g_scale, MARGIN):  # type: ignore[no-untyped-def]
-    """The slopes that the factor of `resolve` hands to lam, |P|² and dt; where it is one, none."""
+    """The gradients of lam, |P|² and dt through the factor of `resolve`; zero where it is one."""
     least, widest, size, bend = _measure(re, im, p0r, p0i, p1r, p1i, dt, live)
     unit = 1.0 / (bend * bend)
     g = tl.where(dt * least * unit <= MARGIN, g_scale, 0.0)
@@ -108,7 +108,7 @@ def store_slopes(  # type: ignore[no-untyped-def]
     re, im, p0r, p0i, p1r, p1i, br, bi, dt, fr, fi, g00, g01, g10, g11, scale,
     glr, gli, gu0r, gu0i, gu1r, gu1i, gq0r, gq0i, gq1r, gq1i, gbr, gbi, MARGIN, RANK: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of lam_bar, U, Q and B_bar to one row a channel, of `row` numbers, of those of the parameters.
+    """From the gradients of lam_bar, U, Q and B_bar to those of the parameters, a row of `row` numbers per channel.
 
     A gradient of a complex number z is ∂z with dL = Re(‾∂z dz): that of a in a b is ‾b ∂(a b).
     """
@@ -122,7 +122,7 @@ def store_slopes(  # type: ignore[no-untyped-def]
     wr, wi, s0, s1 = enter(fr, fi, br, bi, u0r, u0i, u1r, u1i, q0r, q0i, q1r, q1i)
     gu0r, gu0i, gu1r, gu1i = gu0r * scale, gu0i * scale, gu1r * scale, gu1i * scale
     g_dt += inner(wr, wi, gbr, gbi)
-    hr, hi = dt * gbr, dt * gbi  # that of B_bar / dt
+    hr, hi = dt * gbr, dt * gbi  # gradient of B_bar / dt
     gfr, gfi = times(hr, hi, br, -bi)
     gbr, gbi = times(hr, hi, fr, -fi)
     gu0r, gu0i, gu1r, gu1i = gu0r - hr * s0, gu0i - hi * s0, gu1r - hr * s1, gu1i - hi * s1

@@ -16,19 +16,19 @@ from resolvent.ops.bank_scan.triton import Tables, carry_dense
 from resolvent.ops.dplr_bank import triton_kernels as kernels
 from resolvent.runtime.launch import on_device
 
-STEP = 32  # rows at a time of a product
-WIDE = 64  # rows of A^T in a program
+STEP = 32  # rows per product step
+WIDE = 64  # rows of A^T per program
 
 
 class Given(NamedTuple):
-    """A layer's parameters as the kernels take them, and their sizes."""
+    """A layer's parameters as kernel arguments, and their sizes."""
 
     own: list[Tensor]  # log_decay, frequency, P, B, log_dt, C
     D: Tensor | None
     d: int
     n: int
     rank: int
-    shared: int  # channels to a system
+    shared: int  # channels per system
 
     @property
     def like(self) -> Tensor:
@@ -36,12 +36,12 @@ class Given(NamedTuple):
 
     @property
     def cols(self) -> int:
-        """Starting points whose rows make A^T as well."""
+        """The number of starting points, including those for A^T."""
         return 2 + 2 * self.rank
 
     @property
     def margin(self) -> float:
-        """What `half_dplr.discrete` holds ||A_bar|| below one by."""
+        """The margin of ||A_bar|| below one in `half_dplr.discrete`."""
         return 8 * torch.finfo(torch.float32).eps
 
     def sizes(self, columns: int = 1) -> dict[str, int]:
@@ -50,8 +50,8 @@ class Given(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Gradients of tables where they lie: those of M_in (d, T, s), of M_out, whose rows and numbers have strides of
-    their own, of A^T (d, s, s), and of the Toeplitz matrices or of K itself."""
+    """Gradients of tables, in place: those of M_in (d, T, s), of M_out, whose rows and numbers have separate strides,
+    of A^T (d, s, s), and of the Toeplitz matrices or of K itself."""
 
     into: Tensor
     out: Tensor
@@ -68,7 +68,7 @@ def unpack(parameters: Sequence[Tensor], delay: bool = False) -> Given:
 
 
 def make_tables(parameters: Sequence[Tensor], T: int, delay: bool, dtype: torch.dtype) -> Tables:
-    """Those of `bank_scan`, in the dtype of its products."""
+    """The tables of `bank_scan`, in the dtype of its products."""
     given = unpack(parameters, delay)
     width = T + 2 * given.n
     ahead, back = (torch.empty((given.d, T, width), dtype=dtype, device=given.like.device) for _ in range(2))
@@ -78,7 +78,7 @@ def make_tables(parameters: Sequence[Tensor], T: int, delay: bool, dtype: torch.
 
 
 def parameter_gradients(parameters: Sequence[Tensor], product: Tensor, T: int, delay: bool) -> list[Tensor]:
-    """From the product (d, T + s, T + s) that `bank_scan` gives."""
+    """The parameters' gradients from `bank_scan`'s product (d, T + s, T + s)."""
     slopes = Slopes(product[:, :T, T:], product[:, T:, :T].mT, product[:, T:, T:], product)
     return _go_back(parameters, slopes, T, delay)
 
@@ -97,9 +97,9 @@ def link_gradients(parameters: Sequence[Tensor], g: Sequence[Tensor]) -> list[Te
 
 
 def response(parameters: Sequence[Tensor], length: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """K (d, length) in float32, D at its place zero, and what its gradients read.
+    """K (d, length) in float32, with D = 0, and the tensors saved for its gradients.
 
-    K_{iT+j} = (C A^j) (A^{iT} B): T steps of the rows, and from block to block a state that starts from B.
+    K_{iT+j} = (C A^j) (A^{iT} B): T steps of the rows, and a state carried from block to block, starting from B.
     """
     given, T = unpack(parameters), cut(length)
     d, s, m = given.d, 2 * given.n, -(-length // T)
@@ -129,7 +129,7 @@ def response_gradients(parameters: Sequence[Tensor], g: Tensor, kept: Sequence[T
 
 
 def cut(length: int) -> int:
-    """Steps of a block of a response: the power of two next to the root of the length."""
+    """Steps of a block of a response: the power of two nearest to the root of the length."""
     return max(1, 1 << -(-(length - 1).bit_length() // 2))
 
 
@@ -142,7 +142,7 @@ def _make_power(
     out: Tensor,
     matrices: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """A^T, on the way to which K, M_in and M_out are written, and the Toeplitz matrices where they are asked for."""
+    """A^T, while K, M_in and M_out are written, and the Toeplitz matrices if requested."""
     (d, n), like = (given.d, given.n), given.like
     rows, whole = like.new_empty(d, given.cols, T, n, 2), like.new_empty(d, n, 2)
     power = like.new_empty(d, 2 * n, 2 * n)
@@ -172,7 +172,7 @@ def _run_rows(
 
 
 def _go_back(parameters: Sequence[Tensor], g: Slopes, T: int, delay: bool) -> list[Tensor]:
-    """The rows once more, their gradients, and from these those of the parameters."""
+    """Recompute the rows, then their gradients, and from these those of the parameters."""
     given = unpack(parameters, delay)
     d, n, rank, like = given.d, given.n, given.rank, given.like
     rows, slopes = (like.new_empty(d, given.cols, T, n, 2) for _ in range(2))

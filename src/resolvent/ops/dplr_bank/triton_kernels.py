@@ -1,15 +1,15 @@
-"""From the parameters of S4 to what its passes read, and back, without a matrix product of more than one of them.
+"""From the parameters of S4 to the tables of its passes, and back, with at most one matrix product each.
 
-A_bar = R - sum_a U_a (2 Q_a)', with R a rotation and decay of each pair, takes a vector in O(s) operations, so that
+A_bar = R - sum_a U_a (2 Q_a)', with R a rotation and decay of each pair, is applied to a vector in O(s) operations:
 
-    rows_kernel       goes through x_{t+1} = A x_t from one starting point of a channel, in float64; it is bound by the
-                      way of a sum through a warp, some 250 cycles a step
+    rows_kernel       iterates x_{t+1} = A x_t from one starting point of a channel, in float64; bound by the
+                      latency of a warp reduction, some 250 cycles per step
     tables_kernel     A^T = R^T - sum_a sum_t (A^t U_a) (2 Q_a' R^{T-1-t}), one thin product, and the Toeplitz matrices
     spread_kernel     the gradients of tables as gradients of the rows
-    back_kernel       goes back through the rows of one starting point, p_t = g_t + A' p_{t+1}
-    gradient_kernel   from there to the gradients of the parameters, a program to a channel
+    back_kernel       the adjoint along the rows of one starting point, p_t = g_t + A' p_{t+1}
+    gradient_kernel   from there to the gradients of the parameters, one program per channel
 
-The starting points j have an A each; their rows (cols, T, n, 2) lie in memory as they are paired in A^T:
+Each starting point j has its own A; the rows (cols, T, n, 2) are stored in the order of their pairs in A^T:
 
     0   B_bar, by A    1   c = 2 ‾C, by A'    2 + 2 a   U_a, by A    3 + 2 a   2 Q_a, by R', in reverse order
 """
@@ -35,7 +35,7 @@ from resolvent.runtime.launch import quick_jit
 
 @triton.jit
 def _columns(j, ur, ui, qr, qi):  # type: ignore[no-untyped-def]
-    """What starting point j takes for U and 2 Q of its A."""
+    """U and 2 Q of the A of starting point j."""
     turned, plain = j == 1, (j == 0) | (j % 2 == 0)
     lr = tl.where(plain, ur, tl.where(turned, 2 * qr, 0.0))
     li = tl.where(plain, ui, tl.where(turned, 2 * qi, 0.0))
@@ -46,7 +46,7 @@ def _columns(j, ur, ui, qr, qi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _place(j, t, T):  # type: ignore[no-untyped-def]
-    """Where the row of step t lies."""
+    """The offset of the row of step t."""
     return tl.where((j % 2 == 1) & (j > 1), T - 1 - t, t + j * 0)
 
 
@@ -54,7 +54,7 @@ def _place(j, t, T):  # type: ignore[no-untyped-def]
 def _raise(ar, ai, count):  # type: ignore[no-untyped-def]
     """a^count, by squares."""
     hr, hi = ar * 0.0 + 1.0, ai * 0.0
-    count += tl.program_id(0) * 0  # of one step a launch makes a constant, which no loop may change
+    count += tl.program_id(0) * 0  # a launch specialises the value 1 to a constant, which a loop may not change
     while count > 0:
         odd = count % 2 == 1
         hr, hi = times(hr, hi, tl.where(odd, ar, 1.0), tl.where(odd, ai, 0.0))
@@ -132,7 +132,7 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     RANK: tl.constexpr, DELAY: tl.constexpr, BA: tl.constexpr, BS: tl.constexpr, BT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """POWER (d, s, s) = (A^T)' from ROWS and lam_bar^T; K along the diagonals of TOEPLITZ (d, T, T) in rows of `row`
-    numbers, and of its transpose TURNED. A program has BA rows of POWER, the first one of a channel the others."""
+    numbers, and of its transpose TURNED. A program writes BA rows of POWER, the first of a channel the others, too."""
     c, s, i = tl.program_id(0).to(tl.int64), 2 * n, tl.arange(0, STEP)
     a, b = tl.program_id(1) * BA + tl.arange(0, BA), tl.arange(0, BS)
     found = tl.zeros((BA, BS), tl.float32)
@@ -221,11 +221,11 @@ def spread_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_rows(ROWS, G_ROWS, G_K, at, t, T, n, i, j, live, DELAY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x_t, the gradient that its rows have, and that of K_t."""
+    """x_t, the gradient of its rows, and that of K_t."""
     there = live & (t >= 0)
     place = _place(j, t, T)
     xr, xi = load_pairs(ROWS, (at + place) * n + i, there)
-    own = place if DELAY else tl.where(j == 1, place - 1, place)  # M_out reads A' c on
+    own = place if DELAY else tl.where(j == 1, place - 1, place)  # M_out starts at A' c
     gr, gi = load_pairs(G_ROWS, (at + own) * n + i, there & (own >= 0))
     gk = tl.load(G_K + t, mask=(t >= 0) & (j == 0), other=0.0).to(tl.float64)
     return xr, xi, gr, gi, gk
@@ -271,7 +271,7 @@ def back_kernel(  # type: ignore[no-untyped-def]
         pr, pi = load_pairs(G_ROWS, (at + T - 1) * n + i, live & (j == 1))
     xr, xi, gr, gi, gk = _load_rows(ROWS, G_ROWS, G_K + c * T, at, T - 1, T, n, i, j, live, DELAY)
     for back in range(T):
-        # the rows of the step before are on their way while this one is worked on
+        # prefetches the rows of the previous step
         nxr, nxi, ngr, ngi, ngk = _load_rows(ROWS, G_ROWS, G_K + c * T, at, T - 2 - back, T, n, i, j, live, DELAY)
         s0, z0 = inner(r0r, r0i, xr, xi), inner(l0r, l0i, pr, pi)
         a0r, a0i, b0r, b0i = a0r - pr * s0, a0i - pi * s0, b0r - xr * z0, b0i - xi * z0
@@ -309,7 +309,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     G_DECAY, G_FREQUENCY, G_P, G_B, G_DT, G_C, shared, n, row, T, cols, power_channel, power_row, MARGIN,
     RANK: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """The parameters' gradients, a row a channel, from the sums of its starting points and from A^T's gradient."""
+    """The parameters' gradients, one row per channel, from the sums of its starting points and from A^T's gradient."""
     c = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, BN)[:, None], tl.arange(0, BJ)[None, :]
     live = i < n
@@ -331,7 +331,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     else:
         gu1r, gu1i, gq1r, gq1i = gu0r * 0.0, gu0i * 0.0, gq0r * 0.0, gq0i * 0.0
     glr, gli = tl.sum(elr, 1, keep_dims=True), tl.sum(tl.where(j % 2 == 1, -eli, eli), 1, keep_dims=True)
-    # of R^T, which stands in A^T's blocks on the diagonal
+    # gradient of R^T, the diagonal blocks of A^T
     w = G_POWER + c * power_channel + 2 * i * power_row + 2 * i
     wr = tl.load(w, mask=live, other=0.0) + tl.load(w + power_row + 1, mask=live, other=0.0)
     wi = tl.load(w + 1, mask=live, other=0.0) - tl.load(w + power_row, mask=live, other=0.0)

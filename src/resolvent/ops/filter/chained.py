@@ -4,9 +4,9 @@ Toeplitz product, and a state from one block to the next. With the tables of `bl
     y_k = u_k Toeplitz + h_k M_out',     h_{k+1} = A^T h_k + u_k M_in                     u_k (T,) of m blocks, h_0 = 0
     ∂u_k = ∂y_k Toeplitz' + γ_{k+1} M_in',    γ_k = ‾A^T γ_{k+1} + ∂y_k M_out              γ_m = 0
 
-Products take numbers in the dtype of x; what they hand to the states, and what is carried on, is in float32 at least.
-Where the last block is not full x is padded; one block alone is a Toeplitz product of a length that the GPU's kernels
-take.
+Products take operands in the dtype of x; their contributions to the states, and the carry, are in float32 at least.
+If the last block is not full x is padded; a single block is a Toeplitz product of a length supported by the GPU's
+kernels.
 
 Shape letters: d channels, b batch, m blocks, T steps of a block, s reals of a state (see `blocked`).
 """
@@ -31,7 +31,7 @@ from resolvent.ops.filter.toeplitz import Link, Toeplitz, plain_product, toeplit
 
 @dataclass(frozen=True)
 class Chained(Filter):
-    """`learned`: the first T numbers of the kernel (d, T) and, where there are more blocks, M_in and M_out (d, T, s)
+    """`learned`: the first T numbers of the kernel (d, T) and, if there are several blocks, M_in and M_out (d, T, s)
     and A^T, (d, n) or transposed (d, s, s)."""
 
     within: Toeplitz
@@ -95,15 +95,15 @@ class Chained(Filter):
         return y.view(like.shape[0], b, m * y.shape[-1])[..., : like.shape[-1]].contiguous()
 
     def _outwards(self, u: Tensor, x: Tensor) -> Link | None:
-        """The states before each block, and what they give to its outputs."""
+        """The states before each block, and their contribution to its outputs."""
         return (self._before(u, self._split(x), u.dtype).flatten(1, 2), self.tables()[1]) if self.links else None
 
     def _inwards(self, g: Tensor, gy: Tensor) -> Link | None:
-        """The gradients of the states after each block, and what its inputs gave to them."""
+        """The gradients of the states after each block, and their contribution to its inputs' gradients."""
         return (self._after(g, self._split(gy), g.dtype).flatten(1, 2), self.tables()[0]) if self.links else None
 
     def _before(self, u: Tensor, split: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
-        """The states before each block (d, b, m, s), in the dtype that they are carried in, or another."""
+        """The states before each block (d, b, m, s), in the carry's dtype, or another."""
         M_in, _ = self.tables()
         z = _multiply(u, M_in).unflatten(1, split)
         return chain(self.links[2], z, dtype or z.dtype)
@@ -118,10 +118,10 @@ class Chained(Filter):
 
 
 def make_chained(kernel: Tensor, links: tuple[Tensor, ...], dtype: torch.dtype) -> Chained:
-    """The filter whose first T steps are kernel (d, T), with `block_tables.links` where there are more."""
+    """The filter whose first T steps are kernel (d, T), with `block_tables.links` if there are more."""
     low = [t.detach() for t in links[:2]]
     made = Chained(toeplitz(kernel, dtype), links, cache(lambda: tuple(t.to(dtype) for t in low)))
-    made.tables()  # here, and not in the middle of a pass
+    made.tables()  # now rather than during a pass
     return made
 
 

@@ -1,11 +1,11 @@
 """Causal convolution y_t = sum_(s <= t) k_s u_(t-s), three ways.
 
-direct    the sum as it stands: the truth, O(l^2) in l calls
+direct    the sum as written: the reference, O(l^2) in l calls
 fft       two transforms and back, O(l log l)
-toeplitz  products with the Toeplitz matrices of kernel blocks, O(l^2) but at the speed of matrix products
+toeplitz  products with the Toeplitz matrices of kernel blocks, O(l^2) at the speed of matrix products
 
-u (..., l) and k (..., m) broadcast over their leading axes; y (..., l). A kernel longer than the input is cut, a
-shorter one ends in zeros. Half precision is computed in float32 and returned in half.
+u (..., l) and k (..., m) broadcast over their leading axes; y (..., l). A kernel longer than the input is truncated, a
+shorter one is zero-padded. Half precision is computed in float32 and returned in half.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ METHODS = ("direct", "fft", "toeplitz")
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = 64  # edge of the Toeplitz blocks
 TRANSFORMS = 1 << 30  # bytes of transforms at a time
-FEW_TAPS = 4  # up to here the sum itself is cheaper than either (same measurement as `crossover`)
+FEW_TAPS = 4  # up to this many taps the direct sum is fastest (same measurement as `crossover`)
 
 
 def causal_conv(u: Tensor, k: Tensor, method: str | None = None) -> Tensor:
-    """Causal convolution along the last axis; without `method` the cheapest one (see `crossover`).
+    """Causal convolution along the last axis; `method` defaults to the fastest (see `crossover`).
 
     Examples:
         >>> rv.ssm.causal_conv(torch.tensor([1.0, 0, 0, 1]), torch.tensor([1.0, 0.5, 0.25, 0.125])).round(decimals=3)
@@ -39,7 +39,7 @@ def causal_conv(u: Tensor, k: Tensor, method: str | None = None) -> Tensor:
 
 
 def direct_conv(u: Tensor, k: Tensor) -> Tensor:
-    """The truth: add u, delayed by s and weighted by k_s, for every s.
+    """The reference: add u, delayed by s and weighted by k_s, for every s.
 
     Examples:
         >>> rv.ssm.direct_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5]))
@@ -54,7 +54,7 @@ def direct_conv(u: Tensor, k: Tensor) -> Tensor:
 
 
 def fft_conv(u: Tensor, k: Tensor) -> Tensor:
-    """By the convolution theorem, on a fast length that leaves room for no wrap-around.
+    """By the convolution theorem, at a fast length long enough to avoid wrap-around.
 
     Examples:
         >>> rv.ssm.fft_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5])).round(decimals=4)
@@ -74,7 +74,7 @@ def fft_conv(u: Tensor, k: Tensor) -> Tensor:
 def fft_correlation(u: Tensor, g: Tensor) -> Tensor:
     """The gradient of one kernel for each channel, sum over b and t of u_{t-s} g_t: (d, l) of u and g (d, b, l).
 
-    In float32 at least, and so many channels at a time that their transforms fit in memory.
+    In float32 at least, for as many channels at a time as fit in memory.
     """
     (d, b, l), wide = u.shape, torch.promote_types(u.dtype, torch.float32)
     k, n = u.new_zeros(d, l, dtype=wide), fast_length(2 * l - 1)
@@ -88,7 +88,7 @@ def fft_correlation(u: Tensor, g: Tensor) -> Tensor:
 def toeplitz_conv(u: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     """With time cut into blocks of T steps, y_i = sum_q u_(i-q) M_q, where M_q[s, t] = k_(q T + t - s) is Toeplitz.
 
-    Leading axes over which k does not vary are rows of one product, so a kernel shared by a batch costs one matrix.
+    Leading axes over which k is constant become rows of one product, so a kernel shared by a batch costs one matrix.
 
     Examples:
         >>> rv.ssm.toeplitz_conv(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.5]))
@@ -101,7 +101,7 @@ def toeplitz_conv(u: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
     u, k = (_not_half(t.to(dtype)) for t in (u, k))
     T = min(block, l)
     blocks = -(-l // T)
-    spans = min(blocks, (k.shape[-1] + T - 2) // T + 1)  # a block of taps reaches into the block after it
+    spans = min(blocks, (k.shape[-1] + T - 2) // T + 1)  # a block of taps extends into the next block
     lead = torch.broadcast_shapes(u.shape[:-1], k.shape[:-1])
     shared, own = _split_axes(lead, k)
     rows = u.expand(*lead, l).permute(*own, *shared, len(lead))  # (own..., shared..., l)
@@ -120,14 +120,14 @@ def _block_products(x: Tensor, k: Tensor, spans: int) -> Tensor:
     windows = padded.unfold(-1, T, 1)  # (g, spans T, T), windows[i, t] = k_(i + t - T + 1): a view
     y = x
     for q in range(spans):  # at least one
-        M = windows[:, q * T : (q + 1) * T].flip(1)  # a copy too: overlapping strides would slow the product down
+        M = windows[:, q * T : (q + 1) * T].flip(1)  # also a copy: overlapping strides would slow down the product
         part = (x[:, :, : blocks - q].reshape(g, -1, T) @ M).view(g, r, blocks - q, T)
         y = y + F.pad(part, (0, 0, q, 0)) if q else part
     return y
 
 
 def crossover(rows: int) -> int:
-    """The longest input for which Toeplitz products are chosen over the FFT, when each kernel meets `rows` sequences.
+    """The longest input for which Toeplitz products are chosen over the FFT, for `rows` sequences per kernel.
 
     Measured on one x86 core in float32 by benchmarks.cpu.crossover, forward / with gradients, ms per 65,536 samples:
 
@@ -140,7 +140,7 @@ def crossover(rows: int) -> int:
         128   128      0.50 / 1.30  0.60 / 1.38
         128   512      0.42 / 1.30  1.60 / 8.34
 
-    Building the matrices must be shared by many rows to pay, and the FFT's lead grows with the length.
+    Building the matrices pays only for many rows, and the FFT's advantage grows with the length.
     """
     return 64 if rows >= 32 else 0
 
@@ -152,13 +152,13 @@ def _cheapest(u: Tensor, k: Tensor) -> str:
 
 
 def rows_per_kernel(u: Tensor, k: Tensor) -> int:
-    """How many sequences share each kernel."""
+    """The number of sequences sharing each kernel."""
     lead = torch.broadcast_shapes(u.shape[:-1], k.shape[:-1])
     return math.prod(lead) // max(1, math.prod(k.shape[:-1]))
 
 
 def fast_length(n: int) -> int:
-    """The smallest 2^a 3^b 5^c >= n: lengths that FFT libraries are quick at."""
+    """The smallest 2^a 3^b 5^c >= n: fast lengths for FFT libraries."""
     best = 1 << max(0, n - 1).bit_length()
     five = 1
     while five < best:
@@ -172,7 +172,7 @@ def fast_length(n: int) -> int:
 
 
 def _split_axes(lead: torch.Size, k: Tensor) -> tuple[list[int], list[int]]:
-    """The leading axes that k does not vary over, and those where each entry has its own kernel."""
+    """The leading axes over which k is constant, and those with a kernel per entry."""
     missing = len(lead) - (k.dim() - 1)
     shared = [i for i in range(len(lead)) if i < missing or k.shape[i - missing] == 1]
     return shared, [i for i in range(len(lead)) if i not in shared]

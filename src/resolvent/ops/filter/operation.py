@@ -1,8 +1,8 @@
 """One causal filter per channel as an operator on x (d, b, l): y_c = k_c * x_c.
 
-A filter knows three products, none of which records a graph: its own, its adjoint, and the gradients of what it was
-made from. They make up the first derivatives; gradients of gradients run `plain`, which consists of torch's own
-operations.
+A filter has three products, none of which records a graph: its own, its adjoint, and the gradients of its parameters.
+They give the first derivatives; second derivatives use `plain`, which consists of torch operations.
+
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Filter(ABC):
     @property
     @abstractmethod
     def learned(self) -> tuple[Tensor, ...]:
-        """What it was made from and is differentiated: its kernel (d, l), or tables that stand for it."""
+        """The tensors with gradients: its kernel (d, l), or equivalent tables."""
 
     @abstractmethod
     def detached(self: Own) -> Own:
-        """The same without gradients of what is learned."""
+        """The same with `learned` detached."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -38,11 +38,11 @@ class Filter(ABC):
 
     @abstractmethod
     def taps(self, x: Tensor, gy: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of what is learned, from x and ∂y (d, b, l)."""
+        """The gradients of `learned`, from x and ∂y (d, b, l)."""
 
     @abstractmethod
     def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
-        """y as a function of x and of what is learned, differentiable to any order."""
+        """y as a function of x and `learned`, differentiable to any order."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """y (d, b, l) of x (d, b, l), differentiable."""
@@ -73,5 +73,5 @@ class _Filtered(torch.autograd.Function):
 
 
 def stand_in(near: Tensor, like: tuple[torch.Size, torch.dtype]) -> Tensor:
-    """For an x that was not kept: what is linear in it has the same gradient everywhere."""
+    """A substitute for an x that was not saved: a function linear in x has the same gradient everywhere."""
     return near.new_zeros(like[0], dtype=like[1]).requires_grad_()

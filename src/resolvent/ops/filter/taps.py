@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MANY = 8  # taps from which torch's convolution is quicker, in either direction and at any length
+MANY = 8  # taps from which torch's convolution is faster, forward and backward, at any length
 
 
 def causal_taps(seen: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Taps weight (d, w) over seen (b, w - 1 + l, d), which starts with the history: y (b, l, d).
 
-    Shifted multiply-adds keep the channels last: on a par with conv1d forward at length, faster backward, and every
-    order of derivative is again of this form.
+    Shifted multiply-adds keep the channels last: on a par with conv1d in the forward, faster in the backward, and
+    derivatives of every order have the same form.
     """
     width = weight.shape[1]
     length = seen.shape[1] - width + 1

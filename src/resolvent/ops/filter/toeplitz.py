@@ -1,15 +1,15 @@
-"""Causal convolution with one kernel per channel as products with Toeplitz matrices: where matrix units are quick.
+"""Causal convolution with one kernel per channel as products with Toeplitz matrices, for fast matrix units.
 
 x is laid out as (d, b, l), channels first and time last, so that y_c = x_c M_c with M_c[s, t] = k_{c, t-s} is one
-batched product. Time is cut into slices of T steps: the outputs of a slice [a, e) need the inputs [0, e) alone, which
-skips the causal half, and the matrices of all slices are pieces of one table of T columns (they depend on t - s):
+batched product. Time is split into slices of T steps: the outputs of a slice [a, e) need only the inputs [0, e), which
+skips the zero half, and the matrices of all slices are parts of one table of T columns (they depend on t - s):
 
     y[a:e]  = x[:e]  ahead[:, r:r+e]',   ahead[n, i] = k_{n - i + l - T},  r = l - T - a
     ∂x[a:e] = ∂y[a:] back[:, :l-a]',     back[n, i]  = k_{i - n}
     ∂k_s    = sum of ∂ahead where n - i + l - T = s,    ∂ahead[:, r:r+e]' = sum over slices of x[:e]' ∂y[a:e]
 
-Products accumulate in float32 at least. The first slice takes what T does not divide. On a GPU `toeplitz_triton` does
-the same in one launch, with tables that reach to the end of the last slice.
+Products accumulate in float32 at least. The first slice has the remainder of l by T. On a GPU `toeplitz_triton` does
+the same in one launch, with tables that extend to the end of the last slice.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from resolvent.runtime.dispatch import choose, half_or, nothing
 from resolvent.runtime.fallback import ABSENT, left_to_torch, triton_module
 
 KERNELS = "ops.filter.toeplitz_triton"
-SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the causal half, more fill the matrix units
-Link = tuple[Tensor, Tensor]  # h (d, b, s) and a table (d, l, s): h table' is added to what a product gives
-SUMMED = 512  # steps beyond which a GPU finds the gradient of a float32 kernel sooner by the FFT
+SLICE = {"cpu": 64, "cuda": 128}  # steps of a slice: fewer skip more of the zero half, more use the matrix units better
+Link = tuple[Tensor, Tensor]  # h (d, b, s) and a table (d, l, s): h table' is added to a product's result
+SUMMED = 512  # steps beyond which the FFT is faster for a float32 kernel's gradient on a GPU
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def toeplitz(kernel: Tensor, dtype: torch.dtype, size: int | None = None) -> Toe
     l = kernel.shape[-1]
     T, values = min(size or SLICE.get(kernel.device.type, 64), l), kernel.detach()
     made = Toeplitz(kernel, cache(lambda: _tables(values, dtype, T)))
-    if kernel.is_cuda:  # a CPU may walk by cohorts, which need no tables
+    if kernel.is_cuda:  # a CPU may run by lanes, which needs no tables
         made.tables()
     return made
 
@@ -88,7 +88,7 @@ def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]
     quick = triton_module(KERNELS) if kernel.is_cuda else None
     if quick is not None:
         served = quick.takes(kernel, T, dtype)
-        whole = F.pad(kernel, (0, -kernel.shape[-1] % T)) if served else kernel  # its kernels run whole slices
+        whole = F.pad(kernel, (0, -kernel.shape[-1] % T)) if served else kernel  # its kernels need whole slices
         found: tuple[Tensor, Tensor] = quick.tables(whole, dtype, T, served and dtype == torch.float32)
         return found
     windows = F.pad(kernel.to(dtype), (T - 1, 0)).unfold(-1, T, 1)  # (d, l, T), [i, n] = k_{i + n - T + 1}
@@ -96,7 +96,7 @@ def _tables(kernel: Tensor, dtype: torch.dtype, T: int) -> tuple[Tensor, Tensor]
 
 
 def _quick(x: Tensor, T: int) -> Any:
-    """The GPU's kernels where they take x; what they do not take is told."""
+    """The GPU's kernels if they support x; other cases are logged."""
     quick = triton_module(KERNELS) if x.is_cuda else None
     if quick is not None and quick.serves(x, T):
         return quick
@@ -105,7 +105,7 @@ def _quick(x: Tensor, T: int) -> Any:
 
 
 def tell(x: Tensor, l: int, dtype: torch.dtype) -> None:
-    """Why x of l steps is left to torch's products, on a GPU that has the kernels; `chip` tells of other ones."""
+    """Log why x of l steps falls back to torch on a GPU with the kernels; `chip` reports other GPUs."""
     if not x.is_cuda or not x.numel():
         return
     op = "Toeplitz products"
@@ -126,7 +126,7 @@ def is_served(like: Tensor, l: int, dtype: torch.dtype) -> bool:
 
 
 def _read_table(table: Tensor, l: int, last: bool) -> Tensor:
-    """(d, T, l) of a table that may be the sum of two, and reach to the end of a slice: its first or last l columns."""
+    """(d, T, l) of a table that may be a sum of two and extend to the end of a slice: its first or last l columns."""
     table = table if table.dim() == 3 else table.sum(0)
     return table[..., table.shape[-1] - l :] if last else table[..., :l]
 
@@ -160,7 +160,7 @@ def _write(x: Tensor, M: Tensor, part: Tensor, adds: bool) -> None:
 
 
 def _multiply(quick: Any, x: Tensor, table: Tensor, link: Link | None, **how: Any) -> Tensor:
-    """By the GPU's kernels, which take a link into their sums in half precision."""
+    """By the GPU's kernels, which add a link in their accumulators in half precision."""
     if link is None or choose("linked Toeplitz products", _LINKED, x.device, x.dtype) is nothing:
         return _add(quick.product(x, table, **how), link)
     found: Tensor = quick.product(x, table, link=link, **how)
@@ -186,7 +186,7 @@ def kernel_gradient(x: Tensor, gy: Tensor, T: int) -> Tensor:
         return found
     d, _, l = x.shape
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    g = x.new_zeros(d, l, T, dtype=wide)  # of the windows: ahead' with its rows turned around
+    g = x.new_zeros(d, l, T, dtype=wide)  # of the windows: ahead' with its rows reversed
     for a, e in slices(l, T):
         part = torch.bmm(x[:, :, :e].mT, gy[:, :, a:e])  # (d, e, e - a): row s is row l - T - a + s of ahead'
         g[:, T + a - e : T + a, : e - a] += part.flip(1)

@@ -1,11 +1,11 @@
 """The products of `toeplitz` on a GPU in one launch each, for bf16 and float32, any length and any batch.
 
-Slices of one channel run side by side, the longest first, so that its rows and its table, which is small because slices
-are short, are read from memory once. Tables reach to the end of the last slice, which x need not fill. `serves` tells
-what is taken; anything else is left to torch's batched products.
+Slices of one channel run concurrently, the longest first, so that its rows and its table, which is small because slices
+are short, are read from memory once. Tables extend to the end of the last slice, beyond the end of x if necessary.
+`serves` tells what is supported; other cases fall back to torch's batched products.
 
-Matrix units keep eleven binary digits of a float32. A float32 table is therefore two, (2, d, T, l): its values so
-rounded, and what they lack; a product of two such sums, in three parts, has the accuracy of float32.
+Matrix units use eleven significant bits of a float32. A float32 table is therefore stored as two, (2, d, T, l): the
+rounded values and the remainders; a product of two such sums, in three parts, has float32 accuracy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from resolvent.runtime import chip
 from resolvent.runtime.launch import attempt, on_device
 
 SIZE = 128  # steps of a slice
-ROWS = 128  # sequences to a tile
-DEPTH, WARPS, STAGES = 64, 4, 3  # steps to a product, warps and loads ahead in bf16
+ROWS = 128  # sequences per tile
+DEPTH, WARPS, STAGES = 64, 4, 3  # steps per product, warps and prefetch stages in bf16
 FINE_DEPTH, FINE_WARPS, FINE_STAGES = 32, 8, 2  # in float32
 
 
 def serves(x: Tensor, size: int) -> bool:
-    """Slices of the one size, and a GPU that copies tiles by descriptor."""
+    """Whether slices have the supported size, on a GPU with tile descriptors."""
     return x.is_contiguous() and x.shape[1] > 0 and takes(x, size, x.dtype)
 
 
@@ -40,7 +40,7 @@ def takes(like: Tensor, size: int, dtype: torch.dtype) -> bool:
 
 
 def _is_proven(like: Tensor, dtype: torch.dtype) -> bool:
-    """On a chip with less room than those that the kernels were written for, whether a first product is right."""
+    """On a chip with less shared memory than the kernels were written for, whether a first product is right."""
     if chip.capacity(like) >= 227:
         return True
     key = like.device.index, dtype
@@ -54,7 +54,7 @@ _proven: dict[Any, bool] = {}
 
 @torch.no_grad()
 def agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether products, their adjoints and a kernel's gradients are those of whole matrices."""
+    """Whether products, their adjoints and a kernel's gradients agree with whole matrices."""
     l, fine = 2 * SIZE, dtype == torch.float32
     x = (torch.arange(2 * 3 * l, device=device, dtype=torch.float64) * 0.37).sin().view(2, 3, l)
     kernel = (torch.arange(2 * l, device=device, dtype=torch.float64) * 0.11).cos().view(2, l)
@@ -71,7 +71,7 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
 
 @torch.no_grad()
 def linked_agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether products with a link are those of whole matrices."""
+    """Whether products with a link agree with whole matrices."""
     l, s = 2 * SIZE, SIZE // 2
     x, h, leave, kernel = (
         (torch.arange(n * m * k, device=device, dtype=torch.float64) ** 2 * 0.618).sin().view(n, m, k)
@@ -99,7 +99,7 @@ def product(
     fine = table.dim() == 4
     depth, warps, stages = (FINE_DEPTH, FINE_WARPS, FINE_STAGES) if fine else (DEPTH, WARPS, STAGES)
     if chip.capacity(x) < 227:
-        warps = 8  # matrix units that take their numbers from registers want more threads to hold them
+        warps = 8  # matrix units with register operands need more threads to hold them
     out = torch.empty_like(x) if onto is None else onto
     rows = TensorDescriptor.from_tensor(_align(x).flatten(0, 1), [ROWS, depth])
     columns = TensorDescriptor.from_tensor(table.view(-1, table.shape[-1]), [SIZE, depth])
@@ -119,7 +119,7 @@ def product(
 
 
 def _align(x: Tensor) -> Tensor:
-    """x, or a copy with zeros after each row: a descriptor wants rows that start at multiples of sixteen bytes."""
+    """x, or a zero-padded copy: descriptors need rows aligned to sixteen bytes."""
     step = 16 // x.element_size()
     return F.pad(x, (0, -x.shape[-1] % step)) if x.shape[-1] % step or x.data_ptr() % 16 else x
 

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _coarse(x):  # type: ignore[no-untyped-def]
-    """The nearest number with the eleven binary digits that a matrix unit keeps of a float32."""
+    """The nearest number with the eleven significant bits that a matrix unit uses of a float32."""
     bits = x.to(tl.int32, bitcast=True) + 0x1000
     return (bits & -0x2000).to(tl.float32, bitcast=True)
 
@@ -21,8 +21,8 @@ def product_kernel(  # type: ignore[no-untyped-def]
     """One tile of BB sequences by BT steps: X (d b, l) and TABLE (d T, L) are tensor descriptors, L = l rounded up to
     whole slices; beyond its end X is read as zeros. EVEN: b is a multiple of BB; WHOLE: L = l.
 
-    With FINE, float32: TABLE (2 d T, l) holds its values coarse, then what they lack. A number is the sum of two that
-    a matrix unit takes exactly, and three of the four products make up float32; the last is below its rounding.
+    With FINE, float32: TABLE (2 d T, l) has the rounded values, then the remainders. A number is a sum of two that
+    a matrix unit represents exactly; three of the four products give float32, the last is below its rounding.
 
     With LINKED, descriptors H (d b, s) and M (d l, s) as well: h M' is added.
     """

@@ -1,8 +1,8 @@
-"""Convolution with one kernel into the past and one into the future, both with the present, by Toeplitz products.
+"""Convolution with one kernel into the past and one into the future, both with the current step, by Toeplitz products.
 
     y_t = sum_s k_s x_{t-s} + sum_s k'_s x_{t+s}                                    x, y (d, b, l), kernels (d, l)
 
-The second sum is the adjoint of a causal convolution, so `toeplitz` serves both, and the second adds in its own store.
+The second sum is the adjoint of a causal convolution, so `toeplitz` serves both, and the second adds in its store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TwoSided:
         return TwoSided(self.past.detached(), self.future.detached())
 
     def forward(self, x: Tensor) -> Tensor:
-        """y, without a graph as the two below."""
+        """y, without recording a graph, as in the next two."""
         return self.future.adjoint(x, onto=self.past.forward(x))
 
     def adjoint(self, gy: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -55,7 +55,7 @@ class _TwoSided(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, past: Tensor, future: Tensor, tables: TwoSided) -> Tensor:
         ctx.tables, ctx.learn, ctx.like = tables, any(ctx.needs_input_grad[1:3]), (x.shape, x.dtype)
         ctx.save_for_backward(past, future, x if ctx.learn else None)
-        at = x.contiguous()  # kept is x itself, through which gradients of gradients go on
+        at = x.contiguous()  # x itself is saved, so that second derivatives flow through it
         return tables.forward(at)
 
     @staticmethod

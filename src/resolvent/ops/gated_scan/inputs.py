@@ -1,4 +1,4 @@
-"""What the gated scan is given, checked once at the border.
+"""The inputs of the gated scan, checked once.
 
 Shape letters: b batch, l length, d channels.
 """
@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
 
 
 def accumulator(x: Inputs) -> torch.dtype:
-    """The dtype in which gates and states are kept: the widest of the inputs, and never half."""
+    """The dtype of gates and states: the widest of the inputs, never half."""
     dtype = torch.float32 if x.x.dtype in HALF else x.x.dtype
     for t in (x.p, x.q, x.rate, x.h0):
         if t is not None and t.dtype != dtype:
@@ -37,7 +37,7 @@ def accumulator(x: Inputs) -> torch.dtype:
 
 
 def check(x: Inputs, start: Tensor | None = None, first: Tensor | None = None) -> None:
-    """Refuse shapes, dtypes and devices that do not fit together, and marks given twice."""
+    """Refuse shapes, dtypes and devices that do not fit together, and `start` given twice."""
     for name in ("x", "p", "q", "rate", "h0"):
         check_real("gated_scan", name, getattr(x, name), ("x", x.x), optional=name == "h0")
     if x.x.dim() != 3:

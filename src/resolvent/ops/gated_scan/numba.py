@@ -1,7 +1,7 @@
-"""The gated scan's CPU kernels called from torch: memory in and out, and a team of threads that shares the tasks.
+"""The gated scan's CPU kernels called from torch: memory in and out, and a thread team that shares the tasks.
 
-The work is cut by shapes alone and no two tasks add to the same number, so that bits do not depend on the number of
-threads.
+The work is split by shapes alone and tasks never add to the same number, so results do not depend on the number of
+threads, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from resolvent.ops.gated_scan.inputs import Inputs
 from resolvent.runtime.memory import fresh, plain
 from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
-_COST = 8  # a step of one channel is worth several of a linear scan: three exponentials, a root
-_LANES = 256  # channels to a task: long inner loops whose scratch stays in the cache
+_COST = 8  # cost of a step relative to a linear scan: three exponentials, a root
+_LANES = 256  # channels per task: long inner loops with scratch in the cache
 
 
 def forward(x: Inputs) -> Tensor:
@@ -40,9 +40,9 @@ def backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
 
 def _run(make: Callable[[Any], Any], x: Inputs, rest: list[Tensor]) -> None:
     b, l, d = x.x.shape
-    rate, h0 = (x.x if t is None else t.to(x.x.dtype) for t in (x.rate, x.h0))  # which may be narrower
+    rate, h0 = (x.x if t is None else t.to(x.x.dtype) for t in (x.rate, x.h0))  # may be narrower
     start = x.x if x.start is None else x.start
-    held = [*(plain(t) for t in (x.p, x.q, x.x, rate, h0, start)), *rest]  # alive until the kernel is through
+    held = [*(plain(t) for t in (x.p, x.q, x.x, rate, h0, start)), *rest]  # kept alive until the kernel is done
     marks = 0 if x.start is None else 1 if x.start.dim() == 1 else l
     table = [min(_LANES, -(-d // 8) * 8), b, l, d, x.reverse, x.h0 is not None, marks, *(t.data_ptr() for t in held)]
     run(compile_for(make, x.x.dtype), table, b * -(-d // _LANES), threads_for(_COST * b * l * d))
@@ -64,7 +64,7 @@ def _inputs(at: Any, sizes: Any, started: int, marks: int, dtype: Any) -> kernel
 
 @njit
 def _open(table: Any, addresses: int, dtype: Any) -> Any:
-    """What a kernel is handed: the table and the sizes in it, the addresses behind them, and the inputs."""
+    """A kernel's arguments: the table and the sizes in it, the addresses after them, and the inputs."""
     w = carray(table, HEAD + 7 + addresses)
     lanes, b, l, d, reverse, started, marks = w[HEAD : HEAD + 7]
     at = w[HEAD + 7 :]

@@ -1,8 +1,8 @@
-"""The gated scan for one core: gates, recurrence and, on the way back, every gradient, in one pass over memory each.
+"""The gated scan for one core: gates, recurrence and, in the backward, every gradient, in one pass over memory each.
 
-A task is a block of channels of one row. What a step needs lies in rows of the task's own scratch, so that the inner
-loops run over channels, each over few arrays (else the compiler does not see that none overlap), and vectorise. Tasks
-share no sum: the gradient of `rate` leaves as one part for each row. Absent inputs are arrays of size 0. Numba's cache
+A task is a block of channels of one row. The values of a step are in rows of the task's own scratch, so that the inner
+loops run over channels, each over few arrays (otherwise the compiler cannot prove that none overlap), and vectorise.
+Tasks share no sum: the gradient of `rate` is one part per row. Absent inputs are arrays of size 0. Numba's cache
 follows this file only: touch it when `exp_numba` changes.
 """
 
@@ -17,13 +17,13 @@ from resolvent.runtime.exp_numba import exp, exp_and_expm1
 
 Array = np.ndarray[Any, Any]
 _entry = njit(nogil=True, cache=True)
-# Helpers are compiled into their callers: no entry from Python, and no test for division by zero in the inner loops.
+# Helpers are compiled into their callers: no Python entry point, and no division-by-zero checks in the inner loops.
 _inside: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _inner = njit(fastmath={"contract"}, **_inside)
-PARTIAL = 128  # steps summed before the sum joins the total: keeps the rounding of long float32 sums small
-FLATTEST = 5e-4  # the root below which its slope, half of the reciprocal, is taken as 1000
-# Rows of a task's scratch: rate, r, a, the root and where its slope is taken, i, x (forwards the drive), the state
-# or what is handed back, the gradient of the state, that times the state before, and two sums.
+PARTIAL = 128  # steps per partial sum: keeps the rounding of long float32 sums small
+FLATTEST = 5e-4  # below this root its derivative, half of the reciprocal, is set to 1000
+# Rows of a task's scratch: rate, r, a, the root and its value for the derivative, i, x (in the forward the drive), the
+# state or the carried gradient, the gradient of the state, that times the previous state, and two sums.
 RATE, R, A, ROOT, SLOPE, GATE, U, CARRY, LAM, THROUGH, PART, TOTAL, ROWS = range(13)
 
 
@@ -39,7 +39,7 @@ class Arrays(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the backward fills; rate by rows."""
+    """The outputs of the backward; rate by rows."""
 
     p: Array  # (b, l, d)
     q: Array  # (b, l, d)
@@ -58,17 +58,17 @@ def _place(task: int, lanes: int, d: int) -> tuple[int, int, int]:
 
 @_inner
 def _opens(start: Array, row: int, s: int, t: int) -> bool:
-    """Whether step t, the scan's s-th, is a document's first."""
+    """Whether step t, the s-th of the scan, is a document's first."""
     if start.size == 0:
         return False
-    if start.shape[1] == 1:  # of the scan's first step alone; where there is one step it says the same
+    if start.shape[1] == 1:  # only for the scan's first step; equivalent for length one
         return s == 0 and start[row, 0] != 0
     return start[row, t] != 0
 
 
 @_inner
 def _sigmoid(x: Any) -> Any:
-    one = type(x)(1)  # a plain 1 would widen float32
+    one = type(x)(1)  # an integer 1 would promote float32
     return one / (one + exp(-x))
 
 

@@ -1,11 +1,11 @@
-"""The scan of RG-LRU with its gates (De et al. 2024, section 2.4), fused where a kernel serves.
+"""The scan of RG-LRU with its gates (De et al. 2024, section 2.4), fused where a kernel applies.
 
     r = sigmoid(p),   i = sigmoid(q),   log a = rate r,   h_t = a_t h_{t-1} + sqrt(1 - a_t^2) i_t x_t
 
-In torch's operations the gates pass over memory a dozen times; a kernel reads p, q and x and writes h, and on the way
-back finds the gates again. What differentiates or maps the backward pass (gradients of gradients, forward mode,
-torch.func), half types on a CPU, float64 on a GPU and devices without a kernel take torch's operations. Compilers and
-exports meet one opaque node.
+In torch operations the gates pass over memory a dozen times; a kernel reads p, q and x and writes h, and recomputes
+the gates in the backward. Differentiating or mapping the backward pass (second derivatives, forward mode, torch.func),
+half types on a CPU, float64 on a GPU and devices without a kernel use torch operations. Compilers and exports see one
+opaque node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.memory import resolve
 from resolvent.runtime.transforms import by_graph_only, is_batched, is_traced, is_untransformed, outside_autocast
 
-MOST = 2**30  # numbers in a row that a GPU's kernel takes: its offsets there are of 31 bits
+MOST = 2**30  # most numbers in a row of a GPU's kernel: its offsets have 31 bits
 
 
 def gated_scan(
@@ -36,14 +36,14 @@ def gated_scan(
     p, q, x  (b, l, d): the two gates before their sigmoid, and the input.
     rate     (d,), log a at an open gate, -c softplus(L): not positive.
     h0       (b, d), the state before the first step; zero when None.
-    start    (b, l) bool: where it is set a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step.
-    reverse  run from the last step to the first. Marks are of steps as the scan meets them, here and unlike those of
+    start    (b, l) bool: where set, a_t = 0 and the multiplier of i_t x_t is 1, as at a document's first step.
+    reverse  run from the last step to the first. `start` marks steps in scan order, unlike in
              `linear_scan`: reversed, a document's first step is its last in time.
-    first    (b,) bool, in place of `start`: whether the step of a row that the scan meets first is a document's first,
-             and no other is. It costs less.
+    first    (b,) bool, instead of `start`: whether the first step of the scan in each row is a document's first,
+             and no other is. Cheaper.
 
     Half types accumulate in float32; p, q, x, rate and h0 may carry gradients of any order, each in its own dtype. The
-    slope of the root is bounded by 1000, as published. The same input gives the same bits.
+    slope of the root is bounded by 1000, as published. Results are deterministic, bit for bit.
 
     Examples:
         >>> p, q, x = torch.randn(3, 2, 10, 4).unbind()
@@ -64,11 +64,11 @@ def gated_scan(
     return h
 
 
-# -- where a kernel serves ---------------------------------------------------------------------------------------------
+# -- where a kernel applies -------------------------------------------------------------------------------------------
 
 
 def _kernels(x: Inputs) -> Any:
-    """The kernels for this call, or None where torch's operations take it."""
+    """The kernels for this call, or None for torch operations."""
     if not x.x.numel() or not is_untransformed():
         return None
     if is_batched(*x[:6]) or _unfit(x):
@@ -80,7 +80,7 @@ def _kernels(x: Inputs) -> Any:
 
 
 def _unfit(x: Inputs) -> bool:
-    """Whether no kernel takes this, by dtypes and size; on a GPU it is said once."""
+    """Whether no kernel supports this, by dtypes and size; logged once on a GPU."""
     mixed = not x.p.dtype == x.q.dtype == x.x.dtype or accumulator(x) != _choose_kept_dtype(x.x.dtype)
     if mixed:
         left_to_torch(x.x, "gated_scan", "inputs of several dtypes")
@@ -113,7 +113,7 @@ class _GatedScan(torch.autograd.Function):
         return None, *kept, None, None
 
 
-# -- as compilers and exports meet it ----------------------------------------------------------------------------------
+# -- for compilers and exports -----------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("resolvent::gated_scan", mutates_args=())
@@ -166,7 +166,7 @@ register(_operator, _operator_backward, _operator_gradients, _operator_saved)
 
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Values and gradients of a few steps more than a tile has, with everything that may be given."""
+    """Values and gradients over slightly more than a tile, with all optional inputs."""
     wave = torch.sin(torch.arange(1.0, 81, device=device, dtype=torch.float64) ** 1.5).reshape(2, 10, 4).to(dtype)
     rate, start = -wave[0, 0].abs().to(_choose_kept_dtype(dtype)), wave[..., 0] > 0.8
     x = Inputs(wave, wave.flip(0), wave.flip(1), rate, wave[:, 1], start)

@@ -1,6 +1,6 @@
-"""What opens RG-LRU's gates: x times two block-diagonal matrices, in one dtype both ways.
+"""The projections of RG-LRU's gates: x times two block-diagonal matrices, in one dtype forward and backward.
 
-By itself autograd would do; in half, where a pass is bound by the host, one node with few calls takes less.
+Autograd would suffice; in half precision, where a pass is host-bound, one node with few calls is faster.
 """
 
 from __future__ import annotations

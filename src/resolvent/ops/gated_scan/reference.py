@@ -1,4 +1,4 @@
-"""The gated scan in torch's operations: the slow truth, every device and dtype, every order and mode of derivative."""
+"""The gated scan in torch's operations: the reference, every device and dtype, every order and mode of derivative."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gated_reference(
     p: Tensor, q: Tensor, x: Tensor, rate: Tensor, h0: Tensor | None = None, start: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`gated_scan` by `gates` and `linear_scan`; half types go by way of float32."""
+    """`gated_scan` by `gates` and `linear_scan`; half types are computed in float32."""
     wide = accumulator(Inputs(p, q, x, rate, h0))
     opened = None if start is None else opening(start, x.shape[1], reverse)[..., None]
     a, gain = gates(p.to(wide), q.to(wide), rate.to(wide), opened)
@@ -27,7 +27,7 @@ def gated_reference(
 
 
 def opening(start: Tensor, length: int, reverse: bool) -> Tensor:
-    """(b, l): which steps are a document's first; `start` (b,) speaks of the scan's first step."""
+    """(b, l): which steps are a document's first; `start` (b,) refers to the scan's first step."""
     if start.dim() == 2:
         return start
     front = length - 1 if reverse else 0
@@ -50,14 +50,14 @@ def clipped_sqrt(x: Tensor) -> Tensor:
 
     Made of plain operations, so every order and mode of derivative follows the clipped slope.
     """
-    knee = 0.25 / SQRT_SLOPE**2  # where the slope of the root reaches the bound
+    knee = 0.25 / SQRT_SLOPE**2  # where the derivative of the root reaches the bound
     root = torch.sqrt(x.clamp(min=knee))
-    straight = torch.sqrt(x.detach()) + SQRT_SLOPE * (x - x.detach())  # the root's value with the bound as its slope
+    straight = torch.sqrt(x.detach()) + SQRT_SLOPE * (x - x.detach())  # the root's value with the bound as derivative
     return torch.where(x < knee, straight, root)
 
 
 def gradients_again(x: Inputs, g: Tensor, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """The gradients of p, q, x, rate and h0, found once more; as a graph where they are differentiated in turn."""
+    """The gradients of p, q, x, rate and h0, recomputed; with a graph if they are differentiated themselves."""
 
     def again(p: Tensor, q: Tensor, u: Tensor, rate: Tensor, h0: Tensor | None) -> tuple[Tensor]:
         return (gated_reference(p, q, u, rate, h0, x.start, x.reverse),)

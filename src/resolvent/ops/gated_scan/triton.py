@@ -1,10 +1,10 @@
-"""The Triton gated scan called from torch: memory in and out, and the cut into programs.
+"""The Triton gated scan called from torch: memory in and out, and the split into programs.
 
-Rows with channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time: what each
-chunk alone hands on and the product of its multipliers, a short scan over those, and a second pass from what enters
-each chunk. That reads three arrays once more forwards and two backwards (p and the upstream gradient), where gates and
-scan apart pass over memory a dozen times: one kernel is the quicker at every size. The cut depends on the shapes alone,
-so that the same input gives the same bits.
+Rows with enough channels to fill the device run in one pass over memory. Otherwise time is split into chunks: a pass
+for each chunk's end state and product of multipliers, a short scan over those, and a second pass from the state that
+enters each chunk. That reads three arrays twice in the forward and two in the backward (p and the upstream gradient),
+where separate gates and scan pass over memory a dozen times: one kernel is faster at every size. The split depends
+on the shapes alone, so that results are deterministic, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from resolvent.runtime.launch import attempt, either, on_device
 
 
 class Tile(NamedTuple):
-    """Steps, tiles under way, channels to a thread, warps to a program."""
+    """Steps, pipeline stages, channels per thread, warps per program."""
 
     steps: int
     stages: int
@@ -31,19 +31,19 @@ class Tile(NamedTuple):
     warps: int
 
 
-# by direction and bytes of a number, as measured; the second where channels are fewer or come in other groups
+# by direction and bytes of a number, as measured; the second for fewer or misaligned channels
 TILES = {
     ("forward", 2): (Tile(4, 6, 2, 1), Tile(4, 6, 2, 1)),
     ("forward", 4): (Tile(4, 4, 4, 2), Tile(4, 6, 2, 1)),
     ("backward", 2): (Tile(4, 4, 4, 2), Tile(4, 4, 2, 1)),
     ("backward", 4): (Tile(4, 3, 4, 2), Tile(4, 4, 2, 1)),
 }
-WANTED = 4224  # warps to aim for where time is cut, which is below ENOUGH of them: thirty-two on each multiprocessor
-NARROW = Tile(16, 1, 1, 1)  # where a thread's channels are fewer than four bytes, which cannot be copied ahead
+WANTED = 4224  # target warps if time is split, below ENOUGH of them: thirty-two per multiprocessor
+NARROW = Tile(16, 1, 1, 1)  # for less than four bytes per thread, which cannot be prefetched
 
 
 class Cut(NamedTuple):
-    """Tiles of bt steps by bn channels, `per` of them to a thread and `stages` tiles under way; chunks of `chunk`."""
+    """Tiles of bt steps by bn channels, `per` of them per thread and `stages` pipeline stages; chunks of `chunk`."""
 
     bt: int
     bn: int
@@ -94,7 +94,7 @@ def _backward(x: Inputs, h: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _Job:
-    """What the passes over the same inputs share."""
+    """Data shared by the passes over the same inputs."""
 
     def __init__(self, x: Inputs, which: str, down: bool) -> None:
         self.wide = [_as(t, False) for t in (x.p, x.q, x.x)]
@@ -163,7 +163,7 @@ def _tile(d: int, size: int, which: str) -> Tile:
 
 
 def _starts(start: Tensor | None) -> tuple[Tensor | None, int]:
-    """Flags as the kernel reads them: those of every step in four bytes, which can be copied ahead."""
+    """Flags as read by the kernel: per-step ones in four bytes, which can be prefetched."""
     if start is None:
         return None, NONE.value
     if start.dim() == 1:

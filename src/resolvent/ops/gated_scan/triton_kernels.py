@@ -1,11 +1,11 @@
 """The gated scan in Triton: gates, recurrence and, in the other direction, every gradient, each in one pass.
 
-A program is one warp; it owns BN channels of one row and a chunk of its steps, and walks these in tiles (BT, BN) that
-are copied ahead. A thread owns PER neighbouring channels, copied as one word of four bytes or more, and all the steps
-of a tile, so that no step needs an exchange between threads. Sums are in float32 and in an order that the shapes alone
-decide. The gates are found again in the backward pass: to keep them would cost more bytes than p, q and x have.
+A program is one warp; it loops over a chunk of steps of BN channels of one row in tiles (BT, BN), which are
+prefetched. A thread handles PER adjacent channels, loaded as one word of four bytes or more, and all the steps
+of a tile, so that steps need no communication between threads. Sums are in float32 and in an order determined by the
+shapes. The gates are recomputed in the backward: saving them would take more bytes than p, q and x.
 
-With u = log a one number gives both multipliers without cancellation: e = expm1(u), a = 1 + e, 1 - a² = -e (2 + e).
+With u = log a both multipliers follow without cancellation: e = expm1(u), a = 1 + e, 1 - a² = -e (2 + e).
 """
 # mypy: disable-error-code="assignment"
 
@@ -19,9 +19,9 @@ from resolvent.runtime.launch import quick_jit
 NEAR = tl.constexpr(-0.5)  # above it expm1 is a polynomial (relative error 6e-9), below it 2^x - 1
 P2, P3 = tl.constexpr(0.4999999896221284), tl.constexpr(0.16666562755989667)
 P4, P5, P6 = tl.constexpr(0.04164992996238474), tl.constexpr(0.008238221347153239), tl.constexpr(0.0011642870333109319)
-LEAST = tl.constexpr(1e-37)  # what a root is taken of: a normal number
-STEEPEST = tl.constexpr(2000.0)  # twice the bound on the slope of the root
-# where documents start: nowhere, at the scan's first step, anywhere
+LEAST = tl.constexpr(1e-37)  # smallest argument of a root: a normal number
+STEEPEST = tl.constexpr(2000.0)  # twice the bound on the derivative of the root
+# document starts: none, at the scan's first step, anywhere
 NONE, FIRST, ANY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -52,7 +52,7 @@ def _store(at: tl.tensor, x: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> 
 
 @triton.jit
 def _at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
-    """The step of a tile that `end` marks, (BN,); added as integers, so that zeros cost no operation."""
+    """The step of a tile that `end` marks, (BN,); added as integers, so that zeros are free."""
     bits = tl.where(end, x.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, 0).to(tl.float32, bitcast=True)
 
@@ -86,8 +86,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
     p, q, x, out (rows, l, d); rate (d,), before (rows, d), entering, ends, product (rows, chunks, d) float32; n is
     d / PER. DOWN: from the last step to the first. GIVEN: chunk 0 starts from `before`; ENTERED: the others from what
-    `entering` holds for the chunk before them. `starts`: (rows,) where FIRST, (rows, l) where ANY. EVEN: nothing is
-    left over. `unit` is 1, which the compiler must not know: it would make threads of wider words, and fewer of them.
+    `entering` holds for the chunk before them. `starts`: (rows,) where FIRST, (rows, l) where ANY. EVEN: no
+    remainders. `unit` is 1, hidden from the compiler, which would otherwise use fewer threads with wider words.
     """
     n *= PER
     blocks = tl.cdiv(n, BN)
@@ -145,7 +145,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _join_excluding(a1, b1, s1, e1, a2, b2, s2, e2):  # type: ignore[no-untyped-def]
-    """a and b as ever; s and e the same without the last step, which for one step alone is (1, -0)."""
+    """a and b as usual; s and e the same without the last step, which for a single step is (1, -0)."""
     return a2 * a1, a2 * b1 + b2, s2 * a1, s2 * b1 + e2
 
 
@@ -155,15 +155,15 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     DOWN: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, ENTERED: tl.constexpr, GIVEN: tl.constexpr,
     EVEN: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one chunk, or (ENDS) what it alone hands back and the product of its a, from p and g.
+    """The gradients of one chunk, or (ENDS) its own carried gradient and the product of its a, from p and g.
 
-    With γ_t = g_t + c_{t+1} and c_t = a_t γ_t, what a step hands back, DOWN from the last where the scan ran up:
+    With γ_t = g_t + c_{t+1} and c_t = a_t γ_t, the carried gradient, DOWN from the last step if the scan ran up:
 
         ∂log a_t = c_t h_{t-1} - γ_t i_t x_t a_t² min(1 / m_t, 2000),    ∂p = ∂log a rate r (1 - r)
         ∂q = γ m x i (1 - i),    ∂x = γ m i,    ∂rate = Σ ∂log a r,    ∂h0 = c_0
 
-    `states` is the scan's h, `before` its h0 where GIVEN; of_rate, ends, product (rows, chunks, d), the first a part
-    for each chunk. Chunk 0 is the one walked first.
+    `states` is the scan's h, `before` its h0 if GIVEN; of_rate, ends, product (rows, chunks, d), the first a part
+    for each chunk. Chunk 0 is processed first.
     """
     n *= PER
     blocks = tl.cdiv(n, BN)
@@ -207,7 +207,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         live = (t >= 0) & (t < l)
         valid = live[:, None] & own[None, :]
         at = t0 * n + tile
-        if EVEN:  # as far as a tile's steps decide it, the compiler does
+        if EVEN:  # decided at compile time within a tile
             final = end & (t0 + WAY * (BT - 1) == last)
             there = (i < BT - 1)[:, None] | (t0 + WAY * (BT - 1) != last)
         else:

@@ -1,7 +1,7 @@
 """The adjoint of the linear scan, written with the scan itself: see `linear` for the formulas.
 
 a has the rank of b and differs from its shape in size-1 axes before the last only; h0 is (..., n). `reset` (..., l),
-where there is one, says where the state is forgotten.
+if given, says where the state is reset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
 def gradients(
     scan: Callable[..., Tensor], fused: Callable[..., tuple[Tensor, Tensor]] | None, g: Tensor, ctx: Any
 ) -> Grads:
-    """(∂a, ∂b, ∂h0) as far as they are needed: by the fused kernel, or where it is None by a differentiable graph."""
+    """(∂a, ∂b, ∂h0) as needed: by the fused kernel, or where it is None by a differentiable graph."""
     a, h, h0, reset = ctx.saved_tensors
     for_a, _, for_h0 = ctx.needs_input_grad[:3]
     ga: Tensor | None
@@ -55,10 +55,10 @@ def previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
 
 
 def _adjoint(scan: Callable[..., Tensor], g: Tensor, a: Tensor, reverse: bool) -> Tensor:
-    """γ: the scan of g in the other direction with the conjugate multiplier of the step after."""
+    """γ: the scan of g in the other direction with the conjugate multiplier of the next step."""
     a = a.conj().resolve_conj()
     if a.shape[-2] > 1:
-        a = a.roll(1 if reverse else -1, -2)  # what wraps around meets the zero state only
+        a = a.roll(1 if reverse else -1, -2)  # what wraps around multiplies the zero state
     return scan(a, g, None, not reverse)
 
 

@@ -1,4 +1,4 @@
-"""What `linear_scan` accepts, and how mixed shapes and dtypes are brought together."""
+"""Input checks of `linear_scan`, and promotion of mixed shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _KNOWN = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex
 
 
 def check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
-    """Refuse what is no tensor, of a wrong kind or shape, or on another device."""
+    """Refuse non-tensors, wrong dtypes or shapes, and different devices."""
     _check_kind("b", b, b)
     _check_kind("a", a, b)
     if h0 is not None:
         _check_kind("h0", h0, b)
     if b.dim() < 2:
         raise ValueError(f"linear_scan: expected b of shape (..., l, n), got {tuple(b.shape)}; add the missing axis.")
-    alike = a.dim() == b.dim() and a.shape == b.shape  # ranks first: (n,) is not compared with the batch's open size
+    alike = a.dim() == b.dim() and a.shape == b.shape  # ranks first: (n,) is not compared with a symbolic batch size
     if not alike and not _fits(a.shape, b.shape):
         raise ValueError(
             f"linear_scan: expected a that broadcasts to the shape of b {tuple(b.shape)}, got {tuple(a.shape)}; "
@@ -51,7 +51,7 @@ def _fits(shape: torch.Size, wanted: torch.Size) -> bool:
 
 
 def align(a: Tensor, b: Tensor) -> Tensor:
-    """a with the rank and the last axis of b; its other size-1 axes stay, and with them the time-invariant path."""
+    """a with the rank and the last axis of b; its other size-1 axes stay, which keeps the time-invariant path."""
     if a.dim() != b.dim():
         a = a.reshape((1,) * (b.dim() - a.dim()) + a.shape)
     return a if a.shape[-1] == b.shape[-1] else a.expand(*a.shape[:-1], b.shape[-1])

@@ -1,8 +1,8 @@
 """p complex recurrences h_t = lam h_{t-1} + v_t whose multipliers do not depend on time, in pairs of rows.
 
-v and h are real (2p, b, l): rows 2j and 2j + 1 hold the real and imaginary parts of recurrence j, time last, so that a
+v and h are real (2p, b, l): rows 2j and 2j + 1 are the real and imaginary parts of recurrence j, time last, so that a
 product with a (2p, d) matrix drives them and one with a (d, 2p) matrix reads them, without a transpose. The multipliers
-are not spread over time, which halves what a general scan reads. The gradient is the same scan run backwards:
+are not expanded over time, which halves the reads of a general scan. The gradient is the same scan run backwards:
 
     γ_t = ‾lam γ_{t+1} + ∂h_t,    ∂v = γ,    ∂lam = sum over sequences and steps of γ_t ‾h_{t-1}
 """
@@ -40,7 +40,7 @@ def constant_reference(lam: Tensor, v: Tensor) -> Tensor:
 
 
 def _triton(v: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     if not v.is_cuda:
         return None
     if v.dtype not in QUICK:

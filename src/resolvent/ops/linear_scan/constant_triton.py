@@ -1,7 +1,7 @@
-"""`constant` as one Triton kernel: a program owns one recurrence of one sequence and walks its steps, tile by tile.
+"""`constant` as one Triton kernel: a program loops over the steps of one recurrence of one sequence, tile by tile.
 
 Inside a tile the steps are joined by the associative (a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂) in float32; the state that
-enters is added to the first step. The adjoint walks from the last tile to the first, and beside it sums ∂lam.
+enters is added to the first step. The adjoint runs from the last tile to the first, and also sums ∂lam.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.ops.linear_scan.triton_kernels import join_complex
 from resolvent.runtime.launch import on_device
 
-STEPS = 1024  # to a tile
+STEPS = 1024  # per tile
 
 
 def scan(lam: Tensor, v: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def scan(lam: Tensor, v: Tensor) -> Tensor:
 
 
 def adjoint(lam: Tensor, g: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """∂v, and where the states h are given ∂lam (p, 2)."""
+    """∂v, and if the states h are given ∂lam (p, 2)."""
     g = g.contiguous()
     gv = torch.empty_like(g)
     parts = None if h is None else torch.empty((*lam.shape, g.shape[1]), dtype=torch.float32, device=g.device)

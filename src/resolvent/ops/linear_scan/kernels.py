@@ -1,7 +1,7 @@
 """The candidates for the linear scan and for its fused backward pass, best first.
 
 A forward kernel is (a, b, h0, reverse) -> h, a backward kernel (g, a, h, h0, reverse) -> (∂a, ∂b), without a graph.
-One that says `takes_marks` has a further argument, where the state is forgotten; for others a gets zeros there.
+One with `takes_marks` has another argument, where the state is reset; for others a is set to zero there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def backward_kernel(h: Tensor) -> Kernel:
 
 
 def marked_forward(kernel: Kernel, a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor) -> Tensor:
-    """The kernel's states, forgotten where `reset` (..., l) says so."""
+    """The kernel's states, reset where `reset` (..., l) is set."""
     if getattr(kernel, "takes_marks", False):
         return kernel(a, b, h0, reverse, reset)
     return kernel(clear_starts(a, reset), b, h0, reverse)
@@ -66,7 +66,7 @@ def compose_backward(scan: Kernel) -> Kernel:
 
 
 def in_float32(kernel: Kernel) -> Kernel:
-    """The same, half types converted on the way in and out, accumulated in float32."""
+    """The same, half types converted on input and output, accumulated in float32."""
 
     @wraps(kernel)
     def run(*args: Any) -> Any:
@@ -96,7 +96,7 @@ def _is_trusted(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> boo
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """A tiny a, b (1, 3, 2) and h0 (1, 2); a is complex where the dtype is."""
+    """A tiny a, b (1, 3, 2) and h0 (1, 2); a is complex if the dtype is."""
     ramp = torch.arange(1, 7, device=device, dtype=torch.float32).reshape(1, 3, 2) / 8
     phase = 1 + 0.5j if dtype.is_complex else 1.0
     b = ((1 - ramp) / phase).to(dtype)
@@ -119,7 +119,7 @@ def _probe_backward(kernel: Kernel, device: torch.device, dtype: torch.dtype) ->
 
 
 def _multipliers(a: Tensor) -> tuple[Tensor, ...]:
-    """a, and on a CPU a constant one: on a GPU each is a kernel of its own, which takes seconds to compile."""
+    """a, and on a CPU a constant one: on a GPU each needs a separate kernel, which takes seconds to compile."""
     return (a,) if a.is_cuda else (a, a[:, :1])
 
 

@@ -1,8 +1,8 @@
 """The linear scan and its fused backward pass on the CPU, compiled by numba.
 
-Memory is the limit, so each pass reads and writes every array once. A task is one row and a block of the states; the
-inner loop runs over the states, in vectors as far as they go (`linear_rows_numba`). Tasks share nothing but
-what they read, so that the number of threads cannot change a bit of the result.
+Memory bandwidth is the limit, so each pass reads and writes every array once. A task is one row and a block of states;
+the inner loop runs over the states, vectorised as far as possible (`linear_rows_numba`). Tasks share only read-only
+data, so that results do not depend on the number of threads, bit for bit.
 
 Arrays: b, h, g (r, l, n); a (s, l or 1, n), where row i of b uses row (i // div) % s of a; h0 (r, n), or (0, n).
 
@@ -27,8 +27,8 @@ from resolvent.runtime.memory import fresh, fresh_like, keep_freed_memory, plain
 from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 from resolvent.runtime.vectors_numba import STREAMED, WIDTH, settle
 
-Way = tuple[bool, bool]  # reverse in time, results streamed past the caches
-LARGE = 8 << 20  # bytes of a result from which on it is streamed: two of them and three inputs fill a large cache
+Way = tuple[bool, bool]  # reverse in time, non-temporal stores of results
+LARGE = 8 << 20  # bytes of a result from which it is streamed: two of them and three inputs fill a large cache
 
 
 @jit
@@ -56,7 +56,7 @@ def _backward_task(
 ) -> None:
     """γ_t = g_t + carry, ∂a_t = γ_t ‾h_{t-1}, carry = ‾a_t γ_t, with a row of ∂a for every row of b.
 
-    Where a does not change with time, ∂a (r, 1, n) is the sum over time, made of partial sums.
+    If a is constant in time, ∂a (r, 1, n) is the sum over time, by partial sums.
     """
     ga, gb = out
     row, source, lo, hi = where
@@ -99,7 +99,7 @@ def _backward_task(
 
 @jit
 def in_vectors(x: Array, w: int) -> int:
-    """How many of a row of w numbers fill vectors."""
+    """The number of elements of a row of w that fill vectors."""
     own = WIDTH // parts(x)
     return w // own * own
 
@@ -112,7 +112,7 @@ def _where(task: int, n: int, width: int, div: int, sources: int) -> tuple[int, 
     return row, (row // div) % sources, lo, min(lo + width, n)
 
 
-# -- as kernels of a team: the table holds sizes, addresses and settings ----------------------------------------------
+# -- as kernels of a team: the table has sizes, addresses and settings ----------------------------------------------
 
 
 def _forward_kernel(dtype: Any) -> Any:
@@ -154,7 +154,7 @@ def _compile(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
     return compile_for(make, dtype)
 
 
-# -- torch on the outside ----------------------------------------------------------------------------------------------
+# -- interface to torch ------------------------------------------------------------------------------------------------
 
 
 def numba_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
@@ -184,7 +184,7 @@ def numba_backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: 
 
 
 def _streams(ga: Tensor, gb: Tensor) -> bool:
-    """Whether the two gradients are too large to be found in a cache later, and every row of them can be streamed."""
+    """Whether the two gradients exceed the cache, and all their rows allow non-temporal stores."""
     size = gb.numel() * gb.element_size()
     row = gb.shape[-1] * gb.element_size()
     aligned = all(number % STREAMED == 0 for number in (row, ga.data_ptr(), gb.data_ptr()))
@@ -192,9 +192,9 @@ def _streams(ga: Tensor, gb: Tensor) -> bool:
 
 
 class _Layout(NamedTuple):
-    """How a meets the rows of b. sizes: states in a task, `div`, rows and steps of a, rows, steps and states of b."""
+    """How a maps to b's rows. sizes: states in a task, `div`, rows and steps of a, rows, steps and states of b."""
 
-    source: torch.Size | None  # what a has to be expanded to, where its broadcast axes lie between others
+    source: torch.Size | None  # the shape to which a must be expanded, if its broadcast axes are between others
     tasks: int
     sizes: tuple[int, ...]
 
@@ -216,9 +216,9 @@ def _rows(a: Tensor, layout: _Layout) -> Tensor:
 def _plan(rows: int, n: int, threads: int) -> tuple[int, int]:
     """(tasks, states in a block).
 
-    Whole rows run through memory in order, several times as fast as blocks of them do; blocks are for rows too few to
-    go round, and for states too many for the cache.
+    Whole rows are processed in memory order, several times as fast as blocks of them; blocks are for too few rows
+    for the threads, and for too many states for the cache.
     """
     blocks = max(min(-(-threads // rows), n // 64), -(-n // 4096), 1)
-    width = -(-n // (blocks * WIDTH)) * WIDTH  # or a state's bits would depend on where a block ends
+    width = -(-n // (blocks * WIDTH)) * WIDTH  # otherwise results would depend on block boundaries
     return rows * -(-n // width), width

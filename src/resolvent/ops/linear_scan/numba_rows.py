@@ -1,7 +1,7 @@
 """One time step of the linear scan and of its adjoint for a row of states, as vector instructions; see `rows_numba`.
 
-Complex numbers are met as pairs of reals. With swap(y) the pairs of y turned around, and even(x) and odd(x) the real
-and the imaginary parts of x, each of them twice,
+Complex numbers are pairs of reals. With swap(y) the pairs of y swapped, and even(x) and odd(x) the real
+and the imaginary parts of x, each repeated,
 
     x y = even(x) y + (-1, 1) odd(x) swap(y),    conj(x) y = even(x) y - (-1, 1) odd(x) swap(y)
 
@@ -25,7 +25,7 @@ _SWAP, _EVEN, _ODD = ([(k & ~1) + part if part < 2 else k ^ 1 for k in range(WID
 
 
 def _row(addresses: int, update: Callable[..., None]) -> Any:
-    """row(like, addresses, count) in compiled code: `update` for each vector of `count` numbers of the kind of `like`.
+    """row(like, addresses, count) in compiled code: `update` for each vector of `count` numbers of `like`'s dtype.
 
     `count` is a positive multiple of WIDTH.
     """
@@ -47,7 +47,7 @@ Product = Callable[[Any, Any, Any, Any], Any]  # (builder, x, y, z) -> x + y z
 
 
 def _plus_pairs(sign: float) -> Product:
-    """x + y z of pairs, with the conjugate of y where sign is -1."""
+    """x + y z of pairs, with the conjugate of y if sign is -1."""
 
     def product(builder: Any, x: Any, y: Any, z: Any) -> Any:
         even, odd = (builder.shuffle_vector(y, y, order(places)) for places in (_EVEN, _ODD))
@@ -83,18 +83,18 @@ def _adjoint(product: Product, summed: bool = False, streamed: bool = False) -> 
     return _row(6, update)
 
 
-# -- for each kind of number -------------------------------------------------------------------------------------------
+# -- for each dtype -------------------------------------------------------------------------------------------------
 
 
 def parts(x: NDArray[Any]) -> int:
-    """Reals in a number of x; in compiled code it is a constant."""
+    """Reals per number of x; a constant in compiled code."""
     return 2 if np.iscomplexobj(x) else 1
 
 
 def advance(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
     """h = b + a before for `count` numbers of the kind of h at the addresses of (a, b, before, h).
 
-    This and the next three exist in compiled code only; `count` numbers are one vector of reals at least.
+    This and the next three exist in compiled code only; `count` is at least one vector of reals.
     """
 
 
@@ -103,7 +103,7 @@ def retreat(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
 
 
 def retreat_streamed(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:
-    """`retreat` past the caches: ga and gb begin at multiples of STREAMED bytes, and `settle` ends the pass."""
+    """`retreat` with non-temporal stores: ga and gb are aligned to STREAMED bytes, and `settle` ends the pass."""
 
 
 def retreat_summed(h: NDArray[Any], at: tuple[int, ...], count: int) -> None:

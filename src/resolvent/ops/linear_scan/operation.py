@@ -5,11 +5,11 @@ With the upstream gradient g, the conjugate ‾ and the scan running forward, th
     γ_t = ‾a_{t+1} γ_{t+1} + g_t        (a reverse scan)
     ∂b_t = γ_t,    ∂a_t = γ_t ‾h_{t-1},    ∂h0 = ‾a_0 γ_0
 
-and so is the tangent, dh_t = a_t dh_{t-1} + (da_t h_{t-1} + db_t). Both are written with the operator itself, hence
-every derivative exists. A first-order backward pass runs one fused kernel in place of this.
+and so is the tangent, dh_t = a_t dh_{t-1} + (da_t h_{t-1} + db_t). Both use the operator itself, hence
+every derivative exists. A first-order backward pass runs one fused kernel instead.
 
 Eager calls go through an `autograd.Function`; compiled ones through the custom operator `resolvent::linear_scan`,
-because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call. (torch
+because the compiler cannot trace a Function with its own tangent, and the operator costs more per call. (torch
 does not differentiate a custom operator by `torch.func.grad` inside compiled code; `backward` and `vmap` work there.)
 """
 
@@ -36,17 +36,17 @@ def linear_scan(
     """All states of h_t = a_t h_{t-1} + b_t along axis -2.
 
     a        broadcasts to the shape of b: (n,), (l, n), (..., 1, n), ...; a missing or size-1 time axis means that a
-             does not change with time, which costs less.
+             is constant in time, which is cheaper.
     b        (..., l, n), real or complex.
     h0       the state before the first step; broadcasts to (..., n); zero when None.
     reverse  run from the last step to the first, h_t = a_t h_{t+1} + b_t.
-    start    bool, broadcasts to (..., l): the first steps, in time, of documents packed in a row (`packed_starts`). The
-             state that enters a marked step is zero, a_t being taken as 0; reversed, the one that enters the step
-             before a mark. So each document runs as if alone, in both directions; only NaN and infinity, times 0,
-             pass a mark. h0 enters the first document of the scan, unless that step is marked itself.
+    start    bool, broadcasts to (..., l): the first steps (in time) of documents packed in a row (`packed_starts`). The
+             state entering a marked step is zero, by setting a_t to 0; reversed, the one entering the step
+             before a mark. Each document thus runs as if alone, in both directions; only NaN and infinity, times 0,
+             cross a mark. h0 enters the first document of the scan, unless that step is marked itself.
 
     Returns h (..., l, n) in the common dtype of the inputs; the final state is h[..., -1, :], or h[..., 0, :] when
-    reversed. bfloat16 and float16 are accumulated in float32. The same input gives the same bits, for any number of
+    reversed. bfloat16 and float16 are accumulated in float32. Results are deterministic, bit for bit, for any number of
     threads.
 
     >>> rv.linear_scan(torch.tensor([0.5]), torch.ones(3, 1)).flatten()
@@ -65,7 +65,7 @@ def linear_scan(
 
 
 def _run_promoted(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None) -> Tensor:
-    """Bring mixed and half dtypes to one that the kernels know, and the result back."""
+    """Bring mixed and half dtypes to one supported by the kernels, and convert the result back."""
     result, inner = checks.dtypes(a, b, h0)
     b = b.to(inner)
     h0 = None if h0 is None else h0.to(inner)
@@ -79,14 +79,14 @@ def _run_promoted(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset:
 
 
 def split(z: Tensor) -> Tensor:
-    """Complex (..., n) as real (..., 2n), real and imaginary parts in turn."""
+    """Complex (..., n) as real (..., 2n), real and imaginary parts interleaved."""
     return torch.view_as_real(z.resolve_conj()).flatten(-2)
 
 
 # -- routing -----------------------------------------------------------------------------------------------------------
 # From here on a has the rank of b and differs from its shape in size-1 axes before the last only; h0 is (..., n).
-# `reset`, where there is one, says where the state is forgotten: (..., l), its other axes of b's size or 1. Kernels for
-# a GPU take it as it is; for others, and under torch.func, a gets its zeros here.
+# `reset`, if given, says where the state is reset: (..., l), its other axes of b's size or 1. Kernels for
+# a GPU take it directly; for others, and under torch.func, a is set to zero here.
 
 
 def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
@@ -104,14 +104,14 @@ def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor 
 
 
 def _is_differentiated(a: Tensor, b: Tensor, h0: Tensor | None) -> bool:
-    """Whether autograd or forward-mode AD is watching."""
+    """Whether autograd or forward-mode AD is recording."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (h0 is not None and h0.requires_grad)):
         return True
     return forward_mode()
 
 
 def forward_states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None = None) -> Tensor:
-    """The states without a graph, by the kernel for this place."""
+    """The states without a graph, by the kernel for this device."""
     if is_batched(a, b, h0, reset):
         return _op(a, b, h0, reverse, reset)
     if b.numel() == 0:
@@ -158,7 +158,7 @@ def _tangent_of(ctx: Any, *tangents: Any) -> Tensor:
 
 
 class _Eager(torch.autograd.Function):
-    """Without functorch: this form of a Function is several times cheaper to call than the other."""
+    """Without functorch: this form of a Function is several times cheaper to call."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None) -> Tensor:
@@ -171,7 +171,7 @@ class _Eager(torch.autograd.Function):
 
 
 class _Transformed(torch.autograd.Function):
-    """Under torch.func, which asks for a separate `setup_context`."""
+    """Under torch.func, which requires a separate `setup_context`."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor | None) -> Tensor:
@@ -199,7 +199,7 @@ def _vmap(
     reverse: bool,
     reset: Tensor | None = None,
 ) -> tuple[Tensor, int]:
-    """The mapped axis joins the leading ones; what is not mapped gets an axis of size 1."""
+    """The mapped axis joins the leading ones; unmapped ones get an axis of size 1."""
 
     def leading(x: Tensor, dim: int | None, size: int = 1) -> Tensor:
         return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)

@@ -1,6 +1,6 @@
-"""Documents packed one after another in a row: where each begins, and where a scan then forgets its state.
+"""Documents packed one after another in a row: where each starts, and where a scan then resets its state.
 
-A packed row is marked once, at the first step of each document, for scans in both directions. A forward scan forgets
+A packed row is marked once, at the first step of each document, for scans in both directions. A forward scan resets
 its state on entering a marked step; a reverse one on entering a document's last step, the one before a mark.
 """
 
@@ -17,10 +17,10 @@ from resolvent.runtime.transforms import is_exporting
 
 
 def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, continued: bool = False) -> Tensor:
-    """The first steps of documents of the given lengths that lie one after another: `start` of a scan, bool (l,).
+    """The first steps of documents of the given lengths packed one after another: `start` of a scan, bool (l,).
 
-    lengths    (s,) whole numbers, 1 at least.
-    total      the length of the row; their sum when None. What is left over, padding, is a document of its own.
+    lengths    (s,) integers, at least 1.
+    total      the length of the row; their sum when None. The rest is padding, as a document of its own.
     continued  the first document began in an earlier row: step 0 is not marked, and h0 enters there.
 
     >>> rv.packed_starts([2, 1, 2], total=7).int()
@@ -37,7 +37,7 @@ def packed_starts(lengths: Tensor | Sequence[int], total: int | None = None, con
 def _whole_numbers(lengths: Tensor | Sequence[int]) -> Tensor:
     try:
         sizes = torch.as_tensor(lengths)
-    except (TypeError, ValueError, RuntimeError) as wrong:  # torch's words for what makes no tensor
+    except (TypeError, ValueError, RuntimeError) as wrong:  # torch's errors for non-tensors
         raise TypeError(
             f"packed_starts: expected lengths as whole numbers, got {type(lengths).__name__} ({wrong}); "
             "use torch.tensor([3, 5])."
@@ -78,9 +78,9 @@ def _check_sizes(sizes: Tensor, total: int) -> None:
 
 @dataclass(frozen=True)
 class Documents:
-    """Rows cut at their marks: x (s, longest, ...) with one document in each row, zero beyond its length (s,).
+    """Rows split at their marks: x (s, longest, ...) with one document per row, zero beyond its length (s,).
 
-    index   (b, l) twice: which document a step of the packed rows lies in, and at which step of it
+    index   (b, l) twice: the document of each step of the packed rows, and the step within it
     ends    (b,) the last document of each row
     """
 
@@ -90,7 +90,7 @@ class Documents:
     ends: Tensor
 
     def joined(self, y: Tensor) -> Tensor:
-        """y (s, longest, ...) of the documents back in their rows: (b, l, ...)."""
+        """Pack y (s, longest, ...) of the documents into their rows: (b, l, ...)."""
         return y[self.index]
 
 
@@ -110,7 +110,7 @@ def documents_of(where: str, x: Tensor, start: Tensor) -> Documents:
 
 
 def forgetting(where: str, start: Tensor, rows: torch.Size, device: torch.device, reverse: bool) -> Tensor:
-    """Where the scan forgets its state, with the rank and the last axis of `rows` (..., l); other axes may be 1."""
+    """Where the scan resets its state, with the rank and the last axis of `rows` (..., l); other axes may be 1."""
     _check_start(where, start, rows, device)
     start = start.reshape((1,) * (len(rows) - start.dim()) + start.shape)
     start = start.expand(*start.shape[:-1], rows[-1])
@@ -137,5 +137,5 @@ def _check_start(where: str, start: Tensor, rows: torch.Size, device: torch.devi
 
 
 def clear_starts(a: Tensor, reset: Tensor) -> Tensor:
-    """a (..., l or 1, n) with zeros where the state is forgotten, reset (..., l)."""
+    """a (..., l or 1, n) with zeros where the state is reset, reset (..., l)."""
     return torch.where(reset.unsqueeze(-1), 0, a)

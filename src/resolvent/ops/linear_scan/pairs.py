@@ -1,7 +1,7 @@
-"""The scan h_t = lam h_{t-1} + v_t of complex numbers in pairs, with lam fixed in time: real at its border.
+"""The scan h_t = lam h_{t-1} + v_t of complex numbers in pairs, with lam constant in time; inputs and outputs are real.
 
-v and h are (..., l, 2p), real and imaginary part in turn, lam (p, 2). Where a pass is traced it is one opaque node,
-`resolvent::pair_scan`. Its gradient is the same scan run backwards (see `operation`), so every order is made of it.
+v and h are (..., l, 2p), real and imaginary parts interleaved, lam (p, 2). In a traced pass it is one opaque node,
+`resolvent::pair_scan`. Its gradient is the same scan run backwards (see `operation`), for every order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The truth for `linear_scan`: the recurrence as written, one step after another, in the dtype that it is given."""
+"""The reference for `linear_scan`: the recurrence as written, step by step, in the given dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def reference_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool
     """h_t = a_t h_{t-1} + b_t along axis -2, from h_{-1} = h0 (zero when None).
 
     a broadcasts to b (..., l, n); h0 is (..., n). `reverse` runs from the last step to the first. Made of plain torch
-    operations only, so that autograd gives the true gradient as well.
+    operations only, so that autograd gives the reference gradient as well.
     """
     l = b.shape[-2]
     a = a.expand(b.shape)  # (..., l, n)

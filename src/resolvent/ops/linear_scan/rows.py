@@ -1,4 +1,4 @@
-"""How a multiplier that broadcasts over leading axes meets the rows of b, and how its gradient is summed back."""
+"""Mapping a multiplier that broadcasts over leading axes to the rows of b, and summing its gradient."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 def multiplier_rows(a: Tensor, shape: torch.Size) -> tuple[Tensor, int]:
     """(a, div): row i of b, its leading axes taken together, uses row (i // div) % rows(a) of a.
 
-    a is copied only where its broadcast axes lie between others, which no such rule describes.
+    a is copied only if its broadcast axes are between others, which this rule cannot express.
     """
     source, div = row_rule(a.shape, shape)
     return a if source == a.shape else a.expand(source), div
 
 
 def row_rule(a: torch.Size, shape: torch.Size) -> tuple[torch.Size, int]:
-    """`multiplier_rows` from the shape of a alone: the one that it has to be expanded to, and div."""
+    """`multiplier_rows` from the shape of a alone: the shape to expand to, and div."""
     lead, wanted = a[:-2], shape[:-2]
     if lead == wanted:
         return a, 1
@@ -34,8 +34,8 @@ def row_rule(a: torch.Size, shape: torch.Size) -> tuple[torch.Size, int]:
 def sum_to(x: Tensor, shape: torch.Size) -> Tensor:
     """x summed over the axes that `shape` broadcasts, in an order that does not depend on the number of threads.
 
-    torch splits a sum over threads only when a single number comes out; asking for two equal ones, of which one is
-    dropped, keeps it from doing so.
+    torch splits a sum over threads only if the result is a single number; computing two equal ones, of which one is
+    dropped, avoids this.
     """
     if x.shape == shape:
         return x

@@ -1,12 +1,12 @@
-"""The linear scan in plain torch, for any device: about sqrt(l) wide steps in place of l narrow ones.
+"""The linear scan in plain torch, for any device: about sqrt(l) wide steps instead of l narrow ones.
 
-The length is cut into k blocks of m = floor(sqrt(l)) steps; l - k m steps are left over and follow one by one.
+The length is split into k blocks of m = floor(sqrt(l)) steps; the remaining l - k m steps follow one by one.
 
 1. inside:   position i of all blocks at once, s_i = a_i s_{i-1} + b_i from zero, with the product p_i = a_i p_{i-1}
 2. across:   the state that enters each block, c_j = p_last,j-1 c_{j-1} + s_last,j-1
 3. joined:   h = s + p c, one fused operation
 
-No division and no logarithm, so that a = 0 and products that underflow are exact. Beside h it needs the memory of p,
+No division and no logarithm, so that a = 0 and underflowing products are exact. Besides h it needs memory for p,
 which is as large as a, and only (m, n) when a does not depend on time.
 """
 
@@ -25,7 +25,7 @@ def chunked_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, reverse: bool =
     m = max(1, isqrt(l))
     whole = m * (l // m)
     h = torch.empty_like(b, memory_format=torch.contiguous_format)
-    start = l - whole if reverse else 0  # the left-over steps come last in the direction of the scan
+    start = l - whole if reverse else 0  # the remaining steps come last in scan order
     state = _blocks(_time(a, start, whole), b.narrow(-2, start, whole), h.narrow(-2, start, whole), h0, reverse, m)
     for t in range(l - whole - 1, -1, -1) if reverse else range(whole, l):
         torch.addcmul(b[..., t, :], _at(a, t), state, out=h[..., t, :])
@@ -48,7 +48,7 @@ def _blocks(a: Tensor, b: Tensor, h: Tensor, h0: Tensor | None, reverse: bool, m
 
 
 def _carry(h: Tensor, p: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """Hand the states from block to block and add what they contribute, in place."""
+    """Carry the states from block to block and add their contributions, in place."""
     k, end = h.shape[-3], 0 if reverse else -1
     order = range(k - 1, -1, -1) if reverse else range(k)
     enters = h.new_zeros((*h.shape[:-2], h.shape[-1]))  # (..., k, n): the state that enters each block
@@ -59,7 +59,7 @@ def _carry(h: Tensor, p: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     for j in order[1:]:
         enters[..., j, :] = state
         state = torch.addcmul(h[..., j, end, :], _block(p, j)[..., end, :], state)
-    if h0 is None:  # nothing enters the first block: leave it as it is, whatever its product
+    if h0 is None:  # nothing enters the first block: leave it unchanged, whatever its product
         after = slice(0, k - 1) if reverse else slice(1, k)
         p = p if p.shape[-3] == 1 else p[..., after, :, :]
         h, enters = h[..., after, :, :], enters[..., after, :]

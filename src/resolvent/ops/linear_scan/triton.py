@@ -1,14 +1,14 @@
-"""The Triton linear scan called from torch: layouts, the cut into programs, and the pass that joins chunks.
+"""The Triton linear scan called from torch: layouts, the split into programs, and the pass that joins chunks.
 
-b may lie in memory as (..., l, n) or, a transposed view, as (..., n, l); the states come back as b lies. Rows with
-channels enough to fill the device run in one pass over memory. Fewer are cut into chunks of time, which hand their
-states on in one launch (`relay`). Where that is not taken there is a pass that leaves the last state and the product of
-every chunk, and a second one from the states that enter. Those a chunk finds from what the chunks before it left; where
-these are many, a short scan in between finds them for all. The cut depends on the shapes alone, so that the same input
-gives the same bits.
+b may be stored as (..., l, n) or, a transposed view, as (..., n, l); the states have b's layout. Rows with enough
+channels to fill the device run in one pass over memory. Otherwise time is split into chunks, which pass their states
+on in one launch (`relay`). If that does not apply, one pass computes the last state and the product of every chunk,
+and a second one runs from the entering states. A chunk computes its own from the results of the chunks before it; if
+there are many, a short scan in between computes them for all. The split depends on the shapes alone, so that results
+are deterministic, bit for bit.
 
-Such a scan runs in some ten microseconds on the device, which the host must not exceed: what it needs is prepared once
-for all launches of a call, and how a shape is cut is remembered.
+Such a scan takes some ten microseconds on the device, which the host must not exceed: launch arguments are prepared
+once for all launches of a call, and the split of a shape is cached.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from resolvent.runtime.trust import refuse, trust
 
 T = TypeVar("T")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
-ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is cut
-SHORT = 128  # steps that are quicker in one launch of few programs than in three
-WANTED = 2112  # warps to aim for then: sixteen on each
-FEW = 512  # chunks whose ends each program joins by itself: at most 2112 x 256 x 32 pairs of words from the L2 cache
+ENOUGH = 264  # warps: two on each of 132 multiprocessors, below which time is split
+SHORT = 128  # steps up to which one launch of few programs is faster than three
+WANTED = 2112  # target warps then: sixteen on each
+FEW = 512  # chunks whose ends each program joins itself: at most 2112 x 256 x 32 pairs of words from the L2 cache
 JOINED = 8  # of them at a time
 
 
 class Plan(NamedTuple):
-    """How one scan is cut: tiles of bt steps by bn channels, `chunks` chunks of `chunk` steps, loads `stages` ahead.
+    """The split of one scan: tiles of bt steps by bn channels, `chunks` chunks of `chunk` steps, `stages` tiles ahead.
 
-    joined  how many chunks at a time the second pass joins by itself; 0: a launch in between joins them all
+    joined  number of chunks at a time joined by the second pass itself; 0: a launch in between joins them all
     """
 
     bt: int
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Sizes and pointers that every pass over the same data shares; `words` are a and b as the kernel takes them."""
+    """Sizes and pointers shared by every pass over the same data; `words` are a and b as kernel arguments."""
 
     a: Tensor
     b: Tensor
@@ -67,8 +67,8 @@ class Job(NamedTuple):
     down: bool
     adjoint: bool
     constant: bool
-    pairs: bool  # two neighbouring bfloat16 channels go as one word: copies ahead of use need four bytes
-    marks: Tensor | None = None  # (rows or 1, l) where the state is forgotten, as the kernel reads it
+    pairs: bool  # two adjacent bfloat16 channels are one word: prefetching needs four bytes
+    marks: Tensor | None = None  # (rows or 1, l) where the state is reset, as read by the kernel
 
     @property
     def scratch(self) -> torch.dtype:
@@ -100,7 +100,7 @@ def _scan(
 
 
 def short_scan(a: Tensor, b: Tensor, h0: Tensor | None = None) -> Tensor:
-    """`triton_scan` without cuts, in one launch: for what the chunks of another scan hand on, (..., l, n) each."""
+    """`triton_scan` without chunks, in one launch: for the chunk results of another scan, (..., l, n) each."""
     if b.shape[-2] > SHORT:
         return triton_scan(a, b, h0)
     h, job = torch.empty_like(b), _job(a, b, down=False, adjoint=False)
@@ -159,7 +159,7 @@ def _backward(
 
 
 def _by_plan(job: Job, plan: Plan | Relay | None, run: Callable[[Plan | Relay], T]) -> T:
-    """`run` by the plan that is given or chosen, and by several launches where one does not compile."""
+    """`run` with the given or chosen plan, or several launches if a single one does not compile."""
     if plan is not None:
         return run(plan)
     plan = _plan(job)
@@ -168,7 +168,7 @@ def _by_plan(job: Job, plan: Plan | Relay | None, run: Callable[[Plan | Relay], 
     try:
         return run(plan)
     except torch.OutOfMemoryError:
-        raise  # which says nothing of the kernel
+        raise  # unrelated to the kernel
     except Exception as error:
         refuse(_kind(job), str(error))
     return run(_plan(job))
@@ -187,7 +187,7 @@ def _is_time_last(b: Tensor) -> bool:
 
 
 def _as(x: Tensor, time_last: bool) -> Tensor:
-    """x without pending conjugation, dense in the wanted order, whole words from the first number on."""
+    """x without pending conjugation, dense in the required order, aligned to words."""
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
     x = x.detach()
@@ -202,7 +202,7 @@ def _like(b: Tensor, time_last: bool) -> Tensor:
 
 
 def _words(x: Tensor, time_last: bool, pairs: bool) -> Tensor:
-    """Memory as the kernel takes it: a complex number is one 64-bit word, and so are two numbers that go together."""
+    """Memory as words: a complex number, or two numbers in a pair, is one word."""
     x = x.mT if time_last else x
     if pairs:
         return x.view(torch.int32 if x.dtype == torch.bfloat16 else torch.int64)
@@ -223,10 +223,10 @@ def _job(a: Tensor, b: Tensor, down: bool, adjoint: bool, reset: Tensor | None =
 
 
 def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Tensor:
-    """(rows, l), or (1, l) where all rows have the same: 1 where a step forgets, plus 2 where the one after it does,
-    which is what the adjoint meets.
+    """(rows, l), or (1, l) if equal for all rows: 1 where a step resets the state, plus 2 where the next one does,
+    as needed by the adjoint.
 
-    Four bytes can be copied ahead of use. With time last there are no such copies, and fewer bytes are better.
+    Four bytes allow prefetching. With time last there is no prefetching, and fewer bytes are better.
     """
     if prod(reset.shape[:-1]) > 1:
         reset = reset.expand(steps)
@@ -234,7 +234,7 @@ def _marks(reset: Tensor, steps: torch.Size, time_last: bool, down: bool) -> Ten
     return marks + 2 * marks.roll(-1 if down else 1, -1)
 
 
-# -- the cut and the launches ------------------------------------------------------------------------------------------
+# -- the split and the launches ----------------------------------------------------------------------------------------
 
 
 def _plan(job: Job) -> Plan | Relay:
@@ -274,22 +274,22 @@ def _is_close(found: Sequence[Tensor], true: Sequence[Tensor]) -> bool:
 
 @lru_cache(maxsize=4096)
 def cut(rows: int, l: int, n: int, time_last: bool, narrow: bool) -> Plan:
-    """The plan for rows of l steps of n words; `narrow` ones have fewer than four bytes and cannot be copied ahead.
+    """The plan for rows of l steps of n words; `narrow` ones have fewer than four bytes and cannot be prefetched.
 
     On 132 multiprocessors: (8, 4096, 64) complex numbers are 16 warps of 32 channels, cut into 128 chunks of 32 steps;
-    (1, 65536, 256) real ones 8 warps, cut into 261 chunks of 252.
+    (1, 65536, 256) real ones 8 warps, split into 261 chunks of 252.
     """
     if time_last:
         bt, bn, stages, warps = min(1024, max(16, _power_of_2(l))), 1, 1, 4
     else:
         bt, bn, stages, warps = 4, min(32, _power_of_2(n)), 8, 1
-        if narrow:  # a taller tile in its place
+        if narrow:  # use a taller tile instead
             bt, stages = 32, 1
     return _cut_time(rows, l, n, Plan(bt, bn, stages, warps, l, 1, 0 if time_last else JOINED), ENOUGH, WANTED)
 
 
 def _cut_time(rows: int, l: int, n: int, tile: Plan, enough: int, wanted: int) -> Plan:
-    """The same tiles, with time cut into chunks for about `wanted` warps where there are fewer than `enough`."""
+    """The same tiles, with time split into chunks for about `wanted` warps if there are fewer than `enough`."""
     warps, tiles = rows * _quotient(n, tile.bn) * tile.warps, _quotient(l, tile.bt)
     if warps >= enough or tiles < 8:
         return tile._replace(chunk=l, chunks=1, joined=0)
@@ -299,19 +299,19 @@ def _cut_time(rows: int, l: int, n: int, tile: Plan, enough: int, wanted: int) -
 
 
 def _quotient(x: int, y: int) -> int:
-    """x / y, rounded up; Triton's own takes the host longer than a launch."""
+    """x / y, rounded up; Triton's own is slower than a launch."""
     return -(-x // y)
 
 
 def _power_of_2(x: int) -> int:
-    """The least one that is not below x."""
+    """The smallest one that is at least x."""
     return 1 << (x - 1).bit_length()
 
 
 def _run(
     job: Job, plan: Plan | Relay, out: Tensor, h0: Tensor | None, states: Tensor | None = None, ga: Tensor | None = None
 ) -> None:
-    """Fill `out`, and `ga` where it is given; h0 is the start of a forward scan, and for ∂a that of its states."""
+    """Fill `out`, and `ga` if given; h0 is the initial state of a forward scan, and for ∂a that of its states."""
     last, pairs = job.time_last, job.pairs
     out = _words(out, last, pairs)
     given: dict[str, Any] = {
@@ -345,7 +345,7 @@ def _launch(
     job: Job, plan: Plan, *, out: Tensor, ends: bool = False, start: Tensor | None = None,
     product: Tensor | None = None, states: Tensor | None = None, before: Tensor | None = None, ga: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One pass; arrays are given as the kernel takes them."""
+    """One pass; arrays are kernel arguments."""
     a, b = job.words
     n, marks = b.shape[-2] if job.time_last else b.shape[-1], job.marks
     grid = (job.rows * plan.chunks * _quotient(n, plan.bn),)

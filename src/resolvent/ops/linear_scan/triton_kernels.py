@@ -1,13 +1,13 @@
 """The linear scan as one Triton kernel: a tile of steps and channels at a time, the state carried from tile to tile.
 
-A program owns a block of channels of one row and a chunk of its steps. Inside a tile the steps are joined by the
+A program handles a block of channels of one row and a chunk of its steps. Inside a tile the steps are joined by the
 associative (a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂); the state that enters is added to the first step's b, so that no
-product longer than a tile is ever formed. A complex64 number is one 64-bit word, two bfloat16 numbers are one 32-bit
-word (PAIRS: two channels side by side, and n counts words); they are taken apart in registers. Sums are in float32 and
-in an order that the shapes alone decide.
+product is longer than a tile. A complex64 number is one 64-bit word, two bfloat16 numbers are one 32-bit
+word (PAIRS: two adjacent channels, and n counts words); they are unpacked in registers. Sums are in float32 and
+in an order determined by the shapes.
 
-Memory is (rows, l, n), or (rows, n, l) where TIME_LAST. The same kernel runs the adjoint γ_t = ‾a_{t+1}γ_{t+1} + g_t,
-and beside it forms ∂a_t = γ_t ‾h_{t-1}.
+Memory is (rows, l, n), or (rows, n, l) if TIME_LAST. The same kernel runs the adjoint γ_t = ‾a_{t+1}γ_{t+1} + g_t,
+and also computes ∂a_t = γ_t ‾h_{t-1}.
 """
 
 import triton
@@ -34,7 +34,7 @@ def load_words(at: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def open_words(x: tl.tensor) -> tl.tensor:
-    """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; without words the same one twice."""
+    """The two numbers of a word, float32 of 64 bits or bfloat16 of 32; otherwise the same one twice."""
     if x.dtype == tl.int64:
         first = x.to(tl.int32).to(tl.float32, bitcast=True)
         second = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -76,7 +76,7 @@ def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: 
 def scan_tile(  # type: ignore[no-untyped-def]
     ar, ai, br, bi, hr, hi, begin, COMPLEX: tl.constexpr, PAIRS: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Products and states of a tile (BN, steps) that h (BN,) enters at the column that `begin` marks."""
+    """Products and states of a tile (BN, steps) with initial state h (BN,) at the column marked by `begin`."""
     er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
     br = tl.where(begin, br + er, br)
     bi = tl.where(begin, bi + ei, bi)
@@ -92,13 +92,13 @@ def scan_tile(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def at_end(x: tl.tensor, end: tl.tensor) -> tl.tensor:
-    """The column of a tile that `end` marks: (BN,)."""
+    """The column of a tile marked by `end`: (BN,)."""
     return tl.sum(tl.where(end, x, 0.0), 1)
 
 
 @triton.jit
 def _load_shifted(at, t, l, time, inside, BY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The tile BY steps later; zero where there is no such step."""
+    """The tile BY steps later; zero if there is no such step."""
     there = ((t + BY >= 0) & (t + BY < l))[None, :] & inside
     return load_words(at + BY * time, there)
 
@@ -112,17 +112,17 @@ def scan_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """All states of one chunk, or (ENDS) only its last state and the product of its multipliers.
 
-    DOWN: from the last step to the first. CONSTANT: a does not depend on time. STARTED: `start` (rows, chunks, n) holds
-    the state after each chunk, and the chunk takes that of the one before it; chunk 0 takes `before` (rows, n) where
-    GIVEN. JOINED, where not 0: `start` and `product` hold what ENDS left there, and the chunk finds the state that
-    enters it by itself, so many of the chunks before it at a time.
-    ADJOINT: conjugate multipliers, each taken one step further on. GRADIENT: ∂a as well, from `states`, the forward
+    DOWN: from the last step to the first. CONSTANT: a does not depend on time. STARTED: `start` (rows, chunks, n) has
+    the state after each chunk, and a chunk uses that of the previous one; chunk 0 uses `before` (rows, n) if
+    GIVEN. JOINED, if not 0: `start` and `product` are the results of ENDS, and the chunk computes the state that
+    enters it itself, from this many previous chunks at a time.
+    ADJOINT: conjugate multipliers, each of the next step. GRADIENT: ∂a as well, from `states`, the forward
     pass's h, and `before`, its h0; summed over the chunk where a is CONSTANT, (rows, chunks, n).
     PACKED: the multiplier is 0 at steps with bit 0 set in `marks` (rows, l), and so for the adjoint with bit 1; SHARED:
     all rows have the same.
 
-    `unit` is 1, which the compiler must not know: neighbouring threads then hold neighbouring channels and each thread
-    all the steps of its own, so that no step needs an exchange between threads.
+    `unit` is 1, hidden from the compiler: adjacent threads then hold adjacent channels and each thread
+    all the steps of its own, so that steps need no communication between threads.
     """
     blocks = tl.cdiv(n, BN)
     pid = tl.program_id(0)
@@ -136,15 +136,15 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         time, channel = 1, l
     else:
         time, channel = n, unit
-    FLIP: tl.constexpr = DOWN and TIME_LAST  # memory order is kept for wide loads; else the rows follow the scan
+    FLIP: tl.constexpr = DOWN and TIME_LAST  # memory order is kept for wide loads; otherwise rows are in scan order
     WAY: tl.constexpr = -1 if DOWN and not TIME_LAST else 1
-    NEXT: tl.constexpr = 1 if DOWN else -1  # from a step of the adjoint to the one before it
+    NEXT: tl.constexpr = 1 if DOWN else -1  # offset of the adjoint's previous step
     ONE: tl.constexpr = 0.0 if COMPLEX else 1.0  # the second number of 1
     i = tl.arange(0, BT)
     inside = (j < n)[:, None]
     if PACKED:
         own = i
-        if TIME_LAST:  # as many side by side in a thread as there are numbers, which then need no exchange
+        if TIME_LAST:  # adjacent numbers in the same thread, which then need no exchange
             own = tl.max_contiguous(tl.arange(0, BT), 128 // b.dtype.element_ty.primitive_bitwidth)
         if not SHARED:
             marks += row * l

@@ -5,11 +5,11 @@ gradient is the same scan run backwards between the transposed products:
 
     γ_t = ‾lam γ_{t+1} + W_out' ∂y_t,    ∂u = W_in' γ + D ∂y,    ∂lam = sum γ_t ‾h_{t-1}
 
-With a matrix D (d, d) the read-out is delayed, y_t = W_out h_{t-1} + D u_t (`layers.l2ru`). States and inputs then lie
-side by side in rows, (h_{t-1}, u_t), so that one product with (W_out, D) reads both; gradients likewise.
+With a matrix D (d, d) the read-out is delayed, y_t = W_out h_{t-1} + D u_t (`layers.l2ru`). States and inputs are then
+concatenated in rows, (h_{t-1}, u_t), for one product with (W_out, D); gradients likewise.
 
-Where autocast to bfloat16 is on around the layer, products and what lies between them are in bfloat16; the recurrence
-sums in float32 always. `run_by_torch` is the truth.
+If autocast to bfloat16 is on around the layer, products and intermediate values are in bfloat16; the recurrence
+always accumulates in float32. `run_by_torch` is the reference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLOSE = 1e-4
 
 
 def serves(x: Tensor, h0: Tensor | None) -> bool:
-    """Whether the kernels take this pass."""
+    """Whether the kernels support this pass."""
     if not (x.is_cuda and x.dtype == torch.float32 and x.numel() and is_untransformed()) or is_traced(x, h0):
         return False
     return choose("mimo_scan", CANDIDATES, x.device, x.dtype) is not nothing
@@ -54,7 +54,7 @@ def mimo_scan(
 def run_by_torch(
     tables: Sequence[Tensor], x: Tensor, h0: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same in torch's operations, differentiable to every order."""
+    """The same in torch operations, differentiable to every order."""
     lam, W_in, W_out, D = tables
     h = pair_scan(lam, linear(x, W_in), h0)  # (b, l, 2p)
     end = h[:, -1].clone() if lengths is None else h[torch.arange(len(h), device=h.device), lengths.to(h.device) - 1]
@@ -73,7 +73,7 @@ class _MimoScan(torch.autograd.Function):
         lengths, both, (d, s) = None if lengths is None else lengths.to(x.device), D.dim() == 2, W_out.shape
         held, _ = _hold(u, dtype, s if both else 0)
         own = held[:, s : s + d] if both else held  # (b l, d)
-        v = _steps(multiply(own, W_in.to(dtype).mT), x)  # rounded, it would turn ∂lam by some per cent
+        v = _steps(multiply(own, W_in.to(dtype).mT), x)  # rounding it would change ∂lam by a few per cent
         h, end = _load().scan(lam, v, h0, lengths, _steps(held, x) if both else dtype)
         h = h.view(len(own), -1)
         if both:
@@ -118,7 +118,7 @@ def _gradients(
         g_h0 = _turn_back(lam, first) + (gy[:, 0] @ W_out if both else 0)
     if not learn:
         return [gx, g_h0, None, None, None, g_D]
-    g_out = multiply(rows.mT, h)  # and of a matrix D beside it
+    g_out = multiply(rows.mT, h)  # and of a matrix D, if any
     return [gx, g_h0, g_lam, multiply(gamma[:, :s].mT, own), g_out[:, :s], g_out[:, s : s + d] if both else g_D]
 
 
@@ -127,13 +127,13 @@ def _hold(x: Tensor, dtype: torch.dtype, first: int, other: Tensor | None = None
     rows, d = x.view(-1, x.shape[-1]), x.shape[-1]
     if not first and x.dtype == dtype:
         return rows, None if other is None else _rows().copy_rows(rows, None, 0, other)
-    wide = first + d + (d % 2 if first else 0)  # what holds states is in whole words
+    wide = first + d + (d % 2 if first else 0)  # rows with states have whole words
     held = torch.empty((len(rows), wide), dtype=dtype, device=x.device)
     return held, _rows().copy_rows(rows, held, first, other)
 
 
 def _beside(W: Tensor, D: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
-    """W and D one after the other, with zeros for a column of `_hold` that is none."""
+    """W and D concatenated, with zeros for a padding column of `_hold`."""
     return torch.cat([W, D, torch.zeros_like(D).narrow(axis, 0, len(D) % 2)], axis).to(dtype)
 
 

@@ -1,6 +1,6 @@
-"""Passes over the rows (m, d) around the products of `mimo_scan`, each at the rate of memory.
+"""Passes over the rows (m, d) around the products of `mimo_scan`, each at memory bandwidth.
 
-Sums over rows leave one row per program, which `add_parts` adds up in an order that the shapes alone decide.
+Sums over rows give one row per program, which `add_parts` adds in an order determined by the shapes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from resolvent.runtime.launch import on_device, quick_jit
 
-NUMBERS = 8192  # of a tile
-COLUMNS = 16  # of a program that sums rows, 512 at a time
+NUMBERS = 8192  # per tile
+COLUMNS = 16  # per program that sums rows, 512 at a time
 
 
 def copy_rows(x: Tensor, out: Tensor | None, first: int, other: Tensor | None) -> Tensor | None:
-    """x (m, d) into the columns from `first` on of out (m, w), in its dtype and with zeros in what is left of them.
+    """x (m, d) into the columns from `first` on of out (m, w), in its dtype, with zeros in the remaining columns.
 
-    Where `other` (m, d) is given: the sum (d,) over rows of x and it.
+    If `other` (m, d) is given, returns the sum (d,) over rows of x times it.
     """
     (m, d), wide = x.shape, first + x.shape[1] if out is None else out.shape[1]
     grid, sizes = _tiles(m, wide - first)
@@ -55,7 +55,7 @@ def _tiles(m: int, d: int) -> tuple[tuple[int, int], dict[str, int]]:
 
 @triton.jit
 def _place(m, d, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows and columns of a tile, and which of them there are."""
+    """Rows and columns of a tile, and which of them exist."""
     row = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)[:, None]
     column = tl.max_contiguous(tl.program_id(1) * BD + tl.arange(0, BD), 4)[None, :]  # one layout for all dtypes
     return row, column, (row < m) & (column < d)

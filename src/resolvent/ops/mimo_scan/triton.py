@@ -1,9 +1,9 @@
-"""The recurrence of `mimo_scan` on a GPU: h_t = lam h_{t-1} + v_t for v (b, l, 2p), real and imaginary part in turn.
+"""The recurrence of `mimo_scan` on a GPU: h_t = lam h_{t-1} + v_t for v (b, l, 2p), re and im interleaved.
 
-A complex number is one word, of two float32 or two bfloat16 numbers; states are float32 in registers, whatever is
-read and written. A warp owns 32 recurrences of one sequence, a thread each, and walks a chunk of their steps. Few
-sequences are cut into chunks that fill the device: a first pass leaves what each chunk ends with when it starts from
-rest, and a second one joins those before its own, which gives the state that enters, and walks the chunk once more.
+A complex number is one word, of two float32 or two bfloat16 numbers; states are float32 in registers, whatever the
+memory dtypes. A warp handles 32 recurrences of one sequence, one per thread, over a chunk of steps. Few sequences are
+split into chunks that fill the device: a first pass computes each chunk's end state from zero, and a second one joins
+those before its own into the entering state, and runs the chunk again.
 
 Imported by the dispatcher only, because Triton is not required.
 """
@@ -21,11 +21,11 @@ from resolvent.ops.linear_scan.triton_kernels import at_end, load_words, scan_ti
 from resolvent.ops.mimo_scan.rows_triton import add_parts
 from resolvent.runtime.launch import on_device, quick_jit
 
-ENOUGH = 512  # warps that walk whole sequences
-WANTED = 2112  # to aim for where there are fewer: sixteen on each of 132 multiprocessors
+ENOUGH = 512  # warps from which sequences are not split
+WANTED = 2112  # target if there are fewer: sixteen on each of 132 multiprocessors
 SHORTEST = 16  # steps of a chunk
-MOST = 256  # chunks of a sequence, which each of them joins by itself
-TILE, STAGES = 4, 8  # steps of a tile, and tiles under way: `linear_scan.triton`
+MOST = 256  # most chunks of a sequence, joined by each of them itself
+TILE, STAGES = 4, 8  # steps per tile, and prefetched tiles: as in `linear_scan.triton`
 JOINED = 8  # chunks at a time
 
 
@@ -34,7 +34,7 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """h (b, l, 2p) in the dtype `out` and in float32 the state (b, 2p) after each sequence's last step; lam (p, 2).
 
-    Where `out` is a tensor (b, l, w) its first 2p columns take the state before each step.
+    If `out` is a tensor (b, l, w), its first 2p columns receive the state before each step.
     """
     return _run(lam, v, (h0, lengths), (None, None), out, back=False)[:2]
 
@@ -44,8 +44,8 @@ def adjoint(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """γ_t = ‾lam γ_{t+1} + g_t, γ_0 in float32, and ∂lam where `states`, the forward pass's h and h0, are given.
 
-    `end` are the slope of the state at each sequence's end, or None, and lengths. Where `out` is a tensor, it takes γ
-    in its first columns, and all is that of states before each step: g_t is the slope of h_{t-1}.
+    `end` is the gradient of the state at each sequence's end, or None, and lengths. If `out` is a tensor, it receives γ
+    in its first columns, for states before each step: g_t is the gradient of h_{t-1}.
     """
     return _run(lam, g, end, states, out, back=True)
 
@@ -75,14 +75,14 @@ def _run(
 
 
 def _cut(l: int, warps: int) -> tuple[int, int]:
-    """Steps of a chunk, a power of two, and how many there are; (l, 1) where sequences stay whole."""
+    """Steps of a chunk, a power of two, and how many there are; (l, 1) if sequences are not split."""
     wanted = max(SHORTEST, triton.cdiv(l * warps, WANTED), triton.cdiv(l, MOST))
     chunk = triton.next_power_of_2(wanted)
     return (l, 1) if warps >= ENOUGH or chunk >= l else (chunk, triton.cdiv(l, chunk))
 
 
 def _words(x: Tensor | None) -> Any:
-    """Memory as the kernel takes it: two neighbouring numbers are one word."""
+    """Memory as words of two adjacent numbers."""
     if x is None:
         return None
     x = x.contiguous()
@@ -96,14 +96,14 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     BACK: tl.constexpr, DELAYED: tl.constexpr, FIND: tl.constexpr, LOG: tl.constexpr, JOINED: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """OUT (b, l, wide) the states in words; FIND: only ENDS (b, chunks, p), what a chunk leaves from rest.
+    """OUT (b, l, wide) the states in words; FIND: only ENDS (b, chunks, p), a chunk's end state from zero.
 
-    START (b, p) is h0, and with BACK the slope of the state at each sequence's end. END (b, p): the last state, with
-    BACK that of step 0. PARTS (b chunks, p) of ∂lam, where H (b, l, width) are the forward pass's states. DELAYED: OUT
-    and H have the state before each step, and with BACK V the slopes of those. chunk is 2^LOG where there are several.
+    START (b, p) is h0, and with BACK the gradient of the state at each sequence's end. END (b, p): the last state, with
+    BACK that of step 0. PARTS (b chunks, p) of ∂lam, if H (b, l, width) are the forward pass's states. DELAYED: OUT
+    and H have the state before each step, and with BACK V their gradients. chunk is 2^LOG if there are several.
 
-    `unit` is 1, which the compiler must not know: each thread then has all the steps of its own recurrence, and none
-    needs an exchange between threads (`linear_scan.triton_kernels`).
+    `unit` is 1, hidden from the compiler: each thread then has all the steps of its own recurrence, and steps
+    need no communication between threads (`linear_scan.triton_kernels`).
     """
     blocks = tl.cdiv(p, BN)
     pid = tl.program_id(0)
@@ -127,8 +127,8 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     if ENDS is not None and not FIND:
         hr, hi = _enter(ENDS + row * chunks * p + j0, hr, hi, lr, li, c, p, unit, inside, LOG, JOINED, BN)
     WAY: tl.constexpr = -1 if BACK else 1
-    LATE: tl.constexpr = 1 if DELAYED and BACK else 0  # from a step to where V has its slope
-    NEXT: tl.constexpr = 1 if DELAYED and not BACK else 0  # and to where OUT has the state after it
+    LATE: tl.constexpr = 1 if DELAYED and BACK else 0  # offset of a step's gradient in V
+    NEXT: tl.constexpr = 1 if DELAYED and not BACK else 0  # offset of the state after it in OUT
     i = tl.arange(0, BT)
     across = (lane * unit)[:, None]
     read = across + i[None, :] * (WAY * p)  # (BN, BT)
@@ -153,7 +153,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         if START is not None and BACK:
             vr += tl.where(t == last, xr[:, None], 0.0)
             vi += tl.where(t == last, xi[:, None], 0.0)
-        ar = tl.where(there & inside, lr[:, None], 1.0)  # after the last step the state stays
+        ar = tl.where(there & inside, lr[:, None], 1.0)  # after the last step the state is kept
         ai = tl.where(there & inside, li[:, None], 0.0)
         yr, yi, hr, hi = _walk(ar, ai, vr, vi, hr, hi, BT)
         if not FIND:
@@ -181,7 +181,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _walk(ar, ai, vr, vi, hr, hi, BT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The states after each step of a tile (BN, BT) that h (BN,) enters, and the last of them."""
+    """The states after each step of a tile (BN, BT) from the initial state h (BN,), and the last of them."""
     i = tl.arange(0, BT)[None, :]
     _, _, yr, yi = scan_tile(ar, ai, vr, vi, hr, hi, i == 0, True, False, False)
     return yr, yi, at_end(yr, i == BT - 1), at_end(yi, i == BT - 1)
@@ -191,7 +191,7 @@ def _walk(ar, ai, vr, vi, hr, hi, BT: tl.constexpr):  # type: ignore[no-untyped-
 def _enter(  # type: ignore[no-untyped-def]
     ENDS, hr, hi, lr, li, c, p, unit, inside, LOG: tl.constexpr, JOINED: tl.constexpr, BN: tl.constexpr
 ):
-    """The state that enters chunk c, from what entered the first and what those before c left."""
+    """The state that enters chunk c, from the first one's initial state and the end states of those before c."""
     for _squared in tl.static_range(LOG):
         lr, li = lr * lr - li * li, 2.0 * lr * li
     m = tl.arange(0, JOINED)

@@ -1,7 +1,7 @@
 """The impulse response of a bank of complex modes, K_k = Re sum_n w e^{(k - s) z}, and its gradients: one kernel each.
 
-With s = l - 1 where a mode grows and 0 where it decays, no power exceeds one: a kernel that is held in range by its
-last step, as that of a softmax, keeps its digits in float32. Angles are reduced in float64 (`triton_kernels.power`).
+With s = l - 1 where a mode grows and 0 where it decays, no power exceeds one: a kernel normalised by its
+last step, like a softmax kernel, stays accurate in float32. Angles are reduced in float64 (`triton_kernels.power`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.ops.modes.triton_kernels import against, power, times
 from resolvent.runtime.launch import on_device, quick_jit
 
-STRETCH = 64  # steps for which powers are found once
+STRETCH = 64  # steps whose powers are computed once
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def _load(P, at, live):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _start(Z, c, n, l, BN: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """z, s and e^{i z} for the first rows i, none beyond the length: there a growing mode would leave the range."""
+    """z, s and e^{i z} for the first rows i, masked beyond the length, where a growing mode would overflow."""
     j, i = tl.arange(0, BN), tl.arange(0, ROWS)
     zr, zi = _load(Z, c * n + j, j < n)
     fr, fi = power(zr, zi, tl.minimum(i, l - 1))
@@ -78,7 +78,7 @@ def gradient_kernel(Z, W, G, OZ, OW, n, l, BN: tl.constexpr, ROWS: tl.constexpr)
 
 
 def response(z: Tensor, w: Tensor, length: int) -> Tensor:
-    """K (d, length) in float32 of z and w (d, n, 2) in float64, whose real and imaginary parts lie side by side."""
+    """K (d, length) in float32 of z and w (d, n, 2) in float64, as real pairs."""
     d, n, _ = z.shape
     K = torch.empty((d, length), dtype=torch.float32, device=z.device)
     with on_device(z):
@@ -87,7 +87,7 @@ def response(z: Tensor, w: Tensor, length: int) -> Tensor:
 
 
 def response_gradients(z: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of z and w from that of K."""
+    """The gradients of z and w from that of K."""
     d, n, _ = z.shape
     of_z, of_w = torch.empty_like(z), torch.empty_like(w)
     with on_device(z):

@@ -1,4 +1,4 @@
-"""The tables of a dense bank from its layer's parameters: `opaque` where the pass is traced, or on a GPU."""
+"""The tables of a dense bank from its layer's parameters: `opaque` in a traced pass, or on a GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from resolvent.runtime.transforms import is_traced, is_untransformed
 
 @dataclass(frozen=True, eq=False)
 class DenseSource:
-    """One layer's bank: made when it is called, or passed over on the way from parameters to tables."""
+    """One layer's bank: made when called, or skipped in making tables directly from parameters."""
 
     opaque: Opaque
     parameters: Parameters
     option: str
     make: Callable[..., DenseBank]  # (parameters, option, make): complex numbers by `join_parts`, if none is given
-    fused: tuple[str, ...] = ()  # options with which it is S4's, whose kernels (`ops.dplr_bank`) know its parameters
+    fused: tuple[str, ...] = ()  # options for which it is S4's, with kernels (`ops.dplr_bank`) from its parameters
 
     def __call__(self) -> DenseBank:
         return self.make(self.parameters, self.option)
@@ -40,7 +40,7 @@ class DenseSource:
 
 
 def flat_blocks(blocks: Blocks, copy: bool = True) -> list[Tensor]:
-    """The tables of a dense bank as a list, A^T last; with `copy` it is none of the others."""
+    """The tables of a dense bank as a list, A^T last; with `copy` it shares no memory with the others."""
     carry = blocks.carry
     assert isinstance(carry, DenseCarry)
     whole = carry.whole.clone() if copy else carry.whole

@@ -1,4 +1,4 @@
-"""From the parameters of S5 and LRU to their tables, and back: one kernel each, a program a state.
+"""From the parameters of S5 and LRU to their tables, and the gradients: one kernel each, one program per state.
 
 With z = log lam_bar, f the gain of the input in units of dt, and B, C in real pairs, all of z in float64:
 
@@ -67,13 +67,13 @@ def _load(P, at):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _cap(x, most):  # type: ignore[no-untyped-def]
-    """x held at `most`; what is not a number stays none."""
+    """x limited to `most`; NaN stays NaN."""
     return tl.where(x > most, most, x)
 
 
 @triton.jit
 def _step(P0, P1, P2, j, KIND: tl.constexpr, HELD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """lam_bar before it is held and its slope in z, f and its slope in z, dt, and two numbers that z is made of."""
+    """lam_bar before limiting and its derivative in z, f and its derivative in z, dt, and two numbers that form z."""
     if KIND == LRU:
         ar, ai = tl.exp(_cap(_load(P0, j), LARGEST_LOG)), tl.exp(_cap(_load(P1, j), LARGEST_LOG))
         dt = tl.exp(_cap(_load(P2, j), LARGEST_LOG))
@@ -147,7 +147,7 @@ def slopes_kernel(  # type: ignore[no-untyped-def]
     g_dt = fr * tr + fi * ti
     zr, zi = dt * (sr * tr + si * ti), dt * (sr * ti - si * tr)
     xr, xi = _load(G_LAM, 2 * j), _load(G_LAM, 2 * j + 1)
-    if HELD:  # a modulus that is held has no slope
+    if HELD:  # a limited modulus has zero derivative
         size = tl.maximum(tl.sqrt(er * er + ei * ei), LARGEST)
         along = tl.where(size > LARGEST, (er * xr + ei * xi) / (size * size), 0.0)
         xr, xi = LARGEST / size * (xr - along * er), LARGEST / size * (xi - along * ei)
@@ -167,5 +167,5 @@ def slopes_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _store(O, at, x, moves):  # type: ignore[no-untyped-def]
-    """The gradient of a parameter; none where it is held."""
+    """Store the gradient of a parameter; zero where it is clamped."""
     tl.store(O + at, tl.where(moves, x, 0.0).to(tl.float32))

@@ -1,10 +1,10 @@
-"""A function from parameters to tables as one operation: one node of a traced graph; on a GPU two recordings.
+"""A function from parameters to tables as one operation: one node of a traced graph; on a GPU two CUDA graphs.
 
-The function consists of torch's operations, some hundred for S4. Traced, it is one opaque node each way, so that
-graphs stay small; on a CPU its own graph is kept for the way back (`ops.kept`). On a GPU its calls take the host longer
-than the device needs for them, so that what comes in the same shapes for the second time is recorded as a CUDA graph
-(`ops.step.recorded`): layers of one shape share it, and its gradients run the function once more. Where there are
-kernels for both ways (`kernels`), those run in its place.
+The function consists of torch operations, some hundred for S4. Traced, it is one opaque node for each of forward and
+backward, so that graphs stay small; on a CPU its own autograd graph is kept for the backward (`ops.kept`). On a GPU the
+host needs longer for its calls than the device, so the second call with the same shapes is recorded as a CUDA graph
+(`ops.step.recorded`), which layers of one shape share, and gradients recompute the function. If there are kernels
+for forward and backward (`kernels`), they run instead.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
 
 
 class Opaque:
-    """`make` as an operation `resolvent::<name>`; made once, where its layer is defined.
+    """`make` as an operation `resolvent::<name>`; created once, at its layer's definition.
 
-    `load` imports kernels of a GPU, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
-    with parameters of the shapes `given` and with `options`. `is_large`: what gradients need of `make` is not kept.
+    `load` imports GPU kernels, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
+    with parameters of the shapes `given` and with `options`. `is_large`: intermediate values of `make` are not saved.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Opaque:
         self._candidates = () if load is None else triton_or(nothing, load, self.agrees)
 
     def kernels(self, like: Tensor) -> Any:
-        """Those of a GPU, or None."""
+        """The GPU kernels, or None."""
         if not self._candidates or not like.is_cuda:
             return None
         found: Any = choose(self.name, self._candidates, like.device, like.dtype)
         return None if found is nothing else found
 
     def agrees(self, kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether they give the tables of `make` and their gradients."""
+        """Whether they agree with `make` in tables and gradients."""
         pairs: list[tuple[Tensor, Tensor]] = []
         for option in self._options:
             own = [_wave(s, device, dtype).sub(1).requires_grad_() for s in self._given]
@@ -70,10 +70,10 @@ class Opaque:
         return made[:-1]
 
     def tables(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """The tables, under autograd; for tensors on a GPU that nobody traces.
+        """The tables, under autograd; for tensors on a GPU outside tracing.
 
-        Where a pass around this is recorded, by its calls themselves: its graph keeps what the gradients need, and none
-        of them takes the host's time any more. What would keep much runs once more for its gradients.
+        While the surrounding pass is recorded, by the calls themselves: its graph saves what gradients need, without
+        host time. If that would be much memory, the function is recomputed for its gradients.
         """
         if recorded._recording and not self.is_large and self.kernels(parameters[0]) is None:
             with as_run():
@@ -81,7 +81,7 @@ class Opaque:
         return list(_Opaque.apply(self, option, T, delay, *parameters))
 
     def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """Without a graph."""
+        """The tables without a graph."""
         kernels = self.kernels(parameters[0])
         if kernels is not None:
             return list(kernels.tables(parameters, option))
@@ -93,7 +93,7 @@ class Opaque:
         return self._recorded(("forward", option, T, delay), run, list(parameters))
 
     def run_kept(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """The same, followed by the mark of the graph that is kept; of inputs, whose memory is the caller's, copies."""
+        """The same, followed by the mark of the kept graph; inputs, whose memory is the caller's, are copied."""
         with as_run(), recording():
             own = [p.detach().clone().requires_grad_() for p in parameters]
             made = self.make(own, option, T, delay)
@@ -184,7 +184,7 @@ def _operator(name: str, opaque: Opaque) -> Any:
     def saved(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         parameters, _, *ctx.how = inputs
         ctx.count = len(parameters)
-        held = output[:-1] if parameters[0].device.type == "cpu" else []  # a kept graph reads them: not to be reused
+        held = output[:-1] if parameters[0].device.type == "cpu" else []  # a kept graph reads them: must not be reused
         ctx.save_for_backward(output[-1], *parameters, *held)
         ctx.set_materialize_grads(False)
 
@@ -206,7 +206,7 @@ def _operator(name: str, opaque: Opaque) -> Any:
 def _differentiate(
     own: list[Tensor], made: list[Tensor], g: list[Tensor], asked: list[int], again: bool
 ) -> list[Tensor]:
-    """The parameters' gradients by a graph that was kept; `again`: it is to be kept further."""
+    """The parameters' gradients by a kept graph; `again`: retain it."""
     pairs = [(made[i], t) for i, t in zip(asked, g, strict=True) if made[i].requires_grad]
     ends, slopes = [end for end, _ in pairs], [slope for _, slope in pairs]
     with recording():

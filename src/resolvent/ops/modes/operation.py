@@ -1,9 +1,9 @@
 """Tables of a diagonal bank as a function of its layer's parameters: discretisation, powers, Toeplitz blocks.
 
-`Modes` says how a kind of layer makes its bank; `blocks` gives the tables of `ops.blocked` in the quickest way there:
-where the pass is traced one opaque node (`resolvent::s4d_tables`, ...), so that graphs stay small and hold no complex
-number; on a GPU one kernel, and one more for the gradients; elsewhere `blocked.tables`, which is also the truth that
-kernels are probed against.
+`Modes` says how a layer class makes its bank; `blocks` gives the tables of `ops.blocked` by the fastest method: in a
+traced pass one opaque node (`resolvent::s4d_tables`, ...), so that graphs stay small and contain no complex numbers;
+on a GPU one kernel, and one more for the gradients; elsewhere `blocked.tables`, which is also the reference for
+probing kernels.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MakeBank = Callable[..., DiagonalBank]  # (parameters, option, make): complex nu
 
 
 class Kind(Enum):
-    """What the parameters are."""
+    """The kind of parameters."""
 
     S4D = "s4d"  # log_decay, frequency (d, n), log_dt (d,), B, C (d, n, 2)
     DSS = "dss"  # decay, frequency (n,), log_dt (d, 1 or 2), W (d, n, 2)
     EMA = "ema"  # alpha, damping, beta, eta (d, n)
-    # each followed by D (d,), where there is one
+    # each followed by D (d,), if any
 
 
 class Maker(NamedTuple):
@@ -54,14 +54,14 @@ class Maker(NamedTuple):
     gradients: Callable[..., list[Tensor]]  # (parameters, powers, gradients of Made or None, option, delay)
 
 
-KNOWN: dict[str, Modes] = {}  # by the name of their kind, which an operator's schema can hold
+KNOWN: dict[str, Modes] = {}  # by the name of their kind, which an operator's schema supports
 
 
 class Modes:
     """How one kind of layer makes its bank: `bank(parameters, option)`.
 
-    `example` gives small parameters to probe kernels with, and `fused` are the options that these take. Made once for
-    each kind, where its layer is defined: that registers the operator.
+    `example` gives small parameters for probing kernels, and `fused` are the options they support. Created once per
+    layer class, at module level, which registers the operator.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Modes:
         return maker(self.kind)
 
     def agrees(self, maker: Any, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether it gives the truth's tables and gradients, of an odd number of steps and with a delay."""
+        """Whether it agrees with the reference in tables and gradients, for an odd number of steps and with a delay."""
         parameters, option = [p.to(device, dtype) for p in self.example()], self.fused[0]
         return all(_same(maker, self._torch, parameters, option, *asked) for asked in ((11, False), (20, True)))
 
@@ -123,18 +123,18 @@ class Modes:
     def _slopes(
         self, parameters: Parameters, powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
     ) -> list[Tensor]:
-        """The bank once more, with a graph; what follows it has gradients of its own."""
+        """Recompute the bank with a graph; the later steps have their own gradients."""
         return _differentiate(self.ends(parameters, option, delay), powers, g, delay)
 
     def ends(self, parameters: Parameters, option: str, delay: bool) -> Ends:
-        """From copies: the memory of parameters is the caller's."""
+        """The bank made from copies: the memory of parameters is the caller's."""
         with as_run(), recording():
             own = [p.detach().clone().requires_grad_() for p in parameters]
             bank = self.bank(own, option)
             return Ends(own, bank, first_number(bank, delay).to(own[0].dtype))
 
     def run_kept(self, parameters: Parameters, option: str, T: int, delay: bool) -> tuple[Tensor, ...]:
-        """The tables, and the mark of the bank's graph that is kept for the way back."""
+        """The tables, and the mark of the bank's graph kept for the backward."""
         ends = self.ends(parameters, option, delay)
         with as_run():
             made = diagonal_tables(ends.still(), ends.now.detach(), T, delay)
@@ -145,11 +145,11 @@ class Modes:
 
 
 class Ends(NamedTuple):
-    """A bank with the graph that leads to it from leaves in the place of parameters."""
+    """A bank with its graph from leaves that replace the parameters."""
 
     leaves: list[Tensor]
     bank: DiagonalBank
-    now: Tensor  # what the input of a step adds to its output
+    now: Tensor  # direct contribution of an input to its output
 
     def still(self) -> DiagonalBank:
         gain = self.bank.gain
@@ -160,7 +160,7 @@ class Ends(NamedTuple):
 def _differentiate(
     ends: Ends, powers: Tensor, g: Sequence[Tensor | None], delay: bool, again: bool = False
 ) -> list[Tensor]:
-    """The parameters' gradients from those of the tables; `again`: the graph is to be kept further."""
+    """The parameters' gradients from those of the tables; `again`: retain the graph."""
     complex_ = ends.bank.lam.is_complex()
     shapes = _shapes(powers.shape, complex_)
     asked = [powers.new_zeros(()).expand(s) if t is None else t for t, s in zip(g, shapes, strict=True)]
@@ -180,7 +180,7 @@ def _differentiate(
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One layer's bank: made when it is called, or passed over on the way from parameters to tables."""
+    """One layer's bank: made when called, or skipped in making tables directly from parameters."""
 
     modes: Modes
     parameters: Parameters

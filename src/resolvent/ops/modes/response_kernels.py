@@ -1,4 +1,4 @@
-"""From a diagonal layer's parameters to its impulse response K (d, l), and back: one kernel each."""
+"""From a diagonal layer's parameters to its impulse response K (d, l), and the gradients: one kernel each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def response_kernel(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, D, K, n, l, LARGEST,
     KIND: tl.constexpr, STEPS: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """K (d, l) = Re sum_n w lam^k, D at its place zero; a program has ROWS steps of one channel."""
+    """K (d, l) = Re sum_n w lam^k, with D = 0; a program has ROWS steps of one channel."""
     c, j, first = tl.program_id(1).to(tl.int64), tl.arange(0, BN), tl.program_id(0) * ROWS
     k = first + tl.arange(0, ROWS)
     zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, j < n, KIND, STEPS)

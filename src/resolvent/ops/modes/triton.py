@@ -22,7 +22,7 @@ from resolvent.runtime.launch import on_device
 KINDS = {Kind.S4D: 0, Kind.DSS: 1, Kind.EMA: 2}
 COUNT = {Kind.S4D: 5, Kind.DSS: 4, Kind.EMA: 4}  # parameters before D
 ROWS = 16  # powers at a time
-STRETCH = 64  # the same of a response
+STRETCH = 64  # the same for a response
 
 
 def maker(kind: Kind) -> Maker:
@@ -63,14 +63,14 @@ def response(kind: Kind, parameters: Sequence[Tensor], length: int) -> Tensor:
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     K = torch.empty((d, length), dtype=torch.float32, device=like.device)
     with on_device(like):
-        response_kernel[(triton.cdiv(length, STRETCH), d)](  # of which the first may be beyond 65535
+        response_kernel[(triton.cdiv(length, STRETCH), d)](  # the first grid axis may exceed 65535
             *own, D, K, n, length, largest_logarithm(like), **_response_sizes(kind, own, n), num_warps=4
         )
     return K
 
 
 def response_gradients(kind: Kind, parameters: Sequence[Tensor], g: Tensor) -> list[Tensor]:
-    """Those of the parameters from that of K."""
+    """The parameters' gradients from that of K."""
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     found, out, last = empty_gradients(kind, parameters, d, like, D)
     with on_device(like):
@@ -89,22 +89,22 @@ def _response_sizes(kind: Kind, own: Sequence[Tensor | None], n: int) -> dict[st
 def empty_gradients(
     kind: Kind, parameters: Sequence[Tensor], d: int, like: Tensor, D: Tensor | None
 ) -> tuple[list[Tensor], list[Tensor | None], Tensor | None]:
-    """Where the parameters' gradients go: all, the first five, and D's where it has one."""
-    shared = kind is Kind.DSS  # lam, by all channels
+    """Buffers for the parameters' gradients: all, the first five, and D's if any."""
+    shared = kind is Kind.DSS  # lam is shared by all channels
     found = [like.new_empty((d, *t.shape) if shared and i < 2 else t.shape) for i, t in enumerate(parameters)]
     out: list[Tensor | None] = [*found[: COUNT[kind]], None, None]
     return found, out[:5], None if D is None else found[-1]
 
 
 def sum_shared(kind: Kind, found: list[Tensor]) -> list[Tensor]:
-    """What all channels share comes one row a channel."""
+    """Sum the gradients of shared parameters, given as one row per channel."""
     return [t.sum(0) if kind is Kind.DSS and i < 2 else t for i, t in enumerate(found)]
 
 
 def unpack_parameters(
     kind: Kind, parameters: Sequence[Tensor]
 ) -> tuple[list[Tensor | None], Tensor | None, torch.Size, Tensor]:
-    """Five parameters as the kernels take them, D, (d, n), and one to make others like."""
+    """Five parameters as kernel arguments, D, (d, n), and one as template for others."""
     count = COUNT[kind]
     own: list[Tensor | None] = [t.detach().contiguous() for t in parameters[:count]]
     D = parameters[count].detach().contiguous() if len(parameters) > count else None
@@ -117,7 +117,7 @@ def kernel_sizes(kind: Kind, own: Sequence[Tensor | None], n: int, T: int, delay
     return {
         "KIND": KINDS[kind], "PAIR": kind is not Kind.EMA, "DELAY": delay, "STEPS": steps,
         "BN": max(16, triton.next_power_of_2(n)), "BT": max(16, triton.next_power_of_2(T)), "ROWS": ROWS,
-        "num_warps": 4 if n <= 32 else 8,  # powers are found in float64: with more in a thread registers run out
+        "num_warps": 4 if n <= 32 else 8,  # powers are computed in float64: more per thread would exceed the registers
     }  # fmt: skip
 
 

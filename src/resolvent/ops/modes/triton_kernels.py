@@ -1,12 +1,12 @@
-"""From a diagonal layer's parameters to the tables of its blocked pass, and back: one kernel each, a program a channel.
+"""From a diagonal layer's parameters to the tables of its blocked pass, and the gradients: one program per channel.
 
-With z = log lam and w what reads y from the state (`modes`), both in float64 as in `blocked.tables`, a table holds
+With z = log lam and w the read-out of y from the state (`modes`), both in float64 as in `blocked.tables`, a table has
 
     lam^(k+1)      POWERS        lam^k                M_IN, rows in reverse order
     ‾(w lam^e)     M_OUT         Re sum_n w lam^k     the kernel, along the diagonals of TOEPLITZ        k = 0 .. T-1
 
-e = k + 1; with DELAY e = k, and the kernel comes one step later. A power is exp(k z) with its angle reduced in float64,
-so that what remains is good in float32. Gradients of powers are taken in z: that of lam^e is e lam^e.
+e = k + 1; with DELAY e = k, and the kernel shifts by one step. A power is exp(k z) with its angle reduced in float64,
+so that the rest is accurate in float32. Gradients of powers are with respect to z: that of lam^e is e lam^e.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import triton.language as tl
 
 from resolvent.runtime.launch import quick_jit
 
-LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `init.timestep`: where a logarithm is held
+LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `init.timestep`: limits of a logarithm
 TURN = tl.constexpr(6.283185307179586)
-SMALL = tl.constexpr(1e-2)  # |z| below which (e^z - 1)/z is a series: its terms then reach float64
-FAINT = tl.constexpr(1e-30)  # what a real lam is held above, for its logarithm
+SMALL = tl.constexpr(1e-2)  # |z| below which (e^z - 1)/z is a series: accurate to float64
+FAINT = tl.constexpr(1e-30)  # lower limit of a real lam, for its logarithm
 S4D, DSS, EMA = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -71,13 +71,13 @@ def _load(P, at, live):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _root(n):  # type: ignore[no-untyped-def]
-    """sqrt(n), which is no tensor where it is 1: a launch takes that for a constant."""
+    """sqrt(n), which is a constant instead of a tensor if n is 1, by specialisation."""
     return tl.sqrt(tl.full((1,), n, tl.float64))
 
 
 @triton.jit
 def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """z and w (BN,) of channel c, in float64; z as it comes, not held below zero yet."""
+    """z and w (BN,) of channel c, in float64; z not yet limited below zero."""
     at = c * n + j
     if KIND == EMA:
         p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))
@@ -106,7 +106,7 @@ def modes(P0, P1, P2, P3, P4, c, n, j, live, KIND: tl.constexpr, STEPS: tl.const
 
 @triton.jit
 def power(zr, zi, k):  # type: ignore[no-untyped-def]
-    """exp(k z), (rows, BN) in float32, for whole numbers k (rows,)."""
+    """exp(k z), (rows, BN) in float32, for integers k (rows,)."""
     k = k.to(tl.float64)[:, None]
     turns = k * (zi / TURN)[None, :]
     angle = ((turns - tl.floor(turns + 0.5)) * TURN).to(tl.float32)
@@ -127,16 +127,16 @@ def tables_kernel(  # type: ignore[no-untyped-def]
     KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
     BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """`row`, `into` and `out` are what lies between rows of TOEPLITZ, M_IN and M_OUT; a channel has T rows of each.
+    """`row`, `into` and `out` are the strides between rows of TOEPLITZ, M_IN and M_OUT; a channel has T rows of each.
 
-    TURNED, where there is one, takes the Toeplitz matrix transposed, in rows of `out`; POWERS may be None.
+    TURNED, if given, receives the transposed Toeplitz matrix, in rows of `out`; POWERS may be None.
     """
     c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
     live = j < n
     zr, zi, wr, wi = modes(P0, P1, P2, P3, P4, c, n, j, live, KIND, STEPS)
     zr = tl.minimum(zr, LARGEST)
     wr, wi = tl.where(live, wr, 0.0).to(tl.float32), tl.where(live, wi, 0.0).to(tl.float32)
-    S: tl.constexpr = 2 if PAIR else 1  # reals of a number
+    S: tl.constexpr = 2 if PAIR else 1  # reals per number
     fr, fi = power(zr, zi, tl.arange(0, ROWS))
     ur, ui = power(zr, zi, tl.full((1,), 1, tl.int32))
     for first in range(0, T, ROWS):
@@ -212,9 +212,9 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
     KIND: tl.constexpr, PAIR: tl.constexpr, DELAY: tl.constexpr, STEPS: tl.constexpr,
     BN: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The parameters' gradients from those of the tables; those that DSS's channels share come one row a channel.
+    """The parameters' gradients from those of the tables; those shared by DSS's channels are one row per channel.
 
-    `each`, `each_in`, `each_out`: what lies between channels of the gradients; `row`, `into`, `out`: between rows;
+    `each`, `each_in`, `each_out`: strides between channels of the gradients; `row`, `into`, `out`: between rows;
     `across`: between columns of M_OUT's. G_WHOLE (d, parts, n) is summed over its parts.
     """
     c, j, column = tl.program_id(0).to(tl.int64), tl.arange(0, BN), tl.arange(0, BT)
@@ -255,7 +255,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
                 ei += tl.sum(xi * lower, 0)
             ar += tl.sum(xr, 0)
             ai += tl.sum(xi, 0)
-        if G_OUT is not None:  # it holds the conjugate of w lam^e
+        if G_OUT is not None:  # it is for the conjugate of w lam^e
             gr, gi = _collect(G_OUT, c * each_out + k[:, None] * out + number * across, there, across, PAIR)
             if DELAY:
                 xr, xi = against(qr, qi, gr, -gi)
@@ -305,7 +305,7 @@ def hand_on(  # type: ignore[no-untyped-def]
     P0, P1, P2, P3, P4, O0, O1, O2, O3, O4, c, n, j, live, zr, zi, gzr, gzi, gwr, gwi,
     KIND: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of z and w to those of the parameters, by `modes`."""
+    """From the gradients of z and w to those of the parameters, reversing `modes`."""
     at = c * n + j
     if KIND == EMA:
         p, delta = _sigmoid(_load(P0, at, live)), _sigmoid(_load(P1, at, live))

@@ -1,4 +1,4 @@
-"""What acts on each step alone, or on a few neighbours: norms, gates, short convolutions."""
+"""Operations on single steps, or a few adjacent ones: norms, gates, short convolutions."""
 
 from resolvent.ops.pointwise.biased_silu import biased_silu
 from resolvent.ops.pointwise.conv_silu import conv_silu

@@ -1,6 +1,6 @@
 """silu(x + bias) with channels first, (c, b, l), one pass over memory in each direction.
 
-The bias (c,) is added here, where it costs nothing: as the addend of a product it would cost a pass of its own.
+The bias (c,) is added here, where it is free: added to a product it would cost a separate pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plain_biased_silu(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _triton(x: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     return kernels("pointwise", "biased_silu", x)
 
 

@@ -1,7 +1,7 @@
-"""`biased_silu` as one Triton kernel in each direction: some columns of one channel to a program.
+"""`biased_silu` as one Triton kernel in each direction: some columns of one channel per program.
 
-A channel's columns, its steps in all sequences, lie side by side. Sums over them, the bias's gradient, leave one number
-per program, so that adding them up gives the same bits every time.
+A channel's columns, its steps in all sequences, are adjacent. Sums over them, the bias's gradient, give one number
+per program, which makes their total deterministic, bit for bit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.runtime.launch import either, on_device
 
-COLUMNS = 2048  # to a program
+COLUMNS = 2048  # per program
 
 
 def forward(x: Tensor, bias: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
 def backward(
     g: Tensor, x: Tensor, bias: Tensor, learn: bool, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """∂x, in the place of `out` if given, and with `learn` ∂bias."""
+    """∂x, in `out` if given, and with `learn` ∂bias."""
     g, x = g.contiguous(), x.contiguous()
     gx = torch.empty_like(x) if out is None else out
     c, m = x.shape[0], x[0].numel()
@@ -41,7 +41,7 @@ def backward(
 
 @triton.jit
 def place(m, BM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The program's channel, where its columns lie, and which of them are there."""
+    """The program's channel, the offsets of its columns, and which of them exist."""
     c = tl.program_id(1)
     cols = tl.program_id(0) * BM + tl.arange(0, BM)
     return c, c.to(tl.int64) * m + cols, cols < m

@@ -1,9 +1,9 @@
 """silu(taps * x + bias): Mamba's short causal convolution and its activation, one pass over memory in each direction.
 
-    a_t = bias + sum_j weight[:, j] x_{t - (w - 1) + j},    y = silu(a)                     x, y (b, l, e), from rest
+    a_t = bias + sum_j weight[:, j] x_{t - (w - 1) + j},    y = silu(a)                     x, y (b, l, e), from zero
     ∂x_s = sum_j weight[:, j] (∂y silu'(a))_{s + (w - 1) - j}
 
-For the backward pass x is kept, from which a is found again.
+For the backward pass x is saved, from which a is recomputed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 
-MANY = 8  # taps that a thread has registers for
-SEQUENCES = 65_535  # along an axis of the grid
+MANY = 8  # most taps that fit in a thread's registers
+SEQUENCES = 65_535  # most along an axis of the grid
 
 
 def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def conv_silu_gradients(
     g: Tensor, given: tuple[Tensor, Tensor, Tensor], needs: tuple[bool, ...], into: Tensor | None = None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x, weight and bias from g, that of y, as numbers; that of x in `into` where it is given."""
+    """The gradients of x, weight and bias from g, that of y, without a graph; that of x in `into` if given."""
     own = _triton(given[0], given[1].shape[1])
 
     def plain() -> tuple[Tensor | None, ...]:
@@ -48,16 +48,16 @@ def conv_silu_gradients(
 
 
 def plain_conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same in torch's operations."""
+    """The same in torch operations."""
     wide = torch.promote_types(x.dtype, torch.float32)
     seen = F.pad(x.to(wide), (0, 0, weight.shape[1] - 1, 0))
     return F.silu(causal_taps(seen, weight, bias)).to(x.dtype)
 
 
 def _triton(x: Tensor, width: int = 1) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     unfit = None if x.stride(2) == 1 else "channels that do not lie side by side"
-    if x.shape[1] * max(x.stride(1), x.shape[2]) >= 2**31:  # offsets within a sequence are of 31 bits
+    if x.shape[1] * max(x.stride(1), x.shape[2]) >= 2**31:  # offsets within a sequence have 31 bits
         unfit = "2^31 numbers or more in a sequence"
     if x.shape[0] > SEQUENCES:
         unfit = f"more than {SEQUENCES} sequences"

@@ -1,8 +1,8 @@
-"""`conv_silu` as one Triton kernel in each direction: a thread walks some steps of a few channels.
+"""`conv_silu` as one Triton kernel in each direction: a thread loops over some steps of a few channels.
 
-The rows that the taps still want, and on the way back the slopes, stay in its registers, so that each is loaded and
-computed once, apart from those at the ends of a walk. Sums over steps and sequences (of the taps' and the bias's
-gradients) leave one row per program, so that adding them up gives the same bits every time.
+The rows that the taps still need, and in the backward the derivatives, stay in registers, so that each is loaded and
+computed once, except at the ends of a loop. Sums over steps and sequences (the gradients of taps and bias) give one
+row per program, which makes their total deterministic, bit for bit.
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
@@ -18,9 +18,9 @@ from torch import Tensor
 from resolvent.ops.selective_scan.triton_tiles import sigmoid
 from resolvent.runtime.launch import on_device, quick_jit
 
-STEPS, CHANNELS = 32, 128  # of a walk, and of a warp's channels side by side
-WALKS = 4  # of a program, one after the other in time, a warp each
-ROWS = 4  # loaded at a time, or all that the taps look back on
+STEPS, CHANNELS = 32, 128  # steps per loop, and adjacent channels per warp
+WALKS = 4  # loops per program, consecutive in time, one warp each
+ROWS = 4  # rows loaded at a time, or all that the taps reach back
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def backward(
     g: Tensor, x: Tensor, weight: Tensor, bias: Tensor, learn: bool, into: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """∂x, in `into` where that is given, and with `learn` the gradients of the taps (e, w) and of the bias."""
+    """∂x, in `into` if given, and with `learn` the gradients of the taps (e, w) and of the bias."""
     _, l, e = x.shape
     g, x, w = g.contiguous(), _rows(x), weight.shape[1]
     gx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if into is None else into
@@ -65,7 +65,7 @@ def _tile(weight: Tensor) -> dict[str, int]:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x with its steps at one distance, also from sequence to sequence, and its channels side by side."""
+    """x with a uniform step stride, also across sequences, and contiguous channels."""
     return x if x.stride(2) == 1 and x.stride(0) == x.shape[1] * x.stride(1) else x.contiguous()
 
 
@@ -129,7 +129,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """D is ∂y; SUMS (b programs, W + 1, e): the taps' gradients and the bias's.
 
-    ∂x at a step is known W - 1 steps later: a walk goes on for R steps, and leaves out what is another's.
+    ∂x at a step is known W - 1 steps later: a loop continues for R steps, and skips those of the next.
     """
     t = (tl.program_id(0) * G + tl.arange(0, G)) * N
     c = tl.program_id(1) * BE + tl.arange(0, BE)

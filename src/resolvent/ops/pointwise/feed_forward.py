@@ -1,6 +1,6 @@
 """A post-norm feed-forward block with channels first, norm(x + W_down silu(W_up x + b_up) + b_down), as one operation.
 
-By hand, the gradient that goes through the maps is added to the skip's in the product that makes it.
+In the hand-written backward, the gradient through the maps is added to the skip's in the product itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def feed_forward(x: Tensor, W_up: Tensor, W_down: Tensor, b_up: Tensor, end: End
 
 
 def plain_feed_forward(x: Tensor, W_up: Tensor, W_down: Tensor, b_up: Tensor, end: Ending) -> Tensor:
-    """The same in torch's operations."""
+    """The same in torch operations."""
     return plain_skip_norm(x, product(W_down, plain_biased_silu(product(W_up, x), b_up)), end, 0)
 
 
@@ -36,18 +36,18 @@ def product(W: Tensor, x: Tensor) -> Tensor:
 
 
 def add_product(y: Tensor, W: Tensor, x: Tensor) -> Tensor:
-    """y + W x in the place of y."""
+    """y + W x, in place."""
     y.flatten(1).addmm_(W, x.flatten(1))
     return y
 
 
 def outer(g: Tensor, x: Tensor) -> Tensor:
-    """The gradient of W where g is that of W x."""
+    """The gradient of W, given the gradient g of W x."""
     return g.flatten(1) @ x.flatten(1).mT
 
 
 def _triton(x: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     unfit = None if x.shape[0] <= WIDEST else f"more than {WIDEST} channels"
     return kernels("pointwise", "feed_forward", x, unfit)
 

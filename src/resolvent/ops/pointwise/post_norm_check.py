@@ -1,4 +1,4 @@
-"""What the kernels of `post_norm_triton` compute, in torch's operations, and whether they do so on a device."""
+"""The kernels of `post_norm_triton` in torch operations, and a check of them on a device."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from resolvent.ops.pointwise import post_norm_triton as kernels
 from resolvent.ops.pointwise.post_norm_triton import COLUMNS, Block
 from resolvent.runtime.trust import trust
 
-CLOSE = 2e-2  # of numbers in bfloat16, by norm
-SHAPES = (2, COLUMNS), (3, COLUMNS + 8)  # whole tiles; tiles of two sequences, the last one broken
+CLOSE = 2e-2  # relative error in norm, in bfloat16
+SHAPES = (2, COLUMNS), (3, COLUMNS + 8)  # whole tiles; tiles spanning two sequences, the last one partial
 
 
 def serves(like: Tensor, d: int, c: int, dtype: torch.dtype, kind: str) -> bool:
-    """Whether the kernels take (d, b, l) on the device of `like`, and have been right there."""
+    """Whether the kernels support (d, b, l) on the device of `like`, and have been verified there."""
     if not kernels.serves(like, d, c, dtype, kind):
         return False
     return not like.is_cuda or trust(("post_norm", kind, d, c, like.device), lambda: is_right(kind, d, c, like.device))
@@ -41,7 +41,7 @@ def _column(v: Tensor, like: Tensor) -> Tensor:
 
 
 def is_right(kind: str, d: int, c: int, device: torch.device) -> bool:
-    """Whether out and both gradients are those of float64: of a general gradient and of that of a mean over time, and
+    """Whether out and both gradients agree with float64: for a general gradient and for that of a mean over time, and
     with some |beta| above its |gamma|."""
     with torch.inference_mode(False), torch.enable_grad():
         cases = ((shape, mean, reach) for shape, mean, reach in zip(SHAPES, (False, True), (0.1, 3.0), strict=True))
@@ -80,6 +80,6 @@ def _block(kind: str, d: int, c: int, reach: float, device: torch.device) -> Blo
 
 
 def _wave(shape: tuple[int, ...], phase: float, device: torch.device) -> Tensor:
-    """Numbers that look drawn, without a draw: the user's random numbers stay."""
+    """Pseudo-random numbers without using the user's random generator."""
     t = torch.arange(torch.Size(shape).numel(), dtype=torch.float64, device=device)
     return (t * t * 0.37 + phase).sin().mul_(1.4).reshape(shape).float()

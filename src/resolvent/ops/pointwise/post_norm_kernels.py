@@ -1,7 +1,7 @@
-"""The kernels of `post_norm_triton`: all channels of BM columns to a program, columns as the rows of its products.
+"""The kernels of `post_norm_triton`: all channels of BM columns per program, columns as the rows of its products.
 
-A product's numbers lie four lanes to a row, so that sums over channels stay within a warp, and tiles go from memory to
-the matrix units and back by the copy engine. What no product makes is added to one of zeros, which spreads it so.
+A product's numbers are spread over four lanes per row, so that sums over channels stay within a warp, and tiles are
+copied by the tile engine. Other values are added to a product of zeros, to get the same layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CUBE = tl.constexpr(0.0348)
 
 @triton.jit
 def _tanh(x, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """UNIT: by the unit of the exponentials, in one instruction, right to 2^-11."""
+    """UNIT: by the unit of the exponentials, in one instruction, accurate to 2^-11."""
     if UNIT:
         found = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -32,7 +32,7 @@ def _sigmoid(x, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gelu(x, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x Phi(x) and its slope, Phi(x) as (1 + tanh(x (a + b x²))) / 2: right to 3e-4 and 9e-4, as tanh is exact."""
+    """x Phi(x) and its slope, Phi(x) as (1 + tanh(x (a + b x²))) / 2: accurate to 3e-4 and 9e-4 with an exact tanh."""
     square = x * x
     h = _tanh(x * (SLOPE + square * CUBE), UNIT)
     half = 0.5 * x
@@ -54,7 +54,7 @@ def _unshut(x, BM: tl.constexpr, BC: tl.constexpr, WARPS: tl.constexpr):  # type
 
 @triton.jit
 def _spread(x, nothing, BM: tl.constexpr, BD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x (BM, BD) as products leave theirs; `nothing` is a zero that the compiler does not know."""
+    """x (BM, BD) as products leave theirs; `nothing` is a zero hidden from the compiler."""
     zeros, more = tl.full((BM, 16), nothing, tl.float32), tl.full((16, BD), nothing, tl.float32)
     return tl.dot(zeros.to(tl.bfloat16), more.to(tl.bfloat16), x)
 
@@ -66,7 +66,7 @@ def _along(p, ch):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _is_steady(GAMMA, BETA, ch):  # type: ignore[no-untyped-def]
-    """Whether unit = (out - beta) / gamma loses nothing to what out was rounded to."""
+    """Whether unit = (out - beta) / gamma is accurate despite out's rounding."""
     gamma, beta = tl.abs(tl.load(GAMMA + ch).to(tl.float32)), tl.abs(tl.load(BETA + ch).to(tl.float32))
     return (tl.max(beta - gamma) <= 0) & (tl.min(gamma) > 1e-6)
 
@@ -77,15 +77,15 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     d: tl.constexpr, c: tl.constexpr, NARROW: tl.constexpr, GELU: tl.constexpr, KEEP: tl.constexpr, QUICK: tl.constexpr,
     BM: tl.constexpr, AHEAD: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """OUT (d, m), or with KEEP (2 d, m), then unit, which is written only where it cannot be found from out.
+    """OUT (d, m), or with KEEP (2 d, m), then unit, which is written only where it cannot be recovered from out.
 
-    KEPT (m + 2 d): 1/deviation, then factor and summand that turn a row of what was written into unit. Y, R and OUT are
-    tensor descriptors, with NARROW Y is (c, m) in float32. W None: y as it is. CODES: slopes of the second GELU.
+    KEPT (m + 2 d): 1/deviation, then the factor and summand that convert a stored row into unit. Y, R and OUT are
+    tensor descriptors, with NARROW Y is (c, m) in float32. W None: y unchanged. CODES: derivatives of the second GELU.
     """
     ch = tl.arange(0, d)
     low: tl.constexpr = OUT.dtype
     if W is not None and not NARROW:
-        w = tl.load(W + ch[:, None] + ch[None, :] * d)  # turned around
+        w = tl.load(W + ch[:, None] + ch[None, :] * d)  # transposed
     if WA is not None:
         wa = tl.load(WA + ch[:, None] + ch[None, :] * d)
     steady = _is_steady(GAMMA, BETA, ch)
@@ -116,7 +116,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                 z = tl.dot(v, w) + _along(BIAS, ch)
             if GELU:
                 z, slope = _gelu(z, QUICK)
-                if KEEP:  # a byte in steps of 1/200: a sum with 2^23 has the nearest whole number in its last digits
+                if KEEP:  # a byte in steps of 1/200: adding 2^23 puts the nearest integer into the last bits
                     code = (slope * 200.0 + 8388635.0).to(tl.int32, bitcast=True).to(tl.uint8)
                     tl.store(CODES + first * d + tl.arange(0, BM * d), _shut(code, BM, d, WARPS))
             z += r.to(tl.float32) if SCALE is None else r.to(tl.float32) * _along(SCALE, ch)
@@ -136,8 +136,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     d: tl.constexpr, c: tl.constexpr, NARROW: tl.constexpr, GELU: tl.constexpr, QUICK: tl.constexpr,
     FLAT: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, AHEAD: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """GZ, the gradient of the skip, and GY from G: a descriptor, or without FLAT one number for all steps of each of b
-    sequences, of which a tile then holds two at most, WHOLE: one. W None: GY is the gradient without its factor SCALE.
+    """GZ, the gradient of the skip, and GY from G: a descriptor, or without FLAT one value for all steps of each of b
+    sequences, of which a tile spans at most two, WHOLE: one. W None: GY is the gradient without its factor SCALE.
     """
     ch = tl.arange(0, d)
     low: tl.constexpr = OUT.dtype

@@ -1,11 +1,11 @@
-"""out = norm(scale r + map(y) + bias) over the channels of (d, b, l) on a GPU that copies tiles by descriptor, and the
-gradients of r and y alone: what an attack runs, eleven times as often as a pass that learns.
+"""out = norm(scale r + map(y) + bias) over the channels of (d, b, l) on a GPU with tile descriptors, and the
+gradients of r and y alone, for attacks, which run eleven times as often as training passes.
 
     plain   W y        gelu   gelu(W gelu(y))        scaled   W (sigmoid(Wa y + ba) y)        bare   y
 
-A forward pass writes out and no unit = (z - mean) / deviation, which the backward pass finds from out; only where some
-|beta| exceeds its |gamma|, so that rounding out would lose digits of unit, is unit written beside it. GELU's first
-slope is computed anew from y, its second is kept as a byte in the order in which lanes hold them.
+A forward pass writes out but not unit = (z - mean) / deviation, which the backward pass recovers from out; only if some
+|beta| exceeds its |gamma|, so that rounding of out would make unit inaccurate, is unit also written. GELU's first
+derivative is recomputed from y, its second is stored as a byte in lane order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from resolvent.ops.pointwise.skip_norm import Ending
 from resolvent.runtime import chip
 from resolvent.runtime.launch import on_device
 
-CHANNELS = (64, 128)  # powers of two of which products fill a warp group
-NARROW = 8  # channels of an entry that are sooner summed than multiplied
-COLUMNS, WARPS = 64, 4  # to a tile
-AHEAD = {"plain": (3, 1), "bare": (3, 1), "scaled": (3, 1), "gelu": (2, 2), "entry": (3, 2)}  # tiles, programs at once
+CHANNELS = (64, 128)  # powers of two that fill a warp group's products
+NARROW = 8  # channels of an entry up to which an explicit sum is faster than a product
+COLUMNS, WARPS = 64, 4  # per tile
+AHEAD = {"plain": (3, 1), "bare": (3, 1), "scaled": (3, 1), "gelu": (2, 2), "entry": (3, 2)}  # tiles ahead, programs
 
 
 class Block(NamedTuple):
-    """What stands still in a pass; kind: a row of AHEAD. "entry" is W y of few channels in float32, without a skip."""
+    """The constants of a pass; kind: a row of AHEAD. "entry" is W y of few channels in float32, without a skip."""
 
     kind: str
     eps: float
@@ -43,9 +43,9 @@ class Block(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a forward pass leaves for the backward one."""
+    """Tensors saved by a forward pass for its backward."""
 
-    rows: Tensor  # (2 d, m): out, and unit where it is needed
+    rows: Tensor  # (2 d, m): out, and unit if needed
     numbers: Tensor  # (m + 2 d,)
     y: Tensor | None
     codes: Tensor | None
@@ -57,13 +57,13 @@ def bare(w: Ending) -> Block:
 
 
 def serves(like: Tensor, d: int, c: int, dtype: torch.dtype, kind: str) -> bool:
-    """Whether the kernels take (d, b, l) on the device of `like`."""
+    """Whether the kernels support (d, b, l) on the device of `like`."""
     wide = c <= NARROW if kind == "entry" else c == d
     return kind in AHEAD and wide and d in CHANNELS and dtype == torch.bfloat16 and chip.copies_tiles(like)
 
 
 def aligns(b: int, l: int) -> bool:
-    """Rows start at multiples of sixteen bytes, and 32 bits count their numbers."""
+    """Whether rows are aligned to sixteen bytes and indexable by 32 bits."""
     return b * l % 8 == 0 and b * l * CHANNELS[-1] < 2**31
 
 
@@ -108,7 +108,7 @@ def backward(g: Tensor, kept: Kept, w: Block, c: int) -> tuple[Tensor | None, Te
 
 
 def _tiles(x: Tensor, d: int) -> TensorDescriptor:
-    """x (rows, b, l) in pieces of d rows and some columns; what is read may lie anywhere, a descriptor may not."""
+    """x (rows, b, l) in tiles of d rows and some columns."""
     x = x.clone() if x.data_ptr() % 16 else x
     return TensorDescriptor.from_tensor(x.flatten(1), [d, COLUMNS])
 
@@ -118,7 +118,7 @@ def _steps(y: Tensor, entry: bool) -> tuple[int, int]:
 
 
 def _programs(w: Block, m: int, like: Tensor) -> int:
-    """As many as run at once, each of which takes tile after tile."""
+    """The number of concurrent programs, each of which loops over tiles."""
     tiles = triton.cdiv(m, COLUMNS)
     if not like.is_cuda:
         return tiles

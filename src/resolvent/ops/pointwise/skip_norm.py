@@ -2,8 +2,8 @@
 
     z = scale x + y + shift,    u = (z - mean z) / sqrt(var z + eps),    out = gamma u + beta        over the channels
 
-Channels stand first, (d, b, l), or last, (b, l, d). `scale` (d,) lets a layer's direct term D x ride on the skip,
-`shift` (d,) is the bias of the map that made y. What only parameter gradients need is not computed in an attack.
+Channels are first, (d, b, l), or last, (b, l, d). `scale` (d,) merges a layer's direct term D x into the skip,
+`shift` (d,) is the bias of the map that made y. Attacks do not compute what only parameter gradients need.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from resolvent.runtime.transforms import by_graph_only, gradients_by_graph
 if TYPE_CHECKING:
     from resolvent.blocks.norm import LayerNorm
 
-WIDEST = 1024  # channels of which a tile still fits in registers
+WIDEST = 1024  # most channels for which a tile fits in registers
 
 
 class Ending(NamedTuple):
-    """Parameters of the norm, and the scale and shift before it where there are any."""
+    """Parameters of the norm, and the scale and shift before it, if any."""
 
     gamma: Tensor  # (d,)
     beta: Tensor  # (d,)
@@ -45,7 +45,7 @@ def skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
 
 
 def plain_skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
-    """The same in torch's operations."""
+    """The same in torch operations."""
     shape = (-1, 1, 1) if axis == 0 else (-1,)
     wide = torch.promote_types(x.dtype, torch.float32)
     z = y.to(wide) if w.shift is None else y.to(wide) + w.shift.view(shape).to(wide)
@@ -56,12 +56,12 @@ def plain_skip_norm(x: Tensor, y: Tensor, w: Ending, axis: int) -> Tensor:
 
 
 def _triton(x: Tensor, axis: int) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     return kernels("pointwise", "skip_norm", x, None if x.shape[axis] <= WIDEST else f"more than {WIDEST} channels")
 
 
 def _post_norm(x: Tensor, w: Ending, axis: int) -> Any:
-    """The kernels of passes that learn nothing, or None where they do not take x."""
+    """The kernels of passes without parameter gradients, or None if they do not support x."""
     try:
         from resolvent.ops.pointwise import post_norm_check
         from resolvent.ops.pointwise import post_norm_triton as own

@@ -1,7 +1,7 @@
-"""`skip_norm` as one Triton kernel in each direction: all channels of some columns to a program.
+"""`skip_norm` as one Triton kernel in each direction: all channels of some columns per program.
 
-A column is one step of one sequence. Strides of channel and column tell the two layouts apart. Sums over columns leave
-one row per program, so that adding them up gives the same bits every time.
+A column is one step of one sequence. Strides of channel and column distinguish the two layouts. Sums over columns give
+one row per program, which makes their total deterministic, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.ops.pointwise.skip_norm import Ending
 from resolvent.runtime.launch import either, on_device
 
-NUMBERS = 8192  # of a tile
+NUMBERS = 8192  # per tile
 
 
 def forward(x: Tensor, y: Tensor, w: Ending, axis: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,8 +55,8 @@ def backward(
 
 
 def _gather(g: Tensor, axis: int, columns: int) -> tuple[Tensor, int, tuple[int, int]]:
-    """g as the kernel reads it, how many columns share a gradient, and its strides: that of a mean over time is one for
-    each sequence, and is not spread out in memory where tiles have no columns of two of them."""
+    """g as read by the kernel, the columns per gradient, and its strides: the gradient of a mean over time
+    is constant within a sequence, and is not expanded in memory if tiles do not span two sequences."""
     time = 2 if axis == 0 else 1
     if g.dim() == 3 and g.stride(time) == 0 and g.shape[time] > 1 and g.shape[time] % columns == 0:
         narrow = g.select(time, 0).contiguous()
@@ -65,7 +65,7 @@ def _gather(g: Tensor, axis: int, columns: int) -> tuple[Tensor, int, tuple[int,
 
 
 def _sizes(x: Tensor, axis: int) -> tuple[int, int, tuple[int, int]]:
-    """Channels, columns, and the strides of either in memory."""
+    """Channels, columns, and the strides of both in memory."""
     d = x.shape[axis]
     m = x.numel() // d
     return d, m, (m, 1) if axis == 0 else (1, d)

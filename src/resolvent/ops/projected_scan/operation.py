@@ -1,8 +1,8 @@
 """The scan of S5 and LRU between its two products, y = W_out scan(lam, W_in x), channels first and time last.
 
-x and y are (d, b, l), W_in (2p, d), W_out (d, 2p) and lam (p, 2) in real pairs, as `constant` takes them. On a GPU in
-bfloat16 one kernel does all three and the states stay on the chip; its program walks a whole sequence, so that a small
-batch, which would leave the device empty, and tables that do not fit take two products and `constant_scan`.
+x and y are (d, b, l), W_in (2p, d), W_out (d, 2p) and lam (p, 2) in real pairs, as in `constant`. On a GPU in
+bfloat16 one kernel does all three and the states stay on chip; its program processes a whole sequence, so small
+batches, which would leave the device idle, and tables that do not fit use two products and `constant_scan`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import gradients_by_graph, outside_autocast
 
-FEWEST = 96  # sequences; with fewer, programs that walk one each are slower than three passes over memory
+FEWEST = 96  # sequences; with fewer, one program per sequence is slower than three passes over memory
 STATES = 17, 128  # complex ones: with fewer, the padding of the tables costs more than passes over few states
-CHANNELS = 128  # with more, both tables leave no room for a second program on a multiprocessor
-CLOSE = 2e-2  # of bfloat16
+CHANNELS = 128  # with more, the tables leave no room for a second program per multiprocessor
+CLOSE = 2e-2  # tolerance in bfloat16
 FUSED = "the scan between two products"
 
 
 def projected_scan(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
-    """y (d, b, l) in the dtype of x; states are kept in float32, products take their operands as they are given."""
+    """y (d, b, l) in the dtype of x; states are in float32, products use the given dtypes."""
     return fork_scan(lam, W_in, W_out, x)[0]
 
 
 def fork_scan(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """y, and x for whoever reads it besides: what comes back through either is added where the kernel stores it."""
+    """y, and x for other uses: the gradients of both are added in the kernel's store."""
     inputs = lam, W_in, W_out, x
     if not _suits(*inputs) or _triton(x) is None:
         return run_unfused(*inputs), x
@@ -46,7 +46,7 @@ def run_unfused(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
 
 
 def projected_reference(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> Tensor:
-    """The slow truth: the scan over complex numbers."""
+    """The reference: the scan over complex numbers."""
     return _product(W_out, constant_reference(lam, _product(W_in, x)))
 
 
@@ -54,11 +54,11 @@ def _product(W: Tensor, x: Tensor) -> Tensor:
     return (W @ x.flatten(1)).view(-1, *x.shape[1:])
 
 
-# -- where one kernel serves -------------------------------------------------------------------------------------------
+# -- where one kernel applies -----------------------------------------------------------------------------------------
 
 
 def _suits(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> bool:
-    """By shape and dtype: sequences enough, tables that fit, offsets within a sequence of 31 bits."""
+    """By shape and dtype: enough sequences, tables that fit, 31-bit offsets within a sequence."""
     found = _unfit(lam, W_in, W_out, x)
     if found is not None and x.numel():
         left_to_torch(x, FUSED, *found)
@@ -66,7 +66,7 @@ def _suits(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> bool:
 
 
 def _unfit(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[str, int] | None:
-    """What is not taken, and whether by choice."""
+    """Why it is not supported, and whether by choice."""
     (d, b, l), p = x.shape, lam.shape[0]
     if W_in.dtype != x.dtype or W_out.dtype != x.dtype:
         return "tables of another dtype than its input", logging.WARNING
@@ -76,13 +76,13 @@ def _unfit(lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[str, in
         return f"more than {STATES[1]} complex states", logging.WARNING
     if l * max(x.stride(2), 2 * p) >= 2**31:
         return "2^31 numbers or more in a sequence", logging.WARNING
-    if b < FEWEST or p < STATES[0] or not l:  # two products and a scan are quicker
+    if b < FEWEST or p < STATES[0] or not l:  # two products and a scan are faster
         return f"fewer than {FEWEST} sequences, or than {STATES[0]} states", logging.INFO
     return None
 
 
 def _triton(x: Tensor) -> Any:
-    """The GPU's kernels, or None where they do not serve."""
+    """The GPU's kernels, or None where they do not apply."""
     if not x.is_cuda:
         return None
     if x.dtype != torch.bfloat16:
@@ -99,7 +99,7 @@ def _load() -> Any:
 
 
 def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Values and the input gradient of a few steps more than a tile has."""
+    """Values and the input gradient over slightly more than a tile."""
     d, p, l = 5, 3, 72
     angle = torch.arange(1, p + 1, device=device, dtype=torch.float64)
     lam = torch.view_as_real(torch.polar(1 - 0.1 * angle, angle))
@@ -114,7 +114,7 @@ def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _wave(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Numbers without a pattern that a wrong index would keep."""
+    """Numbers without a pattern that could hide a wrong index."""
     n = torch.Size(shape).numel()
     return torch.sin(torch.arange(n, device=device, dtype=torch.float64) ** 1.5 + 1).reshape(shape)
 
@@ -129,7 +129,7 @@ CANDIDATES = (
 
 
 class _ProjectedScan(torch.autograd.Function):
-    """Keeps its inputs alone: a backward pass for x needs nothing else, one for the tables finds the states again."""
+    """Saves its inputs only: a backward pass for x needs nothing else, one for the tables recomputes the states."""
 
     @staticmethod
     def forward(ctx: Any, lam: Tensor, W_in: Tensor, W_out: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""`projected` as one Triton kernel: a program walks one sequence, and the states never leave the chip.
+"""`projected` as one Triton kernel: a program processes one sequence, and the states never leave the chip.
 
 The input gradient is the same kernel with W_outᵀ, W_inᵀ and conjugate multipliers, from the last step to the first. The
 gradients of the tables would need two more accumulators of the tables' size than there are registers: in that pass the
-states and their adjoints are written, (b, l, 2p), and products sum over them; ∂lam is summed beside the adjoint scan,
-a part for each sequence.
+states and their adjoints are written, (b, l, 2p), and summed by products; ∂lam is summed in the adjoint scan,
+one part per sequence.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from resolvent.ops.projected_scan.triton_kernels import projected_kernel
 from resolvent.runtime.launch import on_device
 
-SEGMENTS = 2  # to a tile
-STEPS = 32  # to a segment: 128 bytes of each channel to a tile
-STATES = 64  # the least that tables are padded to: with two segments four warps, as the tensor cores want
+SEGMENTS = 2  # per tile
+STEPS = 32  # per segment: 128 bytes of each channel per tile
+STATES = 64  # minimum padded size of tables: with two segments four warps, as tensor cores need
 
 
 class Tables(NamedTuple):
@@ -28,26 +28,26 @@ class Tables(NamedTuple):
     W_out: Tensor  # (d, 2p)
 
     def turned(self) -> Tables:
-        """Those of the adjoint, whose multipliers the kernel conjugates."""
+        """The tables of the adjoint, whose multipliers the kernel conjugates."""
         return Tables(self.lam, self.W_out.mT, self.W_in.mT)
 
 
 def forward(w: Tables, x: Tensor) -> Tensor:
-    """y of x, (d, b, l) both, in the strides of x where these are dense."""
+    """y of x, (d, b, l) both, with the strides of x if dense."""
     y = torch.empty_like(x)
     _launch(w, x, y, back=False)
     return y
 
 
 def input_gradient(w: Tables, g: Tensor, beside: Tensor | None = None) -> Tensor:
-    """∂x, with what is added to it."""
+    """∂x, plus `beside` if given."""
     gx = torch.empty_like(g)
     _launch(w.turned(), g, gx, back=True, beside=beside)
     return gx
 
 
 def gradients(w: Tables, x: Tensor, g: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Those of lam, W_in, W_out and x, the last with what is added to it."""
+    """The gradients of lam, W_in, W_out and x, the last plus `beside` if given."""
     (d, b, l), p = x.shape, w.lam.shape[0]
     h, gamma = (torch.empty((b, l, 2 * p), dtype=x.dtype, device=x.device) for _ in range(2))
     parts = torch.empty((b, 2, p), dtype=torch.float32, device=x.device)
@@ -87,7 +87,7 @@ def _launch(
 
 
 def _unit(x: Tensor, y: Tensor) -> int:
-    """8 where rows start at multiples of 8 numbers, which is enough for the widest loads, but not of 16, of which the
-    compiler finds out by itself; else 1."""
+    """8 if rows are aligned to 8 numbers, enough for the widest loads, but not to 16, which the compiler detects;
+    otherwise 1."""
     numbers = [x.shape[2], *(t.stride(i) for t in (x, y) for i in (0, 1))]
     return 8 if all(n % 8 == 0 for n in numbers) and any(n % 16 for n in numbers) else 1

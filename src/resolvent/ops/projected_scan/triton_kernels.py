@@ -1,14 +1,14 @@
 """The kernel of `projected_triton`: input product, scan and output product of one sequence, tile by tile.
 
-A tile has SEG segments of T steps. Its product with W_in leaves the tensor cores spread over lanes and is laid out anew
-with a thread to each state of each segment, all T steps in the thread's registers, so that the scan exchanges nothing:
+A tile has SEG segments of T steps. Its product with W_in is spread over lanes by the tensor cores and is rearranged
+to one thread per state and segment, with all T steps in its registers, so that the scan needs no exchange:
 
-    1. every segment from rest, for its last state e            2. the state that enters each: m' = lam^T m + e
-    3. every segment again, from the state that enters it       then the product with W_out
+    1. every segment from zero, for its last state e            2. the state that enters each: m' = lam^T m + e
+    3. every segment again, from its entering state       then the product with W_out
 
-Two things steer the compiler. A scan along an axis of one step is a wall: the layout of the product does not pass it,
-so that what follows keeps T in registers. And time runs backwards by `tl.flip`, which in registers is a renaming, where
-a scan with `reverse` would exchange every number between lanes.
+Two tricks steer the compiler. A scan along an axis of one step is a barrier for the layout of the product, so that
+the following operations keep T in registers. And time is reversed by `tl.flip`, which in registers is a renaming,
+where a scan with `reverse` would exchange every number between lanes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _join(ar1, ai1, br1, bi1, ar2, ai2, br2, bi2):  # type: ignore[no-untyped-def]
-    """(a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂), b in four multiply-adds; a's that no one asks for cost none."""
+    """(a₁, b₁)∘(a₂, b₂) = (a₂a₁, a₂b₁ + b₂), b in four multiply-adds; unused a's are free."""
     return ar2 * ar1 - ai2 * ai1, ar2 * ai1 + ai2 * ar1, (br2 + ar2 * br1) - ai2 * bi1, (bi2 + ar2 * bi1) + ai2 * br1
 
 
@@ -40,7 +40,7 @@ def _sums(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _last(x, T: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x[T - 1] with axis 0 kept, as a sum of integers: adding the zeros of other steps is then no operation."""
+    """x[T - 1] with axis 0 kept, as a sum of integers: adding the zeros of other steps is then free."""
     end = tl.arange(0, T)[:, None, None] == T - 1
     bits = tl.where(end, x.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, 0)[None, :, :].to(tl.float32, bitcast=True)
@@ -48,7 +48,7 @@ def _last(x, T: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _split_segments(v, T: tl.constexpr, SEG: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """v (SEG T, 2 BP), pairs side by side -> real and imaginary parts (T, SEG, BP), T within a thread."""
+    """v (SEG T, 2 BP), interleaved pairs -> real and imaginary parts (T, SEG, BP), T within a thread."""
     vr, vi = tl.split(v.reshape(SEG, T, BP, 2).permute(1, 0, 2, 3))
     vr, vi = tl.associative_scan((vr.reshape(1, T, SEG, BP), vi.reshape(1, T, SEG, BP)), 0, _second)
     return vr.reshape(T, SEG, BP), vi.reshape(T, SEG, BP)
@@ -67,13 +67,13 @@ def _scan_segments(vr, vi, sr, si, lr, li, T: tl.constexpr, SEG: tl.constexpr, B
 
 @triton.jit
 def _states(vr, vi, hr, hi, lr, li, pr, pi, BACK: tl.constexpr, T: tl.constexpr, SEG: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The states of a tile and the one after it, from h before it; p is lam^T, and SEG is 2."""
+    """The states of a tile and the state after it, from h before it; p is lam^T, and SEG is 2."""
     rest = tl.zeros((1, SEG, BP), tl.float32)
     er, ei = _scan_segments(vr, vi, rest, rest, lr, li, T, SEG, BP)
     er, ei = _last(er, T), _last(ei, T)
     first = tl.arange(0, SEG)[None, :, None] == (SEG - 1 if BACK else 0)
     ends = (tl.where(first, er, 0.0), tl.where(first, ei, 0.0), tl.where(first, 0.0, er), tl.where(first, 0.0, ei))
-    ar, ai, br, bi = tl.reduce(ends, 1, _sums, keep_dims=True)  # each (1, 1, BP): what both segments need
+    ar, ai, br, bi = tl.reduce(ends, 1, _sums, keep_dims=True)  # each (1, 1, BP): used by both segments
     mr, mi = _times(pr, pi, hr, hi)
     mr += ar
     mi += ai
@@ -94,13 +94,13 @@ def projected_kernel(  # type: ignore[no-untyped-def]
     UNIT: tl.constexpr, AHEAD: tl.constexpr,
     BD: tl.constexpr, BP: tl.constexpr, SEG: tl.constexpr, T: tl.constexpr, LOG_T: tl.constexpr,
 ):  # fmt: skip
-    """One sequence: Y = W_OUT scan(lam, W_IN X) where WRITE, plus BESIDE, laid out like Y, if there is one; the states
-    into KEPT (b, l, 2p) where KEEP.
+    """One sequence: Y = W_OUT scan(lam, W_IN X) if WRITE, plus BESIDE, laid out like Y, if given; the states
+    into KEPT (b, l, 2p) if KEEP.
 
     BACK: from the last step to the first with conjugate multipliers. LEARN: the states are γ and H (b, l, 2p) those of
-    the forward pass; PARTS (b, 2, p) gets this sequence's sum of γ_t ‾h_{t-1}. WHOLE: nothing is left over in d and l.
-    UNIT: l and the strides of channels and sequences come divided by it, so that the compiler knows them as multiples.
-    AHEAD: the next tile of X waits in registers.
+    the forward pass; PARTS (b, 2, p) receives this sequence's sum of γ_t ‾h_{t-1}. WHOLE: no remainders in d and l.
+    UNIT: l and the strides of channels and sequences are passed divided by it, so the compiler knows them as multiples.
+    AHEAD: the next tile of X is prefetched to registers.
     """
     x_d, x_b, y_d, y_b, l = UNIT * x_d, UNIT * x_b, UNIT * y_d, UNIT * y_b, UNIT * l
     low = X.dtype.element_ty

@@ -1,7 +1,7 @@
 """The selective scan, its adjoint and its tangent, composed of differentiable operations and `linear_scan`.
 
-They hold all states (b, l, d, n) at once. Every order of derivative, `torch.func` and the chunked backend rest on them.
-Where the state is forgotten, `reset` (b, l), its multiplier is 0.
+They materialise all states (b, l, d, n). Derivatives of every order, `torch.func` and the chunked backend use them.
+Where the state is reset, `reset` (b, l), its multiplier is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Gradients = tuple[Tensor | None, ...]  # one per input, in their order
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the products inside in the dtype that they are given; autocast would make them bfloat16."""
+    """Keep the products in their given dtype; autocast would make them bfloat16."""
 
     @wraps(function)
     def run(x: Inputs, *args: Any) -> Any:
@@ -66,7 +66,7 @@ def adjoint(x: Inputs, gy: Tensor, gh: Tensor, reverse: bool, reset: Tensor | No
 
 @_without_autocast
 def tangent(x: Inputs, dx: Inputs, reverse: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Directional derivatives of y and of the last state; a member of dx that is None stands still."""
+    """Directional derivatives of y and of the last state; members of dx that are None are constant."""
     v = each(torch.zeros_like, x)._replace(**{k: t for k, t in dx._asdict().items() if t is not None})
     a_bar, h = _states(x, reverse, reset)
     rate = v.dt[..., None] * x.A + x.dt[..., None] * v.A  # d(dt_t A), (b, l, d, n)
@@ -112,13 +112,13 @@ def _read(x: Inputs, h: Tensor) -> Tensor:
 
 
 def _before(x: Inputs, h: Tensor, reverse: bool) -> Tensor:
-    """The state from which each step starts, (b, l, d, n)."""
+    """The state before each step, (b, l, d, n)."""
     h0 = torch.zeros_like(h[:, 0]) if x.h0 is None else x.h0
     return _shift(h, h0, reverse)
 
 
 def _shift(h: Tensor, first: Tensor, reverse: bool) -> Tensor:
-    """Each step's predecessor in the direction of the scan; `first` (b, d, n) stands before the first."""
+    """Each step's predecessor in the direction of the scan; `first` (b, d, n) precedes the first."""
     if reverse:
         return torch.cat((h[:, 1:], first[:, None]), dim=1)
     return torch.cat((first[:, None], h[:, :-1]), dim=1)

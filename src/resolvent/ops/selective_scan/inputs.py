@@ -1,4 +1,4 @@
-"""What the selective scan is given, checked once at the border.
+"""The inputs of the selective scan, checked once.
 
 Shape letters: b batch, l length, d channels, n states.
 """
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from resolvent.ops.checks import check_real
 
-CHUNK = 32  # steps between two saved states: every backend saves (b, ceil(l / CHUNK), n, d), the backward's only extra
-TILE = 4  # the same where a kernel keeps more, to find fewer again
+CHUNK = 32  # steps between saved states: every backend saves (b, ceil(l / CHUNK), n, d), the backward's only extra
+TILE = 4  # the same for kernels that save more, to recompute less
 
 
 class Inputs(NamedTuple):
@@ -32,13 +32,13 @@ class Inputs(NamedTuple):
 
 
 def each(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
-    """The same inputs, each one changed; absent ones stay absent."""
+    """The same inputs with `change` applied; absent ones stay absent."""
     values: list[Any] = [None if tensor is None else change(tensor) for tensor in x]
     return Inputs(*values)
 
 
 def cast(x: Inputs, dtype: torch.dtype) -> Inputs:
-    """The inputs in one dtype; themselves where they are already."""
+    """The inputs in one dtype; unchanged if they are already."""
     if all(tensor is None or tensor.dtype == dtype for tensor in x):
         return x
     return each(lambda tensor: tensor.to(dtype), x)
@@ -58,14 +58,14 @@ def undo_steps(x: Inputs, bias: Tensor | None, gradients: tuple[Any, ...]) -> tu
 
 
 def chunks(length: int) -> int:
-    """How many states a scan of this length saves."""
+    """The number of states saved by a scan of this length."""
     return -(-length // CHUNK)
 
 
 def states_to_save(x: Inputs, save: bool) -> Tensor:
     """Memory for the states before each chunk, (b, chunks, n, d), none unless `save`.
 
-    On a GPU the n states of a channel lie side by side, as its kernels hold them.
+    On a GPU the n states of a channel are contiguous, as in its kernels.
     """
     b, l, d = x.u.shape
     n, count, dtype = x.A.shape[1], chunks(l) if save else 0, accumulator(x)
@@ -75,7 +75,7 @@ def states_to_save(x: Inputs, save: bool) -> Tensor:
 
 
 def accumulator(x: Inputs) -> torch.dtype:
-    """The dtype in which the state is kept: the widest of the inputs, and never half."""
+    """The dtype of the state: the widest of the inputs, never half."""
     dtype = x.u.dtype
     for tensor in x[1:]:
         if tensor is not None and tensor.dtype != dtype:

@@ -1,13 +1,13 @@
-"""Runs the selective scan's kernels: picks the backend, casts in and out. Knows nothing of autograd.
+"""Runs the selective scan's kernels: chooses the backend, casts inputs and outputs. Independent of autograd.
 
-A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or float64, or where they say `as_given` of
+A backend is two functions on `Inputs` with l >= 1, of one dtype, float32 or float64, or with `as_given` of
 any mixture of float32 and half types:
     forward(x, reverse, save, reset) -> y (b, l, d), h_last (b, d, n), saved (b, chunks, n, d)
     backward(x, saved, gy, gh, reverse, reset) -> one gradient per input
-One that says `as_given` also takes a bias, the dtype of y, whether to save states `often`, and a place for the gate's
+With `as_given` they also take a bias, the dtype of y, whether to save states `often`, and a buffer for the gate's
 gradient, as `forward` and `backward` below. `saved` holds the state before each chunk of `CHUNK` steps in the order of
 the scan, and is empty unless `save`.
-`reset` (b, l), or None, says before which steps the state is forgotten.
+`reset` (b, l), or None, says before which steps the state is reset.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y in the dtype `into`, else that of u; the last state and the saved states in the accumulator's.
 
-    `often`: a kernel that can saves more states, in its own way, so that the backward pass finds none of them again: a
+    `often`: kernels that support it save more states, in their own layout, so that the backward recomputes none: a
     fifth less time, and with 16 states the memory of four tensors like u instead of one.
-    With a bias (d,) the steps are softplus(dt + bias), found inside of kernels that can.
+    With a bias (d,) the steps are softplus(dt + bias), computed inside kernels that support it.
     """
     dtype = accumulator(x)
     kernel = choose(FORWARD, FORWARD_CANDIDATES, x.u.device, dtype)
-    if save:  # asked for in autograd's own thread, the trial of a candidate would wait for that thread, and for ever
+    if save:  # a probe started from autograd's own thread would deadlock
         choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
     into = x.u.dtype if into is None else into
     if _as_given(kernel):
@@ -48,7 +48,7 @@ def forward(
 
 
 def _as_given(kernel: Callable[..., Any]) -> bool:
-    """Whether the kernel says that it reads every input as it is given; else they go in one dtype."""
+    """Whether the kernel accepts mixed dtypes; otherwise inputs are cast to one."""
     return getattr(kernel, "as_given", False)
 
 
@@ -56,9 +56,9 @@ def backward(
     x: Inputs, saved: Tensor, gy: Tensor | None, gh: Tensor | None, reverse: bool, reset: Tensor | None = None,
     bias: Tensor | None = None, gz: Tensor | None = None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Gradients of every input and, where there is one, of the bias, each in its dtype, that of z in `gz` if given.
+    """Gradients of every input and of the bias, if any, each in its dtype, that of z in `gz` if given.
 
-    None stands for an upstream gradient of zeros.
+    None means a zero upstream gradient.
     """
     dtype = accumulator(x)
     kernel = choose(BACKWARD, BACKWARD_CANDIDATES, x.u.device, dtype)
@@ -106,7 +106,7 @@ def _load_reference(name: str) -> Callable[..., Any]:
 
 
 def _tiny(device: torch.device, dtype: torch.dtype) -> Inputs:
-    """A fixed input that touches every argument: b 2, l 3, d 2, n 2."""
+    """A fixed input with every argument: b 2, l 3, d 2, n 2."""
     wave = torch.arange(1, 13, device=device, dtype=dtype).sin().reshape(2, 3, 2)
     return Inputs(
         wave, wave.abs(), -wave[0, :2].abs(), wave.flip(0), wave.flip(1), wave[0, 0], wave.flip(2), wave[:, :2]
@@ -141,8 +141,8 @@ def _on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _forward_is_right(kernel: Callable[..., Any], device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the forward pass works: compiling the backward one for a trial takes ten seconds, and the forward pass
-    tells already whether there is a compiler. Should it fail later, torch takes over then."""
+    """Whether the forward pass works: compiling the backward for a probe takes ten seconds, and the forward pass
+    already shows whether there is a compiler. If it fails later, it falls back to torch then."""
     return "triton" in available(FORWARD, FORWARD_CANDIDATES[:1], device, dtype)
 
 

@@ -1,4 +1,4 @@
-"""The reference loop as a backend, so that it can be forced: its backward is automatic differentiation of the loop."""
+"""The reference loop as a backend, so that it can be forced; its backward is autograd through the loop."""
 
 from __future__ import annotations
 

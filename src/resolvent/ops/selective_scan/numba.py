@@ -1,7 +1,7 @@
-"""The fused CPU kernels called from torch: memory in and out, and a team of threads that shares the tasks.
+"""The fused CPU kernels called from torch: memory in and out, and a thread team that shares the tasks.
 
-The work is cut by the shapes alone and no two tasks add to the same number, so the bits do not depend on the number of
-threads.
+The work is split by shapes alone and tasks never add to the same number, so results do not depend on the number of
+threads, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resolvent.ops.selective_scan.inputs import Inputs, chunks
 from resolvent.runtime.memory import fresh, plain
 from resolvent.runtime.team import HEAD, compile_for, kernel, pointer, run, share, threads_for
 
-_COST = 4  # a state update here is worth several of a linear scan: discretisation, an exponential, two sums
+_COST = 4  # cost of a state update relative to a linear scan: discretisation, an exponential, two sums
 
 
 def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,7 +55,7 @@ def backward(
 
 
 def _lanes(b: int, d: int) -> int:
-    """The width of a block of channels: wide for long inner loops, narrower where there would be few tasks."""
+    """The width of a block of channels: wide for long inner loops, narrower if there would be few tasks."""
     lanes = 64
     while lanes > 16 and (lanes >= 2 * d or b * -(-d // lanes) < 4):
         lanes //= 2
@@ -63,7 +63,7 @@ def _lanes(b: int, d: int) -> int:
 
 
 def _plain(x: Inputs, reset: Tensor | None) -> list[Tensor]:
-    """The inputs as their memory holds them, in the order of `kernels.Arrays`; absent ones stand as u, of size 0."""
+    """The inputs as plain memory, in the order of `kernels.Arrays`; absent ones are replaced by u with size 0."""
     D = x.u.new_zeros(x.u.shape[2]) if x.D is None else x.D
     given = (x.u, x.dt, x.A.mT, x.B, x.C, D, *(x.u if t is None else t for t in (x.z, x.h0, reset)))
     return [plain(t).detach() for t in given]
@@ -141,6 +141,6 @@ def _backward_kernel(dtype: Any) -> Any:
 
 
 def _total(parts: Tensor) -> Tensor:
-    """The sum over the first axis, always in the same order: one part after the other, whatever the threads."""
+    """The sum over the first axis, always in the same order: sequentially, for any number of threads."""
     first, *others = parts.unbind(0) if parts.shape[0] else (parts.sum(0),)
     return sum(others, first)

@@ -1,9 +1,9 @@
-"""The fused selective scan for one core: discretise, step, read out and gate without ever holding (b, l, d, n).
+"""The fused selective scan for one core: discretise, step, read out and gate without materialising (b, l, d, n).
 
-The work is cut into tasks: one sequence times one block of channels. A task keeps its state as (n, lanes) in its own
+The work is split into tasks: one sequence times one block of channels. A task keeps its state as (n, lanes) in its own
 buffer, so that the inner loop runs over channels and vectorises. The backward takes the saved state before each chunk,
-computes that chunk's states again and walks it in the other direction. Tasks share no sum: what must be added over
-sequences or blocks leaves in separate rows and is added by the caller in a fixed order.
+recomputes that chunk's states and runs it in reverse. Tasks share no sum: sums over sequences or blocks are written
+to separate rows and added by the caller in a fixed order.
 
 Absent inputs and outputs are arrays of size 0. `lanes` is the block's width, a multiple of 8; the lanes beyond the last
 channel hold zeros. Numba's cache follows this file only: touch it when `exp_numba` changes.
@@ -21,10 +21,10 @@ from resolvent.runtime.exp_numba import exp
 
 Array = np.ndarray[Any, Any]
 _entry = njit(nogil=True, cache=True)
-# Helpers are compiled into their callers: no entry from Python, and no test for division by zero in the inner loops.
+# Helpers are compiled into their callers: no Python entry point, and no division-by-zero checks in the inner loops.
 _inside: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _inner = njit(fastmath={"contract"}, **_inside)
-_inner_sum = njit(fastmath={"contract", "reassoc"}, **_inside)  # sums over lanes vectorise in another, fixed, order
+_inner_sum = njit(fastmath={"contract", "reassoc"}, **_inside)  # sums over lanes are vectorised in another, fixed order
 DT, DRIVE, U, G, READ, GDRIVE, GDT = range(7)  # rows of a task's scratch: dt, dt u, u, gradient of y, C.h, and two sums
 
 
@@ -39,11 +39,11 @@ class Arrays(NamedTuple):
     D: Array  # (d,)
     z: Array  # (b, l, d) or absent
     h0: Array  # (b, d, n) or absent
-    reset: Array  # (b, l) or absent: not 0 before which steps the state is forgotten
+    reset: Array  # (b, l) or absent: nonzero where the state is reset before the step
 
 
 class Results(NamedTuple):
-    """What the forward fills."""
+    """The outputs of the forward."""
 
     y: Array  # (b, l, d)
     h_last: Array  # (b, d, n)
@@ -51,7 +51,7 @@ class Results(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """What the backward starts from."""
+    """The inputs of the backward."""
 
     saved: Array  # (b, chunks, n, d)
     gy: Array  # (b, l, d)
@@ -59,7 +59,7 @@ class Upstream(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the backward fills; A, D per sequence and B, C per block."""
+    """The outputs of the backward; A, D per sequence and B, C per block."""
 
     u: Array  # (b, l, d)
     dt: Array  # (b, l, d)
@@ -72,7 +72,7 @@ class Gradients(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a task works: its sequence, its block, and the block's first channel and width."""
+    """The position of a task: its sequence, its block, and the block's first channel and width."""
 
     i: int
     block: int
@@ -87,7 +87,7 @@ class Scratch(NamedTuple):
     row: Array  # (7, lanes)
     lam: Array  # (n, lanes) gradient of the state
     gA: Array  # (n, lanes)
-    h: Array  # (CHUNK + 1, n, lanes) states of a chunk, the one before it first
+    h: Array  # (CHUNK + 1, n, lanes) states of a chunk, preceded by the one before it
     a_bar: Array  # (CHUNK, n, lanes)
 
 
@@ -124,7 +124,7 @@ def _place(task: int, lanes: int, d: int) -> Place:
     return Place(i, block, block * lanes, min(lanes, d - block * lanes))
 
 
-# Explicit loops below: assignments between slices take numba seconds to compile.
+# Explicit loops below: slice assignments take numba seconds to compile.
 
 
 @_inner
@@ -172,7 +172,7 @@ def _vectors(width: int) -> int:
 def _load_row(x: Arrays, at: Place, t: int, row: Array) -> None:
     stop = at.start + at.width
     u, dt, D = x.u[at.i, t, at.start : stop], x.dt[at.i, t, at.start : stop], x.D[at.start : stop]
-    for j in range(at.width):  # two loops: with fewer arrays each, the compiler sees that none overlap
+    for j in range(at.width):  # two loops: with fewer arrays each, the compiler can prove that none overlap
         row[DT, j] = dt[j]
         row[DRIVE, j] = dt[j] * u[j]
     for j in range(at.width):
@@ -206,7 +206,7 @@ def _write_output(x: Arrays, at: Place, t: int, row: Array, y: Array) -> None:
 
 @_inner
 def _sigmoid(z: Any) -> Any:
-    one = type(z)(1)  # a plain 1 would widen float32
+    one = type(z)(1)  # an integer 1 would promote float32
     return one / (one + exp(-z))
 
 
@@ -257,7 +257,7 @@ def _recompute_chunk(x: Arrays, w: Scratch, at: Place, chunk: int, reverse: bool
 
 @_inner
 def _recompute(w: Scratch, m: int, B: Array, width: int) -> None:
-    """Step m of a chunk once more, keeping its multiplier and its state."""
+    """Recompute step m of a chunk, storing its multiplier and its state."""
     before, after, a_bar, a, row = w.h[m], w.h[m + 1], w.a_bar[m], w.a, w.row
     for k in range(a.shape[0]):
         b = B[k]
@@ -269,7 +269,7 @@ def _recompute(w: Scratch, m: int, B: Array, width: int) -> None:
 
 @_inner
 def _begin(w: Scratch, m: int, B: Array, width: int) -> None:
-    """The same where the state is forgotten: nothing is handed on."""
+    """The same where the state is reset: nothing is carried over."""
     after, a_bar, row = w.h[m + 1], w.a_bar[m], w.row
     for k in range(after.shape[0]):
         b = B[k]

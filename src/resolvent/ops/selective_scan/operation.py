@@ -2,7 +2,7 @@
 
 Eager calls go through an `autograd.Function`, compiled ones through a custom operator: the compiler refuses a Function
 with a forward-mode rule, and the operator costs more per call. Both run the same kernels. A backward pass that must
-itself be differentiated is written with `linear_scan` instead, whose derivatives of every order exist.
+itself be differentiated uses `linear_scan` instead, whose derivatives of every order exist.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def selective_scan(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t, y_t = (C_t . h_t + D u_t) silu(z_t). Mamba (Gu and Dao 2023), eq. 2.
 
-    u, dt, z (b, l, d); A (d, n) real, of any sign; B, C (b, l, n), or (b, l, g, n) for g groups of d / g channels side
-    by side; D (d,); h0 (b, d, n). dt comes positive from the caller (softplus applied); dt = 0 holds the state, which
-    is how padding is skipped. Without z there is no gate.
+    u, dt, z (b, l, d); A (d, n) real, of any sign; B, C (b, l, n), or (b, l, g, n) for g groups of d / g adjacent
+    channels; D (d,); h0 (b, d, n). dt must be positive (softplus applied); dt = 0 keeps the state, which
+    skips padding. Without z there is no gate.
     Returns y (b, l, d) in the dtype of u and the last state (b, d, n), the one at t = 0 when `reverse`. Half types
-    accumulate in float32, and the last state then is float32. Every input may carry a gradient of any order; the
-    backward keeps one state per 32 steps and computes the others again. On a GPU it keeps one per four, in bfloat16
-    where u is of a half type: a fifth less time, and with n = 16 four times the memory of u.
+    accumulate in float32, and the last state is then float32. Every input may have a gradient of any order; the
+    backward saves one state per 32 steps and recomputes the others. On a GPU it saves one per four, in bfloat16
+    if u is of a half type: a fifth less time, and with n = 16 four times the memory of u.
 
-    `start`, bool and broadcast to (b, l), marks the first steps, in time, of documents packed in a row
-    (`packed_starts`). The state that enters a marked step is zero; with `reverse` that which enters the step before a
-    mark. So each document runs as if alone, in both directions. h0 enters the first document of the scan, unless that
-    step is marked itself; the last state is that of the document that the scan ends in.
+    `start`, bool and broadcast to (b, l), marks the first steps (in time) of documents packed in a row
+    (`packed_starts`). The state entering a marked step is zero; with `reverse` the one entering the step before a
+    mark. Each document thus runs as if alone, in both directions. h0 enters the first document of the scan, unless that
+    step is marked itself; the last state is that of the scan's last document.
 
     Examples:
         >>> u, dt = torch.randn(1, 10, 4), torch.rand(1, 10, 4)
@@ -69,7 +69,7 @@ def selective_scan(
 
 
 def _record(x: Inputs, reverse: bool, save: bool, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """As one opaque node, or inside of `plain_operations()` as torch's own."""
+    """As one opaque node, or inside `plain_operations()` as torch operations."""
     if plain.is_chosen():
         y, last = compose.scan(cast(x, accumulator(x)), reverse, reset)
         return y.to(x.u.dtype), last
@@ -77,7 +77,7 @@ def _record(x: Inputs, reverse: bool, save: bool, reset: Tensor | None) -> tuple
 
 
 def _scan_groups(x: Inputs, reverse: bool, start: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One scan for each group of channels."""
+    """One scan per group of channels."""
     groups = {t.shape[2] for t in (x.B, x.C) if t.ndim == 4}
     d, g = x.u.shape[-1], max(groups)
     if len(groups) > 1 or not g or d % g:
@@ -155,22 +155,22 @@ class _SelectiveScan(Function):
         return (y, h, saved), (0, 0, 0)
 
 
-# `apply` binds its arguments to this signature on every call, and finds it out anew unless it is kept.
+# `apply` binds its arguments to this signature on every call, and recomputes it unless it is stored.
 _SelectiveScan.forward.__signature__ = inspect.signature(_SelectiveScan.forward)  # type: ignore[attr-defined]
 
 
 def _is_transformed(*tensors: Tensor | None) -> bool:
-    """Whether `torch.func`, or the older vmap of `torch.autograd.grad(is_grads_batched=True)`, is at work."""
+    """Whether `torch.func`, or the older vmap of `torch.autograd.grad(is_grads_batched=True)`, is active."""
     return is_transformed() or is_batched(*tensors)
 
 
 def _scan_all(given: list[Any], reverse: bool) -> Outputs:
-    """From the inputs and `reset`, which is the last of them."""
+    """The scan from the inputs and `reset`, the last of them."""
     return _SelectiveScan.apply(*given, reverse, _wants_gradient(Inputs(*given[:8])))
 
 
 def _fold(given: list[Any], dims: tuple[Any, ...], size: int, reverse: bool) -> Outputs:
-    """A further axis over all but A and D is more batch."""
+    """A mapped axis over all inputs but A and D is merged into the batch."""
 
     def fold(tensor: Any, dim: Any) -> Any:
         if tensor is None:
@@ -212,7 +212,7 @@ def _operator(
 
 @_operator.register_fake
 def _(*args: Any) -> Outputs:
-    """The saved states in one row for each sequence: how many there are stands beside a size that is never 1."""
+    """The saved states as one row per sequence: their number is multiplied by a size that is never 1."""
     x, save = Inputs(*args[:8]), args[9]
     (b, l, d), n = x.u.shape, x.A.shape[1]
     last = x.u.new_empty(b, *x.A.shape, dtype=accumulator(x))
@@ -248,7 +248,7 @@ def _(inputs: list[Tensor], *_: Any) -> list[Tensor]:
 
 
 def _unpack(tensors: list[Tensor], present: list[bool]) -> Inputs:
-    """The inverse of leaving the absent ones out, which an operator's list cannot hold."""
+    """Restore the absent inputs, which an operator's list cannot contain."""
     rest = iter(tensors)
     values: list[Any] = [next(rest) if there else None for there in present]
     return Inputs(*values)

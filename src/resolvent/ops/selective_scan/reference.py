@@ -1,4 +1,4 @@
-"""The selective scan as a loop: short, slow, in the dtype it is given. Every other implementation is held to it."""
+"""The selective scan as a loop: short, slow, in the given dtype. The reference for every other implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def selective_reference(x: Inputs, reverse: bool = False, reset: Tensor | None =
     """h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t, y_t = (C_t . h_t + D u_t) silu(z_t). Mamba (Gu and Dao 2023), eq. 2.
 
     Returns y (b, l, d) and the last state (b, d, n); `reverse` runs from the last step to the first. Before steps with
-    `reset` (b, l) the state is forgotten.
+    `reset` (b, l) the state is reset.
     """
     b, l, d = x.u.shape
     h = x.u.new_zeros(b, d, x.A.shape[1]) if x.h0 is None else x.h0  # (b, d, n)

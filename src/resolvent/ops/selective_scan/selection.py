@@ -1,11 +1,11 @@
-"""S6 from its input on, with Mamba's short convolution before it where there are taps: one node of the graph each way.
+"""S6 from its input on, preceded by Mamba's short convolution if there are taps: one graph node each way.
 
-    h, z = x side by side,    u = silu(taps * h)                                or without taps u = x
+    h, z = halves of x,    u = silu(taps * h)                                or without taps u = x
     (s, B, C) = x_proj u,    dt = softplus(dt_proj s + dt_bias)
     y, last = selective_scan(u, dt, A, B, C, D, z, h0)
 
-Kept are x, (s, B, C) and what the scan saves. u and dt_proj s are found again on the way back, which is a hundredth of
-the time and a third of the memory, and the gradients of h and z are written side by side.
+Saved are x, (s, B, C) and the scan's saved states. u and dt_proj s are recomputed in the backward, at a hundredth of
+the time and a saving of a third of the memory, and the gradients of h and z are written into one array.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outs
 
 
 class Given(NamedTuple):
-    """What a selection is made of: x, x_proj and dt_proj in one dtype, the others in theirs.
+    """The inputs of a selection: x, x_proj and dt_proj in one dtype, the others in their own.
 
-    dt_bias is added in its own dtype: rounded to bfloat16 it would move every dt by a hundredth.
+    dt_bias is added in its own dtype: rounding it to bfloat16 would change every dt by a hundredth.
     """
 
-    x: Tensor  # (b, l, d), or with taps h and z side by side (b, l, 2d)
+    x: Tensor  # (b, l, d), or with taps [h, z] (b, l, 2d)
     z: Tensor | None  # (b, l, d) gate
     taps: Tensor | None  # (d, w)
     tap_bias: Tensor | None  # (d,)
@@ -45,9 +45,9 @@ class Given(NamedTuple):
 def selected_scan(
     given: Given, into: torch.dtype, padding: Tensor | None = None, often: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """y (b, l, d) in the dtype `into` and the last state (b, d, n); where `padding` (b, l, 1) the state is held.
+    """y (b, l, d) in the dtype `into` and the last state (b, d, n); where `padding` (b, l, 1) the state is kept.
 
-    `often`: time counts more than memory, see `kernels.forward`.
+    `often`: trade memory for time, see `kernels.forward`.
     """
     if not transforms.is_untransformed() or transforms.is_traced(given.x):
         return _plain(given, into, padding)
@@ -59,7 +59,7 @@ def selected_scan(
 
 
 def _plain(given: Given, into: torch.dtype, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same in operations that have derivatives of every order."""
+    """The same in operations with derivatives of every order."""
     u, z = given.x, given.z
     if given.taps is not None and given.tap_bias is not None:
         h, z = u.chunk(2, -1)
@@ -93,7 +93,7 @@ def _inner(given: Given) -> tuple[Tensor, Tensor | None]:
 
 
 def _inputs(given: Given, u: Tensor, z: Tensor | None, mixed: Tensor, padding: Tensor | None) -> Inputs:
-    """What the scan is given, dt without its bias and its softplus, for which no time is minus infinity."""
+    """The scan's inputs, with dt before its bias and softplus; a zero step is then minus infinity."""
     s, B, C = _split(given, mixed)
     raw = F.linear(s, given.dt_proj)
     if padding is not None:
@@ -124,7 +124,7 @@ class _Selected(torch.autograd.Function):
 def _gradients(
     given: Given, padding: Tensor | None, saved: Tensor, mixed: Tensor, g: tuple[Any, Any], needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Of every member of `given`; the products with weights that learn nothing are left out."""
+    """Gradients of every member of `given`; products for weights without gradients are skipped."""
     u, z = _inner(given)
     both = None if given.taps is None else torch.empty_like(given.x, memory_format=torch.contiguous_format)
     of_h, of_z = (None, None) if both is None else both.chunk(2, -1)

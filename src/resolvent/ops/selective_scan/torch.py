@@ -1,7 +1,7 @@
 """The selective scan in torch operations, chunk by chunk, on any device.
 
-Only one chunk's states (b, CHUNK, d, n) exist at a time. The forward keeps the state before each chunk; the backward
-walks the chunks from the last to the first and computes each one's states again from there.
+Only one chunk's states (b, CHUNK, d, n) exist at a time. The forward saves the state before each chunk; the backward
+processes the chunks from the last to the first and recomputes each one's states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def forward(x: Inputs, reverse: bool, save: bool, reset: Tensor | None = None) -
 def in_chunks(
     scan_chunk: Scan, x: Inputs, reverse: bool, save: bool, reset: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by any implementation of one chunk's scan."""
+    """The same with any implementation of one chunk's scan."""
     y = x.u.new_empty(x.u.shape)
     h = x.u.new_zeros(x.u.shape[0], *x.A.shape) if x.h0 is None else x.h0
     saved = states_to_save(x, save)

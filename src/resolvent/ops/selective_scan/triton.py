@@ -1,7 +1,7 @@
-"""The Triton selective scan called from torch: memory in and out, the cut into programs, and the joining of segments.
+"""The Triton selective scan called from torch: memory in and out, the split into programs, and the joining of segments.
 
-Inputs come as they are, bfloat16, float16 or float32 mixed at will; states and sums are float32. How the work is cut
-follows from the shapes alone and nothing is added atomically, so that the same input gives the same bits.
+Inputs may mix bfloat16, float16 and float32; states and sums are float32. The split of the work
+depends on the shapes alone and there are no atomic additions, so that results are deterministic, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from resolvent.runtime.dispatch import log
 from resolvent.runtime.launch import attempt, either, on_device
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_STATES = 64  # for a channel: more would not fit in a warp's registers
+MOST_STATES = 64  # per channel: more would not fit in a warp's registers
 MOST_NUMBERS = 2**29  # in one sequence: offsets inside it are 32-bit
-SEATS = 1056  # programs a device holds at a time: eight warps, one program each, on 132 multiprocessors
-FULL = 1000  # programs that fill it
+SEATS = 1056  # concurrent programs on a device: eight warps, one program each, on 132 multiprocessors
+FULL = 1000  # programs that fill the device
 
 
 class Cut(NamedTuple):
-    """How a pass is cut into programs: `bd` channels with `g` threads for each, of one of `segments` segments; tiles of
-    t steps, `stages` of them under way. The backward pass also says how many chunks a segment has, and into how many
-    `parts` it is cut once more to find what enters it."""
+    """The split of a pass into programs: `bd` channels with `g` threads each, of one of `segments` segments; tiles of
+    t steps, `stages` of them prefetched. In the backward also the chunks per segment, and the `parts` into which
+    it is split again to find its entering state."""
 
     bd: int
     np: int
@@ -50,8 +50,8 @@ def forward(
     """y (b, l, d) in the dtype `into`, else that of u, the last state (b, d, n) and the states before each chunk
     (b, chunks, n, d). With a bias (d,) the steps are softplus(dt + bias).
 
-    `often`: the states before each TILE steps, rounded where u is of a half type; the backward pass then finds none
-    again. In memory the n states of a channel lie side by side.
+    `often`: the states before each TILE steps, rounded if u is of a half type; the backward then recomputes
+    none. The n states of a channel are contiguous.
     """
 
     def other() -> tuple[Tensor, Tensor, Tensor]:
@@ -89,8 +89,8 @@ def backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of every input, each in its dtype, from those of y and of the last state; with a bias also its own.
 
-    That of z is written into `gz` where it is given, steps at one distance and channels side by side. `saved` may come
-    from either way of `forward`; where it holds few states, the others are found again.
+    That of z is written into `gz` if given, with uniform step stride and contiguous channels. `saved` may be
+    of either kind of `forward`; if it has few states, the others are recomputed.
     """
 
     def other() -> tuple[Tensor | None, ...]:
@@ -121,7 +121,7 @@ forward.as_given = backward.as_given = True  # type: ignore[attr-defined]
 
 
 def fits(x: Inputs) -> bool:
-    """Whether the kernels can hold and index this; what they cannot is run in torch, and said once."""
+    """Whether the kernels can hold and index this; otherwise it falls back to torch, logged once."""
     if x.u.dtype not in DTYPES:
         raise TypeError(f"selective_scan: the triton backend takes float32 and half types, got {x.u.dtype}.")
     if not x.u.numel():
@@ -140,19 +140,19 @@ def _say_once(states: bool) -> None:
     log.warning("selective_scan: the triton backend does not take %s; these run in torch", what)
 
 
-# -- the cut -----------------------------------------------------------------------------------------------------------
+# -- the split ---------------------------------------------------------------------------------------------------------
 
 
 def forward_cut(b: int, l: int, d: int, n: int, save: bool) -> Cut:
-    """Two channels to a thread, one, then two threads to a channel, four: the first that fills the device."""
+    """Two channels per thread, one, then two threads per channel, four: the first that fills the device."""
     np = triton.next_power_of_2(n)
     if np <= 16:
         for bd in (64, 32):
             if b * triton.cdiv(d, bd) >= FULL:
                 return Cut(bd, np, 1, 1, 4 if save else 8, 4)
-        if np == 16 and b * triton.cdiv(d, 16) >= FULL // 2:  # measured on an H200: a tenth quicker than four threads
+        if np == 16 and b * triton.cdiv(d, 16) >= FULL // 2:  # measured on an H200: a tenth faster than four threads
             return Cut(16, np, 1, 2, 8, 4)
-    g = min(np, max(4, np // 8))  # up to eight states for a thread
+    g = min(np, max(4, np // 8))  # up to eight states per thread
     bd = 32 // g
     return Cut(bd, np, _segments(b * triton.cdiv(d, bd), l), g, 8, 4)
 
@@ -170,11 +170,11 @@ def backward_cut(b: int, l: int, d: int, n: int) -> Cut:
 
 @cache
 def _cheapest(programs: int, count: int) -> int:
-    """Into how many segments, of two chunks at least, the backward pass is best cut, by times measured on an H200.
+    """The best number of segments, of at least two chunks, for the backward pass, from times measured on an H200.
 
-    One where that fills the device. Else programs come in rounds of as many as there are seats. In a last round that
-    leaves every other seat empty they run in 0.63 of the time. To find what enters the segments takes, for each step, a
-    quarter of what the pass itself does.
+    One if that fills the device. Otherwise programs run in rounds of as many as fit at once. A last round that
+    leaves every other slot empty takes 0.63 of the time. Finding the entering states of segments takes, per step, a
+    quarter of the time of the pass itself.
     """
 
     def time(segments: int) -> float:
@@ -187,12 +187,12 @@ def _cheapest(programs: int, count: int) -> int:
 
 
 def _wide(np: int) -> int:
-    """Channels for a warp where only the states are found: more than elsewhere, since little else is kept."""
+    """Channels per warp when only states are computed: more than elsewhere, since little else is in registers."""
     return max(1, 512 // np)
 
 
 def _segments(programs: int, l: int) -> int:
-    """One where that fills the device; else as many as fill it, of two chunks at least."""
+    """One if that fills the device; otherwise as many as fill it, of at least two chunks."""
     if programs >= FULL:
         return 1
     count = chunks(l)
@@ -200,7 +200,7 @@ def _segments(programs: int, l: int) -> int:
 
 
 def _shape(x: Inputs, cut: Cut, steps: int) -> dict[str, Any]:
-    """Flags that choose the quicker loads where the shapes allow them."""
+    """Flags that select faster loads if the shapes allow them."""
     l, d = x.u.shape[1:]
     n = x.A.shape[1]
     even = l % steps == 0 and d % cut.bd == 0 and n == cut.np
@@ -250,7 +250,7 @@ def _find_states(x: Inputs, bias: Tensor | None, few: Tensor, reverse: bool, mar
     np = triton.next_power_of_2(x.A.shape[1])
     cut = Cut(_wide(np) * 2 if np <= 16 else _wide(np), np, 1, stages=4)
     count = chunks(l)
-    length = max(1, min(count, count * b * triton.cdiv(d, cut.bd) // (4 * FULL)))  # chunks that one program walks
+    length = max(1, min(count, count * b * triton.cdiv(d, cut.bd) // (4 * FULL)))  # chunks per program
     cut = cut._replace(segments=triton.cdiv(count, length))
     found = _states(x)
     before = few[:, :: triton.cdiv(count, cut.segments)].contiguous()
@@ -261,7 +261,7 @@ def _find_states(x: Inputs, bias: Tensor | None, few: Tensor, reverse: bool, mar
 def _returning(
     x: Inputs, bias: Tensor | None, gy: Tensor, gh: Tensor, cut: Cut, reverse: bool, marks: Tensor | None
 ) -> Tensor:
-    """The gradient of the state after each segment, (b, segments, d, n): what all but the first hand back."""
+    """The gradient of the state after each segment, (b, segments, d, n): as carried back by all but the first."""
     b, l, d = x.u.shape
     n, count, short = x.A.shape[1], chunks(l), cut.length // cut.parts
     wide = Cut(_wide(cut.np), cut.np, triton.cdiv(count, short) - cut.parts, stages=4)
@@ -315,9 +315,9 @@ def _gradients(
 
 
 def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, parts: int = 0) -> Tensor:
-    """What enters each segment (b, ·, d, n), from what each alone hands on and its product of multipliers.
+    """The state entering each segment (b, ·, d, n), from each one's own end state and its product of multipliers.
 
-    With `parts` the sequence is gone through backwards, every so many segments are one, and the first is left out.
+    With `parts` the sequence runs backwards, each group of `parts` segments is merged, and the first is omitted.
     """
     flat = ends.flatten(2)  # (b, segments, d n)
     outer = torch.zeros_like(flat[:, 0]) if outer is None else outer.float().flatten(1)
@@ -330,7 +330,7 @@ def _entering(product: Tensor, ends: Tensor, outer: Tensor | None, parts: int = 
 
 
 def _dense(t: Tensor) -> Tensor:
-    """t as the kernels index it: steps at one distance, also from sequence to sequence, and columns side by side."""
+    """t as indexed by the kernels: a uniform step stride, also across sequences, and contiguous columns."""
     t = t.detach()
     if t.dim() == 3 and t.stride(2) == 1 and t.stride(0) == t.shape[1] * t.stride(1) and t.stride(1) >= t.shape[2]:
         return t if t.stride(0) < 2**31 else t.contiguous()  # offsets inside a sequence are 32-bit
@@ -338,7 +338,7 @@ def _dense(t: Tensor) -> Tensor:
 
 
 def _marks(reset: Tensor | None, reverse: bool) -> Tensor | None:
-    """Where the state is forgotten (b, l), in the order of the scan and in whole chunks: bytes (b, chunks CHUNK)."""
+    """Where the state is reset (b, l), in scan order and padded to whole chunks: bytes (b, chunks CHUNK)."""
     if reset is None:
         return None
     b, l = reset.shape
@@ -355,12 +355,12 @@ def _words(marks: Tensor | None, t: int) -> Tensor | None:
 def _states(x: Inputs) -> Tensor:
     """Memory for the state before each tile, (b, tiles, d, n)."""
     b, l, d = x.u.shape
-    dtype = torch.float32 if x.u.dtype == torch.float32 else torch.bfloat16  # whose range is that of float32
+    dtype = torch.float32 if x.u.dtype == torch.float32 else torch.bfloat16  # with float32's range
     return torch.empty((b, triton.cdiv(l, TILE), d, x.A.shape[1]), dtype=dtype, device=x.u.device)
 
 
 def _are_often(x: Inputs, saved: Tensor) -> bool:
-    """Whether these are the states before each tile; where a sequence is one tile, they are those of its chunk too."""
+    """Whether these are the states before each tile; if a sequence is a single tile, they are its chunk's, too."""
     return saved.shape[1] == triton.cdiv(x.u.shape[1], TILE)
 
 

@@ -1,4 +1,4 @@
-"""The selective scan's backward pass in Triton: states from the saved ones, every gradient in one walk.
+"""The selective scan's backward pass in Triton: states from the saved ones, every gradient in one loop.
 
 With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards and all others follow from it:
 
@@ -6,9 +6,9 @@ With g_t the gradient of C_t·h_t + D u_t, the state's gradient runs backwards a
     ∂A = Σ_t dt_t m_t    ∂dt_t = Σ_n A m_t + u_t Σ_n λ_t B_t    ∂u_t = dt_t Σ_n λ_t B_t + D g_t
     ∂B_t = Σ_d λ_t dt_t u_t    ∂C_t = Σ_d h_t g_t
 
-A program is one warp; it owns BD channels of one segment and walks its tiles of T steps backwards. The state before
-each tile is read from memory, and from it come T states and multipliers in registers; none is found twice. ∂B and ∂C
-come out as one part for each block of channels and are added up afterwards, in a fixed order.
+A program is one warp; it loops backwards over the tiles of T steps of BD channels of one segment. The state before
+each tile is read from memory, and gives T states and multipliers in registers, each computed once. ∂B and ∂C
+are one part per block of channels, added afterwards in a fixed order.
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
@@ -35,7 +35,7 @@ from resolvent.ops.selective_scan.triton_tiles import (
 )
 from resolvent.runtime.launch import quick_jit
 
-T = tl.constexpr(TILE)  # steps in a tile: as many states and multipliers as registers hold
+T = tl.constexpr(TILE)  # steps in a tile: as many states and multipliers as fit in registers
 
 
 @quick_jit(do_not_specialize=["unit"])
@@ -44,9 +44,9 @@ def adjoint_ends_kernel(  # type: ignore[no-untyped-def]
     REVERSE: tl.constexpr, GATED: tl.constexpr, RAW: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
     WORDS: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, NP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """What each segment alone hands back, ā λ of its first step, and the product of its multipliers.
+    """The gradient carried back by each segment alone, ā λ of its first step, and the product of its multipliers.
 
-    Both (b, segments, d, n). A segment has `length` chunks; the first begins after `skipped` times as many. PACKED:
+    Both (b, segments, d, n). A segment has `length` chunks; the first starts after `skipped` times as many. PACKED:
     `marks` are those of the forward pass, RAW and `bias` likewise.
     """
     blocks = tl.cdiv(d, BD)
@@ -110,7 +110,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     """kept (b, steps / T, d, n): the state before each tile; gh, gh0, gA (b, segments, d, n): the gradient of the state
     after, before, and of A in each segment of `length` chunks; gD and gbias likewise (b, segments, d); gB, gC
     (blocks, b, l, n); count is b. PACKED: `marks` are those of the forward pass. RAW: the step is softplus(dt + bias),
-    gdt the gradient of that dt. `unit` is 1, which the compiler must not know: no thread then has more than four states
+    gdt the gradient of that dt. `unit` is 1, hidden from the compiler: no thread then has more than four states
     of a channel, and each has two channels.
     """
     blocks = tl.cdiv(d, BD)

@@ -1,11 +1,11 @@
 """The selective scan's forward pass as one Triton kernel: discretisation, recurrence, read-out, skip and gate.
 
-A program is one warp. It owns BD channels of one segment of a sequence and walks its steps, the states (BD, G, M) in
-registers, G threads to a channel and M states to a thread: each input is read once, each output written once, and no
-state leaves the chip but one in EVERY for the backward pass. Many sequences fill the device with one thread to a
-channel, which then sums over its states by itself; fewer need more threads for each.
+A program is one warp. It loops over the steps of BD channels of one segment of a sequence, with the states (BD, G, M)
+in registers, G threads per channel and M states per thread: each input is read once, each output written once, and
+only one state in EVERY leaves the chip, for the backward pass. Many sequences fill the device with one thread per
+channel, which then sums over its states by itself; fewer need more threads per channel.
 
-The exponentials set the pace: exp(dt A) is 2^(dt A log₂e) with A scaled once, one multiplication and one ex2.
+The exponentials are the bottleneck: exp(dt A) is 2^(dt A log₂e) with A scaled once, one multiplication and one ex2.
 """
 # Triton's language has no unpacking into tuples, and its `and` does not stop early.
 # ruff: noqa: RUF005, SIM102
@@ -39,20 +39,20 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """u, dt, z, y (b, l, d), A (d, n), B, C (b, l, n), D (d,), h0, last (b, segments, d, n).
 
-    saved (b, l / EVERY, d, n): a state for as many steps, or with EVERY 0 none. RAW: the step is softplus(dt + bias),
+    saved (b, l / EVERY, d, n): a state per EVERY steps, none if 0. RAW: the step is softplus(dt + bias),
     bias (d,). h0 and last are the states before and after each segment. QUIET: no y. ENDS: only the last state and the
-    `product` of the multipliers of each segment but the last, which nothing follows. PACKED: `marks`
-    (b, chunks CHUNK / T) is a byte for each step, as the scan counts them, that says whether the state is forgotten
-    before it. su, ...: the distance in memory from one step of u, ... to the next. EVEN: no tail in any direction,
-    hence no masks. WORDS: B and C are loaded as pairs of bfloat16. STAGES: how many tiles are under way. `unit` is 1,
-    which the compiler must not know: threads then lie along the channels first, as said above.
+    `product` of the multipliers of each segment but the last. PACKED: `marks`
+    (b, chunks CHUNK / T) is a byte per step, in scan order, that says whether the state is reset
+    before it. su, ...: the step strides of u, ... EVEN: no remainders in any direction,
+    hence no masks. WORDS: B and C are loaded as pairs of bfloat16. STAGES: the number of prefetched tiles. `unit` is 1,
+    hidden from the compiler: threads are then assigned along the channels first, as said above.
     """
     blocks = tl.cdiv(d, BD)
     pid = tl.program_id(0)
     j = (pid % blocks) * BD + tl.arange(0, BD)  # (BD,)
     live = segments - 1 if ENDS else segments
     row, segment = (pid // blocks // live).to(tl.int64), pid // blocks % live
-    part = row * segments + segment  # which segment of all
+    part = row * segments + segment  # global index of the segment
     s = tl.arange(0, G)[:, None] * M + tl.arange(0, M)[None, :]  # (G, M)
     channel = j < d
     both = channel[:, None, None] & (s < n)[None, :, :]

@@ -1,8 +1,8 @@
-"""Tiles of steps for the selective scan's Triton kernels: loaded whole, taken apart into steps, put together again.
+"""Tiles of steps for the selective scan's Triton kernels: loaded whole, split into steps, joined again.
 
-A tile spreads over all the threads of a program, so that loads are wide and can be under way rounds ahead, and what
-belongs to a step and a channel is worked out once. The recurrence wants one step at a time, known to every thread that
-holds states of the channel: `rows` takes a tile apart, and the compiler hands the numbers over in shared memory.
+A tile spreads over all the threads of a program, so that loads are wide and prefetched several rounds ahead, and values
+per step and channel are computed once. The recurrence needs one step at a time, known to every thread with states of
+the channel: `rows` splits a tile, and the compiler exchanges the numbers through shared memory.
 """
 # Triton's language has no unpacking into tuples.
 # ruff: noqa: RUF005
@@ -13,8 +13,8 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-NEVER = tl.constexpr(float("-inf"))  # whose softplus is a step of no time
-KEPT, STREAMED = tl.constexpr(""), tl.constexpr(".cs")  # in cache, or the first to go from there
+NEVER = tl.constexpr(float("-inf"))  # whose softplus is a zero step
+KEPT, STREAMED = tl.constexpr(""), tl.constexpr(".cs")  # kept in cache, or evicted first
 
 
 @triton.jit
@@ -37,16 +37,16 @@ def softplus(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def once(x: tl.tensor) -> tl.tensor:
-    """x, not to be computed a second time in another layout, which the compiler would rather do than hand it over.
+    """x, computed only once; the compiler would otherwise recompute it in another layout instead of exchanging it.
 
-    It does not repeat sums, so this is one: x + 0.
+    It does not repeat sums, so this is a sum: x + 0.
     """
     return tl.sum(tl.join(x, tl.zeros_like(x)), 2)
 
 
 @triton.jit
 def each_channel(x: tl.tensor, k: tl.tensor, inside: tl.tensor, THERE: tl.constexpr) -> tl.tensor:
-    """x (d,) at columns k: (columns, 1), and zeros where it is not THERE."""
+    """x (d,) at columns k: (columns, 1), or zeros if not THERE."""
     return tl.load(x + k, mask=inside & THERE, other=0.0).to(tl.float32)[:, None]
 
 
@@ -54,9 +54,9 @@ def each_channel(x: tl.tensor, k: tl.tensor, inside: tl.tensor, THERE: tl.conste
 def tile(  # type: ignore[no-untyped-def]
     x, stride, i, l, k, inside, T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, BEYOND: tl.constexpr = 0.0,
 ):  # fmt: skip
-    """Steps i, ..., i + T - 1 of x (l, ·) at columns k, as the scan counts them: (columns, T).
+    """Steps i, ..., i + T - 1 of x (l, ·) at columns k, in scan order: (columns, T).
 
-    Zeros beyond either end, unless all is EVEN: a step of zeros, dt = 0 among them, changes nothing.
+    Zeros beyond either end, unless EVEN: a step of zeros, including dt = 0, changes nothing.
     """
     q = tl.arange(0, T)
     t = l - 1 - i - q if REVERSE else i + q
@@ -71,9 +71,9 @@ def step_sizes(
     dt: tl.tensor, stride: tl.tensor, bias: tl.tensor, i: tl.tensor, l: tl.tensor, k: tl.tensor, inside: tl.tensor,
     T: tl.constexpr, REVERSE: tl.constexpr, EVEN: tl.constexpr, RAW: tl.constexpr, SHARED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A tile of dt and of its slope: as it is, or RAW, softplus(dt + bias) with bias (columns, 1).
+    """A tile of dt and its derivative: unchanged, or RAW, softplus(dt + bias) with bias (columns, 1).
 
-    SHARED: several threads will want each number, which then is computed by one of them.
+    SHARED: several threads need each number, which is then computed by one of them.
     """
     if RAW:
         x = tile(dt, stride, i, l, k, inside, T, REVERSE, EVEN, NEVER).to(tl.float32) + bias
@@ -101,15 +101,15 @@ def put(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def forgets(mark: tl.tensor, q: tl.constexpr) -> tl.tensor:
-    """Whether the state is forgotten before step q of a tile whose word of marks, a byte for each step, this is."""
+    """Whether the state is reset before step q of a tile, from its word of marks, one byte per step."""
     return (mark >> (8 * q)) & 1 != 0
 
 
 @triton.jit
 def widen(x: tl.tensor) -> tl.tensor:
-    """float32 from what was loaded: numbers, or 32-bit words (n/2, T) that hold two bfloat16 numbers each.
+    """float32 from loaded numbers, or from 32-bit words (n/2, T) of two bfloat16 numbers each.
 
-    Words come apart with one instruction for each number.
+    Unpacking takes one instruction per number.
     """
     if x.dtype == tl.int32:
         low = (x << 16).to(tl.float32, bitcast=True)
@@ -143,7 +143,7 @@ def rows(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def rows_of_three(a: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
-    """The four columns of three tiles, each a vector; computed once, and handed over together, 16 bytes at a time."""
+    """The four columns of three tiles, each a vector; computed once, and exchanged together, 16 bytes at a time."""
     x = tl.join(tl.join(a, b), tl.join(c, c))  # (columns, 4, 2, 2)
     x = tl.sum(tl.join(x, tl.zeros_like(x)), 4)  # as in `once`
     x02, x13 = tl.split(tl.permute(tl.reshape(x, (a.shape[0], 2, 2, 2, 2)), (0, 3, 4, 1, 2)))
@@ -161,7 +161,7 @@ def rows_of_three(a: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def halves(x: tl.tensor) -> tl.tensor:
-    """A tile (columns, 8) as two of four steps: two sums that were folded as one."""
+    """A tile (columns, 8) as two of four steps: two sums folded together."""
     first, second = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, 4)), (0, 2, 1)))
     return (first, second)
 
@@ -170,7 +170,7 @@ def halves(x: tl.tensor) -> tl.tensor:
 def fold(steps: tl.tensor) -> tl.tensor:
     """Four or eight (columns, G) summed over G: a tile (columns, T).
 
-    Where threads share G, they meet in shared memory once for all the steps, in place of a sum across threads for each.
+    If threads share G, they exchange through shared memory once for all steps, instead of a reduction per step.
     """
     if len(steps) == 8:
         x0246 = tl.join(tl.join(steps[0], steps[4]), tl.join(steps[2], steps[6]))

@@ -1,7 +1,7 @@
 """One step of a recurrence on the CPU, compiled by numba; see `step` for what each computes.
 
-Each function prepares all that stays the same from step to step and returns the step (u, h) -> (y, h'). It keeps the
-tables whose addresses it hands to the kernel. Complex states are met as their reals, real and imaginary part in turn.
+Each function precomputes everything constant between steps and returns the step (u, h) -> (y, h'). It keeps the
+tables whose addresses are passed to the kernel. Complex states are reals with interleaved real and imaginary parts.
 Imported by the dispatcher only, because numba is an extra.
 """
 
@@ -23,7 +23,7 @@ from resolvent.runtime.vectors_numba import WIDTH, pair_row
 Pair = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], Pair]
 FEW = 8  # sequences up to which loops beat the library's matrix products
-_inner: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # sums vectorise in another, fixed, order
+_inner: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # sums are vectorised in another, fixed order
 
 
 # -- a bank of single-input systems ------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def _real_channel(lam: Any, row: Any, u: Any, h: Any, new: Any) -> Any:
 
 @_inner
 def _last_pairs(first: int, re: Any, im: Any, row: Any, u: Any, h: Any, new: Any) -> Any:
-    """The pairs from number `first` on that fill no vector."""
+    """The remaining pairs from number `first` on."""
     y = u * 0
     for j in range(first, len(h), 2):
         new[j] = re[j] * h[j] + im[j] * h[j + 1] + u
@@ -51,7 +51,7 @@ def _last_pairs(first: int, re: Any, im: Any, row: Any, u: Any, h: Any, new: Any
 
 
 def _bank_kernel(dtype: Any) -> Any:
-    """Tasks are the channels of all sequences."""
+    """One task per channel of each sequence."""
     size = np.int64(dtype.bitwidth // 8)
 
     def body(p: Any) -> None:
@@ -146,7 +146,7 @@ def mimo(lam: Tensor, W_in: Tensor, W_out: Tensor, D: Tensor) -> Step:
     def step(u: Tensor, h: Tensor) -> Pair:
         if u.shape[0] <= FEW:
             return few(u, h)
-        driven = torch.mm(u, W_in.mT, out=u.new_empty(u.shape[0], s))  # into an array: autocast leaves it alone
+        driven = torch.mm(u, W_in.mT, out=u.new_empty(u.shape[0], s))  # with `out`, which autocast ignores
         new = torch.addcmul(torch.view_as_complex(driven.view(-1, s // 2, 2)), lam, h)
         return (u * D).addmm_(torch.view_as_real(new).view(-1, s), W_out.mT), new
 
@@ -163,7 +163,7 @@ def compile_kernel(make: Callable[[Any], Any], dtype: torch.dtype) -> Any:
 
 
 def tables(*given: Tensor) -> list[Tensor]:
-    """Tensors of our own: their memory lives as long as its address is used, whatever becomes of a parameter."""
+    """Copies, whose memory stays valid as long as its address is used, whatever happens to a parameter."""
     return [plain(t.detach()) for t in given]
 
 

@@ -1,7 +1,7 @@
-"""One step of a recurrence as one kernel, for streaming: a step is so little work that each torch call shows.
+"""One step of a recurrence as one kernel, for streaming: a step is so short that every torch call matters.
 
-Used where nobody watches (`is_unwatched`): no derivative, no transform, no compiler. Otherwise a layer writes its step
-as torch operations, which are also the truth that each kernel is probed against.
+Used without derivatives, transforms and compilers (`is_unwatched`). Otherwise a layer runs its step
+as torch operations, which are also the reference for probing kernels.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.nn.functional import linear, softplus
 from resolvent.runtime.dispatch import Candidate, choose, lazily, numba_or
 
 Pair = tuple[Tensor, Tensor]
-Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may keep the tables' memory, so they must not change
+Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may refer to the tables, so they must not change
 
 
 def is_unwatched(*tensors: Tensor | None) -> bool:
-    """Whether plain values are all that is wanted of these tensors."""
+    """Whether only values, without derivatives or transforms, are needed of these tensors."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     plain = all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
@@ -29,12 +29,12 @@ def is_unwatched(*tensors: Tensor | None) -> bool:
 
 
 def bank_step(lam: Tensor, row: Tensor, D: Tensor | None) -> Step:
-    """y = row . h' + D u with h' = lam h + u for u (b, d), h (b, d, n). row (d, s) meets the reals of h'."""
+    """y = row . h' + D u with h' = lam h + u for u (b, d), h (b, d, n). row (d, s) multiplies the reals of h'."""
     return choose("bank_step", _BANK, row.device, row.dtype)(lam, row, D)
 
 
 def mimo_step(lam: Tensor, W_in: Tensor, W_out: Tensor, D: Tensor) -> Step:
-    """y = W_out h' + D u with h' = lam h + W_in u for u (b, d) and complex h (b, p), met as 2p reals."""
+    """y = W_out h' + D u with h' = lam h + W_in u for u (b, d) and complex h (b, p), as 2p reals."""
     return choose("mimo_step", _MIMO, W_in.device, W_in.dtype)(lam, W_in, W_out, D)
 
 
@@ -76,7 +76,7 @@ def _torch_selective(x_proj: Tensor, dt_proj: Tensor, dt_bias: Tensor, A: Tensor
     return step
 
 
-# -- which of them runs ------------------------------------------------------------------------------------------------
+# -- choice of the kernel ---------------------------------------------------------------------------------------------
 
 Prepare = Callable[..., Step]
 
@@ -95,7 +95,7 @@ def _agrees(truth: Prepare, example: Callable[[Callable[..., Tensor]], tuple[Ten
 
 
 def _bank_example(ramp: Callable[..., Tensor]) -> tuple[Tensor, ...]:
-    """Five complex states: a vector of them and one over."""
+    """Five complex states: one vector plus one."""
     lam, h = torch.view_as_complex(ramp(3, 5, 2)), torch.view_as_complex(ramp(2, 3, 5, 2))
     return lam, ramp(3, 10), ramp(3), ramp(2, 3), h
 

@@ -1,10 +1,10 @@
-"""A streaming step on a GPU as one CUDA graph: inside of `frozen()` it is a fixed sequence of kernels.
+"""A streaming step on a GPU as one CUDA graph: inside `frozen()` it is a fixed sequence of kernels.
 
-A step of a small batch is microseconds of work, and naming its kernels one by one takes the host ten times as long.
-What comes in the same shapes for the second time is recorded, compared once with the step as it was, and replayed from
-then on: one copy of all inputs, one launch, one copy of all outputs, so that a state that was returned stays what it
-is. A replay leaves its last state where the next one reads it: a stream that hands back the state that it was given
-last, untouched, copies its input alone. What cannot be recorded, or differs, is named once in the log and runs as ever.
+A step of a small batch takes microseconds, and launching its kernels one by one takes the host ten times as long.
+The second call with the same shapes is recorded, compared once with the ordinary step, and replayed from
+then on: one copy of all inputs, one launch, one copy of all outputs, so that returned states stay unchanged.
+A replay leaves its last state where the next one reads it: a stream that passes the last returned state, unmodified,
+copies only its input. A step that cannot be recorded, or differs, is logged once and runs without a graph.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from resolvent.runtime.graph.watched import numerics
 from resolvent.runtime.graph.watched import recording as _recording
 
 KEY = "recorded steps"  # in the tables of `frozen()`
-LAST = "last recorded step"  # there too
-MOST = 8  # shapes that are remembered: a state that grows never comes again
-ALIGNED = 16  # bytes: where an output starts
-CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of a replay to the step itself, by the largest value; else HALF
+LAST = "last recorded step"  # likewise
+MOST = 8  # most cached shapes: the shape of a growing state does not recur
+ALIGNED = 16  # bytes: alignment of outputs
+CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # replay against the step, by the largest value; else HALF
 HALF = 2e-2
 Run = Callable[[Any, Any], Any]  # (x, state) -> (y, state)
 Call = Callable[[list[Tensor]], Any]  # the same on the list of its tensors
 Form = Any  # None for a leaf, else (kind, keys or None, forms)
 Place = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # dtype, shape, strides and first element of an output
 log = logging.getLogger("resolvent")
-_places = threading.Lock()  # copies in and out and the launch between them are one thing
+_places = threading.Lock()  # input copy, launch and output copy must not be interleaved
 
 
-GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
+GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by device type
 
 
 class Recording:
-    """One call of given shapes: its inputs and outputs at fixed places; `chained`: all outputs but the first are the
+    """One call of given shapes: its inputs and outputs at fixed addresses; `chained`: all outputs but the first are the
     next call's inputs but the first."""
 
     def __init__(self, call: Call, given: list[Tensor], chained: bool = False) -> None:
         self.given, self.chained = [t.clone() for t in given], chained
-        self.flat: Tensor | None = None  # all outputs side by side, in the dtype of the first
+        self.flat: Tensor | None = None  # all outputs in one buffer, in the dtype of the first
         self.call = call
         self.places: list[Place] = []
-        self._work()  # tells the outputs
+        self._work()  # determines the outputs
         graph, device = GRAPHS[given[0].device.type], given[0].device
         graph.aside(self._work, device)
-        self.graph = graph(self._work, device, apart=True)  # streams of several threads run side by side
+        self.graph = graph(self._work, device, apart=True)  # streams of several threads run concurrently
 
     def _work(self) -> None:
         outputs: list[Tensor] = []
@@ -91,7 +91,7 @@ class Recording:
             return unflatten(self.form, self.launch()[0])
 
     def launch(self) -> tuple[list[Tensor], Tensor]:
-        """The outputs of what lies at the places of the inputs, and the tensor that they are parts of."""
+        """The outputs for the current input buffers, and the tensor of which they are views."""
         assert self.flat is not None
         self.graph.replay()
         flat = self.flat.clone()
@@ -99,16 +99,16 @@ class Recording:
 
 
 class _Last(NamedTuple):
-    """The last step of a stream: the state that it returned, and all that a next one must have in common with it."""
+    """The last step of a stream: the state it returned, and the conditions for continuing from it."""
 
     made: Recording
     state: Any
     leaves: list[Tensor]
-    flat: Tensor  # their memory, whose version tells whether somebody wrote there
-    how: Any  # under which autocast, on which stream
+    flat: Tensor  # their memory, whose version shows modifications
+    how: Any  # autocast state and stream
 
     def holds(self, state: Any) -> bool:
-        """Whether it is that state: a tensor itself, or one of the same tensors."""
+        """Whether it is that state: the same tensor, or a structure of the same tensors."""
         if type(state) is Tensor:
             return state is self.state
         leaves: list[Any] = []
@@ -117,7 +117,7 @@ class _Last(NamedTuple):
 
 
 def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> Any:
-    """run(x, state) by its recording; None where there is none. `tables` are those of `frozen()`, or None outside."""
+    """run(x, state) by its recording; None if there is none. `tables` are those of `frozen()`, or None outside."""
     if tables is None or type(x) is not Tensor:
         return None
     kind = x.device.type
@@ -126,8 +126,8 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     how, last, given = _how(x), tables.get(LAST), [x]
     if last is not None and last.holds(state):
         with _places:
-            if _goes_on(tables, last, x, how):
-                return _hand_out(tables, last.made, given, how)
+            if _continues(tables, last, x, how):
+                return _return_outputs(tables, last.made, given, how)
     form = flatten(state, given)
     name = _name(form, given, how)
     if name is None or not is_unwatched(*given):
@@ -139,20 +139,20 @@ def replay(tables: dict[str, Any] | None, run: Run, x: Tensor, state: Any) -> An
     if not found:
         return None
     with _places:
-        return _hand_out(tables, found, given, how)
+        return _return_outputs(tables, found, given, how)
 
 
-def _goes_on(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
-    """Whether the state that the stream handed back still lies, as it was, where the recording reads it."""
+def _continues(tables: dict[str, Any], last: _Last, x: Tensor, how: Any) -> bool:
+    """Whether the state passed by the stream is still, unmodified, where the recording reads it."""
     own = last.made.given[0]
     if x.shape != own.shape or x.dtype is not own.dtype or x.device != own.device or how != last.how:
         return False
     return tables.get(LAST) is last and last.flat._version == 0
 
 
-def _hand_out(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
-    """What a launch gives, remembered for the next step; not in inference mode, where nobody counts what is written."""
-    tables[LAST] = None  # whoever interrupts it leaves a state halfway
+def _return_outputs(tables: dict[str, Any], made: Recording, given: list[Tensor], how: Any) -> Any:
+    """A launch's outputs, remembered for the next step; not in inference mode, which has no version counters."""
+    tables[LAST] = None  # an interruption would leave a partial state
     torch._foreach_copy_(made.given[: len(given)], given)
     leaves, flat = made.launch()
     found = unflatten(made.form, leaves)
@@ -162,7 +162,7 @@ def _hand_out(tables: dict[str, Any], made: Recording, given: list[Tensor], how:
 
 
 def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], Any], given: list[Tensor]) -> Any:
-    """run(given, None) by its recording; None where there is none. `known` are the recordings of one function."""
+    """run(given, None) by its recording; None if there is none. `known` are the recordings of one function."""
     x = given[0]
     if x.device.type not in GRAPHS or is_forced() or not _is_free(x) or not is_unwatched(*given):
         return None
@@ -174,7 +174,7 @@ def rerun(known: dict[Any, Any], name: Any, run: Callable[[list[Tensor], Any], A
 
 
 def _name(form: Any, given: list[Any], how: Any) -> tuple[Any, ...] | None:
-    """What a recording is found by: shapes and dtypes; None where not all are tensors of one device."""
+    """The key of a recording: shapes and dtypes; None if not all are tensors on one device."""
     name, device = [form, how], given[0].device
     for t in given:
         if type(t) is not Tensor or t.device != device:
@@ -186,7 +186,7 @@ def _name(form: Any, given: list[Any], how: Any) -> tuple[Any, ...] | None:
 def flatten(value: Any, leaves: list[Any]) -> Form:
     """The form of a tensor, or of a tuple, list or dict of such, whose leaves are added to `leaves`.
 
-    What torch's pytree does, for these kinds alone: it would take longer than the step's launch.
+    As torch's pytree, for these types only: that would take longer than the step's launch.
     """
     kind = type(value)
     if kind is dict:
@@ -215,7 +215,7 @@ def _alike(some: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def _remember(known: dict[Any, Any], name: Any, call: Call, given: list[Tensor], chained: bool = False) -> Any:
-    """Seen once: None, so that the next time it is recorded; then the recording, or False."""
+    """None at the first call, so that the next one is recorded; then the recording, or False."""
     if name not in known:
         known[name] = None
         while len(known) > MOST:
@@ -252,14 +252,14 @@ def _close(x: Tensor, y: Tensor) -> bool:
 
 
 def _is_free(x: Tensor) -> bool:
-    """Whether nobody records around this call, and no compiler traces it."""
+    """Whether no CUDA graph is being captured, and no compiler is tracing."""
     if torch.compiler.is_compiling() or _recording:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _how(x: Tensor) -> Any:
-    """Under which autocast a call is made, and on which stream: two would meet at the places of one recording."""
+    """The autocast state and stream of a call: two streams must not share a recording's buffers."""
     kind = x.device.type
     half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return half, _stream(x)

@@ -1,7 +1,7 @@
 """Mamba's selective step on the CPU, compiled by numba; see `step` for what it computes.
 
-The projections that select dt, B and C run inside the kernel, which spares a torch call for each; where there is much
-to project, the library's matrix products make up for their calls.
+The projections that select dt, B and C run inside the kernel, which saves a torch call each; if there is much
+to project, the library's matrix products are worth their calls.
 
 Imported by the dispatcher only, because numba is an extra.
 """
@@ -23,7 +23,7 @@ from resolvent.runtime.team import HEAD, kernel, pointer, run, share, threads_fo
 from resolvent.runtime.vectors_numba import WIDTH, driven_row
 
 FEW = 32768  # inputs, b d, up to which the kernel projects them itself; measured for d = 128 to 2048
-_inner: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # sums vectorise in another, fixed, order
+_inner: Any = njit(fastmath={"contract", "reassoc"}, error_model="numpy")  # sums are vectorised in another, fixed order
 
 
 @_inner
@@ -41,14 +41,14 @@ def _select(x_proj: Any, dt_proj: Any, dt_bias: Any, u: Any, seen: Any, dt: Any)
 
 @_inner
 def _decay(exponent: Any, h: Any) -> None:
-    """exponent <- exp(exponent) h, over all channels at once: the states of one are too few for vectors."""
+    """exponent <- exp(exponent) h, over all channels at once: one channel has too few states to vectorise."""
     for j in range(len(h)):
         exponent[j] = exp(exponent[j]) * h[j]
 
 
 @_inner
 def _last_states(first: int, drive: Any, BC: Any, new: Any) -> Any:
-    """h' = h + drive B and C . h' for the states from `first` on, which fill no vector."""
+    """h' = h + drive B and C . h' for the states from `first` on, after the last full vector."""
     n, y = len(new), drive * 0
     for j in range(first, n):
         value = new[j] + drive * BC[j]
@@ -75,7 +75,7 @@ def _sequence(dt: Any, A: Any, D: Any, BC: Any, u: Any, h: Any, new: Any, y: Any
 
 
 def _kernel(dtype: Any) -> Any:
-    """Tasks are sequences. What the input selects is read where it is given, or made."""
+    """One task per sequence. The selection is read if given, otherwise computed."""
 
     def body(p: Any) -> None:
         w = carray(p, HEAD + 16)
@@ -115,6 +115,6 @@ def selective(x_proj: Tensor, dt_proj: Tensor, dt_bias: Tensor, A: Tensor, D: Te
 
 
 def _project(u: Tensor, x_proj: Tensor, dt_proj: Tensor, dt_bias: Tensor) -> Pair:
-    """`_select` by the library, for all sequences: into arrays, because autocast leaves such products alone."""
+    """`_select` by the library, for all sequences: with `out`, which autocast ignores."""
     seen = torch.mm(u, x_proj.mT, out=u.new_empty(u.shape[0], x_proj.shape[0]))
     return seen, F.softplus(torch.addmm(dt_bias, seen[:, : dt_proj.shape[0]], dt_proj, out=torch.empty_like(u)))

@@ -1,1 +1,1 @@
-"""Figures: what they show, drawn on the page and for print."""
+"""Figures, for the page and for print."""

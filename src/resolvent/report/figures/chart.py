@@ -1,4 +1,4 @@
-"""Any curves in one frame, from the plain values that studies and analyses leave in their records."""
+"""Charts of curves, from the plain values in records of studies and analyses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Chart = dict[str, Any]
 DASHES = ("-", "--", "-.", ":")
 BROAD = (7.4, 3.2)  # inches: for charts with many curves
 MANY = 5  # curves
-INSIDE = 3  # names that find a free corner of the frame
-FEW = 7  # places on an axis
-WHOLE = ("epoch", "layer")  # what comes in whole numbers
+INSIDE = 3  # most names for a legend inside the frame
+FEW = 7  # most x values used as ticks
+WHOLE = ("epoch", "layer")  # axes with integer values
 
 
 def chart_svg(chart: Chart) -> str:
@@ -25,14 +25,14 @@ def chart_svg(chart: Chart) -> str:
 
 
 def chart_figure(chart: Chart) -> Figure:
-    """Lines, dashed references and points; marked points carry their words. What no axis can show is left out."""
+    """Lines, dashed references and points; marked points have labels. Values that an axis cannot show are omitted."""
     figure, axes = blank(BROAD if wide(chart) else SIZE)
     log = chart.get("log", "")
     drawn = 0
     for curve in chart["series"]:
         x, y = (_drop_unshown(curve[key], key in log) for key in ("x", "y"))
         points = curve.get("style") == "points"
-        number = max(drawn - 1, 0) if points else drawn  # points go with the line before them
+        number = max(drawn - 1, 0) if points else drawn  # points belong to the line before them
         colour, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
         if curve.get("style") == "dash":
             axes.plot(x, y, lw=1.0, ls="--", color=MUTED, label=curve["name"])
@@ -52,17 +52,17 @@ def chart_figure(chart: Chart) -> Figure:
 
 
 def wide(chart: Chart) -> bool:
-    """Whether it takes a row of its own: many curves, unless it stands among others of its kind."""
+    """Whether it takes a whole row: many curves, unless it is one of several small charts."""
     return len(chart["series"]) >= MANY and not chart.get("small", False)
 
 
 def _drop_unshown(values: Sequence[float | None], log: bool) -> list[float]:
-    """A gap where there is no number, or none that a logarithm takes."""
+    """Replace missing values, or those without a logarithm, by gaps."""
     return [math.nan if v is None or (log and v <= 0) else float(v) for v in values]
 
 
 def _scale(axes: Any, chart: Chart, log: str) -> None:
-    """Logarithms where asked for; a few round places on the x axis are its ticks."""
+    """Set logarithmic axes; a few x values become the ticks."""
     for name, set_scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         values = [v for curve in chart["series"] for v in _drop_unshown(curve[name], name in log)]
         if name in log and any(math.isfinite(v) for v in values):

@@ -1,7 +1,7 @@
-"""What each component does to an attack, structure beside structure: Figures 3 and 4 of Qi et al. 2024.
+"""Attribution of components, structure by structure: Figures 3 and 4 of Qi et al. 2024.
 
 A bar is the change of the distance between clean and attacked features across a component, in per cent, mean over
-layers; full on training samples, hatched on test samples. Where a structure has no such component, its place is blank.
+layers; full on training samples, hatched on test samples. Missing components are blank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = {"qi2024-table1": "Figure 3", "qi2024-table2": "Figure 4"}
 DISTANCES = {"mse": "MSE", "kl": "KL"}
-LINEAR = 100.0  # per cent up to which the axis is linear; beyond, an explosion of the distance takes decades
+LINEAR = 100.0  # per cent up to which the axis is linear; logarithmic beyond
 BARS = list[tuple[str, list[tuple[str, float, float]]]]  # run, (component, train, test)
 
 
@@ -38,7 +38,7 @@ def contribution_figures(recipe: str, named: Named) -> list[tuple[str, str]]:
 
 
 def contribution_figure(bars: BARS, distance: str) -> Figure:
-    """Components down, one colour a run."""
+    """Components as rows, one colour per run."""
     components = list(dict.fromkeys(name for _, rows in bars for name, _, _ in rows))
     step = 0.86 / max(len(bars), 1)  # of the height that a component takes
     figure, axes = blank((7.4, 0.9 + 0.22 * len(bars) * max(len(components), 1)))
@@ -60,7 +60,7 @@ def contribution_figure(bars: BARS, distance: str) -> Figure:
 
 
 def _scale(axes: object, values: Sequence[float]) -> None:
-    """Linear unless a change is many times what was there."""
+    """Linear unless changes are very large."""
     if max(map(abs, values), default=0.0) > 4 * LINEAR:
         axes.set_xscale("symlog", linthresh=LINEAR)  # type: ignore[attr-defined]
         axes.xaxis.set_major_formatter(lambda v, _: f"{v:g}".replace("-", "−"))  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def _scale(axes: object, values: Sequence[float]) -> None:
 def attribution_bars(record: dict[str, Any], what: str = "mse") -> list[tuple[str, float, float]]:
     """(component, change on train, change on test) in per cent, averaged over layers: Figures 3 and 4's bars.
 
-    Components that have no value on either split are left out.
+    Components without a value on either split are omitted.
     """
     rows = [(c["name"], c["train"][what], c["test"][what]) for c in record["components"]]
     return [(name, float(train), float(test)) for name, train, test in rows if train is not None and test is not None]

@@ -1,8 +1,8 @@
-"""Corrupted data, run beside run: a table, errors over severities, and all kinds of robustness in one figure.
+"""Runs compared on corrupted data: a table, errors over severities, and all kinds of robustness in one figure.
 
-The figure has five bars a run: accuracy on clean and on corrupted data (one minus the mean corruption error), under
-PGD-10, under AutoAttack, and certified, each where the run has it. The legend tells norm and size of each threat, and
-how many samples met it: a certificate in L2 and an attack in Linf bound different things.
+The figure has five bars per run: accuracy on clean and on corrupted data (one minus the mean corruption error), under
+PGD-10, under AutoAttack, and certified, if available. The legend has norm and eps of each threat, and the number of
+samples: a certificate in L2 and an attack in Linf bound different things.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLOURS = dict(zip(KINDS, (*SERIES, MUTED), strict=True))
 
 
 def corruption_findings(named: Named) -> list[dict[str, Any]]:
-    """One for each task: text, table, chart of the mean error at each severity."""
+    """One per task: text, table, chart of the mean error at each severity."""
     held = [(name, record) for name, record in named if "corruptions" in record]
     tasks = dict.fromkeys(record["task"]["name"] for _, record in held)
     return [_task(task, [(n, r) for n, r in held if r["task"]["name"] == task]) for task in tasks]
@@ -48,7 +48,7 @@ def _task(task: str, named: Named) -> dict[str, Any]:
 
 
 def robustness_bars(named: Named) -> list[tuple[str, dict[str, float]]]:
-    """Per run the accuracies that it has, in per cent; only classifiers that were corrupted."""
+    """The available accuracies per run, in per cent; only for classifiers tested on corruptions."""
     found = []
     for name, record in named:
         own = record.get("corruptions")
@@ -68,7 +68,7 @@ def robustness_bars(named: Named) -> list[tuple[str, dict[str, float]]]:
 
 
 def threat_labels(named: Named) -> dict[str, str]:
-    """Each kind with the norm and size of its threat and the samples that it met, where all runs have the same."""
+    """Each kind with norm, eps and number of samples, if equal for all runs."""
     held: dict[str, set[tuple[str, ...]]] = {}
     for _, record in named:
         attack, proof = _strongest(record), record.get("certificate") or {}
@@ -97,7 +97,7 @@ def _strongest(record: Record) -> Record | None:
 
 
 def robustness_figures(named: Named) -> list[tuple[str, str]]:
-    """(title, svg) for each task."""
+    """(title, svg) per task."""
     tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
     made = []
     for task in tasks:
@@ -110,7 +110,7 @@ def robustness_figures(named: Named) -> list[tuple[str, str]]:
 
 
 def robustness_figure(bars: list[tuple[str, dict[str, float]]], labels: dict[str, str]) -> Figure:
-    """Runs down, one colour a kind of robustness, the number at the end of each bar: 0 is not the same as none."""
+    """Runs as rows, one colour per kind of robustness, with values at the bars: 0 differs from missing."""
     step = 0.86 / len(KINDS)
     figure, axes = blank((7.4, 1.0 + 0.13 * len(KINDS) * len(bars)))
     for k, kind in enumerate(KINDS):

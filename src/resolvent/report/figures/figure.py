@@ -1,4 +1,4 @@
-"""Figures as inline SVG whose colours are the page's own: they follow its light and dark themes, and its font."""
+"""Figures as inline SVG in the page's colours, following its light and dark themes and its font."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# colours that matplotlib writes out and that are then replaced by the page's variables
+# placeholder colours in matplotlib, replaced by the page's variables
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 SERIES = ("#040404", "#050505", "#060606", "#070707")
 VARIABLES = {
@@ -61,7 +61,7 @@ def pseudospectrum_figure(held: dict[str, Any]) -> Figure:
 
 
 def levels(height: list[list[float]]) -> list[float]:
-    """Powers of ten between nearly the lowest and the highest value: whole ones, halves where they span little."""
+    """Powers of ten between nearly the lowest and the highest value: integers, or halves over a small range."""
     values = sorted(v for row in height for v in row)
     low, high = values[len(values) // 200], values[-1]
     step = 0.5 if high - low < LINES / 2 else float(max(1, math.ceil((high - low) / LINES)))
@@ -71,7 +71,7 @@ def levels(height: list[list[float]]) -> list[float]:
 
 
 def panel_svg(panel: Panel) -> str:
-    """Impulse responses over a logarithmic time axis, which starts at the first step."""
+    """Impulse responses over a logarithmic time axis, starting at the first step."""
     figure, axes = blank()
     axes.set_xscale("log")
     axes.axhline(0, color=MUTED, lw=0.6)
@@ -87,7 +87,7 @@ def panel_svg(panel: Panel) -> str:
 
 
 def blank(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
-    """Axes without frame, in the page's colours."""
+    """Axes without a frame, in the page's colours."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -97,7 +97,7 @@ def blank(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
 
 def dress(axes: Axes, small: float = 8) -> None:
-    """No frame, a grid, and words of the size `small` at ticks and the y axis, in the page's colours."""
+    """No frame, a grid, and labels of size `small`, in the page's colours."""
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.6)
     axes.tick_params(which="both", colors=MUTED, labelsize=small, length=0)
@@ -146,7 +146,7 @@ def legend(axes: Axes) -> None:
 
 
 def legend_above(axes: Axes) -> None:
-    """Outside the frame, in as many columns as the names leave room for: where curves fill the frame."""
+    """A legend above the frame in as many columns as fit, for crowded frames."""
     figure, names = axes.get_figure(root=True), axes.get_legend_handles_labels()[1]
     assert figure is not None
     widths = [0.34 + 0.06 * len(name) for name in names]  # inches: a handle and its name
@@ -157,7 +157,7 @@ def legend_above(axes: Axes) -> None:
 
 
 def svg(figure: Figure, salt: str) -> str:
-    """The figure as text: own ids (several share a page), the page's colours and font, no fixed size."""
+    """The figure as SVG text: unique ids, the page's colours and font, no fixed size."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -169,7 +169,7 @@ def svg(figure: Figure, salt: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
     text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
-    text = re.sub(r' id="[^"#]*_\d+"', "", text)  # group names that repeat in every figure and that nothing refers to
+    text = re.sub(r' id="[^"#]*_\d+"', "", text)  # unreferenced group ids, repeated in every figure
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
     return text

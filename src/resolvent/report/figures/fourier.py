@@ -1,4 +1,4 @@
-"""Scores under Fourier noise, run beside run: a table and one chart for each task and frequency."""
+"""Runs compared under Fourier noise: a table and one chart per task and frequency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Findings = dict[str, Any]
 
 
 def fourier_findings(named: list[tuple[str, Record]]) -> list[Findings]:
-    """One for each task: what all its runs do at each amplitude of each frequency."""
+    """One per task: the scores of its runs at each amplitude and frequency."""
     tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "fourier" in record)
     return [_task(task, [(n, r) for n, r in named if "fourier" in r and r["task"]["name"] == task]) for task in tasks]
 
@@ -29,7 +29,7 @@ def _task(task: str, named: list[tuple[str, Record]]) -> Findings:
 
 
 def _charts(task: str, named: list[tuple[str, Record]], unit: str, regression: bool) -> list[dict[str, Any]]:
-    """Frequencies that all runs share get one chart; those of the runs' own, one together."""
+    """One chart per frequency common to all runs; one for the runs' own frequencies."""
     shared = set.intersection(*({_key(p) for p in r["fourier"]["points"] if not _own(p, r)} for _, r in named))
     made = []
     for key in sorted(shared):

@@ -1,4 +1,4 @@
-"""The generalisation study's runs beside each other: accuracy and loss over the length, s_A over the epochs.
+"""The generalisation study's runs compared: accuracy and loss over the length, s_A over the epochs.
 
 Seeds that diverged are counted in the table; means are those of the others.
 """
@@ -17,7 +17,7 @@ COLUMNS = ("run", "seeds", "diverged", "T", "train, %", "test, %", "loss, test -
 
 
 def gap_findings(cells: Cells) -> list[Findings]:
-    """One for each task of a recipe whose cells hold a bound; none elsewhere."""
+    """One per task of a recipe whose cells have a bound; none otherwise."""
     held = {name: seeds for name, seeds in cells.items() if any(r["cell"].get("bound") for r in seeds)}
     tasks = dict.fromkeys(seeds[0]["cell"]["task"]["name"] for seeds in held.values())
     return [_task(t, {n: s for n, s in held.items() if s[0]["cell"]["task"]["name"] == t}) for t in tasks]
@@ -61,7 +61,7 @@ def _mean(values: list[float | None], factor: float = 1.0) -> float | None:
 
 
 def _over_length(task: str, rows: list[list[Any]]) -> dict[str, Any]:
-    """Nothing where all runs have one length."""
+    """Empty if all runs have the same length."""
     known = sorted((row for row in rows if row[4] is not None), key=lambda row: row[3])
     lengths = [row[3] for row in known]
     several = len(set(lengths)) > 1 and len(set(lengths)) == len(lengths)
@@ -71,7 +71,7 @@ def _over_length(task: str, rows: list[list[Any]]) -> dict[str, Any]:
 
 
 def _over_epochs(task: str, cells: Cells) -> dict[str, Any]:
-    """s_A of each cell's first seed that trained."""
+    """s_A of each cell's first completed seed."""
     curves = []
     for name, seeds in cells.items():
         rows: list[dict[str, Any]] = next((r["training"]["rows"] for r in seeds if "training" in r), [])

@@ -1,4 +1,4 @@
-"""Figures as files for a paper: vector SVG and PDF in colours of their own, not the page's."""
+"""Figures as files for a paper: vector SVG and PDF in print colours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def recolour(figure: Figure) -> None:
-    """Every artist's stand-in colours become those of PAPER."""
+    """Replace placeholder colours by those of PAPER."""
     from matplotlib.colors import to_hex
 
     for artist in figure.findobj():

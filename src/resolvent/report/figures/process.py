@@ -1,6 +1,6 @@
-"""Training side by side: the runs of one recipe on one data set, trained the same way, in common frames over epochs.
+"""Training compared: the runs of one recipe with the same data and objective, in common frames over epochs.
 
-What Figures 1, 2 and 5 of the study of deep SSMs under adversarial training (Qi et al. 2024) show: losses and
+As in Figures 1, 2 and 5 of the study of deep SSMs under adversarial training (Qi et al. 2024): losses and
 accuracies of training, of clean and of attacked samples, and how much of the best robust accuracy is lost by the end.
 """
 
@@ -15,7 +15,7 @@ Named = list[tuple[str, Record]]
 
 PUBLISHED = {"pgd-at": "Figure 1", "trades": "Figure 2", "standard": "Figure 5"}  # of the runs of its Table 1
 WAYS = {"standard": "standard training", "pgd-at": "PGD-AT", "trades": "TRADES"}
-# field of an epoch's row (SPLIT is test or validation), title, whether it is a share
+# field of an epoch's row (SPLIT is test or validation), title, whether it is a fraction
 FRAMES = (
     ("train_loss", "Training loss", False),
     ("SPLIT_loss", "Clean loss, SPLIT", False),
@@ -38,7 +38,7 @@ def process_findings(recipe: str, named: Named) -> list[Findings]:
 
 
 def short_names(runs: Named) -> Named:
-    """Without the tags that all of them carry."""
+    """Names without the common tags."""
     shared = set.intersection(*(set(name.split()) for name, _ in runs))
     named = [(" ".join(tag for tag in name.split() if tag not in shared) or name, record) for name, record in runs]
     return named if len({name for name, _ in named}) == len(runs) else runs

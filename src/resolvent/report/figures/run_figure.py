@@ -1,4 +1,4 @@
-"""Figures of runs: training curves, accuracy against the size of an attack, attribution, responses, samples."""
+"""Figures of runs: training curves, accuracy over eps, attribution, responses, samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {"clean": "clean", "robust": "PGD-10"}
 
 
 def training_svg(record: Record) -> str:
-    """Accuracy over epochs, with the gap where the robust one falls behind its best; errors of a regression."""
+    """Accuracy over epochs, marking robust overfitting; errors for a regression."""
     figure, axes = blank()
     regression = record["task"].get("classes", 0) is None
     (_errors if regression else _accuracies)(axes, record["training"]["rows"])
@@ -46,7 +46,7 @@ def _accuracies(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def _errors(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Scores are minus squared errors: they are drawn as what they are, over a logarithm."""
+    """Scores are minus squared errors: plotted as errors on a log scale."""
     split = _split(rows)
     for k, what in enumerate(("clean", "robust")):
         points = [(epoch, -score / 100) for epoch, score in _points(rows, split, what) if score < 0]
@@ -57,7 +57,7 @@ def _errors(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def _split(rows: list[dict[str, Any]]) -> str:
-    """The test split where it was followed, else validation."""
+    """The test split if tracked, else validation."""
     return "test" if any(_points(rows, "test", what) for what in NAMES) else "validation"
 
 
@@ -80,7 +80,7 @@ def _mark_best(axes: Axes, rows: list[dict[str, Any]], split: str) -> None:
 
 
 def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
-    """Accuracy against the size of the attack, one curve a run; clean accuracy stands at 0."""
+    """Accuracy over eps, one curve per run; clean accuracy at 0."""
     figure, axes = blank()
     for k, (name, record) in enumerate(records):
         points = curve(record)
@@ -103,7 +103,7 @@ def curve(record: Record) -> list[tuple[float, float]]:
 
 
 def curve_terms(records: Sequence[tuple[str, Record]]) -> str:
-    """What was run at each size, and on how many samples: `0.05: fast, n 128; 0.1: standard, n 128`."""
+    """The attack and number of samples at each eps: `0.05: fast, n 128; 0.1: standard, n 128`."""
     found: dict[float, dict[str, None]] = {}
     for _, record in records:
         for attack in _first_norm(record):
@@ -118,10 +118,10 @@ def _first_norm(record: Record) -> list[Record]:
 
 
 def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> str:
-    """Certified below, attacked above; between two radii each curve keeps the value that is sure to bound the truth."""
+    """Certified and attacked accuracy; between two radii each curve keeps the value that remains a bound."""
     figure, axes = blank()
     clean = record["certificate"].get("clean")
-    if clean is not None and points[0]["radius"] > 0:  # within no distance every right answer stands
+    if clean is not None and points[0]["radius"] > 0:  # at radius 0 every correct prediction holds
         points = [{"radius": 0.0, "certified": clean, "attacked": clean}, *points]
     radii = [p["radius"] for p in points]
     axes.step(radii, [100 * p["certified"] for p in points], where="pre", lw=1.4, color=SERIES[0], label="certified")
@@ -152,7 +152,7 @@ def attribution_figure(rows: Sequence[tuple[str, float, float]], title: str) -> 
 
 
 def response_svg(name: str, response: dict[str, Any]) -> str:
-    """|G| over frequency, against a reference where there is one; spikes are marked."""
+    """|G| over frequency, with a reference if available; spikes are marked."""
     figure, axes = blank()
     omega = response["frequency"]
     if response.get("reference"):

@@ -1,4 +1,4 @@
-"""A sample before and after an attack: every channel, over its own steps alone; a square one as the picture it was."""
+"""A sample before and after an attack: every channel, over its valid steps; a square one also as an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from resolvent.report.figures.figure import MUTED, SERIES, SIZE, blank, dress, l
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FRAMES = 16  # channels that get a frame of their own; more become rows of a picture
+FRAMES = 16  # most channels with separate frames; more become rows of an image
 ROW = 0.42  # inches of one such frame
 
 
@@ -52,7 +52,7 @@ def _stack(channels: int) -> tuple[Figure, list[Any]]:
 
 
 def _heat(clean: list[list[float]], moved: list[list[float]]) -> Figure:
-    """Channels as rows: what was there above, what the attack added below."""
+    """Channels as rows: the sample above, the perturbation below."""
     figure, every = _stack(2)
     added = [[b - a for a, b in zip(was, now, strict=True)] for was, now in zip(clean, moved, strict=True)]
     for axes, values, words in zip(every, (clean, added), ("clean, by channel", "added, by channel"), strict=True):
@@ -64,7 +64,7 @@ def _heat(clean: list[list[float]], moved: list[list[float]]) -> Figure:
 
 
 def image_svg(example: dict[str, Any], key: str) -> str | None:
-    """The sequence as the picture that it was, where its length is a square and its values lie in [0, 1]."""
+    """The sequence as an image, if its length is a square and its values are in [0, 1]."""
     rows = example[key]
     side = math.isqrt(len(rows))
     values = [v for row in rows for v in row]

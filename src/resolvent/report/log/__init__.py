@@ -1,4 +1,4 @@
-"""Runs as other tools draw them: metrics.jsonl and record.json for TensorBoard or Weights & Biases."""
+"""Export of runs to other tools: metrics.jsonl and record.json to TensorBoard or Weights & Biases."""
 
 from resolvent.report.log.follow import Follower
 from resolvent.report.log.tensorboard_log import TensorBoardLog

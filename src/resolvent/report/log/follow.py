@@ -1,4 +1,4 @@
-"""What is new of runs since it was last looked at, handed to a log."""
+"""Forwards new rows of runs to a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from resolvent.report.log.tracked import Row, Tracked, read_tracked
 
 
 class Log(Protocol):
-    """A tracker: `begin` a run, `add` its rows as they come, `finish` it with what was found, `close` in the end."""
+    """A tracker: `begin` a run, `add` its rows, `finish` it with its results, finally `close`."""
 
     def begin(self, run: Tracked) -> None: ...
     def add(self, run: Tracked, rows: tuple[Row, ...]) -> None: ...
@@ -18,25 +18,25 @@ class Log(Protocol):
 
 
 class Follower:
-    """Rows come once, in their order. A run whose first rows or settings are others than before is begun anew: it was
-    overwritten; after a kill a run writes the same rows again, which are known already."""
+    """Forwards each row once, in order. A run whose first rows or settings have changed was overwritten and restarts;
+    a resumed run may write the same rows again, which are skipped."""
 
     def __init__(self, folders: list[Path], log: Log) -> None:
         self.folders, self.log = folders, log
         self._seen: dict[Path, Tracked] = {}
 
     def update(self) -> int:
-        """Hand over what is new; how many runs there are."""
+        """Forward what is new; returns the number of runs."""
         runs = read_tracked(self.folders)
         for run in runs:
             self._hand_over(run, self._seen.get(run.folder))
             before = self._seen.get(run.folder)
-            if before is None or len(run.rows) >= len(before.rows) or not _goes_on(before, run):
+            if before is None or len(run.rows) >= len(before.rows) or not _continues(before, run):
                 self._seen[run.folder] = run
         return len(runs)
 
     def _hand_over(self, run: Tracked, before: Tracked | None) -> None:
-        if before is None or not _goes_on(before, run):
+        if before is None or not _continues(before, run):
             self.log.begin(run)
             before = None
         new = run.rows[len(before.rows) if before else 0 :]
@@ -46,7 +46,7 @@ class Follower:
             self.log.finish(run)
 
 
-def _goes_on(before: Tracked, run: Tracked) -> bool:
-    """Whether one has the first rows of the other: after a kill the file may be shorter for a while."""
+def _continues(before: Tracked, run: Tracked) -> bool:
+    """Whether one starts with the rows of the other: after a kill the file may be shorter for a while."""
     both = min(len(before.rows), len(run.rows))
     return before.settings == run.settings and before.rows[:both] == run.rows[:both]

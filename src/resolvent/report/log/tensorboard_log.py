@@ -1,4 +1,4 @@
-"""Rows of runs as TensorBoard's event files, one folder a run, by TensorBoard's own writer (extra `tensorboard`)."""
+"""Rows of runs as TensorBoard's event files, one folder per run, by TensorBoard's own writer (extra `tensorboard`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from resolvent.report.log.tracked import Row, Tracked, place_below, scalars, times
 from resolvent.report.page import MissingPackage
 
-OURS = ".resolvent"  # how the names of our event files end
+OURS = ".resolvent"  # suffix of our event files
 
 
 class TensorBoardLog:
-    """Writes below `out`; a run that is begun again takes the place of what an earlier call wrote of it."""
+    """Writes below `out`; a restarted run replaces what an earlier call wrote of it."""
 
     def __init__(self, out: Path) -> None:
         try:
@@ -40,7 +40,7 @@ class TensorBoardLog:
         self._flush(run)
 
     def finish(self, run: Tracked) -> None:
-        """What was found in the end, at the last step."""
+        """Write the final results, at the last step."""
         self._write(run, int(run.rows[-1]["step"]), run.ended, _values(run.found))
         self._flush(run)
 
@@ -69,7 +69,7 @@ def _values(numbers: dict[str, float]) -> list[Any]:
 
 
 def _text(tag: str, text: str) -> list[Any]:
-    """A page of TensorBoard's text panel, which reads Markdown: four spaces keep JSON as it is."""
+    """A page of TensorBoard's text panel, which reads Markdown: four spaces keep JSON verbatim."""
     from tensorboard.compat.proto import summary_pb2, tensor_pb2, tensor_shape_pb2
     from tensorboard.plugins.text.metadata import create_summary_metadata
 

@@ -1,4 +1,4 @@
-"""A run as a tracker takes it: settings, one row of numbers an epoch, and what was found in the end."""
+"""A run for a tracker: settings, one row of numbers per epoch, and the final results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tracked:
-    """name       the run's place below the folder that was given
-    settings   of the cell, or of `fit` where the run is none of a recipe
-    rows       as metrics.jsonl has them, whole lines alone
+    """name       the run's path below the given folder
+    settings   of the cell, or of `fit` for runs without a recipe
+    rows       of metrics.jsonl, complete lines only
     found      numbers of the finished run: accuracies of its best and last epoch, and under each attack
     ended      when the last row was written, in seconds since 1970
     """
@@ -34,7 +34,7 @@ class Tracked:
 
     @property
     def key(self) -> str:
-        """The same whenever this run of these settings is read."""
+        """A stable key of the run and its settings."""
         return fingerprint({"name": self.name, "settings": self.settings})[:16]
 
 
@@ -58,7 +58,7 @@ def _read(folder: Path, below: Path) -> Tracked:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """One for each whole line: the last one may be on its way."""
+    """A row per complete line: the last one may be incomplete."""
     whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
@@ -81,7 +81,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _found(folder: Path) -> dict[str, float]:
-    """What the record tells, or, before there is one, the summary of training; {} while the run goes on."""
+    """The results in the record, or, before there is one, in the summary of training; {} while the run continues."""
     record, summary = folder / "record.json", folder / "summary.json"
     try:
         if record.is_file():
@@ -95,7 +95,7 @@ def _found(folder: Path) -> dict[str, float]:
 
 
 def _numbers(parts: dict[str, Any], before: str = "") -> dict[str, float]:
-    """{"best": {"test_clean": 0.9}} as {"best/test_clean": 0.9}; what is no plain number stays out."""
+    """{"best": {"test_clean": 0.9}} as {"best/test_clean": 0.9}; only plain numbers."""
     found = {}
     for part, values in parts.items():
         for name, value in values.items() if isinstance(values, dict) else ():
@@ -119,7 +119,7 @@ def scalars(row: Row) -> dict[str, float]:
 
 
 def times(run: Tracked) -> list[float]:
-    """When each row was written: the end, and how long epochs took, tell."""
+    """When each row was written, from the end time and the durations of epochs."""
     moments, now = [], run.ended
     for row in reversed(run.rows):
         moments.append(now)
@@ -128,5 +128,5 @@ def times(run: Tracked) -> list[float]:
 
 
 def place_below(out: Path, name: str) -> Path:
-    """Names of runs have slashes of their own; nothing leaves the folder."""
+    """A path below the folder for a run's name, which may contain slashes."""
     return out / os.path.normpath(f"/{name}").lstrip("/")

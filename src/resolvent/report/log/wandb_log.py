@@ -12,7 +12,7 @@ from resolvent.report.page import MissingPackage
 
 
 class WandbLog:
-    """A run has one id for its place and settings: what is logged again goes on there, steps that it has are left."""
+    """A run has one id per path and settings: logging again continues it, skipping existing steps."""
 
     def __init__(self, out: Path, project: str = "resolvent", offline: bool = False) -> None:
         try:
@@ -59,7 +59,7 @@ class WandbLog:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """What the client refuses (no key, no network, a bad project) in one line."""
+        """Report the client's errors (no key, no network, a bad project) in one line."""
         try:
             yield
         except self._wandb.errors.Error as wrong:

@@ -1,4 +1,4 @@
-"""Class by class: how many of each are right, and which is taken for which."""
+"""Results by class: correct predictions of each, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 24  # classes of a matrix that fits a page
 
 
 def answer_findings(named: list[tuple[str, Record]]) -> list[dict[str, Any]]:
-    """One for each run that tells its answers: rows (class, right, of, share, error), and the matrix where it fits."""
+    """One per run with recorded predictions: rows (class, right, of, share, error), and the matrix if it fits."""
     return [_finding(name, record) for name, record in named if (record.get("answers") or {}).get("of")]
 
 
@@ -33,7 +33,7 @@ def _finding(name: str, record: Record) -> dict[str, Any]:
 
 
 def class_names(record: Record, count: int) -> list[str]:
-    """The data's own names; numbers where it has none."""
+    """The data's own names, otherwise numbers."""
     names = [str(name) for name in record["task"].get("class_names") or ()]
     return names if len(names) == count else [str(k) for k in range(count)]
 
@@ -46,7 +46,7 @@ def _row(name: str, right: int, of: int) -> dict[str, Any]:
 
 
 def _cells(line: list[int], own: int) -> list[dict[str, Any]]:
-    """Counts of one true class, with how dark each is: its share of the class."""
+    """Counts of one true class, shaded by its share of the class."""
     of = sum(line) or 1
     kinds = ["right" if k == own else "wrong" if v else "" for k, v in enumerate(line)]
     return [{"count": v, "kind": kind, "part": round(100 * v / of)} for v, kind in zip(line, kinds, strict=True)]

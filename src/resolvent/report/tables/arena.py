@@ -11,7 +11,7 @@ from resolvent.report.targets import target
 
 
 def arena_averages(made: Sequence[Table]) -> list[Table]:
-    """One table with a row for each model that has a number for every task; none where no model has."""
+    """One table with a row for each model with a number for every task; none if there is no such model."""
     scores: dict[str, dict[str, Row]] = {}
     for row in (row for table in made if table.recipe == RECIPE for row in table.rows):
         name, _, task = row.name.partition(",")

@@ -1,6 +1,6 @@
-"""What a column of a table is about: which attack or certificate, of what size, on how many samples, which checkpoint.
+"""The meaning of a table's column: attack or certificate, eps, number of samples, checkpoint.
 
-Numbers share a column only where all of that is the same, so that any two of them may be compared.
+Numbers share a column only if all of these are equal, so that any two of them may be compared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from resolvent.report.runs import Record
 
 KINDS = ("clean", "pgd10", "autoattack", "certified", "smoothed")
 PLACES = ("best", "last")
-Eps = float | tuple[float, ...]  # of all channels, or of each
+Eps = float | tuple[float, ...]  # of all channels, or per channel
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """`samples` None: an older record does not tell; eps and norm belong to attacks and certificates."""
+    """`samples` None: not in an older record; eps and norm are for attacks and certificates."""
 
     kind: str
     place: str
@@ -31,13 +31,13 @@ class Column:
 
     @property
     def what(self) -> str:
-        """`autoattack_best`, as published values are filed."""
+        """`autoattack_best`, the key of published values."""
         return f"{self.kind}_{self.place}"
 
     @property
     def name(self) -> str:
         if self.kind == "autoattack":
-            # `fast` leaves out FAB, six of nine targets and most queries: its number is no AutoAttack number
+            # `fast` leaves out FAB, six of nine targets and most queries: its result is not that of AutoAttack
             known = {"": "AutoAttack, preset unknown", "fast": "attack fast"}
             return known.get(self.preset, f"AutoAttack {self.preset}")
         names = {"clean": "clean", "pgd10": "PGD-10", "certified": "certified", "smoothed": "certified by votes"}
@@ -54,13 +54,13 @@ class Column:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Kinds from left to right; within one what an older record leaves open first, then sizes, then checkpoints."""
+        """Kinds from left to right; within one unknown values first, then sizes, then checkpoints."""
         size = (-1.0,) if self.eps is None else self.eps if isinstance(self.eps, tuple) else (self.eps,)
         return KINDS.index(self.kind), self.preset, self.norm, size, self.samples or 0, PLACES.index(self.place)
 
 
 def format_eps(eps: Eps) -> str:
-    """`8/255` where it is such a share, else the number; `0.5 0.5 2` for a size for each channel."""
+    """`8/255` if it is such a fraction, else the number; `0.5 0.5 2` for a size per channel."""
     if isinstance(eps, tuple | list):
         return " ".join(map(format_eps, eps))
     steps = eps * 255
@@ -72,7 +72,7 @@ def _size(eps: Any) -> Eps | None:
 
 
 def columns_of(record: Record) -> Iterator[tuple[Column, float]]:
-    """Every share, or score of a regression, that a table shows, as it stands in the record."""
+    """Every accuracy, or score of a regression, shown in a table, as in the record."""
     for place in PLACES:
         held = record["training"]["summary"].get(place, {})
         everyone = _count(record.get("task", {}).get("samples", {}).get("test"))
@@ -92,17 +92,17 @@ def columns_of(record: Record) -> Iterator[tuple[Column, float]]:
 
 
 def _is_paired(record: Record) -> bool:
-    """Whether PGD-10 met AutoAttack's samples: on the whole split it is then no number to stand beside."""
+    """Whether PGD-10 used AutoAttack's samples; its result on the whole split is then not shown."""
     return any("pgd10" in attack for attack in record.get("attacks", {}).values())
 
 
 def first_attack(record: Record, place: str) -> Record | None:
-    """The first evaluation that the cell asks for: the one at the size that it was trained for."""
+    """The cell's first evaluation, at its training eps."""
     return next((a for a in record.get("attacks", {}).values() if a["checkpoint"] == place), None)
 
 
 def standing(attack: Record) -> float:
-    """Share that stands under the preset and under PGD-10: what PGD-10 alone broke is broken."""
+    """Robust accuracy under the preset and PGD-10 together."""
     accuracy: float = attack["accuracy"]
     missed = attack.get("pgd10", {}).get("missed", 0)
     return accuracy - missed / attack["samples"] if missed else accuracy
@@ -130,7 +130,7 @@ def _count(n: object) -> int | None:
 
 
 def standard_error(share: float, n: int | None) -> float | None:
-    """Of a share of n samples as an estimate of the whole distribution's; never below that of one sample in n."""
+    """Standard error of a share of n samples for the whole distribution; at least that of one sample in n."""
     if n is None:
         return None
     p = min(max(share, 1 / n), 1 - 1 / n) if n > 1 else 0.5

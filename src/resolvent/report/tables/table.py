@@ -1,7 +1,7 @@
-"""A recipe's runs as tables: one row a cell with its epochs and parameters, means over seeds with their standard error,
-the published value and the gap beside.
+"""A recipe's runs as tables: one row per cell with epochs and parameters, means over seeds with their standard error,
+the published value and the difference.
 
-Classifiers have accuracies in per cent; regressions squared errors, of which less is better. They never share a table,
+Classifiers have accuracies in per cent; regressions squared errors, where lower is better. They never share a table,
 nor do runs on different data.
 """
 
@@ -77,7 +77,7 @@ class Row:
         return f"{self.seeds}" + (f", {self.failed} diverged" if self.failed else "")
 
     def value(self, kind: str, place: str) -> Value | None:
-        """The first of a kind, whatever its size and samples."""
+        """The first of a kind, with any size and number of samples."""
         return next((v for c, v in self.values.items() if (c.kind, c.place) == (kind, place)), None)
 
 
@@ -127,7 +127,7 @@ class Table:
 
 
 def tables(recipe: str, cells: dict[str, list[Record]]) -> list[Table]:
-    """One of the classifiers and one of the regressions of each task, where there are such."""
+    """One of the classifiers and one of the regressions of each task, if any."""
     groups: dict[tuple[str, bool], dict[str, list[Record]]] = {}
     for name, held in cells.items():
         task, errors = str(held[0]["task"].get("name", "")), all(_regresses(record) for record in held)
@@ -138,7 +138,7 @@ def tables(recipe: str, cells: dict[str, list[Record]]) -> list[Table]:
 
 
 def table(recipe: str, cells: dict[str, list[Record]], errors: bool = False, task: str = "") -> Table:
-    """Columns are those that at least one run has."""
+    """With the columns that at least one run has."""
     rows = [row(recipe, name, records, errors) for name, records in cells.items()]
     present = {column for each in rows for column in each.values}
     return Table(recipe, sorted(present, key=lambda column: column.order), rows, errors, task)
@@ -159,18 +159,18 @@ def row(recipe: str, name: str, records: list[Record], errors: bool = False) -> 
 
 
 def epochs_of(record: Record) -> int | None:
-    """How long it was trained."""
+    """The number of epochs trained."""
     rows = record["training"].get("rows") or []
     return rows[-1].get("epoch") if rows else None
 
 
 def _one(values: list[int | None]) -> int | None:
-    """What all seeds share."""
+    """The common value of all seeds."""
     return values[0] if values and len(set(values)) == 1 else None
 
 
 def _regresses(record: Record) -> bool:
-    """Whether its scores are minus squared errors, which are no accuracies."""
+    """Whether its scores are minus squared errors, not accuracies."""
     return record["task"].get("classes", 0) is None
 
 
@@ -193,7 +193,7 @@ def count(number: int | None) -> str:
 
 
 def _sizes(column: Column) -> str:
-    """A number, or one for each channel with spaces between."""
+    """A number, or one per channel separated by spaces."""
     eps = column.eps
     return "" if eps is None else " ".join(map(repr, eps)) if isinstance(eps, tuple) else repr(eps)
 

@@ -1,4 +1,4 @@
-"""The tables of a report on a terminal: split where it is too narrow, never cut."""
+"""The tables of a report on a terminal: split if it is too narrow, never truncated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def measure_width(drawn: Drawn) -> int:
 
 
 def draw_table(held: Table, columns: list[Column]) -> Drawn:
-    """These columns beside the runs' names; what a run is stands with the first ones."""
+    """These columns next to the runs' names; facts about runs are in the first part."""
     made = Drawn(box=None, pad_edge=False)
     made.add_column("run", no_wrap=True)
     facts = _facts(held) if columns[:1] == held.columns[:1] else {}

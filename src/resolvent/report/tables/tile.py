@@ -1,4 +1,4 @@
-"""The numbers at the head of a page: each of one checkpoint of one run, with what it was measured on."""
+"""The numbers at the head of a page: each of one checkpoint of one run, with its data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Found = tuple[float, str, Column]  # value, run, what
 
 
 def tiles(good: list[Record]) -> list[dict[str, str]]:
-    """The best clean accuracy, the best under attack, the best certified: of the checkpoints that validation chose."""
+    """The best clean accuracy, the best under attack, the best certified: of the checkpoints chosen by validation."""
     right = [r for r in good if r["task"].get("classes", 0) is not None]  # a regression has no accuracy
     held = [(share, _name(r), column) for r in right for column, share in columns_of(r) if column.place == "best"]
     found = []
@@ -29,7 +29,7 @@ WORDS = {"clean": "best clean accuracy", "autoattack": "best accuracy under {}",
 
 
 def _best(held: list[Found]) -> Found | None:
-    """Of certificates those at the largest radius at which half of the answers are sure, else at the smallest."""
+    """For certificates, at the largest radius with half of the samples certified, else at the smallest."""
     if held and held[0][2].kind == "certified":
         sure = [each for each in held if each[0] >= 0.5]
         radius = max(each[2].eps or 0 for each in sure) if sure else min(each[2].eps or 0 for each in held)

@@ -1,1 +1,1 @@
-"""CUDA graphs: how work is recorded, and who around a call forbids it."""
+"""CUDA graphs: recording work, and contexts that forbid it."""

@@ -1,4 +1,4 @@
-"""Work as a CUDA graph: its kernels are named once, and sent to the device in one call from then on."""
+"""Work as a CUDA graph: its kernels are recorded once, and launched in one call from then on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-one_at_a_time = threading.RLock()  # whatever is recorded, by whichever thread
-enqueueing = threading.RLock()  # places and memory are shared: copy in, replay and copy out are not to be mixed
+one_at_a_time = threading.RLock()  # one capture at a time, in any thread
+enqueueing = threading.RLock()  # buffers are shared: copy in, replay and copy out must not be interleaved
 
 
 class CudaGraph:
-    """Records `work` on one stream, into memory that recordings share for what does not outlast a replay; `apart`, into
-    memory of its own, where what is to outlast it stays whatever is replayed meanwhile."""
+    """Records `work` on one stream, into memory that recordings share for values that do not outlast a replay; `apart`,
+    into its own memory, where values persist whatever is replayed meanwhile."""
 
     def __init__(self, work: Callable[[], None], device: torch.device, apart: bool = False) -> None:
         self.device = device
@@ -28,12 +28,12 @@ class CudaGraph:
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         numbers, before = generator.clone_state(), torch.cuda.current_stream()
         own = _stream(self.device)
-        try:  # other threads, a loader's that pins memory among them, may go on meanwhile
+        try:  # other threads, such as a loader's that pins memory, may continue meanwhile
             with torch.cuda.graph(self.graph, stream=own, pool=pool, capture_error_mode="thread_local"):
                 work()
-        except BaseException:  # of anybody's code
-            torch.cuda.set_stream(before)  # a capture that fails leaves neither its stream nor its memory
-            generator.graphsafe_set_state(numbers)  # its own still believes that it is being recorded
+        except BaseException:  # from any code
+            torch.cuda.set_stream(before)  # a failed capture leaves neither its stream nor its memory pool
+            generator.graphsafe_set_state(numbers)  # the present one still considers itself captured
             _leave(pool)
             raise
 
@@ -46,8 +46,8 @@ class CudaGraph:
 
     @staticmethod
     def aside(work: Callable[[], None], device: torch.device) -> None:
-        """Run on the stream of recordings: handles, workspaces and kernels come into being outside of a graph."""
-        with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):  # a capture is of one thread
+        """Run on the stream of recordings: handles, workspaces and kernels are created outside the graph."""
+        with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False):  # a capture is one thread
             before, side = torch.cuda.current_stream(), _stream(device)
             side.wait_stream(before)
             with torch.cuda.stream(side):
@@ -66,11 +66,11 @@ def _pool(device: torch.device) -> Any:
 
 
 def _leave(pool: Any) -> None:
-    """Allocations go elsewhere again; the next recording has memory of its own."""
-    with suppress(RuntimeError):  # it has been left
+    """Stop allocating from the pool; the next recording has its own."""
+    with suppress(RuntimeError):  # already left
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     _pool.cache_clear()
     _stream.cache_clear()
 
 
-GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by the type of a device
+GRAPHS: dict[str, Any] = {"cuda": CudaGraph}  # by device type

@@ -1,4 +1,4 @@
-"""Who around a call forbids that it is recorded: whoever watches, transforms, traces, captures or forces it."""
+"""Contexts in which a call must not be recorded: hooks, modes, transforms, tracing, capture or a forced backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.runtime.dispatch import is_forced, push
 from resolvent.runtime.transforms import forward_mode, is_traced, is_transformed
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-GLOBAL_HOOKS = (  # whom torch calls for every module that there is
+GLOBAL_HOOKS = (  # called by torch for every module
     torch_module._global_forward_hooks,
     torch_module._global_forward_pre_hooks,
     torch_module._global_backward_hooks,
@@ -22,15 +22,15 @@ GLOBAL_HOOKS = (  # whom torch calls for every module that there is
 )
 HALF_SUMS = "fp16_accumulation", "fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction"
 off: list[bool] = []
-recording: list[bool] = []  # one at a time: a model's pass holds those of its layers
+recording: list[bool] = []  # one at a time: a model's pass includes those of its layers
 
 
 def without_recording() -> AbstractContextManager[None]:
-    """Inside of this context layers, and models under attack, name their kernels on a GPU one by one; for the whole
+    """A context in which layers, and models under attack, launch their GPU kernels one by one; for the whole
     process.
 
-    Recording saves the host's time. It keeps the values that a pass needs for its way back allocated between steps;
-    `forget_recordings` lets go of what is there.
+    Recording saves host time, but keeps the values saved for the backward pass allocated between steps;
+    `forget_recordings` frees existing ones.
 
     Examples:
         >>> with rv.layers.without_recording():
@@ -40,7 +40,7 @@ def without_recording() -> AbstractContextManager[None]:
 
 
 def numerics() -> tuple[Any, ...]:
-    """The switches of torch that choose kernels: what was recorded under others has other numbers."""
+    """torch's settings that affect the choice of kernels: other settings need other recordings."""
     own: Any = torch._C
     precision = [own._get_fp32_precision_getter("cuda", of) for of in ("matmul", "conv", "rnn")]
     chosen = own._get_deterministic_algorithms(), own._get_cudnn_deterministic(), own._get_cudnn_enabled()
@@ -50,10 +50,10 @@ def numerics() -> tuple[Any, ...]:
 
 
 def is_watched(x: Tensor, lengths: Tensor | None) -> bool:
-    """Whether this call has to run as ever."""
+    """Whether this call must not be recorded."""
     if off or recording or is_forced() or is_traced(x, lengths) or is_transformed() or forward_mode():
         return True
-    if x.is_cuda:  # replays share memory, so that all of them run on one stream: the default one, never captured
+    if x.is_cuda:  # replays share memory, so all of them run on one stream: the default one, never captured
         index = x.device.index
         if torch._C._cuda_getCurrentRawStream(index) != 0 or index != torch.cuda.current_device():
             return True
@@ -65,6 +65,6 @@ def is_watched(x: Tensor, lengths: Tensor | None) -> bool:
 
 
 def _functions_are_watched() -> bool:
-    """Whether somebody follows torch's functions; a default device does not."""
+    """Whether torch functions are intercepted, other than by a default device."""
     stack = range(torch._C._len_torch_function_stack())
     return not all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in stack)

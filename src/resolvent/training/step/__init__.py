@@ -1,1 +1,1 @@
-"""One training step: its batch, its loss, the attack inside of it, and its recording as a CUDA graph."""
+"""One training step: its batch, loss and attack, and its recording as a CUDA graph."""

@@ -1,15 +1,15 @@
-"""Training against an attacker: PGD-AT, TRADES, and the inner maximisation of both.
+"""Adversarial training: PGD-AT, TRADES, and the inner maximisation of both.
 
     pgd_at(threat)            E[ l(f(x'), y) ],                        x' = argmax l       Madry et al. 2018, eq. 2.1
     trades(threat, beta)      E[ l(f(x), y) + beta KL(f(x) || f(x')) ],  x' = argmax KL    Zhang et al. 2019, eq. 5
 
 l is the cross-entropy, or for real targets the squared error; in TRADES, KL then becomes the squared deviation.
 
-The attack runs on the model as it is, still and frozen, or on its lowered form. Where the model has one
-(`model.lowered(x)`: a function of x and of tables made from the parameters), a step of training is a fixed sequence of
+The attack runs on the model itself, in evaluation mode and frozen, or on its lowered form. If the model has one
+(`model.lowered(x)`: a function of x and of tables made from the parameters), a training step is a fixed sequence of
 operations with one set of tables: every attack step, the loss and its gradients. The attack uses the tables detached,
-the training pass with their graph. A CPU runs the sequence at once, a GPU as a recording (`cuda_graph`). What has no
-such sequence (another norm than Linf, masks, lengths, a model without lowered form) runs as ever.
+the training pass with their graph. A CPU runs the sequence directly, a GPU as a CUDA graph (`cuda_graph`). Other cases
+(another norm than Linf, masks, lengths, a model without lowered form) run the general way.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from resolvent.usage.numbers import check_count, check_not_negative, check_posit
 
 Start = Callable[[Threat], Tensor]
 Forward = Callable[[Tensor], Tensor]
-Reach = tuple[Any, ...]  # an objective and what it takes after the output
-PgdLoop = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start at once, where that can be done
+Reach = tuple[Any, ...]  # an objective and its arguments after the output
+PgdLoop = Callable[[Tensor, Path], "Tensor | None"]  # all steps from a start in one call, if supported
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What the attacker may do and how far he walks; a step is 2.5 eps / steps unless told.
+    """The inner attack: its threat and number of steps; the step size defaults to 2.5 eps / steps.
 
     Examples:
         >>> rv.training.Inner(rv.Threat("linf", 0.1), steps=5).steps
@@ -68,7 +68,7 @@ class Inner:
         objective: Callable[..., Tensor],
         reference: Callable[[Victim], Tensor],
     ) -> Tensor:
-        """x' after `steps` steps up objective(f(x'), reference) from start(threat); with no steps x itself."""
+        """x' after `steps` steps up objective(f(x'), reference) from start(threat); with no steps, x itself."""
         if self.steps == 0:
             return batch.x
         threat = batch.fitted(self.threat)
@@ -78,29 +78,29 @@ class Inner:
             return ascend(victim, rows, start(threat), self.steps, self.size(threat, batch.x), objective)
 
     def size(self, threat: Threat, x: Tensor) -> Tensor:
-        """The length of a step, shaped to multiply x: (b, 1, ...)."""
+        """The step size, shaped to multiply x: (b, 1, ...)."""
         radius = threat.radius(x)
         return radius * (2.5 / self.steps) if self.step_size is None else torch.full_like(radius, self.step_size)
 
     @cached_property
     def is_box(self) -> bool:
-        """Whether the attacker has a box around x and nothing else: steps are then the same operations each time."""
+        """Whether the threat is just a box around x: every step then is the same operations."""
         return self.threat.norm == "linf" and self.threat.mask is None and not self.threat.shaped
 
     def ascent(self, threat: Threat, x: Tensor) -> Ascent:
-        """The steps around x, for a threat that was fitted to it."""
+        """The steps around x, for a threat already fitted to it."""
         size, scale = self.size(threat, x), threat.scale(x)
         return Ascent(threat.around(x), size if scale is None else size * scale, self.steps, scale is None)
 
 
 @dataclass(frozen=True, eq=False)
 class Ascent:
-    """Steps of an Linf attack on a batch: what they need of the threat, asked for once."""
+    """Steps of an Linf attack on a batch, with the threat's values read once."""
 
     region: Region
-    size: Tensor  # of a step, (b, 1, ...), or shaped to multiply x where each channel has its own eps
+    size: Tensor  # step size (b, 1, ...), or shaped like x if each channel has its own eps
     steps: int
-    even: bool  # all channels have one size
+    even: bool  # whether all channels have the same size
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class PGDAT:
         return self.at(model, batch, self.find(model, batch))
 
     def find(self, model: nn.Module, batch: Batch) -> Tensor:
-        """x', what the attack makes of x."""
+        """x', the adversarial version of x."""
         start = lambda threat: threat.random_start(batch.x, batch.draws)  # noqa: E731
         return self.inner.ascend(model, batch, start, criterion, lambda _: batch.y)
 
@@ -130,7 +130,7 @@ class PGDAT:
         return Loss(batch.loss(output), output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
-        """The same with the lowered form, as one fixed sequence of operations."""
+        """The same with the lowered form, as a fixed sequence of operations."""
         ascent = self.inner.ascent(threat, batch.x)
         start = threat.random_start(batch.x, batch.draws, region=ascent.region)
         x_adv = run_ascent(f, ascent, start, (criterion, batch.y))
@@ -140,7 +140,7 @@ class PGDAT:
 
 @dataclass(frozen=True)
 class TRADES:
-    """Clean loss plus beta times the deviation that the attack finds; see `trades`.
+    """Clean loss plus beta times the largest deviation found by the attack; see `trades`.
 
     Examples:
         >>> rv.trades(rv.Threat("linf", 0.1), beta=3.0).beta
@@ -152,7 +152,7 @@ class TRADES:
     noise: float = 1e-3
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        if self.beta == 0:  # no term, no attack: the standard loss to the last bit
+        if self.beta == 0:  # no attack needed: exactly the standard loss
             return standard(model, batch)
         quick = lowered_step(model, batch, self.inner, self.recorded)
         if quick is not None:
@@ -160,7 +160,7 @@ class TRADES:
         return self.at(model, batch, self.find(model, batch))
 
     def find(self, model: nn.Module, batch: Batch) -> Tensor:
-        """x', where the outputs are furthest from those at x."""
+        """x', where the outputs deviate most from those at x."""
         start = lambda threat: self._start(batch, threat.around(batch.x))  # noqa: E731
         apart = squared_deviation if batch.y.is_floating_point() else kl
         return self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
@@ -173,7 +173,7 @@ class TRADES:
         return Loss(batch.loss(output) + self.beta * robust, output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
-        """The same with the lowered form, as one fixed sequence of operations."""
+        """The same with the lowered form, as a fixed sequence of operations."""
         apart = squared_deviation if batch.y.is_floating_point() else kl
         with torch.no_grad():
             clean = f.still(batch.x)
@@ -189,7 +189,7 @@ class TRADES:
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:
-    """The objective PGD-AT: the loss on samples attacked by `steps` steps of PGD from a uniform start in the ball.
+    """The objective PGD-AT: the loss on samples attacked by `steps` steps of PGD from a uniform random start.
 
     step_size  of the attack, in the units of the data; None: 2.5 eps / steps
 
@@ -205,7 +205,7 @@ def trades(
 ) -> TRADES:
     """The objective TRADES: clean loss + beta KL(clean outputs, outputs under an attack of `steps` steps).
 
-    The attack starts at x + `noise` N(0, 1). The KL stays in logarithms, so its gradient is finite at any logits.
+    The attack starts at x + `noise` N(0, 1). The KL is computed in the log domain, so its gradient is always finite.
 
     The clean outputs in the KL are not detached, as in the authors' code.
 
@@ -233,9 +233,9 @@ StepLoss = Callable[[Passes, Batch, Threat], tuple[Tensor, Tensor]]
 
 
 def lowered_step(model: nn.Module, batch: Batch, inner: Inner, loss: StepLoss) -> tuple[Tensor, Tensor] | None:
-    """(value, output) of one step, whose gradients `value.backward()` brings to the parameters; None: run as ever.
+    """(value, output) of one step; `value.backward()` gives the parameter gradients. None: use the general way.
 
-    `loss` is a value that stands for what it computes: equal ones share a recording.
+    `loss` is compared by value: steps with equal losses share a recording.
     """
     lowered = lower(model, batch) if inner.steps and inner.is_box else None
     if lowered is None:
@@ -254,7 +254,7 @@ def lowered_step(model: nn.Module, batch: Batch, inner: Inner, loss: StepLoss) -
 
 
 def lower(model: nn.Module, batch: Batch) -> Any:
-    """The model's lowered form and its dtype, where a step is a fixed sequence of operations with it."""
+    """The model's lowered form and its dtype, if a step with it is a fixed sequence of operations."""
     # A recording would repeat the weights of its first batch.
     if batch.lengths is not None or (batch.weight is not None and batch.x.is_cuda):
         return None
@@ -263,7 +263,7 @@ def lower(model: nn.Module, batch: Batch) -> Any:
 
 
 def run_ascent(f: Passes, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor:
-    """`rise` of `f.still`, in one call where model and objective allow."""
+    """`rise` of `f.still`, in one call if model and objective allow."""
     target = None if f.pgd_loop is None or not ascent.even else _target(reach)
     if f.pgd_loop is not None and target is not None:
         region = ascent.region
@@ -276,7 +276,7 @@ def run_ascent(f: Passes, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor
 
 
 def _target(reach: Reach) -> Tensor | None:
-    """What the slope of an objective in the logits z is softmax(z) less: labels, or probabilities."""
+    """The t in the gradient softmax(z) - t of an objective with respect to logits z: labels, or probabilities."""
     objective, given = reach
     assert isinstance(given, Tensor)
     if objective is kl:
@@ -286,7 +286,7 @@ def _target(reach: Reach) -> Tensor | None:
 
 
 def rise(f: Forward, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor:
-    """`attacks.pgd.ascend` for Linf without a look at any value: a sample whose gradient is not finite stays put."""
+    """`attacks.pgd.ascend` for Linf without synchronising: a sample whose gradient is not finite does not move."""
     (objective, *labels), x = reach, start
     for _ in range(ascent.steps):
         with torch.enable_grad():
@@ -301,11 +301,11 @@ def rise(f: Forward, ascent: Ascent, start: Tensor, reach: Reach) -> Tensor:
 
 def step_signs(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
     """x (b, ...) moved by `size` (b, 1, ...), or one that broadcasts to x; a sample whose gradient, loss or output is
-    not finite stays put.
+    not finite does not move.
 
     answers  losses (b,) and outputs (b, ...)
     """
-    alike = size[0].numel() == 1  # in all entries of a sample
+    alike = size[0].numel() == 1  # the same for all entries of a sample
     fits = x.is_cuda and alike and region.free is None and _is_float32(x, grad, *answers, region.low, region.high)
     quick = triton_module("ops.ascent.step_triton") if fits else None
     found = None if quick is None else quick.step(x, grad, answers, region, size)
@@ -314,10 +314,10 @@ def step_signs(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: 
 
 def plain_step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Region, size: Tensor) -> Tensor:
     seen = torch.cat([v.detach().reshape(len(x), -1) for v in (*answers, grad)], 1)
-    good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # of what is not finite that is NaN
+    good = ((seen - seen).sum(1) == 0).view(-1, *[1] * (x.dim() - 1))  # NaN where not finite
     return region.project(sign_step(x, grad, size, good))
 
 
 def _is_float32(x: Tensor, *others: Tensor | None) -> bool:
-    """And there is something to compute."""
+    """Whether all are float32 and non-empty."""
     return x.numel() > 0 and all(t is not None and t.dtype == torch.float32 for t in (x, *others))

@@ -1,10 +1,10 @@
-"""The mean of the weights along training, which is measured, kept and handed back in place of the last ones.
+"""The average of the weights along training, which is measured, stored and returned instead of the last ones.
 
     "ema"   w' <- r w' + (1 - r) w, r = min(decay, (k + 1) / (k + 10))   after every step    Polyak and Juditsky 1992
     "swa"   w' <- w' + (w - w') / (k + 1)                                after every epoch   Izmailov et al. 2018, 3.1
 
-k weights are in the mean already. An "ema" that forgot at its final rate from the start would still hold the first
-weights at the end of a short run. The rising rate is that of the usual moving averages of TensorFlow.
+k weights are averaged already. With its final decay from the start, an "ema" would still contain the initial
+weights at the end of a short run; the increasing decay is that of TensorFlow's moving averages.
 Running statistics of norms are averaged with the parameters; counters keep their last value.
 """
 
@@ -20,15 +20,16 @@ from resolvent.training.settings import Budget
 
 
 class Average:
-    """The mean so far; empty until training has come to `average_from`."""
+    """The average so far; empty until training reaches `average_from`."""
 
     def __init__(self, settings: Budget) -> None:
         self.settings = settings
         self.weights: dict[str, Tensor] = {}
-        self.count = 0  # of the weights that are in the mean
+        self.count = 0  # number of averaged weights
 
     def include(self, model: nn.Module, step: int, per_epoch: int) -> None:
-        """Look at the weights after `step` steps; they enter the mean where their time has come."""
+        """Include the weights after `step` steps in the average if they are due."""
+        """A context in which the model holds the average."""
         kind = self.settings.average
         due = kind == "ema" or (kind == "swa" and step % per_epoch == 0)
         if not due or step < self.settings.average_from * per_epoch:
@@ -61,6 +62,6 @@ class Average:
             model.load_state_dict(own)
 
     def settle(self, model: nn.Module) -> None:
-        """Leave the mean in the model: training is over."""
+        """Leave the average in the model at the end of training."""
         if self.weights:
             model.load_state_dict(self.weights)

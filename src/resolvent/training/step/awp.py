@@ -1,9 +1,9 @@
-"""Adversarial weight perturbation: the loss where both the input and the weights are at their worst nearby.
+"""Adversarial weight perturbation: the loss at the worst nearby input and weights.
 
     min_w  max_{|v_i| <= gamma |w_i|}  E[ l(f_{w+v}(x'), y) ]        Wu, Xia, Wang 2020, eq. 6 to 9
 
-x' is the attack's answer to w; v is one step up the gradient at x', as long as gamma |w_i| in every tensor i of two or
-more dimensions; the gradient that training follows is that at w + v.
+x' is the attack on w; v is one gradient step at x', of length gamma |w_i| in every tensor i of two or more
+dimensions; training follows the gradient at w + v.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AWP:
             return self.objective.at(model, batch, x_adv)
 
     def worst(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> dict[nn.Parameter, Tensor]:
-        """v for every tensor that moves; none where the gradient vanishes."""
+        """v for every perturbed tensor; none where the gradient vanishes."""
         moved = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
         kept = [(buffer, buffer.clone()) for buffer in model.buffers()]  # a batch counts once in running statistics
         with torch.enable_grad():
@@ -57,9 +57,9 @@ class AWP:
 
 @contextmanager
 def shift_weights(model: nn.Module, by: dict[nn.Parameter, Tensor]) -> Iterator[None]:
-    """Inside, w + v stands where w stood, and gradients reach w."""
+    """A context in which w + v replaces w, and gradients reach w."""
     held = [(own._parameters, name, p) for own in model.modules() for name, p in own._parameters.items() if p in by]
-    made = {p: p + v for p, v in by.items()}  # one for parameters that are shared
+    made = {p: p + v for p, v in by.items()}  # once for shared parameters
     try:
         for own, name, p in held:
             own[name] = made[p]  # type: ignore[assignment]

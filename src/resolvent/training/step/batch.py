@@ -1,4 +1,4 @@
-"""A batch and its loss: samples, their random numbers, and what outputs for them cost."""
+"""A batch: samples, their random numbers, and the loss of outputs for them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Batch:
     y: Tensor  # (b,) or (b, ...)
     lengths: Tensor | None  # (b,)
     draws: Draws
-    weight: Tensor | None = None  # (b,), how much each sample counts; None: all the same
+    weight: Tensor | None = None  # (b,), weight of each sample; None: all equal
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, lengths: Tensor | None = None, *, seed: int = 0) -> Batch:
-        """Samples of a loop of one's own; `seed` fixes what an objective draws, the number of the step for instance."""
+        """Samples of a custom loop; `seed`, such as the step number, fixes the objective's random numbers."""
         if not x.shape[:1] == y.shape[:1] == (x if lengths is None else lengths).shape[:1]:
             shapes = ", ".join(str(tuple(t.shape)) for t in (x, y, lengths) if t is not None)
             raise ValueError(f"Batch.of: expected as many labels (and lengths) as samples, got shapes {shapes}.")
         return cls(x, y, lengths, Draws.of(x, seed))
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values (b,) over the samples, each as much as it counts."""
+        """The weighted mean of values (b,) over the samples."""
         return values.mean() if self.weight is None else (values * self.weight.to(values.dtype)).mean()
 
     def loss(self, output: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Batch:
         return lambda x: call_padded(model, x, lengths)
 
     def fitted(self, threat: Threat) -> Threat:
-        """The threat for these samples, padding untouchable."""
+        """The threat for these samples, with padding excluded."""
         if self.lengths is not None:
             threat = threat.with_lengths(self.lengths, self.x.shape[1])
         return threat.check(self.x)
@@ -62,16 +62,16 @@ class Batch:
         return self.x.shape[0]
 
     def part(self, rows: slice) -> Batch:
-        """Some of the samples with their own random numbers: what happens to them does not depend on the others."""
+        """Some of the samples with their own random numbers: results do not depend on the other samples."""
         lengths = None if self.lengths is None else self.lengths[rows]
         weight = None if self.weight is None else self.weight[rows]
         return Batch(self.x[rows], self.y[rows], lengths, Draws(self.draws.seed, self.draws.index[rows]), weight)
 
 
 def criterion(output: Tensor, y: Tensor) -> Tensor:
-    """l per sample (b,): cross-entropy for whole-number y, squared error summed over the output for real y.
+    """l per sample (b,): cross-entropy for integer y, squared error summed over the output for real y.
 
-    One logit (b, 1) says how much class 1 is preferred to class 0.
+    One logit (b, 1) is the log-odds of class 1 against class 0.
 
     Examples:
         >>> rv.training.criterion(torch.zeros(2, 10), torch.tensor([3, 4]))
@@ -90,5 +90,5 @@ def binary(output: Tensor) -> bool:
 
 
 def wide(output: Tensor) -> Tensor:
-    """Losses are taken in float32 at least, whatever autocast made of the outputs."""
+    """The output in float32 at least, for losses under autocast."""
     return output.float() if output.element_size() < 4 else output

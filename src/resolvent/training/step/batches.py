@@ -1,4 +1,4 @@
-"""Batches that a seed fixes: the same samples in the same order on every run, from any step on."""
+"""Batches determined by a seed: the same samples in the same order on every run, from any step on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from resolvent.training.step.batch import Batch
 
 
 class Batches:
-    """Batch number `step` of a run. An epoch passes every sample once; its last batch may be smaller."""
+    """Batch number `step` of a run. An epoch visits every sample once; its last batch may be smaller."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Batches:
         return self._make(step)
 
     def prepare(self, step: int) -> None:
-        """Make a batch before it is asked for; it is the same one."""
+        """Make a batch ahead of time."""
         self._ready = (step, self._make(step))
 
     def _make(self, step: int) -> Batch:
@@ -48,7 +48,7 @@ class Batches:
 
 
 def take(split: Split, index: Tensor, seed: int, device: torch.device | None = None) -> Batch:
-    """The samples at `index`, with their ids in the split as ids of their random numbers; on `device` where given."""
+    """The samples at `index`, with random numbers by their ids in the split; on `device` if given."""
     part = split.select(index.to(split.x.device))
     device = split.x.device if device is None else device
     lengths = None if part.lengths is None else send_to(part.lengths, device)

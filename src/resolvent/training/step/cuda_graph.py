@@ -1,9 +1,9 @@
 """The whole training step as one CUDA graph: every attack step, the loss and its gradients.
 
-A step launches some thousand short kernels, which a GPU finishes quicker than Python can name them. With a lowered form
-of the model (`lower`) the step is a fixed sequence of kernels: it is recorded when the same shapes come for the second
-time and replayed from then on. The numbers are those of the same step without a graph. What cannot be recorded (a
-kernel that has to wait for the CPU) runs as ever.
+A step launches about a thousand short kernels, which a GPU executes faster than Python can launch them. With a lowered
+form of the model (`lower`) the step is a fixed sequence of kernels: it is recorded at the second call with the same
+shapes and replayed from then on, with the results of the same step without a graph. Steps that cannot be recorded (a
+kernel synchronises with the CPU) run without one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from resolvent.training.step.parameter_aliases import alias_parameters
 
 CleanLoss = Callable[[Passes, Batch], tuple[Tensor, Tensor]]
 
-MOST = 2  # graphs of one model: each keeps its activations
-KNOWN = 32  # steps of one model that are remembered, recorded or not
+MOST = 2  # graphs per model: each holds its activations
+KNOWN = 32  # steps tracked per model, recorded or not
 _log = logging.getLogger(__name__)
 _recorded: weakref.WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
@@ -49,20 +49,20 @@ def _clean(f: Passes, batch: Batch) -> tuple[Tensor, Tensor]:
 def replay(
     model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> tuple[Tensor, Tensor] | None:
-    """The recording of this step and shape, made where it is due, run on the batch; None where there is none."""
+    """Replay the recording of this step and shape, made if due, on the batch; None if there is none."""
     if is_forced() or (batch.x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
     known = _of(model)
-    sizes = () if threat is None else (threat.eps, *(threat.bounds or ()))  # which somebody may write to
+    sizes = () if threat is None else (threat.eps, *(threat.bounds or ()))  # which may be modified in place
     written = tuple(t._version for t in sizes if isinstance(t, Tensor) and not t.is_inference())
     kinds = ((tuple(t.shape), t.dtype, t.device) for t in (batch.x, batch.y))
     name = (loss, *kinds, lowered[1], numerics(), written)
     if name not in known:
-        known[name] = None  # seen once: a shape that never comes again is not worth a recording
-        if len(known) > KNOWN:  # an objective made anew for every step would fill the memory
+        known[name] = None  # seen once: a shape that does not recur is not recorded
+        if len(known) > KNOWN:  # a new objective at every step would fill the memory
             del known[next(iter(known))]
         return None
-    known[name] = known.pop(name)  # the last to go
+    known[name] = known.pop(name)  # most recently used last
     full = sum(isinstance(r, _Recording) for r in known.values()) >= MOST
     if known[name] is False or (known[name] is None and full):
         return None
@@ -76,7 +76,7 @@ def replay(
 
 
 def _of(model: nn.Module) -> dict[Any, Any]:
-    """The recordings of a model; those of parameters that have moved since, or of other settings, are dropped."""
+    """The recordings of a model; dropped if parameters have moved since or settings have changed."""
     places: list[Any] = [(p.data_ptr(), p.requires_grad) for p in model.parameters()]
     for own in model.modules():
         places += type(own), *(v for v in own.__dict__.values() if type(v) in SCALARS)
@@ -101,36 +101,36 @@ def _run(
 def _record(
     model: nn.Module, lowered: tuple[Any, torch.dtype], batch: Batch, threat: Threat | None, loss: StepLoss | CleanLoss
 ) -> _Recording | bool:
-    """A recording, or False where some kernel refuses to be recorded."""
+    """A recording, or False where a kernel cannot be recorded."""
     parameters = [p for p in model.parameters() if p.requires_grad]
 
     def run(held: Batch, apart: bool = True) -> tuple[Tensor, Tensor, list[Tensor | None]]:
         standing = alias_parameters(model) if apart else nullcontext({p: p for p in parameters})
-        with standing as twin:
+        with standing as alias:
             value, output = _run(model, lowered, threat, loss, held)
             with torch.autocast(held.x.device.type, enabled=False):
-                found = torch.autograd.grad(value, [twin[p] for p in parameters], allow_unused=True)
+                found = torch.autograd.grad(value, [alias[p] for p in parameters], allow_unused=True)
         return value.detach(), output.detach(), list(found)
 
     try:
         return _Recording(parameters, run, batch, threat)
     except RuntimeError as error:
         full = _is_out_of_memory(error)
-    if full:  # the step itself may fit, once the frames of the error are gone and with them what they held
+    if full:  # the step itself may fit, once the error's frames release their tensors
         let_go()
     return False
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether it was for lack of memory."""
-    # Its words alone: a handler that keeps the error would keep its frames, and the batch in them.
+    """Log the failure; returns whether it was lack of memory."""
+    # The text alone: a handler that keeps the error would keep its frames, and the batch in them.
     _log.warning("the training step cannot be recorded as a CUDA graph, and runs without one: %s", str(error))
     return lacks_memory(error)
 
 
 @keeper
 def _given_up() -> bool:
-    """Memory has run out beside recordings, which keep theirs: they go, and their steps run without one from now on."""
+    """On lack of memory, drop all recordings; their steps run without one from now on."""
     kept = [(known, name) for _, known in _recorded.values() for name, r in known.items() if isinstance(r, _Recording)]
     for known, name in kept:
         known[name] = False
@@ -143,7 +143,7 @@ def _given_up() -> bool:
 
 
 class _Recording:
-    """One recorded step: its batch, outputs and gradients at fixed places."""
+    """One recorded step: its batch, outputs and gradients at fixed addresses."""
 
     def __init__(
         self, parameters: list[nn.Parameter], run: Callable[..., Any], batch: Batch, threat: Threat | None
@@ -151,15 +151,15 @@ class _Recording:
         draws = batch.draws.select(torch.arange(len(batch), device=batch.x.device))  # a copy
         self.batch = Batch(batch.x.clone(), batch.y.clone(), None, draws)
         self.parameters, self.replays = parameters, 0
-        self.threat = threat  # the graph reads its numbers where they lie: they must not be given to others
+        self.threat = threat  # the graph reads its tensors in place: they must stay allocated
         self._run = run
         graph, device = GRAPHS[batch.x.device.type], batch.x.device
         graph.aside(self._look, device)
         self.graph = graph(self._work, device, apart=True)
-        del self._run  # which knows the model
+        del self._run  # which references the model
 
     def _look(self) -> None:
-        """Twice, so that handles, workspaces and compiled kernels come into being outside of the graph."""
+        """Run twice, so that handles, workspaces and compiled kernels are created outside the graph."""
         reached = [[g is not None for g in self._run(self.batch, apart)[2]] for apart in (False, True)]
         if reached[0] != reached[1]:
             raise RuntimeError("its form holds parameters that are not in its modules")
@@ -169,10 +169,10 @@ class _Recording:
         self.gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
 
     def replay(self, batch: Batch, again: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """`again` is the step's value with its graph, of which second derivatives are made."""
+        """`again` gives the step's value with its autograd graph, for second derivatives."""
         held = self.batch
         pairs = (held.x, batch.x), (held.y, batch.y), *zip(_numbers(held), _numbers(batch), strict=True)
-        self.replays += 1  # first: whoever interrupts it has lost the gradients of the last
+        self.replays += 1  # first: an interrupted replay invalidates the last gradients
         for to, source in pairs:
             to.copy_(source)
         self.graph.replay()
@@ -181,12 +181,12 @@ class _Recording:
 
 
 def _numbers(batch: Batch) -> tuple[Tensor, Tensor]:
-    """All that the random numbers of a batch depend on."""
+    """Everything that the random numbers of a batch depend on."""
     return batch.draws.index, batch.draws._key
 
 
 class _Found(torch.autograd.Function):
-    """A value whose gradients are known already: they lie in the recording until it runs again."""
+    """A value whose gradients are known already: they are in the recording until its next replay."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, recording: _Recording, again: Any, *parameters: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A model whose parameters are new leaves in the old memory: what is recorded must not meet a graph from before."""
+"""A model whose parameters are new leaves in the old memory: a recording must not meet an older autograd graph."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import nn
 def alias_parameters(
     model: nn.Module, made: dict[nn.Parameter, nn.Parameter] | None = None
 ) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
-    """Every parameter with the one that stands in for it inside; `made` are those of an earlier time.
+    """Each parameter with the alias that replaces it inside; `made` are those of an earlier call.
 
-    A loss that somebody still holds keeps the ends of its graph alive, with the stream that they were made on.
-    Gradients of the same parameters would be handed to that stream, which a recording on another does not survive.
+    A loss still held by the user keeps the leaves of its graph alive, with the stream on which they were created.
+    Gradients of the same parameters would go to that stream, which breaks a capture on another.
     """
     held = [(own._parameters, name, p) for own in model.modules() for name, p in own._parameters.items()]
     made = {} if made is None else made

@@ -1,1 +1,1 @@
-"""One scan in one launch, where rows are too few to fill the device: chunks of time that hand their states on."""
+"""A scan in one launch for too few rows to fill the device: chunks of time pass their states on."""

@@ -1,8 +1,8 @@
-"""The linear scan in one launch and one pass over memory, where rows are too few to fill the device.
+"""The linear scan in one launch and one pass over memory, for too few rows to fill the device.
 
-A program holds one chunk of steps of some channels in registers: it joins them from a zero state, reports what it found
-(`reports`), and runs through them once more from the state that enters. A thread holds STEPS steps in turn of its
-channels; axis 0 of a tile are the threads side by side in time. Words are as in `triton_kernels`.
+A program holds one chunk of steps of some channels in registers: it joins them from a zero state, reports the result
+(`reports`), and runs through them again from the entering state. A thread has STEPS consecutive steps of its
+channels; axis 0 of a tile are adjacent threads in time. Words are as in `triton_kernels`.
 """
 
 import triton
@@ -30,7 +30,7 @@ def _load(at: tl.tensor, mask: tl.tensor, EVEN: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _join_excluding(a1, b1, s1, e1, a2, b2, s2, e2):  # type: ignore[no-untyped-def]
-    """Reports a, b one after the other; s and e the same without the last one, which for one alone is (1, -0)."""
+    """Reports a, b in sequence; s and e the same without the last one, which for a single one is (1, -0)."""
     return times_real(a2, a1), carry_real(a2, b1, b2), times_real(s2, a1), carry_real(s2, b1, e2)
 
 
@@ -56,7 +56,7 @@ def _join_steps(ar, ai, br, bi, COMPLEX: tl.constexpr, PAIRS: tl.constexpr):  # 
 
 @triton.jit
 def _join_before(qr, qi, zr, zi, COMPLEX: tl.constexpr, PAIRS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Product and state of threads side by side, (SIDE, 1, BN), up to each and without it."""
+    """Product and state of adjacent threads, (SIDE, 1, BN), including and excluding each."""
     one, none = tl.full(qr.shape, 1.0, tl.float32), tl.full(qr.shape, -0.0, tl.float32)
     if COMPLEX:
         zero = tl.zeros(qr.shape, tl.float32)
@@ -96,10 +96,10 @@ def relay_kernel(  # type: ignore[no-untyped-def]
     GIVEN: tl.constexpr, PACKED: tl.constexpr, SHARED: tl.constexpr, EVEN: tl.constexpr, CUT: tl.constexpr,
     STEPS: tl.constexpr, SIDE: tl.constexpr, BN: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
-    """All states of one chunk of SIDE x STEPS steps; arguments as of `triton_kernels.scan_kernel`, channels last.
+    """All states of one chunk of SIDE x STEPS steps; arguments as in `triton_kernels.scan_kernel`, channels last.
 
-    n counts PER words. CUT: there are several chunks, and `words` their reports. EVEN: nothing is left over. `unit` is
-    1, which the compiler must not know: words of a thread are then PER and no more.
+    n counts PER words. CUT: there are several chunks, and `words` their reports. EVEN: no remainders. `unit` is
+    1, hidden from the compiler: a thread then has only PER words.
     """
     n *= PER
     blocks = tl.cdiv(n, BN)
@@ -111,7 +111,7 @@ def relay_kernel(  # type: ignore[no-untyped-def]
     own = j < n
     source = (row // div) % sources
     WAY: tl.constexpr = -1 if DOWN else 1
-    NEXT: tl.constexpr = 1 if DOWN else -1  # from a step of the adjoint to the one before it
+    NEXT: tl.constexpr = 1 if DOWN else -1  # offset of the adjoint's previous step
     CHUNK: tl.constexpr = STEPS * SIDE
     i = tl.arange(0, STEPS)[None, :, None]
     s = tl.arange(0, SIDE)[:, None, None] * STEPS + i  # (SIDE, STEPS, 1)
@@ -148,7 +148,7 @@ def relay_kernel(  # type: ignore[no-untyped-def]
         ai = tl.where(forget, 0.0, ai)
     if GIVEN:
         xr, xi = load_words(before + row * n + j, own)
-    nr = tl.where(begin, br + 0.0 * ar, br)  # where a multiplier is not finite, neither is the state
+    nr = tl.where(begin, br + 0.0 * ar, br)  # a non-finite multiplier makes the state non-finite
     qr, qi, yr, yi = _join_steps(ar, ai, nr, bi, COMPLEX, PAIRS)
     qr, qi = pick(qr, end, 1)[:, None, :], pick(qi, end, 1)[:, None, :]  # (SIDE, 1, BN)
     yr, yi = pick(yr, end, 1)[:, None, :], pick(yi, end, 1)[:, None, :]

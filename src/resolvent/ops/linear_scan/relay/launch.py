@@ -1,4 +1,4 @@
-"""`kernel` called from torch: how a scan is cut into chunks that are held on chip, and its one launch."""
+"""`kernel` called from torch: the split of a scan into chunks held on chip, and its launch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from resolvent.runtime.launch import either, on_device
 if TYPE_CHECKING:
     from resolvent.ops.linear_scan.triton import Job
 
-WIDTH = 32  # words side by side, all of them there: of fewer Triton 3.6 does not compile some
+WIDTH = 32  # adjacent words, all present: with fewer, Triton 3.6 fails to compile some cases
 
 
 class Relay(NamedTuple):
-    """Chunks of `side` x `steps` steps by bn words; `per` words side by side in a thread; `group` chunks in a group."""
+    """Chunks of `side` x `steps` steps by bn words; `per` adjacent words per thread; `group` chunks per group."""
 
     steps: int
     side: int
@@ -27,16 +27,16 @@ class Relay(NamedTuple):
     warps: int
     chunks: int
     group: int
-    registers: int | None = None  # of a thread, at most, without marks
+    registers: int | None = None  # most per thread, without marks
 
 
 @lru_cache(maxsize=4096)
 def cut_relay(l: int, twice: bool) -> Relay:
-    """The cut of rows of l steps of words that hold one number or, `twice`, two.
+    """The split of rows of l steps of words with one number or, `twice`, two.
 
-    As measured: (1, 65536, 256) real numbers in chunks of 128 steps take 0.098 ms with 80 registers, three programs to
-    a multiprocessor, and 0.119 with as many as the compiler likes; (8, 4096, 64) complex ones, in chunks of 128 as
-    well, 0.027 with two words to a thread and 0.040 with one.
+    As measured: (1, 65536, 256) real numbers in chunks of 128 steps take 0.098 ms with 80 registers, three programs per
+    multiprocessor, and 0.119 with the compiler's choice; (8, 4096, 64) complex ones, in chunks of 128 as
+    well, 0.027 with two words per thread and 0.040 with one.
     """
     return arrange(l, 8, 2, 8) if twice else arrange(l, 16, 1, 8)._replace(registers=80)
 
@@ -55,7 +55,7 @@ def run_relay(
     states: Tensor | None,
     ga: Tensor | None,
 ) -> None:
-    """Fill `out`, and `ga` where it is given; arrays as the kernel takes them."""
+    """Fill `out`, and `ga` if given; arrays are kernel arguments."""
     a, b = job.words
     n, marks = b.shape[-1], job.marks
     parts = 2 if job.pairs or (job.b.is_complex() and not (job.constant and marks is None)) else 1

@@ -1,14 +1,14 @@
-"""How the programs of one launch hand states on: chunks of time, each held on chip while those before it report.
+"""Passing states between programs of one launch: chunks of time, held on chip while earlier ones report.
 
-A chunk leaves the product of its multipliers and the state that it reaches from zero; the last chunk of every `group`
-leaves the same for the group. The state that enters a chunk follows from the groups before its own and from the chunks
-of its own group before it: two steps through the L2 cache, however many chunks there are, and always joined in the same
-order, so that the same input gives the same bits.
+A chunk writes the product of its multipliers and its end state from zero; the last chunk of every `group` writes the
+same for the group. The state entering a chunk follows from the groups before its own and from the earlier chunks of
+its own group: two accesses to the L2 cache, for any number of chunks, and always joined in the same order, so that
+results are deterministic, bit for bit.
 
-No flag says that a report is there: each is one 64-bit word (or two, which come on their own), read and written whole,
-and ABSENT, a pair of NaNs that no arithmetic makes, until then. So nothing has to be ordered against anything else.
-A chunk waits for earlier ones alone, and programs take them in order from a counter: the earliest chunk that is not
-done always runs. `Relay` makes the words, ABSENT all of them, for one launch; recorded, the fill is replayed with it.
+There are no flags for finished reports: each is one 64-bit word (or two independent ones), read and written atomically,
+and ABSENT, a pair of NaNs that no arithmetic produces, until then. So no memory ordering is needed. A chunk waits
+only for earlier ones, and programs draw them in order from a counter: the earliest unfinished chunk is always running.
+`Relay` allocates the words, all ABSENT, per launch; in a CUDA graph, the fill is replayed with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ABSENT = tl.constexpr(-1)  # of words, and the counter before the first ticket
-NANS = tl.constexpr(0x7FFFFFFF7FFFFFFF)  # for a pair of numbers that looks like ABSENT
-COUNTER = tl.constexpr(16)  # words before the first report, so that reports begin at a line of 128 bytes
-AT_ONCE = tl.constexpr(16)  # reports of one channel that a program reads together
+ABSENT = tl.constexpr(-1)  # value of words, and of the counter before the first ticket
+NANS = tl.constexpr(0x7FFFFFFF7FFFFFFF)  # replaces a pair of numbers that looks like ABSENT
+COUNTER = tl.constexpr(16)  # words before the first report, so that reports are aligned to 128 bytes
+AT_ONCE = tl.constexpr(16)  # reports of one channel read together
 
 
 def draw_words(rows: int, chunks: int, group: int, channels: int, device: torch.device) -> Tensor:
@@ -31,13 +31,13 @@ def draw_words(rows: int, chunks: int, group: int, channels: int, device: torch.
 
 
 def group_size(chunks: int) -> int:
-    """Chunks of a group: about as many as there are groups; all of them where one look is enough."""
+    """Chunks of a group: about as many as there are groups; all of them if one read is enough."""
     return chunks if chunks <= 2 * AT_ONCE.value else 1 << ((chunks - 1).bit_length() + 1) // 2
 
 
 @triton.jit
 def take_ticket(words: tl.tensor) -> tl.tensor:
-    """0, 1, ...: programs that run have the least numbers of those not done."""
+    """Draw 0, 1, ...: running programs have the smallest unfinished numbers."""
     return (tl.atomic_add(words, 1, sem="relaxed") + 1).to(tl.int32)
 
 
@@ -66,7 +66,7 @@ def _count(missing: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def await_words(at: tl.tensor, mask: tl.tensor, by: tl.tensor, TWO: tl.constexpr) -> tl.tensor:
-    """Words (m, BN), 0 outside of the mask, and where TWO those `by` further on, once all are there."""
+    """Words (m, BN), 0 outside the mask, and if TWO those at offset `by`, once all are present."""
     first = tl.load(at, mask=mask, other=0, volatile=True)
     if TWO:
         second = tl.load(at + by, mask=mask, other=0, volatile=True)
@@ -86,14 +86,14 @@ def await_words(at: tl.tensor, mask: tl.tensor, by: tl.tensor, TWO: tl.constexpr
 
 @triton.jit
 def pick(x: tl.tensor, mark: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
-    """The entries along an axis that `mark` marks; added as integers, so that zeros cost no operation."""
+    """The entries along an axis where `mark` is set; added as integers, so that zeros are free."""
     bits = tl.where(mark, x.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, AXIS).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def times_real(a, b):  # type: ignore[no-untyped-def]
-    """A product of multipliers: zero where one is, though the other be beyond float32."""
+    """A product of multipliers: zero if one is, even if the other overflows float32."""
     return tl.where((a == 0.0) | (b == 0.0), 0.0, a * b)
 
 
@@ -105,7 +105,7 @@ def times_complex(ar, ai, br, bi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def carry_real(a, h, b):  # type: ignore[no-untyped-def]
-    """b + a h for a product a, which leaves a zero state zero though it be beyond float32."""
+    """b + a h for a product a, which keeps a zero state zero even if it overflows float32."""
     return tl.where(h == 0.0, b, a * h + b)
 
 
@@ -117,7 +117,7 @@ def carry_complex(ar, ai, hr, hi, br, bi):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def join_reports_real(a1, b1, a2, b2):  # type: ignore[no-untyped-def]
-    """Product and state of two reports one after the other."""
+    """Product and state of two reports in sequence."""
     return times_real(a2, a1), carry_real(a2, b1, b2)
 
 
@@ -130,7 +130,7 @@ def join_reports_complex(ar, ai, xr, xi, br, bi, yr, yi):  # type: ignore[no-unt
 
 @triton.jit
 def join_two(ar, ai, xr, xi, br, bi, yr, yi, COMPLEX: tl.constexpr, PAIRS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(a, x) then (b, y): complex, or of one number or two of their own."""
+    """(a, x) then (b, y): complex, or of one or two independent numbers."""
     if COMPLEX:
         pr, pi, zr, zi = join_reports_complex(ar, ai, xr, xi, br, bi, yr, yi)
     else:
@@ -143,7 +143,7 @@ def join_two(ar, ai, xr, xi, br, bi, yr, yi, COMPLEX: tl.constexpr, PAIRS: tl.co
 
 @triton.jit
 def leave_report(at, n, pr, pi, zr, zi, mask, CONSTANT: tl.constexpr, COMPLEX: tl.constexpr, PAIRS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Product p and state z of (BN,) channels; of complex ones that are CONSTANT the state alone."""
+    """Product p and state z of (BN,) channels; for complex CONSTANT ones only the state."""
     if COMPLEX:
         leave_word(at, zr, zi, mask)
         if not CONSTANT:
@@ -158,9 +158,9 @@ def leave_report(at, n, pr, pi, zr, zi, mask, CONSTANT: tl.constexpr, COMPLEX: t
 def read_reports(  # type: ignore[no-untyped-def]
     at, n, count, mask, fr, fi, BN: tl.constexpr, CONSTANT: tl.constexpr, COMPLEX: tl.constexpr, PAIRS: tl.constexpr
 ):
-    """Product and state of `count` reports from `at` (BN,) on; (1, 0) where there are none.
+    """Product and state of `count` reports from `at` (BN,) on; (1, 0) if there are none.
 
-    f is the product of each where CONSTANT. AT_ONCE at a time, in order.
+    f is the product of each if CONSTANT. AT_ONCE at a time, in order.
     """
     WORDS: tl.constexpr = 2 if PAIRS or (COMPLEX and not CONSTANT) else 1
     ONE: tl.constexpr = 0.0 if COMPLEX else 1.0
@@ -213,7 +213,7 @@ def enter_chunk(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Report product p and state z of chunk c, and return the state that enters it, (BN,); zero for chunk 0.
 
-    p and z are (SIDE, 1, BN), of which those at `last` are the chunk's. f (BN,) is the product where CONSTANT.
+    p and z are (SIDE, 1, BN), the chunk's are those at `last`. f (BN,) is the product if CONSTANT.
     """
     WORDS: tl.constexpr = 2 if PAIRS or (COMPLEX and not CONSTANT) else 1
     groups = tl.cdiv(chunks, group)
