@@ -228,9 +228,7 @@ MODES = Modes(Kind.DSS, _bank, _example)
 
 def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
     """At most LARGEST_GROWTH over the length."""
-    if is_traced(growth) and not isinstance(L, Tensor):
-        return growth.clamp(max=LARGEST_GROWTH / L)
-    return growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype))
+    return growth.clamp(max=LARGEST_GROWTH / L)
 
 
 def _softmax_sum(z: Number, L: int | Tensor) -> tuple[Number, Number]:

@@ -60,7 +60,8 @@ def take(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
 def _is_watched(u: Tensor, h: Tensor) -> bool:
     if torch.is_grad_enabled() and (u.requires_grad or h.requires_grad):
         return True
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    recorded = torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing()
+    return bool(recorded) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _open(layer: Layer) -> _Fast | None:

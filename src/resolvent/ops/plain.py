@@ -7,7 +7,8 @@ traces a model to a graph without an operator of ours and without a complex numb
 length in doubled strides, h_t <- h_t + A^s h_{t-s} for s = 1, 2, 4, ..., so that no loop depends on the length: the
 longest is what the dimension was declared with (`Dim("length", max=...)`), or MOST. Values, and derivatives of every
 order, are those of the operations. In `frozen()` tables are constants of the graph, and what makes them (exponentials,
-factorisations, float64) is not traced. Outside of tracing the context changes nothing.
+factorisations, float64) is not traced. Outside of tracing the context changes nothing. They are
+chosen, too, where a traced pass may hold no operator (`refuses_operators`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.runtime.dispatch import push
+from resolvent.runtime.transforms import refuses_operators
 
 MOST = 1 << 16  # steps of a length without a declared maximum
 _chosen: list[bool] = []
@@ -32,13 +34,13 @@ def plain_operations() -> AbstractContextManager[None]:
 
 
 def is_chosen() -> bool:
-    return bool(_chosen)
+    return bool(_chosen) or refuses_operators()
 
 
 def longest(length: Any) -> int:
     """The largest value that a length may have; a SymInt tells what was declared."""
-    if isinstance(length, int):
-        return length
+    if not isinstance(length, torch.SymInt):  # `torch.jit.trace` has sizes that are tensors
+        return int(length)
     top = length.node.shape_env.bound_sympy(length.node.expr).upper
     return int(top) if top.is_finite and top < 1 << 40 else MOST
 
@@ -91,7 +93,7 @@ def dense_scan(P: Tensor, v: Tensor) -> Tensor:
 
 
 def varying_scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t for real a, b (..., l, n) and h0 (..., n)."""
+    """h_t = a_t h_{t-1} + b_t for a, b (..., l, n) and h0 (..., n)."""
     a = a.expand(b.shape)
     if reverse:
         return varying_scan(a.flip(-2), b.flip(-2), h0, False).flip(-2)
@@ -122,7 +124,7 @@ def blocked_pass(
     compared with one another, which would hold an export to the lengths of its example.
     """
     (b, l, d), T, s = u.shape, toeplitz.shape[-1], M_in.shape[-1]
-    m = (l + T - 1) // T if isinstance(l, int) else l // T + 2
+    m = (l + T - 1) // T if not isinstance(l, torch.SymInt) else l // T + 2
     steps = torch.arange(m * T, device=u.device).clamp(max=l)  # the one after the last is zero
     padded = torch.cat([u, torch.zeros_like(u[:, :1])], 1).index_select(1, steps)
     rows = padded.permute(2, 0, 1).reshape(d, b * m, T)

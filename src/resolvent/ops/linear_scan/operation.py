@@ -93,7 +93,7 @@ def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor 
     if reset is not None and not b.is_cuda:
         a, reset = clear_starts(a, reset), None
     if is_traced(b):
-        if plain.is_chosen() and not b.is_complex():
+        if plain.is_chosen():
             return plain.varying_scan(a if reset is None else clear_starts(a, reset), b, h0, reverse)
         return _op(a, b, h0, reverse, reset)
     if is_transformed():
