@@ -126,7 +126,7 @@ def blocked_pass(
     (b, l, d), T, s = u.shape, toeplitz.shape[-1], M_in.shape[-1]
     m = (l + T - 1) // T if not isinstance(l, torch.SymInt) else l // T + 2
     steps = torch.arange(m * T, device=u.device).clamp(max=l)  # the one after the last is zero
-    padded = torch.cat([u, torch.zeros_like(u[:, :1])], 1).index_select(1, steps)
+    padded = torch.cat([u, u.new_zeros(b, 1, d)], 1).index_select(1, steps)
     rows = padded.permute(2, 0, 1).reshape(d, b * m, T)
     z = torch.bmm(rows, M_in).reshape(d, b, m, s)
     before = _states(whole, torch.cat([h0.transpose(0, 1)[:, :, None], z], 2).narrow(2, 0, m))

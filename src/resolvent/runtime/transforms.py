@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from resolvent.runtime.dispatch import push
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_MODES: Any = torch._C._TorchDispatchModeKey  # type: ignore[attr-defined]
+_MODES: Any = torch._C._TorchDispatchModeKey
 _DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
@@ -42,25 +42,24 @@ def is_exporting() -> bool:
 
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether values are not there to be read or kept: `is_traced`, but not by `as_traced`."""
-    if torch.compiler.is_compiling() or _is_followed(_MODES.FAKE) or is_proxied():
+    if torch.compiler.is_compiling() or _is_on(_MODES.FAKE) or is_proxied():
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
 
 def is_proxied() -> bool:
-    """Whether a run on real numbers is recorded call by call, as `make_fx`, `torch.func.linearize` and `torch.jit.trace`
-    do: a kernel that writes to memory would be missing in what they play back."""
-    return torch.jit.is_tracing() or (_is_followed(_MODES.PROXY) and not _is_followed(_MODES.FAKE))
+    """Whether a run on real numbers is recorded call by call (`make_fx`, `torch.func.linearize`, `torch.jit.trace`):
+    what a kernel writes to memory would be missing in what they play back."""
+    return torch.jit.is_tracing() or (_is_on(_MODES.PROXY) and not _is_on(_MODES.FAKE))
 
 
-def _is_followed(mode: Any) -> bool:
+def _is_on(mode: Any) -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(mode) is not None
 
 
 def refuses_operators() -> bool:
-    """Whether a recorded pass has to consist of torch's operations: for `is_proxied`, and where `torch.func` or forward
-    mode takes derivatives inside of compiled code, in which operators of ours have no tangent (torch says nothing, it
-    is lost) and no gradient."""
+    """Whether a recorded pass has to consist of torch's operations: `is_proxied`, or derivatives by `torch.func` or
+    forward mode inside of compiled code, where operators of ours have no gradient and lose tangents without a word."""
     return is_recorded() and _refuses()
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from resolvent.ops.blocked.carry import as_reals, carry, carry_backward, dense_along, form_states
 from resolvent.ops.blocked.chain import diagonal_along
 from resolvent.runtime.memory import keep_freed_memory
-from resolvent.runtime.transforms import by_graph_only, forward_mode, gradients_by_graph, is_untransformed, outside_autocast
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 BLOCK = 64  # where the Toeplitz product (T per step) and the products with the state (2s per step) balance
 Tables = Sequence[Tensor]  # Toeplitz, M_in, M_out and A^T: diagonal (d, n), or dense and transposed (d, s, s)
@@ -180,24 +180,9 @@ def _state_after(blocks: Blocks, u: Tensor, before: Tensor) -> Tensor:
 
 def _contiguous_gradient(y: Tensor) -> Tensor:
     """y itself; its gradient is laid out anew once, where four products would else each copy the transposed one."""
-    watched = torch.compiler.is_compiling() or forward_mode()  # tangents know no Function that gives a view
-    return y if watched or not y.requires_grad else _ContiguousGradient.apply(y)
-
-
-class _ContiguousGradient(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(y: Tensor) -> Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous()
+    if y.requires_grad and is_untransformed():
+        y.register_hook(Tensor.contiguous)
+    return y
 
 
 class _Pass(torch.autograd.Function):

@@ -92,13 +92,10 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
 def _tables(
     lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    toeplitz, M_in, M_out, powers, whole = _tables_of(lam, weight, now, gain, T, delay)
-    return toeplitz, M_in, M_out, powers, whole
+    return tuple(_tables_of(lam, weight, now, gain, T, delay))  # type: ignore[return-value]
 
 
-def _tables_of(
-    lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
-) -> list[Tensor]:
+def _tables_of(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> list[Tensor]:
     return [stack_parts(t).contiguous() for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
 
 
@@ -146,7 +143,6 @@ def _tables_saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
     lam, weight, now, gain, powers = ctx.saved_tensors
     if torch.is_grad_enabled():
-
         again = partial(_tables_of, T=ctx.T, delay=ctx.delay)
         return *gradients_by_graph(again, (lam, weight, now, gain), g, ctx.needs_input_grad[:4]), None, None
     found = _tables_backward(lam, weight, gain, powers, [t.contiguous() for t in g], ctx.delay)

@@ -9,8 +9,7 @@ and so is the tangent, dh_t = a_t dh_{t-1} + (da_t h_{t-1} + db_t). Both are wri
 every derivative exists. A first-order backward pass runs one fused kernel in place of this.
 
 Eager calls go through an `autograd.Function`; compiled ones through the custom operator `resolvent::linear_scan`,
-because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call. (torch
-does not differentiate a custom operator by `torch.func.grad` inside compiled code; `backward` and `vmap` work there.)
+because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call.
 """
 
 from __future__ import annotations

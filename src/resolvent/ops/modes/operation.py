@@ -74,10 +74,8 @@ class Modes:
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
         if is_traced(*parameters):
-            if refuses_operators():
-                made = self.graph(parameters, option, T, delay)
-            else:
-                made = self._operator(list(parameters), option, T, delay, kept.may_learn(parameters))
+            own = list(parameters), option, T, delay
+            made = self.graph(*own) if refuses_operators() else self._operator(*own, kept.may_learn(parameters))
             toeplitz, M_in, M_out, powers, whole = made[:5]
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]
