@@ -18,7 +18,6 @@ from resolvent.runtime.dispatch import push
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _MODES: Any = torch._C._TorchDispatchModeKey
-_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
 _narrow: list[bool] = []
@@ -64,9 +63,8 @@ def refuses_operators() -> bool:
 
 
 def _refuses() -> bool:
-    """Asked where the compiler is at work, which takes the answer for a constant."""
-    keys = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
-    return is_proxied() or forward_mode() or not keys.isdisjoint(_DERIVATIVES)
+    keys = {level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()}
+    return is_proxied() or forward_mode() or not keys.isdisjoint({"Grad", "Jvp"})
 
 
 _refuses._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `assume_constant_result`, not imported

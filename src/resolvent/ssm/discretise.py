@@ -18,13 +18,8 @@ from torch import Tensor
 
 from resolvent.ops.library import fresh, register
 from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
-from resolvent.runtime.transforms import (
-    by_graph_only,
-    gradients_by_graph,
-    is_untransformed,
-    outside_autocast,
-    refuses_operators,
-)
+from resolvent.runtime import transforms
+from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System, broadcast
 from resolvent.usage.numbers import check_choice
 
@@ -109,7 +104,7 @@ def expm1_over(z: Number) -> Any:
         tensor([1.0000, 1.7183])
     """
     if isinstance(z, Pair):
-        own = _pair_value if refuses_operators() else _pair_expm1_over
+        own = _pair_value if transforms.refuses_operators() else _pair_expm1_over
         return complex_of(own(stack_parts(z)))
     if not (z.requires_grad and torch.is_grad_enabled()) or not is_untransformed():
         return _expm1_over(z)

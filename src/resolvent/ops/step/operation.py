@@ -22,9 +22,8 @@ Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may keep the ta
 
 def is_unwatched(*tensors: Tensor | None) -> bool:
     """Whether plain values are all that is wanted of these tensors."""
-    if is_recorded(*tensors) or not is_untransformed():
-        return False
-    return not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    asked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return not (asked or is_recorded(*tensors)) and is_untransformed()
 
 
 def bank_step(lam: Tensor, row: Tensor, D: Tensor | None) -> Step:
