@@ -25,7 +25,7 @@ from resolvent.ops.blocked import DiagonalBank, inside
 from resolvent.ops.modes import Kind, Modes, Parameters, Source
 from resolvent.ops.pairs import Make, Number, complex_of, join_parts, where
 from resolvent.ops.step import Step
-from resolvent.runtime.transforms import is_recorded, is_traced, wide, wide_all
+from resolvent.runtime.transforms import is_recorded, wide, wide_all
 from resolvent.ssm.discretise import expm1_over, positive
 from resolvent.ssm.hippo import dplr
 from resolvent.ssm.system import System, conjugate_closed
@@ -181,7 +181,7 @@ class DSS(Layer):
         growth, angle = dt[:, :1] * decay, dt[:, -1:] * lam.imag  # (d, n)
         W = complex_of(wide(self.W_back if back and self.W_back is not None else self.W))
         D = None if back else wide(self.D)
-        growth = _limit_growth(growth, L)  # for lengths (b, 1, 1): (b, d, n)
+        growth = growth.clamp(max=LARGEST_GROWTH / L)  # for lengths (b, 1, 1): (b, d, n)
         z = make(growth, angle.expand_as(growth))
         total, gain = _softmax_sum(z, L)
         return DiagonalBank(z.exp(), W * _reciprocal(total * lam), D, gain)
@@ -224,13 +224,6 @@ def _example() -> Parameters:
 
 
 MODES = Modes(Kind.DSS, _bank, _example)
-
-
-def _limit_growth(growth: Tensor, L: int | Tensor) -> Tensor:
-    """Limit the growth over the whole length to LARGEST_GROWTH."""
-    if is_traced(growth) and not isinstance(L, Tensor):
-        return growth.clamp(max=LARGEST_GROWTH / L)
-    return growth.minimum(torch.as_tensor(LARGEST_GROWTH / L, dtype=growth.dtype))
 
 
 def _softmax_sum(z: Number, L: int | Tensor) -> tuple[Number, Number]:

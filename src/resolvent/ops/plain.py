@@ -7,7 +7,8 @@ traces a model to a graph without our operators and without complex numbers. Rec
 length by doubled strides, h_t <- h_t + A^s h_{t-s} for s = 1, 2, 4, ..., so that no loop depends on the length; the
 longest length is that of the declared dimension (`Dim("length", max=...)`), or MOST. Values, and derivatives of every
 order, are those of the operations. In `frozen()` tables are constants of the graph, and their computation
-(exponentials, factorisations, float64) is not traced. Outside tracing the context has no effect.
+(exponentials, factorisations, float64) is not traced. Outside tracing the context has no effect. The same operations
+run where a traced pass cannot contain an operator (`refuses_operators`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resolvent.runtime.dispatch import push
+from resolvent.runtime.transforms import refuses_operators
 
 MOST = 1 << 16  # steps of a length without a declared maximum
 _chosen: list[bool] = []
@@ -32,13 +34,13 @@ def plain_operations() -> AbstractContextManager[None]:
 
 
 def is_chosen() -> bool:
-    return bool(_chosen)
+    return bool(_chosen) or refuses_operators()
 
 
 def longest(length: Any) -> int:
     """The largest value of a length; for a SymInt the declared maximum."""
-    if isinstance(length, int):
-        return length
+    if not isinstance(length, torch.SymInt):  # `torch.jit.trace` has sizes that are tensors
+        return int(length)
     top = length.node.shape_env.bound_sympy(length.node.expr).upper
     return int(top) if top.is_finite and top < 1 << 40 else MOST
 
@@ -91,7 +93,7 @@ def dense_scan(P: Tensor, v: Tensor) -> Tensor:
 
 
 def varying_scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t for real a, b (..., l, n) and h0 (..., n)."""
+    """h_t = a_t h_{t-1} + b_t for a, b (..., l, n) and h0 (..., n)."""
     a = a.expand(b.shape)
     if reverse:
         return varying_scan(a.flip(-2), b.flip(-2), h0, False).flip(-2)
@@ -122,9 +124,9 @@ def blocked_pass(
     which would specialise an export to the lengths of its example.
     """
     (b, l, d), T, s = u.shape, toeplitz.shape[-1], M_in.shape[-1]
-    m = (l + T - 1) // T if isinstance(l, int) else l // T + 2
+    m = (l + T - 1) // T if not isinstance(l, torch.SymInt) else l // T + 2
     steps = torch.arange(m * T, device=u.device).clamp(max=l)  # the one after the last is zero
-    padded = torch.cat([u, torch.zeros_like(u[:, :1])], 1).index_select(1, steps)
+    padded = torch.cat([u, u.new_zeros(b, 1, d)], 1).index_select(1, steps)
     rows = padded.permute(2, 0, 1).reshape(d, b * m, T)
     z = torch.bmm(rows, M_in).reshape(d, b, m, s)
     before = _states(whole, torch.cat([h0.transpose(0, 1)[:, :, None], z], 2).narrow(2, 0, m))

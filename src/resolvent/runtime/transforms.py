@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from resolvent.runtime.dispatch import push
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_MODES: Any = torch._C._TorchDispatchModeKey
 _as_traced: list[bool] = []
 _suspensions: list[str] = []
 _narrow: list[bool] = []
@@ -30,9 +31,7 @@ def is_traced(*tensors: Tensor | None) -> bool:
     Operations then are opaque nodes (`torch.library`), and complex numbers are pairs (`ops.pairs`). Likewise for tensor
     subclasses, which need an operator to dispatch on.
     """
-    if torch.compiler.is_compiling() or (_as_traced and _as_traced[-1]):
-        return True
-    return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
+    return is_recorded(*tensors) or bool(_as_traced and _as_traced[-1])
 
 
 def is_exporting() -> bool:
@@ -42,9 +41,33 @@ def is_exporting() -> bool:
 
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether values cannot be read or cached: `is_traced`, but not by `as_traced`."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _is_on(_MODES.FAKE) or is_proxied():
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
+
+
+def is_proxied() -> bool:
+    """Whether a run on real numbers is recorded call by call (`make_fx`, `torch.func.linearize`, `torch.jit.trace`):
+    what a kernel writes to memory would be missing in what they play back."""
+    return torch.jit.is_tracing() or (_is_on(_MODES.PROXY) and not _is_on(_MODES.FAKE))
+
+
+def _is_on(mode: Any) -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(mode) is not None
+
+
+def refuses_operators() -> bool:
+    """Whether a recorded pass has to consist of torch's operations: `is_proxied`, or derivatives by `torch.func` or
+    forward mode inside of compiled code, where operators of ours have no gradient and lose tangents without a word."""
+    return is_recorded() and _refuses()
+
+
+def _refuses() -> bool:
+    keys = {level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()}
+    return is_proxied() or forward_mode() or not keys.isdisjoint({"Grad", "Jvp"})
+
+
+_refuses._dynamo_marked_constant = True  # type: ignore[attr-defined]  # `assume_constant_result`, not imported
 
 
 def as_traced() -> AbstractContextManager[None]:

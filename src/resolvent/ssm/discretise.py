@@ -18,6 +18,7 @@ from torch import Tensor
 
 from resolvent.ops.library import fresh, register
 from resolvent.ops.pairs import Number, Pair, complex_of, stack_parts
+from resolvent.runtime import transforms
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 from resolvent.ssm.system import DPLR, Dense, Diagonal, System, broadcast
 from resolvent.usage.numbers import check_choice
@@ -103,7 +104,8 @@ def expm1_over(z: Number) -> Any:
         tensor([1.0000, 1.7183])
     """
     if isinstance(z, Pair):
-        return complex_of(_pair_expm1_over(stack_parts(z)))
+        own = _pair_value if transforms.refuses_operators() else _pair_expm1_over
+        return complex_of(own(stack_parts(z)))
     if not (z.requires_grad and torch.is_grad_enabled()) or not is_untransformed():
         return _expm1_over(z)
     found: Tensor = _Expm1Over.apply(z)
@@ -142,10 +144,12 @@ def _slope(z: Tensor, f: Tensor) -> Tensor:
     return torch.where(small, _series_slope(torch.where(small, z, 0)), far)
 
 
-@torch.library.custom_op("resolvent::expm1_over", mutates_args=())
-def _pair_expm1_over(z: Tensor) -> Tensor:
-    """The same for real pairs (..., 2)."""
+def _pair_value(z: Tensor) -> Tensor:
+    """For real pairs (..., 2)."""
     return torch.view_as_real(_expm1_over(torch.view_as_complex(z.contiguous())))
+
+
+_pair_expm1_over = torch.library.custom_op("resolvent::expm1_over", _pair_value, mutates_args=())
 
 
 @torch.library.custom_op("resolvent::expm1_over_backward", mutates_args=())
@@ -165,8 +169,7 @@ def _pair_saved(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 def _pair_gradient(ctx: Any, g: Tensor) -> Tensor | None:
     z, f = ctx.saved_tensors
     if torch.is_grad_enabled():
-        again = lambda t: (torch.view_as_real(_expm1_over(torch.view_as_complex(t.contiguous()))),)  # noqa: E731
-        return gradients_by_graph(again, (z,), (g,), (True,))[0]
+        return gradients_by_graph(lambda t: (_pair_value(t),), (z,), (g,), (True,))[0]
     found: Tensor = _pair_backward(g, z, f)
     return found
 

@@ -94,7 +94,7 @@ def attend(
         raise ValueError(f"attend: only softmax has a fused kernel, got {activation!r}; leave fused at None or False.")
     if bias is not None:
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=bool(q.shape[1] != k.shape[1]))
 
 
 def attend_reference(

@@ -180,27 +180,9 @@ def _state_after(blocks: Blocks, u: Tensor, before: Tensor) -> Tensor:
 
 def _contiguous_gradient(y: Tensor) -> Tensor:
     """y itself; its gradient is made contiguous once, instead of copied by each of four products."""
-    return y if torch.compiler.is_compiling() or not y.requires_grad else _ContiguousGradient.apply(y)
-
-
-class _ContiguousGradient(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(y: Tensor) -> Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous()
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        return tangents[0].view_as(tangents[0])
+    if y.requires_grad and is_untransformed():
+        y.register_hook(Tensor.contiguous)
+    return y
 
 
 class _Pass(torch.autograd.Function):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from resolvent.ops.blocked.operation import BLOCK, Blocks
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
 from resolvent.ops.library import register
 from resolvent.ops.pairs import Pair, join_pairs, stack_parts
-from resolvent.runtime.transforms import gradients_by_graph
+from resolvent.runtime.transforms import gradients_by_graph, refuses_operators
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,16 @@ def block_length(length: int) -> int:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
 
     short = (1 << k for k in range(1, BLOCK.bit_length() - 1))
-    return next((T for T in short if statically_known_true(length <= T)), BLOCK)
+    known = bool if torch.jit.is_tracing() else statically_known_true  # there sizes are tensors
+    return next((T for T in short if known(length <= T)), BLOCK)
 
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The tables of a bank with numbers as pairs, or real."""
     now = first_number(bank, delay)
     gain = None if bank.gain is None else stack_parts(bank.gain)
-    made = _tables(stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype), gain, T, delay)
+    make = _tables_of if refuses_operators() else _tables
+    made = make(stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype), gain, T, delay)
     toeplitz, M_in, M_out, powers, whole = made
     return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
 
@@ -89,9 +92,11 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
 def _tables(
     lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    made = diagonal_tables(_bank(lam, weight, gain), now, T, delay)
-    toeplitz, M_in, M_out, powers, whole = (stack_parts(t).contiguous() for t in made)
-    return toeplitz, M_in, M_out, powers, whole
+    return tuple(_tables_of(lam, weight, now, gain, T, delay))  # type: ignore[return-value]
+
+
+def _tables_of(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> list[Tensor]:
+    return [stack_parts(t).contiguous() for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
 
 
 def _bank(lam: Tensor, weight: Tensor, gain: Tensor | None) -> DiagonalBank:
@@ -138,10 +143,7 @@ def _tables_saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
     lam, weight, now, gain, powers = ctx.saved_tensors
     if torch.is_grad_enabled():
-
-        def again(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None) -> list[Tensor]:
-            return [stack_parts(t) for t in diagonal_tables(_bank(lam, weight, gain), now, ctx.T, ctx.delay)]
-
+        again = partial(_tables_of, T=ctx.T, delay=ctx.delay)
         return *gradients_by_graph(again, (lam, weight, now, gain), g, ctx.needs_input_grad[:4]), None, None
     found = _tables_backward(lam, weight, gain, powers, [t.contiguous() for t in g], ctx.delay)
     return *found, *(None,) * (6 - len(found))

@@ -9,8 +9,7 @@ and so is the tangent, dh_t = a_t dh_{t-1} + (da_t h_{t-1} + db_t). Both use the
 every derivative exists. A first-order backward pass runs one fused kernel instead.
 
 Eager calls go through an `autograd.Function`; compiled ones through the custom operator `resolvent::linear_scan`,
-because the compiler cannot trace a Function with its own tangent, and the operator costs more per call. (torch
-does not differentiate a custom operator by `torch.func.grad` inside compiled code; `backward` and `vmap` work there.)
+because the compiler cannot trace a Function that has its own tangent, and the operator costs more per call.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset: Tensor 
     if reset is not None and not b.is_cuda:
         a, reset = clear_starts(a, reset), None
     if is_traced(b):
-        if plain.is_chosen() and not b.is_complex():
+        if plain.is_chosen():
             return plain.varying_scan(a if reset is None else clear_starts(a, reset), b, h0, reverse)
         return _op(a, b, h0, reverse, reset)
     if is_transformed():

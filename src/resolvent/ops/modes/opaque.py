@@ -20,7 +20,7 @@ from resolvent.ops import kept
 from resolvent.ops.library import one_by_one, recording, separate
 from resolvent.ops.step import recorded
 from resolvent.runtime.dispatch import choose, nothing, triton_or
-from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast
+from resolvent.runtime.transforms import as_run, by_graph_only, gradients_by_graph, outside_autocast, refuses_operators
 
 Parameters = Sequence[Tensor]
 Make = Callable[[Parameters, str, int, bool], list[Tensor]]  # (parameters, option, T, delay) -> real tables
@@ -65,7 +65,9 @@ class Opaque:
         return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.detach().abs().max() + 1)) for x, y in pairs)
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
-        """The tables as one node of a graph."""
+        """The tables as one node of a graph, or by `make` where a graph may hold none."""
+        if refuses_operators():
+            return self.make(parameters, option, T, delay)
         made: list[Tensor] = self._operator(list(parameters), kept.may_learn(parameters), option, T, delay)
         return made[:-1]
 

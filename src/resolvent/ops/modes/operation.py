@@ -31,6 +31,7 @@ from resolvent.runtime.transforms import (
     is_traced,
     is_untransformed,
     outside_autocast,
+    refuses_operators,
 )
 
 Made = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # Toeplitz, M_in, M_out, powers and A^T; numbers in real pairs
@@ -73,8 +74,9 @@ class Modes:
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
         if is_traced(*parameters):
-            made = self._operator(list(parameters), option, T, delay, kept.may_learn(parameters))
-            toeplitz, M_in, M_out, powers, whole, _ = made
+            own = list(parameters), option, T, delay
+            made = self.graph(*own) if refuses_operators() else self._operator(*own, kept.may_learn(parameters))
+            toeplitz, M_in, M_out, powers, whole = made[:5]
             return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
         like = parameters[0]
         if like.is_cuda and T > 1 and is_untransformed() and self.maker(like, option) is not self._torch:
@@ -116,7 +118,7 @@ class Modes:
 
     def graph(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The same as a differentiable function."""
-        bank = self.bank(parameters, option)
+        bank = self.bank(parameters, option, torch.complex)
         made = diagonal_tables(bank, first_number(bank, delay).to(parameters[0].dtype), T, delay)
         return [stack_parts(t).contiguous() for t in made]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn.functional import linear, softplus
 
 from resolvent.runtime.dispatch import Candidate, choose, lazily, numba_or
+from resolvent.runtime.transforms import is_recorded, is_untransformed
 
 Pair = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may refer to the tables, so they must not change
@@ -22,10 +22,8 @@ Step = Callable[[Tensor, Tensor], Pair]  # (u, h) -> (y, h'); it may refer to th
 
 def is_unwatched(*tensors: Tensor | None) -> bool:
     """Whether only values, without derivatives or transforms, are needed of these tensors."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    plain = all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    return plain and not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    asked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return not (asked or is_recorded(*tensors)) and is_untransformed()
 
 
 def bank_step(lam: Tensor, row: Tensor, D: Tensor | None) -> Step:
