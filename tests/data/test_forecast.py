@@ -80,7 +80,7 @@ def test_a_large_offset_is_scaled_away_before_float32(tmp_path: Path, suffix: st
         ({"task": "forecast", "window": 0}, "at least 1"),
         ({"task": "forecast", "window": 190}, "fits into"),
         ({"task": "forecast", "window": 5, "target": "c"}, "channel 'c'"),
-        ({"task": "forecast", "window": 5, "label": "b"}, "label is no option of a forecast"),
+        ({"task": "forecast", "window": 5, "label": "b"}, "label is of no use to a forecast"),
         ({"window": 5}, "for task='forecast'"),
         ({"task": "guess"}, "task must be"),
     ],

@@ -52,7 +52,7 @@ def test_steps_come_in_the_order_of_their_times(times: list[str], tmp_path: Path
 
 @pytest.mark.parametrize("times", [["t1", "t2", "t10"], ["9:30", "10:00", "10:30"], ["1", "2", "x", "a"]])
 def test_words_for_times_that_would_be_shuffled_are_refused(times: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is neither a number nor a date"):
+    with pytest.raises(ValueError, match="expected a time as a number, or as a date"):
         from_file(long_table(tmp_path / "t.csv", times), **ALL)  # type: ignore[arg-type]
 
 

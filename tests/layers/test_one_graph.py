@@ -21,10 +21,16 @@ LENGTHS = 131, 19, 77, 64, 128, 2, 1, 53, 1, 90
 CHUNKS = 30, 19, 5, 2, 1, 1, 40, 3, 12
 GRAPHS = 3
 FIRST = list({case.layer: case for case in reversed(CASES)}.values())
-SOME = [case if case.layer == "EMA" else pytest.param(case, marks=pytest.mark.slow) for case in FIRST]
 
 
-def count_graphs(run: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
+def quick(*layers: str) -> list[Any]:
+    return [case if case.layer in layers else pytest.param(case, marks=pytest.mark.slow) for case in FIRST]
+
+
+SOME = quick("EMA")
+
+
+def count_graphs(run: Callable[..., Any], dynamic: bool | None = None) -> tuple[Callable[..., Any], list[Any]]:
     """The function compiled, and the graphs that were made for it."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
@@ -36,7 +42,7 @@ def count_graphs(run: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]
         return aot_autograd(fw_compiler=lambda own, _: make_boxed_func(own))(graph, inputs)
 
     torch._dynamo.reset()
-    return torch.compile(run, backend=backend, fullgraph=True), graphs
+    return torch.compile(run, backend=backend, fullgraph=True, dynamic=dynamic), graphs
 
 
 def named(case: Case) -> str:
@@ -55,6 +61,19 @@ def test_whole_and_padded_passes(case: Case) -> None:
     for length in LENGTHS:
         x, lengths = subject.input(length), torch.tensor([length, (length + 1) // 2, 1])
         assert distance(fast(x, lengths), run(x, lengths)) <= VALUES[torch.float64], length
+    assert len(graphs) <= GRAPHS
+
+
+@pytest.mark.parametrize("case", quick("LRU", "L2RU"), ids=named)
+def test_dynamic_from_the_start(case: Case) -> None:
+    """`dynamic=True` makes symbols of numbers too: of arguments' defaults and of a module's floats."""
+    subject = case.subject(Settings())
+    layer = subject.build()
+    fast, graphs = count_graphs(lambda x: layer(x)[0], dynamic=True)
+    for length in LENGTHS[:2]:
+        x = subject.input(length)
+        with torch.no_grad():
+            assert distance(fast(x), layer(x)[0]) <= VALUES[torch.float64], length
     assert len(graphs) <= GRAPHS
 
 

@@ -89,7 +89,7 @@ class LRU(mimo.Mimo):
         return group_parameters(self, optim_overrides(("nu_log", "theta_log", "gamma_log", "B"), self.lr))
 
     def _tables_now(self) -> mimo.Tables:
-        return TABLES.tables((self.nu_log, self.theta_log, self.gamma_log, self.B, self.C), self.D, "")
+        return TABLES.tables((self.nu_log, self.theta_log, self.gamma_log, self.B, self.C), self.D, "", 1.0)
 
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back))

@@ -64,7 +64,7 @@ class TableMaker:
         whole = [f"{option} 2.0" for option in options]
         self.opaque = Opaque(name, self._flatten, _shapes, _load, (*given, (3, 2, 2), (2, 3, 2)), whole)
 
-    def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float = 1.0) -> Tables:
+    def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float) -> Tables:
         """The tables from parameters, the last of which are B (p, d, 2) and C."""
         if is_traced(D):
             own = self.opaque.operator if not plain.is_chosen() else self._flatten

@@ -23,7 +23,7 @@ from torch import Tensor
 
 def broadcast(*shapes: torch.Size) -> torch.Size:
     """`torch.broadcast_shapes`, whose first call imports sympy for a second and more."""
-    one = torch.empty(())
+    one = torch.ones(())
     return torch.broadcast_tensors(*(one.expand(shape) for shape in shapes))[0].shape
 
 

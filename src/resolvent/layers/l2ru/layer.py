@@ -103,7 +103,7 @@ class L2RU(Layer):
         _check_gamma(gamma)
         self.d_state = d_model if d_state is None else d_state
         self.form, self.lr = form, lr
-        self.fixed_gamma = None if trainable_gamma else float(gamma)
+        self._option = form if trainable_gamma else f"{form} {float(gamma)!r}"
         self.log_gamma = nn.Parameter(torch.tensor(math.log(gamma))) if trainable_gamma else None
         if form == "complete":
             _check_square(d_model, self.d_state)
@@ -126,6 +126,11 @@ class L2RU(Layer):
         return layer
 
     @property
+    def fixed_gamma(self) -> float | None:
+        """The gain if it is not trained; kept as text, which `torch.compile(dynamic=True)` does not make a symbol."""
+        return next(map(float, self._option.split()[1:]), None)
+
+    @property
     def gamma(self) -> Tensor:
         """The prescribed gain, a positive number."""
         return prescribed_gain(self.fixed_gamma, self.log_gamma, self.anchor)
@@ -145,8 +150,7 @@ class L2RU(Layer):
     def _opaque_matrices(self) -> list[Tensor]:
         """As one node of a traced graph; A complex in pairs (p, 2)."""
         own = list(self.free.parts()) + ([] if self.log_gamma is None else [self.log_gamma])
-        option = self.form if self.fixed_gamma is None else f"{self.form} {self.fixed_gamma!r}"
-        made: list[Tensor] = MATRICES.operator(own, option, 0, False)
+        made: list[Tensor] = MATRICES.operator(own, self._option, 0, False)
         return made
 
     def system(self) -> System:

@@ -181,7 +181,7 @@ def _state_after(blocks: Blocks, u: Tensor, before: Tensor) -> Tensor:
 def _contiguous_gradient(y: Tensor) -> Tensor:
     """y itself; its gradient is made contiguous once, instead of copied by each of four products."""
     if y.requires_grad and is_untransformed():
-        y.register_hook(Tensor.contiguous)
+        y.register_hook(lambda g: g if g is None else g.contiguous())
     return y
 
 
