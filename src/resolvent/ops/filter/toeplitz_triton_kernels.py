@@ -99,7 +99,7 @@ def gradient_kernel(  # type: ignore[no-untyped-def]
         if not WHOLE:
             live = live & (p * BT + s < l)[None, :]
             late = late & ((p + q) * BT + s < l)[None, :]
-        at = base + (first + sequence)[:, None] * l + p * BT + s[None, :]
+        at = base + (first + sequence).to(tl.int64)[:, None] * l + p * BT + s[None, :]
         x = tl.load(X + at, mask=live, other=0.0)
         g = tl.load(GY + at + q * BT, mask=late, other=0.0)
         acc = tl.dot(tl.trans(x), g, acc)
