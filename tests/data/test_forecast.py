@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from resolvent import cli
 from resolvent.data import from_file
+from resolvent.data.preparation.like import read_like
 from resolvent.experiments import Budget, Cell, TaskChoice, run_cell
 from resolvent.models import ChannelsConfig, ModelConfig, RegressionConfig, ResidualConfig, S4DConfig
 
@@ -89,6 +90,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, object]
     series(tmp_path / "one.csv")
     with pytest.raises(ValueError, match=message):
         from_file(tmp_path / "one.csv", **options)  # type: ignore[arg-type]
+
+
+def test_a_row_a_step_needs_times(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("load\n" + "\n".join(f"{i}.5" for i in range(60)))
+    with pytest.raises(ValueError, match=r"longest series has 1 steps.*it has a column time"):
+        from_file(tmp_path / "one.csv", task="forecast", window=10)
+
+
+def test_more_steps_than_a_window_are_noted(tmp_path: Path) -> None:
+    series(tmp_path / "one.csv")
+    task = from_file(tmp_path / "one.csv", task="forecast", window=10)
+    assert task.preprocess is not None
+    assert "200 steps, read as a whole; in training 10" in read_like(tmp_path / "one.csv", task.preprocess).notes[-1]
+    series(tmp_path / "short.csv", 10)
+    assert not read_like(tmp_path / "short.csv", task.preprocess).notes
 
 
 def test_targets_far_from_zero_are_learnt(tmp_path: Path) -> None:

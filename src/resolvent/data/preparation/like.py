@@ -49,7 +49,13 @@ def read_like(path: str | Path, how: Preprocess, *, label: str | None = None, he
         raise ValueError(f"{file}: expected at least one sample, found none.")
     y = numbers_of(found.answers, how, str(file)) if found.answers else None
     raw = sequences_like(found.values, how, str(file))
-    return Raw(raw.x, y, raw.lengths, found.ids, found.notes)
+    return Raw(raw.x, y, raw.lengths, found.ids, (*found.notes, *_note_length(found.values, how)))
+
+
+def _note_length(values: Sequence[np.ndarray], how: Preprocess) -> list[str]:
+    """A model reads every step; after more than it was trained on, a forecast is another than from one window."""
+    most = max(map(len, values))
+    return [f"sequences of up to {most} steps, read as a whole; in training {how.length}"] if most > how.length else []
 
 
 def arrays_like(x: Any, how: Preprocess, y: Any = None, lengths: Any = None, where: str = "data") -> Raw:

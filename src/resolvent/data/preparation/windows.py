@@ -32,7 +32,7 @@ class Windows:
 
 
 def cut_windows(
-    series: Sequence[np.ndarray], how: Windows, fractions: tuple[float, float], where: str
+    series: Sequence[np.ndarray], how: Windows, fractions: tuple[float, float], where: str, hint: str = ""
 ) -> dict[str, Own]:
     """Samples of train, validation and test from series (t, c) each; windows whose targets have gaps are left out."""
     need, found = how.window + how.horizon, {"train": [], "validation": [], "test": []}  # type: ignore[var-annotated]
@@ -50,7 +50,7 @@ def cut_windows(
         longest = max(len(values) for values in series)
         raise ValueError(
             f"{where}: no window of {how.window} steps and {how.horizon} ahead ({need} together) fits into the "
-            f"{short[0]} part; the longest series has {longest} steps. Make --window or --horizon smaller."
+            f"{short[0]} part; the longest series has {longest} steps. Make --window or --horizon smaller{hint}."
         )
     return {part: _stack(rows, found["train"][0]) for part, rows in found.items()}
 

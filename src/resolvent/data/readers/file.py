@@ -152,12 +152,12 @@ def forecast_file(
     file = checked_file(path)
     series, layout, notes = _read_series(file, header, columns)
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
+    text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
     if target is not None and target not in names:
-        text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
         raise ValueError(f"{file}: expected a channel {target!r} to forecast, got {', '.join(names[:20])}{text}.")
     wanted = None if target is None else (names.index(target),)
     windows = Windows(window, horizon or 1, targets=wanted)
-    parts = cut_windows(series, windows, (how.fractions[0], how.fractions[1]), str(file))
+    parts = cut_windows(series, windows, (how.fractions[0], how.fractions[1]), str(file), text)
     message = f"forecast of {windows.horizon} steps of {target or 'all channels'} from {window}; parts cut by time"
     made = prepare(parts, how, name=file.stem, source=file.name, notes=[*notes, message], layout=layout)
     return replace(made, horizon=windows.horizon)
