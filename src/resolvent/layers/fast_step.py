@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from resolvent.ops.step import Pair, Step, is_unwatched
+from resolvent.ops.step import Pair, Step
 from resolvent.runtime.dispatch import is_forced
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def try_step(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
         or "_step" in layer.__dict__
     ):
         return None
-    if type(h) is not Tensor or not h.is_cpu or not is_unwatched(u, h):
+    if type(h) is not Tensor or not h.is_cpu or _is_watched(u, h):
         return None
     if _KEY not in tables:
         tables[_KEY] = _open(layer)
@@ -54,6 +55,15 @@ def try_step(layer: Layer, u: Tensor, h: Tensor) -> Pair | None:
     if len(shape) != 2 or shape[1] != fast.d or h.shape != (shape[0], *fast.tail):
         return None
     return fast.step(u, h)
+
+
+def _is_watched(u: Tensor, h: Tensor) -> bool:
+    """Gradients, transforms, dispatch modes and traces, in as few calls as they take: a step is some microseconds."""
+    if torch.is_grad_enabled() and (u.requires_grad or h.requires_grad):
+        return True
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
+        return True
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _open(layer: Layer) -> _Fast | None:

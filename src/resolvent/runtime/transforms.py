@@ -41,7 +41,9 @@ def is_exporting() -> bool:
 
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether values cannot be read or cached: `is_traced`, but not by `as_traced`."""
-    if torch.compiler.is_compiling() or _is_on(_MODES.FAKE) or is_proxied():
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    if torch._C._len_torch_dispatch_stack() and (_is_on(_MODES.FAKE) or _is_on(_MODES.PROXY)):
         return True
     return any(t is not None and (type(t) not in _PLAIN or t.is_meta) for t in tensors)
 
