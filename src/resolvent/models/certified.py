@@ -91,7 +91,7 @@ def verify_certified(model: Model) -> float:
 def require_precision(where: str, model: Model | TwoTower) -> None:
     """A prescribed gain is proven for maps that are rounded to float32 at most."""
     found = {p.dtype for p in model.parameters()} & set(HALF)
-    if model.config.certified is not None and found:
+    if found:
         raise ValueError(f"{where}: no gain holds for maps rounded to {found.pop()}; convert with model.float().")
 
 

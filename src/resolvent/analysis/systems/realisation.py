@@ -52,8 +52,8 @@ class Realisation:
 def realisations(system: System) -> Iterator[Realisation]:
     """The systems of the bank, one after the other, in row-major order."""
     bank = system.bank
-    symmetric, system = is_real(system), balance(system)
     diagonal = isinstance(system.A, Diagonal)
+    symmetric, system = is_real(system), system if diagonal else balance(system)
     A = system.A.lam if isinstance(system.A, Diagonal) else system.A.dense()
     B, C, D = (flat(t, bank, 2) for t in (system.B, system.C, system.D))
     for a, b, c, d in zip(flat(A, bank, 1 if diagonal else 2), B, C, D, strict=True):
