@@ -1,8 +1,8 @@
-"""States in units of a common size, so that no rounding hangs on the units that they were given in.
+"""States rescaled to a common size, so that rounding errors do not depend on the units they were given in.
 
-x = S x' with a diagonal S of powers of two turns (A, B, C) into (S^-1 A S, S^-1 B, C S): exactly, and the map from
-inputs to outputs stays. Rows and columns of what joins a state to the others, to the inputs and to the outputs come to
-about the same norm (Osborne 1960; all inputs and outputs together stand as one more state).
+x = S x' with a diagonal S of powers of two maps (A, B, C) to (S^-1 A S, S^-1 B, C S): exactly, and the input-output map
+is unchanged. The row and the column that couple a state to the other states, the inputs and the outputs get about the
+same norm (Osborne 1960; all inputs and outputs together count as one more state).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from resolvent.analysis.matrices.exact import Array
 from resolvent.ssm import Dense, Diagonal, System
 
-GAIN = 8.0  # by which the norm falls at least, or units stay as they are
+GAIN = 8.0  # the norm must fall by at least this factor, or the units are kept
 
 
 def balance(system: System) -> System:
-    """The same bank of systems in such units; a diagonal A has no need of them."""
+    """The same bank of systems, rescaled; a diagonal A needs no rescaling."""
     if isinstance(system.A, Diagonal):
         return system
     A, n = system.A.dense(), system.states
@@ -31,7 +31,7 @@ def balance(system: System) -> System:
 
 
 def _find_units(whole: Array) -> Array:
-    """The diagonal of S (n,), from the sizes (n + 1, n + 1) of what joins the states."""
+    """The diagonal of S (n,), from the magnitudes (n + 1, n + 1) of the couplings."""
     from scipy.linalg.lapack import dgebal
 
     balanced, _, _, units, _ = dgebal(whole, scale=True, permute=False)
