@@ -26,7 +26,7 @@ _NAMES = {
     "experiments": "run",
     "layers": "Attention DSS EMA L2RU LRU RGLRU S4 S4D S5 S6 ShortConv frozen",
     "models": "ModelConfig build_model load_model save_model",
-    "predictor": "Predictor SequenceClassifier from_hub load push_to_hub",
+    "predictor": "Predictor ReservoirClassifier SequenceClassifier from_hub load push_to_hub",
     "report": "write_report",
     "scan": "gated_scan linear_scan packed_starts selective_scan",
     "ssm": "System",
@@ -36,11 +36,11 @@ _HOME = {name: part for part, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "DSS", "EMA", "L2RU", "LRU", "PGD", "RGLRU", "S4", "S4D", "S5", "S6", "Attention", "Mamba", "ModelConfig",
-    "Predictor", "SequenceClassifier", "ShortConv", "System", "Threat", "__version__", "analysis", "attacks",
-    "autoattack", "blocks", "build_model", "conformance", "data", "evaluate", "experiments", "export", "fit",
-    "from_file", "from_hub", "frozen", "gated_scan", "init", "layers", "linear_scan", "load", "load_model", "load_task",
-    "models", "packed_starts", "pgd_at", "push_to_hub", "report", "run", "save_model", "scan", "selective_scan", "ssm",
-    "trades", "training", "write_report",
+    "Predictor", "ReservoirClassifier", "SequenceClassifier", "ShortConv", "System", "Threat", "__version__",
+    "analysis", "attacks",     "autoattack", "blocks", "build_model", "conformance", "data", "evaluate", "experiments",
+    "export", "fit",     "from_file", "from_hub", "frozen", "gated_scan", "init", "layers", "linear_scan", "load",
+    "load_model", "load_task",     "models", "packed_starts", "pgd_at", "push_to_hub", "report", "run", "save_model",
+    "scan", "selective_scan", "ssm",     "trades", "training", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from resolvent.experiments import run
     from resolvent.layers import DSS, EMA, L2RU, LRU, RGLRU, S4, S4D, S5, S6, Attention, ShortConv, frozen
     from resolvent.models import ModelConfig, build_model, load_model, save_model
-    from resolvent.predictor import Predictor, SequenceClassifier, from_hub, load, push_to_hub
+    from resolvent.predictor import Predictor, ReservoirClassifier, SequenceClassifier, from_hub, load, push_to_hub
     from resolvent.report import write_report
     from resolvent.scan import gated_scan, linear_scan, packed_starts, selective_scan
     from resolvent.ssm import System

@@ -14,6 +14,7 @@ from resolvent.blocks.certified.state_pool import StatePool
 from resolvent.blocks.gru import GRU
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
+from resolvent.blocks.levels import LevelReadout, Levels
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -25,9 +26,9 @@ from resolvent.blocks.stack import Stack
 
 __all__ = [
     "GRU", "H3", "MLP", "AdS", "BatchNorm", "Block", "Gate", "GatedAttention", "GatedMLP", "Hawk", "LayerNorm",
-    "LipschitzResidual", "Mamba", "Mixer", "NormalisedLRU", "Pointwise", "Projection", "RMSNorm", "Residual",
-    "Sandwich", "SandwichMLP", "ScaleNorm", "Spectral", "Stack", "StatePool", "make_norm", "merged_groups",
-    "parts_of",
+    "LevelReadout", "Levels", "LipschitzResidual", "Mamba", "Mixer", "NormalisedLRU", "Pointwise", "Projection",
+    "RMSNorm", "Residual", "Sandwich", "SandwichMLP", "ScaleNorm", "Spectral", "Stack", "StatePool", "make_norm",
+    "merged_groups", "parts_of",
 ]  # fmt: skip
 
 

@@ -5,10 +5,11 @@ from resolvent.init.ptd_method import closed_form, diagonalise, ptd, random_pert
 from resolvent.init.ptd_objective import CodeObjective, PaperObjective, SteadyObjective
 from resolvent.init.ptd_result import PTD
 from resolvent.init.ptd_search import Search
+from resolvent.init.reservoir import reservoir
 
 __all__ = [
     "PTD", "CodeObjective", "PaperObjective", "Search", "SteadyObjective", "closed_form", "diagonalise", "ptd",
-    "random_perturbation", "ring", "spectra", "timestep",
+    "random_perturbation", "reservoir", "ring", "spectra", "timestep",
 ]  # fmt: skip
 
 

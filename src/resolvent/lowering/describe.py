@@ -27,6 +27,7 @@ from resolvent.blocks.gru import GRU
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
 from resolvent.blocks.head import Match, Readout
+from resolvent.blocks.levels import LevelReadout
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -294,12 +295,13 @@ def _stack(to: Describer, module: Stack, name: str) -> Chain:
 def model(to: Describer, module: Any, name: str) -> Chain:
     """Rule for `models.Model`, which registers itself: it is imported above this package."""
     head, at = module.head, join(name, "head")
-    to.exactly(head, LipschitzReadout if isinstance(head, LipschitzReadout) else Readout)
+    to.exactly(head, next((kind for kind in (LipschitzReadout, LevelReadout) if isinstance(head, kind)), Readout))
+    shares = to.chain(head.levels, f"{at}.levels") if isinstance(head, LevelReadout) else ()
     held = getattr(head, "pool", None)
     if held is not None:
         to.exactly(held, StatePool)
     ends = p.Head(at, head, to.chain(head.hidden, f"{at}.hidden"), to.chain(head.out, f"{at}.out"))
-    return (_network(to, module.tower, name, p.Pool(f"{at}.pool", held, head.pooling), ends),)
+    return (_network(to, module.tower, name, p.Pool(f"{at}.pool", held, head.pooling), ends, shares),)
 
 
 def two_tower(to: Describer, module: Any, name: str) -> Chain:
@@ -310,13 +312,15 @@ def two_tower(to: Describer, module: Any, name: str) -> Chain:
     return (_network(to, module.tower, name, p.Pool(f"{at}.pool", None, module.pooling), ends),)
 
 
-def _network(to: Describer, tower: Tower, name: str, pool: p.Pool, head: p.Head | p.Match) -> p.Network:
+def _network(
+    to: Describer, tower: Tower, name: str, pool: p.Pool, head: p.Head | p.Match, shares: Chain = ()
+) -> p.Network:
     to.exactly(tower, Tower)
     at = join(name, "tower")
     entry = to.chain(tower.entry, f"{at}.entry")
     start, end = (to.chain(getattr(tower, place), f"{at}.{place}", "norm") for place in ("input_norm", "final_norm"))
     drop, body = to.chain(tower.dropout, f"{at}.dropout"), to.chain(tower.body, f"{at}.body", "layer")
-    return p.Network(name, tower.body, entry, start, drop, body, end, pool, head)
+    return p.Network(name, tower.body, entry, start, drop, body, (*end, *shares), pool, head)
 
 
 @rule(nn.Embedding)

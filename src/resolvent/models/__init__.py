@@ -15,6 +15,7 @@ from resolvent.models.config import (
     H3Config,
     HawkConfig,
     LanguageConfig,
+    LevelsConfig,
     LipschitzConfig,
     MambaConfig,
     MegaConfig,
@@ -32,11 +33,11 @@ from resolvent.models.shipped import Card, card, folder_of, pretrained, pretrain
 
 __all__ = [
     "AdSConfig", "AttentionConfig", "Card", "CertifiedConfig", "ChannelsConfig", "ClassifierConfig", "GriffinConfig",
-    "H3Config", "HawkConfig", "LanguageConfig", "LipschitzConfig", "MambaConfig", "MegaConfig", "Model", "ModelConfig",
-    "RegressionConfig", "ResidualConfig", "RetrievalConfig", "TokensConfig", "TrainConfig", "TwoTower", "build_model",
-    "card", "components_of", "count_parameters", "folder_of", "import_weights", "load_config", "load_into",
-    "load_model", "make_block", "make_layer", "optim_groups", "presets", "pretrained", "pretrained_names", "save_model",
-    "verify_certified",
+    "H3Config", "HawkConfig", "LanguageConfig", "LevelsConfig", "LipschitzConfig", "MambaConfig", "MegaConfig", "Model",
+    "ModelConfig", "RegressionConfig", "ResidualConfig", "RetrievalConfig", "TokensConfig", "TrainConfig", "TwoTower",
+    "build_model", "card", "components_of", "count_parameters", "folder_of", "import_weights", "load_config",
+    "load_into",     "load_model", "make_block", "make_layer", "optim_groups", "presets", "pretrained",
+    "pretrained_names",     "save_model", "verify_certified",
 ]  # fmt: skip
 __all__ += layer_config.__all__
 

@@ -14,6 +14,7 @@ from resolvent.blocks.embedding import ScaledEmbedding, TokenLogits
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
 from resolvent.blocks.head import Match, Readout
+from resolvent.blocks.levels import LevelReadout
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -53,6 +54,8 @@ def build_model(config: c.ModelConfig) -> Model | TwoTower:
         return Model(config, tower, Readout(d, head.outputs, head.pooling, bias=head.bias))
     if isinstance(head, c.LanguageConfig):
         return Model(config, tower, _language_head(config, tower, head))
+    if isinstance(head, c.LevelsConfig):
+        return Model(config, tower, LevelReadout(d, head.classes, head.levels, bias=head.bias))
     if head.pooling == "state":
         raise ValueError(
             'build_model: pooling="state" belongs to certified models; set certified=CertifiedConfig(...).'

@@ -130,6 +130,8 @@ def _refusals(config: c.ModelConfig) -> Iterator[str]:
         yield "tokens as input: they have no distance in L2; use ChannelsConfig (for example on embeddings)."
     if isinstance(head, c.RetrievalConfig):
         yield "a retrieval head: it multiplies two documents; use a ClassifierConfig or RegressionConfig."
+    elif isinstance(head, c.LevelsConfig):
+        yield "levels in the head: they have no rule for a Lipschitz constant; use a ClassifierConfig."
     elif isinstance(head, c.LanguageConfig):
         yield "a language head: it answers with tokens; use a ClassifierConfig or RegressionConfig."
     elif how.kind == "gain":

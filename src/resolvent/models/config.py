@@ -228,6 +228,20 @@ class ClassifierConfig(Settings):
 
 
 @dataclass(frozen=True)
+class LevelsConfig(Settings):
+    """Logits from the shares of the time that each channel is above each of `levels` levels: see `LevelReadout`.
+
+    Examples:
+        >>> rv.models.LevelsConfig(classes=3, levels=4).levels
+        4
+    """
+
+    classes: int = 10
+    levels: int = 8
+    bias: bool = True
+
+
+@dataclass(frozen=True)
 class RegressionConfig(Settings):
     """`outputs` real values after pooling, or at every step when pooling is "none" (system identification).
 
@@ -296,7 +310,7 @@ class CertifiedConfig(Settings):
 
 
 InputConfig = ChannelsConfig | TokensConfig
-HeadConfig = ClassifierConfig | RegressionConfig | RetrievalConfig | LanguageConfig
+HeadConfig = ClassifierConfig | LevelsConfig | RegressionConfig | RetrievalConfig | LanguageConfig
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from resolvent.predictor.card import card_of
@@ -11,20 +12,22 @@ from resolvent.predictor.reduction import ModelReduction, reduce_model
 
 if TYPE_CHECKING:
     from resolvent.predictor.classifier import SequenceClassifier
+    from resolvent.predictor.reservoir import ReservoirClassifier
 
 __all__ = [
-    "ModelReduction", "Predictor", "SequenceClassifier", "card_of", "from_hub", "load", "push_to_hub", "reduce_model",
+    "ModelReduction", "Predictor", "ReservoirClassifier", "SequenceClassifier", "card_of", "from_hub", "load",
+    "push_to_hub", "reduce_model",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Lazy: only the classifier needs scikit-learn."""
-    if name != "SequenceClassifier":
+    """Lazy: only the classifiers need scikit-learn."""
+    home = {"SequenceClassifier": "classifier", "ReservoirClassifier": "reservoir"}.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from resolvent.predictor.classifier import SequenceClassifier
+        return getattr(import_module(f"resolvent.predictor.{home}"), name)
     except ModuleNotFoundError as missing:
         if missing.name != "sklearn":
             raise
-        raise ImportError("SequenceClassifier needs scikit-learn: pip install 'resolvent[sklearn]'.") from missing
-    return SequenceClassifier
+        raise ImportError(f"{name} needs scikit-learn: pip install 'resolvent[sklearn]'.") from missing

@@ -22,11 +22,12 @@ from resolvent.data.preparation.preprocess import Missing, Preprocess
 from resolvent.data.readers.file import SUFFIXES
 from resolvent.data.readers.values import tensor_of
 from resolvent.models import Model, TwoTower, load_model, save_model
-from resolvent.models.config import ClassifierConfig, ModelConfig, RetrievalConfig, TokensConfig
+from resolvent.models.config import ClassifierConfig, LevelsConfig, ModelConfig, RetrievalConfig, TokensConfig
 from resolvent.predictor.saved import Kept, preprocess_in, weights_in
 from resolvent.training.measure import pair_logits, score
 
-ROWS = 256  # samples passed through the model at once
+ROWS = 256  # samples passed through the model at once, at most
+QUICK, AMPLE = 2**22, 2**28  # numbers in their activations, on a CPU (within its cache) and on other devices
 
 
 class Predictor:
@@ -123,7 +124,7 @@ class Predictor:
         first = next(p for p in self.model.parameters() if p.is_floating_point())
         found = []
         with torch.no_grad(), self.model.frozen():
-            for rows in torch.arange(len(ready)).split(ROWS) if len(ready) else ():
+            for rows in torch.arange(len(ready)).split(rows_of(self.model, ready.x)) if len(ready) else ():
                 x = ready.x[rows].to(first.device)
                 x = x.to(first.dtype) if x.is_floating_point() else x
                 lengths = None if ready.lengths is None else ready.lengths[rows].to(first.device)
@@ -178,6 +179,12 @@ def load(
     return made if missing is None else Predictor(model, made.preprocess.by(missing))
 
 
+def rows_of(model: Model | TwoTower, x: Tensor) -> int:
+    """How many rows of x to pass through the model at once: long sequences in wide models take much memory each."""
+    work = QUICK if next(model.parameters()).device.type == "cpu" else AMPLE
+    return max(1, min(ROWS, work // max(1, x.shape[1] * model.config.d_model)))
+
+
 def _of_config(config: ModelConfig) -> Preprocess:
     """For a model saved without preprocessing: raw model inputs, numbered classes."""
     classes = getattr(config.head, "classes", None)
@@ -201,7 +208,7 @@ def _check_fit(config: ModelConfig, how: Preprocess) -> None:
         reads, made = f"{config.input.channels} channels", f"{count} channels"
     if reads != made:
         raise ValueError(f"load: the model reads {reads} and its preprocess.json makes {made}; it is of another model.")
-    if isinstance(config.head, ClassifierConfig | RetrievalConfig):
+    if isinstance(config.head, ClassifierConfig | LevelsConfig | RetrievalConfig):
         known = 2 if config.head.classes == 1 else config.head.classes
         if how.classes != known:
             raise ValueError(
