@@ -29,7 +29,7 @@ from resolvent.experiments.store.folder import RECORD, Folder, Tell
 from resolvent.experiments.store.prepared import keep_preprocess
 from resolvent.experiments.tasks import open_task
 from resolvent.experiments.work import Work
-from resolvent.models import build_model, count_parameters, save_model
+from resolvent.models import LevelsConfig, Model, build_model, count_parameters, learn_reservoir, save_model
 from resolvent.training import Diverged, FitSettings, fit
 from resolvent.training.process_group import current_group
 from resolvent.training.state import DamagedState
@@ -137,6 +137,10 @@ def _fit(work: Work) -> dict[str, Any]:
     torch.manual_seed(cell.seed)
     model = build_model(cell.model).to(work.device)
     _begin_at_mean(model, work.task)
+    if isinstance(cell.model.head, LevelsConfig):
+        assert isinstance(model, Model)
+        train, generator = work.task.train, torch.Generator().manual_seed(cell.seed)
+        learn_reservoir(model, train.x, train.y, train.lengths, generator=generator)
     goal = cell.goal
     settings = FitSettings.of(cell.budget, cell.seed, goal.probe(bounds) if work.task.vocabulary is None else None)
     watch, late = norms_watch(cell), None if work.how.late is never else work.how.late

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resolvent.commands.attack.sizes import bounds_of, line_of, number, size, sizes_of
 from resolvent.commands.run.check import require_number, require_within
-from resolvent.commands.run.train_model import check_model, model_for, name_of
+from resolvent.commands.run.train_model import RESERVOIR, check_model, layer_of, model_for, name_of
 from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions
 from resolvent.data import Task
 from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, TaskChoice
@@ -27,6 +27,8 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
     model has been built once."""
     check_model(model)
     goal, budget = goal_of(training), budget_of(training)
+    if layer_of(model) == RESERVOIR:
+        budget = reservoir_budget(budget, training)
     choice = task_choice(source)
     task = open_task(choice)
     samples = sum(map(len, task.splits().values()))
@@ -140,6 +142,13 @@ def budget_of(training: TrainingOptions) -> Budget:
         average=training.average or "none",
         average_from=epochs // 2 if training.average == "swa" else 0.0,
     )
+
+
+def reservoir_budget(budget: Budget, training: TrainingOptions) -> Budget:
+    """Smaller steps from the solution in closed form; none where nothing else was asked for: it is only measured."""
+    if training.epochs is None and training.objective in (None, "standard"):
+        return replace(budget, epochs=1, lr=0.0, groups=False, warmup=0.0, evaluate_every=1)
+    return replace(budget, lr=1e-3 if training.lr is None else training.lr)
 
 
 def _tag(data: str) -> str:

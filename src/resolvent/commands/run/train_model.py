@@ -14,6 +14,7 @@ from resolvent.init.timestep import time_scales
 from resolvent.models import config as c
 from resolvent.models.layer_config import L2RUConfig, LayerConfig
 from resolvent.models.presets.named import named_preset
+from resolvent.models.reservoir import reservoir_config
 from resolvent.models.settings import choices_of
 from resolvent.usage.error import UsageError
 from resolvent.usage.numbers import check_choice
@@ -27,6 +28,7 @@ WHOLE = {
     "h3": c.H3Config,
     "attention": c.AttentionConfig,
 }
+RESERVOIR, SYSTEMS, MOST_SAMPLES = "reservoir", 250, 20_000
 MIXERS = ("glu", "mlp", "linear", "half_glu1", "half_glu2", "none")
 FIXED = ("--layer", "--block", "--init", "--bidirectional", "--certified", "--gamma")  # fixed by a preset
 
@@ -52,7 +54,12 @@ def check_model(options: ModelOptions) -> None:
         if fixed:
             raise UsageError(f"{fixed[0]} is part of the preset {options.preset!r}: leave one of the two out.")
         return
-    check_choice("run train", "--layer", layer_of(options), layer_kinds())
+    if layer_of(options) == RESERVOIR:
+        fixed = [name for name in list_given(options) if name not in ("--layer", "--width")]
+        if fixed:
+            raise UsageError(f"{fixed[0]} is no choice of a reservoir, whose systems are random: leave it out.")
+        return
+    check_choice("run train", "--layer", layer_of(options), (*layer_kinds(), RESERVOIR))
     if options.block is not None:
         check_choice("run train", "--block", options.block, (*MIXERS, *WHOLE))
         if options.block in WHOLE and options.layer not in (None, options.block):
@@ -99,12 +106,25 @@ def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
     """A pre-norm stack for the task's input and outputs, a published model, or the certifiable one."""
     if options.preset is not None:
         return _apply_sizes(_fit_to_task(named_preset(options.preset), task, options.preset), options)
+    if layer_of(options) == RESERVOIR:
+        return _reservoir(task, SYSTEMS if options.width is None else options.width)
     width = 64 if options.width is None else options.width
     layers = 4 if options.layers is None else options.layers
     if options.certified:
         return bounded_model(task, layer_of(options), options.gamma, width, layers)
     config = c.ModelConfig(_input(task), _block(task, options, width), _head(task), width, layers, final_norm=True)
     return _apply_sizes(config, options)
+
+
+def _reservoir(task: Task, systems: int) -> c.ModelConfig:
+    if task.classes is None or task.vocabulary is not None or task.pair:
+        raise UsageError(f"--layer reservoir tells classes of real values apart, and {task.name} is of another kind.")
+    if len(task.train) > MOST_SAMPLES:
+        raise UsageError(
+            f"--layer reservoir solves for all samples at once, for at most {MOST_SAMPLES:,}, and {task.name} has "
+            f"{len(task.train):,} in training; another layer is trained on any number."
+        )
+    return reservoir_config(task.channels or 1, max(task.classes, 2), systems)
 
 
 def _apply_sizes(config: c.ModelConfig, options: ModelOptions) -> c.ModelConfig:

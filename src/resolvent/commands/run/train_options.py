@@ -67,7 +67,8 @@ class ModelOptions:
     }
 
     layer: Annotated[str | None, option("NAME")] = None
-    """The layer, or a block such as mamba; else s4d (l2ru with --certified)."""
+    """The layer, or a block such as mamba; else s4d (l2ru with --certified). For few samples: reservoir, random
+    systems with a read-out in closed form, of which --epochs or --objective train all weights further."""
     block: Annotated[str | None, option("NAME")] = None
     """What follows the layer in its residual block: glu (when left out), mlp, linear, half_glu1, half_glu2 or none;
     or a whole block that includes its layer: mamba, hawk, griffin, h3, mega, attention."""
@@ -85,7 +86,7 @@ class ModelOptions:
     """The Lipschitz bound of a certified model, 3 when left out: larger is more accurate, with smaller radii.
     Without --certified: the gain of each l2ru layer, 1 when left out."""
     width: Annotated[int | None, option("INT")] = None
-    """Channels of the model; 64 when left out."""
+    """Channels of the model; 64 when left out (250 systems for a reservoir)."""
     layers: Annotated[int | None, option("INT")] = None
     """Blocks of the model; 4 when left out."""
 
@@ -120,11 +121,11 @@ class TrainingOptions:
     class_weights: Annotated[str | None, option("{balanced,none,A,B,...}")] = None
     """Weight of each class: balanced (every class the same in total), a number for each, or none (equal samples)."""
     epochs: Annotated[int | None, option("INT")] = None
-    """Passes over the data; 20 when left out."""
+    """Passes over the data; 20 when left out (none for a reservoir with the standard objective)."""
     batch_size: Annotated[int | None, option("INT")] = None
     """Samples of a step; 64 when left out."""
     lr: Annotated[float | None, option("FLOAT")] = None
-    """The learning rate; 0.004 when left out."""
+    """The learning rate; 0.004 when left out (0.001 for a reservoir)."""
     accumulate: Annotated[int | None, option("INT")] = None
     """Pieces in which a batch passes through the model, for less memory with the same gradient; 1 when left out."""
     patience: Annotated[int | None, option("INT")] = None

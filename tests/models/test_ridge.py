@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from resolvent.training.ridge import fit_ridge
+from resolvent.models.reservoir.ridge import fit_ridge
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 ALPHAS = (1e-3, 0.1, 3.0, 50.0)
