@@ -81,6 +81,17 @@ def test_normal_matrices_are_distances_to_the_spectrum() -> None:
     assert_close(found.sigma, (z[..., None] - lam).abs().amin(-1))
 
 
+def test_many_equal_singular_values_do_not_mislead_the_iteration() -> None:
+    """A circulant and one with a small entry on top: distances to the roots of unity, moved by at most that entry."""
+    n, z = 100, torch.tensor([2.0, 1.3 + 0.4j, 0.2j], dtype=torch.complex128)
+    turn = torch.eye(n, dtype=F64).roll(1, 0)
+    roots = torch.exp(2j * math.pi * torch.arange(n, dtype=F64) / n)
+    want = 1 / (z[:, None] - roots).abs().amin(1)
+    torch.testing.assert_close(resolvent_norm(turn, z), want, rtol=1e-10, atol=0)
+    turn[0, 5] += 1e-9
+    torch.testing.assert_close(resolvent_norm(turn, z), want, rtol=1e-7, atol=0)
+
+
 def test_at_an_eigenvalue_the_resolvent_is_infinite() -> None:
     for n in (4, 20):
         assert math.isinf(float(resolvent_norm(torch.diag(torch.arange(1.0, n + 1)), 2.0)))
