@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from transfer_cases import C128, F64, dense
 
@@ -124,6 +125,19 @@ def test_criss_cross_against_a_fine_grid(A: torch.Tensor, eps: float) -> None:
         on_grid = edge_of(A, eps, top, radius=radius)
         assert on_grid <= found.value + 1e-9
         assert found.value - on_grid < 2 * top / 200 * 1.5
+
+
+@pytest.mark.parametrize("extreme", [pseudospectral_abscissa, pseudospectral_radius])
+def test_the_reach_of_a_small_perturbation_is_first_order(extreme: object) -> None:
+    """A simple eigenvalue with left and right vectors x, y moves by eps / |x* y|; a start beside it is not the end."""
+    g = np.random.default_rng(1)
+    A = torch.from_numpy(g.standard_normal((60, 60)) + 1j * g.standard_normal((60, 60))) / 10
+    lam, left, right = scipy.linalg.eig(A.numpy(), left=True)
+    size = lam.real if extreme is pseudospectral_abscissa else np.abs(lam)
+    top = int(np.argmax(size))
+    moved = 1e-8 / abs(np.vdot(left[:, top], right[:, top]))
+    found = extreme(A, 1e-8)  # type: ignore[operator]
+    assert found.value - size[top] == pytest.approx(moved, rel=1e-4)
 
 
 def test_extremes_of_normal_matrices_move_by_eps() -> None:

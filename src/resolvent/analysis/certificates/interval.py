@@ -132,6 +132,8 @@ def convolve(h: Tensor, u: Tensor, reverse: bool = False) -> Tensor:
     u = u.mT.flip(-1) if reverse else u.mT  # (..., m, l)
     if h.dim() == 2:
         y = fft_conv(u, h)
+    elif not h.numel():  # no inputs or no outputs
+        y = u.new_zeros(*u.shape[:-2], h.shape[1 if reverse else 0], u.shape[-1])
     else:
         n = fast_length(2 * u.shape[-1] - 1)
         pairs = "...pf,pmf->...mf" if reverse else "...mf,pmf->...pf"

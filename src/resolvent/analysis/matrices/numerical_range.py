@@ -64,8 +64,10 @@ def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
         back = slice(points - len(edge), 0, -1)
         support, edge = np.concatenate([support, support[back]]), np.concatenate([edge, edge[back].conj()])
     peak = radius(matrix)
-    axes = [torch.from_numpy(part) for part in (angles, edge, support)]
-    return NumericalRange(*axes, float(support[0]), unit * peak.lower, unit * peak.upper)
+    return NumericalRange(
+        torch.from_numpy(angles), torch.from_numpy(edge), torch.from_numpy(support), float(support[0]),
+        unit * peak.lower, unit * peak.upper,
+    )  # fmt: skip
 
 
 def _support(A: Array, angle: float) -> tuple[float, complex]:

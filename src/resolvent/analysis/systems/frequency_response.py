@@ -126,7 +126,7 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
         left, right = c @ form.U, form.U.conj().T @ b
         with np.errstate(invalid="ignore"):  # infinities at a pole
             columns = [left @ solve(form.T, points, column[:, None]) for column in right.T]  # m of (p, k)
-        G = torch.from_numpy(np.stack(columns, -1)).movedim(0, 1)  # (k, p, m)
+        G = torch.from_numpy(np.reshape(columns, (len(right.T), len(left), len(points)))).permute(2, 1, 0)  # (k, p, m)
         out.append(G if system.dt is None else G * torch.from_numpy(points)[:, None, None])
     G = torch.stack(out).reshape(*bank, *out[0].shape)
     return G.to(system.B.device, torch.promote_types(system.dtype, torch.complex64))
