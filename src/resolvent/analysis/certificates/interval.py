@@ -14,7 +14,7 @@ eigenvalue rotates that box and wraps it into a larger one, by up to sqrt(2) per
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,9 +121,7 @@ def response(system: System, l: int) -> Tensor:
     """The impulse response in float64: (p, m, l), or (d, l) for a bank of d systems with one input and output."""
     _check(system)
     with torch.no_grad():
-        wide = torch.complex128 if system.dtype.is_complex else torch.float64
-        B, C, D = (t.to(wide) for t in (system.B, system.C, system.D))
-        h = impulse(replace(system, A=system.A.to(wide), B=B, C=C, D=D), l)
+        h = impulse(system.wide(), l)
     return h[:, 0, 0] if system.bank else h
 
 

@@ -28,7 +28,7 @@ def impulse_response(system: System, when: Any) -> Tensor:
     """
     t = _read_when("impulse_response", system, when)
     if isinstance(t, int):
-        return _discrete(system, t)
+        return discrete_response(system, t)
     if isinstance(system.A, Diagonal):
         return _modes(system, torch.exp(t[..., :, None] * system.A.lam[..., None, :]))
     system = balance(system)
@@ -46,7 +46,7 @@ def step_response(system: System, when: Any) -> Tensor:
     """
     t = _read_when("step_response", system, when)
     if isinstance(t, int):
-        return _discrete(system, t).cumsum(-1)
+        return discrete_response(system, t).cumsum(-1)
     if isinstance(system.A, Diagonal):
         z = t[:, None] * system.A.lam[..., None, :]
         return _modes(system, t[:, None] * expm1_over(z)) + system.D[..., None]
@@ -60,7 +60,8 @@ def _read_when(who: str, system: System, when: Any) -> int | Tensor:
     return _times(who, system, when) if system.dt is None else checks.check_count(who, "when", when)
 
 
-def _discrete(system: System, length: int) -> Tensor:
+def discrete_response(system: System, length: int) -> Tensor:
+    """The kernel with the direct term: (..., p, m, length)."""
     K = kernel(system, length).clone()
     K[..., 0] += system.D
     return K

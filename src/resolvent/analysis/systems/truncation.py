@@ -72,14 +72,13 @@ def balanced_truncation(system: System, order: int | None = None, tolerance: flo
 
 def real_form(system: System) -> System:
     """Double precision; a diagonal A in conjugate halves becomes a real matrix with the same number of states."""
-    wide = torch.complex128 if system.dtype.is_complex else torch.float64
-    bank = system.bank
-    B, C, D = (t.detach().to(wide).expand(*bank, *t.shape[-2:]) for t in (system.B, system.C, system.D))
-    if not (system.dtype.is_complex and isinstance(system.A, Diagonal) and is_real(system)):
-        A = system.A.dense().detach().to(wide).expand(*bank, system.states, system.states)
+    bank, plain = system.bank, system.wide()
+    B, C, D = (t.detach().expand(*bank, *t.shape[-2:]) for t in (plain.B, plain.C, plain.D))
+    if not (system.dtype.is_complex and isinstance(plain.A, Diagonal) and is_real(system)):
+        A = plain.A.dense().detach().expand(*bank, system.states, system.states)
         return System(Dense(A), B, C, D, system.dt, system.delay)
     half = system.states // 2
-    lam = system.A.lam.detach().to(wide).expand(*bank, system.states)[..., :half]
+    lam = plain.A.lam.detach().expand(*bank, system.states)[..., :half]
     return System(Diagonal(lam), B[..., :half, :], 2 * C[..., :half], D, system.dt, system.delay).real()
 
 
