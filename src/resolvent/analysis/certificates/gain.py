@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from resolvent.ssm.contraction import spectral_norm
 from resolvent.ssm.part import COMPOSED, Part, compose
 from resolvent.ssm.system import System
 
@@ -147,7 +147,7 @@ def hinf_gain(system: System) -> tuple[float, float, str]:
 def _before(gains: Sequence[PartGain], head: Tensor) -> Sequence[PartGain]:
     """The chain without its last linear map and the bias after it; refused if that map is not `head`."""
     last = max((i for i, g in enumerate(gains) if g.kind != "bias"), default=0)
-    size = float(torch.linalg.matrix_norm(head.detach().double(), 2))
+    size = spectral_norm(head)
     value = gains[last].value
     if gains[last].kind != "linear" or value is None or not math.isclose(value, size, rel_tol=1e-5):
         raise ValueError(

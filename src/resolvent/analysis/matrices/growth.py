@@ -20,6 +20,7 @@ from resolvent.analysis.matrices.boundary import instability
 from resolvent.analysis.matrices.exact import Array, scale_of
 from resolvent.analysis.matrices.numerical_range import numerical_abscissa
 from resolvent.analysis.valued import Valued
+from resolvent.usage import numbers
 
 DOUBLINGS = 37  # up to t ||A|| ~ 1e10, where exp(t A) is still good to six digits
 BUDGET = 4_000  # exponentials
@@ -53,7 +54,7 @@ def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
         1.0
     """
     matrix = checks.check_matrix("power_growth", A).numpy()
-    checks.check_count("power_growth", "max_steps", max_steps)
+    numbers.check_count("power_growth", 1, max_steps=max_steps)
     if float(np.linalg.norm(matrix, 2)) <= 1 + len(matrix) * EPS:  # a contraction, up to rounding
         return TransientGrowth(1.0, 1.0, 0.0)
     reason = instability(np.linalg.eigvals(matrix), discrete=True)[0]

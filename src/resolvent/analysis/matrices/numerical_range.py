@@ -17,6 +17,7 @@ from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.exact import Array, scale_of
 from resolvent.analysis.matrices.peak import Peak, Samples, search
+from resolvent.usage import numbers
 
 RTOL = 1e-10
 
@@ -53,7 +54,7 @@ def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
         torch.Size([8])
     """
     matrix = checks.check_matrix("numerical_range", A).numpy()
-    checks.check_count("numerical_range", "points", points, least=3)
+    numbers.check_count("numerical_range", 3, points=points)
     unit = scale_of(matrix)  # W scales with A, and no entry is too large or small for products
     matrix = matrix / unit
     angles = np.linspace(0, 2 * math.pi, points, endpoint=False)

@@ -58,7 +58,7 @@ def search(
     1 / f, if it is known.
     """
     seen = sample(nodes, 0.0)
-    best = _Best(seen, nodes)
+    best = _better((0.0, float(nodes[0])), seen, nodes)
     a, b = nodes[:-1], nodes[1:]
     left, right = _take(seen, slice(None, -1)), _take(seen, slice(1, None))
     upper, count, complete = 0.0, len(nodes), True
@@ -66,7 +66,7 @@ def search(
         bound = bounds(left.high, right.high, np.abs(right.phase - left.phase) + SLACK)
         bound = np.minimum(bound, _steep_bounds(left.high, right.high, steep * (b - a)))
         mid = middle(a, b)
-        open_ = bound > max(best.value * (1 + rtol), floor) + 2 * np.maximum(left.noise, right.noise)
+        open_ = bound > max(best[0] * (1 + rtol), floor) + 2 * np.maximum(left.noise, right.noise)
         open_ &= (a < mid) & (mid < b)
         if count + int(open_.sum()) > budget:
             open_, complete = np.zeros_like(open_), False
@@ -74,12 +74,12 @@ def search(
         a, b, mid = a[open_], b[open_], mid[open_]
         if not len(a):
             break
-        new = sample(mid, best.value)
+        new = sample(mid, best[0])
         count += len(mid)
-        best.update(new, mid)
+        best = _better(best, new, mid)
         left, right = _join(_take(left, open_), new), _join(new, _take(right, open_))
         a, b = np.concatenate([a, mid]), np.concatenate([mid, b])
-    return Peak(best.value, max(upper, best.value), best.node, count, complete)
+    return Peak(best[0], max(upper, best[0]), best[1], count, complete)
 
 
 def bounds(fa: Array, fb: Array, W: Array) -> Array:
@@ -99,17 +99,10 @@ def _steep_bounds(fa: Array, fb: Array, change: Array) -> Array:
         return np.where(least > 0, 1 / least, math.inf)
 
 
-class _Best:
+def _better(best: tuple[float, float], seen: Samples, nodes: Array) -> tuple[float, float]:
     """The best guaranteed value so far and its location."""
-
-    def __init__(self, seen: Samples, nodes: Array) -> None:
-        self.value, self.node = 0.0, float(nodes[0])
-        self.update(seen, nodes)
-
-    def update(self, seen: Samples, nodes: Array) -> None:
-        i = int(np.argmax(seen.low))
-        if seen.low[i] > self.value:
-            self.value, self.node = float(seen.low[i]), float(nodes[i])
+    i = int(np.argmax(seen.low))
+    return (float(seen.low[i]), float(nodes[i])) if seen.low[i] > best[0] else best
 
 
 def _take(s: Samples, index: slice | Array) -> Samples:

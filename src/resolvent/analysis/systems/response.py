@@ -13,6 +13,7 @@ from torch import Tensor
 from resolvent.analysis import checks
 from resolvent.analysis.matrices.balance import balance
 from resolvent.ssm import Diagonal, System, expm1_over, kernel
+from resolvent.usage.numbers import check_count
 
 
 def impulse_response(system: System, when: Any) -> Tensor:
@@ -57,7 +58,10 @@ def step_response(system: System, when: Any) -> Tensor:
 def _read_when(who: str, system: System, when: Any) -> int | Tensor:
     """Steps of a discrete system, times of a continuous one."""
     checks.check_system(who, system)
-    return _times(who, system, when) if system.dt is None else checks.check_count(who, "when", when)
+    if system.dt is None:
+        return _times(who, system, when)
+    check_count(who, 1, when=when)
+    return int(when)
 
 
 def discrete_response(system: System, length: int) -> Tensor:

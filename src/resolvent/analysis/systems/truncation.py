@@ -22,6 +22,7 @@ from resolvent.analysis.systems.gramian import controllability_factor, observabi
 from resolvent.analysis.systems.norm import join_reasons
 from resolvent.analysis.systems.realisation import is_real
 from resolvent.ssm import Dense, Diagonal, System
+from resolvent.usage.numbers import check_count
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,10 @@ def _check(system: System, order: int | None, tolerance: float | None) -> None:
     where = "balanced_truncation"
     if (order is None) == (tolerance is None):
         raise ValueError(f"{where}: give either an order or a tolerance, got order={order} and tolerance={tolerance}.")
-    if order is not None and checks.check_count(where, "order", order) > system.states:
-        raise ValueError(f"{where}: the system has {system.states} states, so order={order} is no reduction.")
+    if order is not None:
+        check_count(where, 1, order=order)
+        if order > system.states:
+            raise ValueError(f"{where}: the system has {system.states} states, so order={order} is no reduction.")
     if tolerance is not None:
         checks.check_real_number(where, "tolerance", tolerance)
     reasons = unstable(system)
