@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from resolvent.analysis.matrices.exact import Array
-from resolvent.analysis.matrices.schur import Schur, Shifted
+from resolvent.analysis.matrices.schur import Schur, Shifted, solve, solve_adjoint
 
 SMALL = 12  # up to this size computing all singular values is cheaper
 LOOKS = (3, 5, 7, 10, 13, 17, 22, 28, 36, 46, 60)  # steps after which convergence is checked
 SETTLED = 1e-9  # relative change of 1/sigma^2 between two checks below which a point has converged
 EPS = float(np.finfo(float).eps)
+FEW = 100  # points up to which inverted blocks are faster than steps row by row
 CHUNK = 100_000  # numbers processed at once
 
 
@@ -50,9 +51,11 @@ def _by_lanczos(form: Schur, z: Array) -> Array:
     alphas, betas = np.zeros((k, 0)), np.zeros((k, 0))
     out, alive = np.zeros(k), np.arange(k)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # at an eigenvalue, where sigma is zero
-        inverse = Shifted(form.T, z)
+        blocks = Shifted(form.T, z) if k <= FEW else None
         for step in range(1, LOOKS[-1] + 1):
-            v = inverse.solve_normal(q) - beta * before
+            shifts = z[alive]
+            v = blocks.solve_normal(q) if blocks else solve_adjoint(form.T, shifts, solve(form.T, shifts, q))
+            v -= beta * before
             alpha = (q.real * v.real + q.imag * v.imag).sum(0)
             v -= alpha * q
             alphas, betas = np.c_[alphas, alpha], np.c_[betas, beta]
@@ -66,7 +69,8 @@ def _by_lanczos(form: Schur, z: Array) -> Array:
                     out[alive[going]] = by_svd(form, z[alive[going]]) ** -2.0
                 alive, beta, last, alphas, betas = alive[going], beta[going], top[going], alphas[going], betas[going]
                 q, v = q[:, going], v[:, going]
-                inverse.keep(going)
+                if blocks:
+                    blocks.keep(going)
             before, q = q, v / np.maximum(beta, 1e-290)
         return np.where(np.isfinite(out), 1 / np.sqrt(out), 0.0)
 
