@@ -77,6 +77,9 @@ def test_a_hankel_value_next_to_the_circle(gap: float) -> None:
     z = (1 - gap) * complex(math.cos(0.3), math.sin(0.3))
     rest = float(1 - Fraction(z.real) ** 2 - Fraction(z.imag) ** 2)
     assert float(hankel_singular_values(one_pole(z))[0]) == pytest.approx(1 / rest, rel=1e-12)
+    lam, one = torch.tensor([[z], [2.0]], dtype=C128), torch.ones(1, 1, dtype=C128)
+    values = hankel_singular_values(System(Diagonal(lam), one, one, 0 * one, 1.0))  # beside an unstable one
+    torch.testing.assert_close(values[:, 0], torch.tensor([1 / rest, math.inf], dtype=F64), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("make", [closed, dense])

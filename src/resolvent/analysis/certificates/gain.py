@@ -176,7 +176,8 @@ def _gain(part: Part, system_gain: SystemGain) -> PartGain:
     if value is None:
         return PartGain(part.name, part.kind, None, part.reason or "no Lipschitz constant is known")
     if not 0 <= value < math.inf:
-        return PartGain(part.name, part.kind, None, f"its constant is {value}: the parameters are not finite")
+        why = f"its constant is {value}: the parameters are not finite, or rounded too coarsely (half precision)"
+        return PartGain(part.name, part.kind, None, why)
     return PartGain(part.name, part.kind, float(value), part.reason)
 
 
