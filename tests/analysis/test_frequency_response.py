@@ -11,6 +11,7 @@ from transfer_cases import C128, F64, closed, dense, legs, legs_dplr, one_pole, 
 
 from helpers import assert_close
 from resolvent.analysis import (
+    Box,
     balanced_truncation,
     dc_gain,
     frequency_response,
@@ -18,6 +19,7 @@ from resolvent.analysis import (
     hinf_norm,
     impulse_response,
     step_response,
+    system_box,
 )
 from resolvent.analysis.systems.frequency_response import _solve
 from resolvent.ssm import DPLR, Dense, Diagonal, System, discretise, dplr, hippo
@@ -177,3 +179,12 @@ def test_a_system_without_states_is_its_direct_term(dt: float | None) -> None:
     assert float(hinf_norm(system)) == pytest.approx(float(torch.linalg.matrix_norm(D, 2)))
     assert hankel_singular_values(system).shape == (0,)
     assert balanced_truncation(system, tolerance=0.1).order == 0
+
+
+@pytest.mark.parametrize(("m", "p"), [(0, 2), (2, 0)])
+def test_a_system_without_inputs_or_outputs_answers_with_nothing(m: int, p: int) -> None:
+    A, B, C = 0.5 * torch.eye(3), torch.zeros(3, m), torch.zeros(p, 3)
+    system = System(A, B, C, torch.zeros(p, m), dt=1.0)
+    assert frequency_response(system, [0.1, 0.2]).shape == (p, m, 2)
+    box = system_box(system, Box(torch.zeros(1, 4, m, dtype=torch.float64), torch.ones(1, 4, m, dtype=torch.float64)))
+    assert box.center.shape == box.radius.shape == (1, 4, p)

@@ -11,6 +11,7 @@ import torch
 from transfer_cases import F64
 
 from resolvent.analysis import exponential_growth, kreiss_constant, power_growth
+from resolvent.analysis.matrices import kreiss
 from resolvent.analysis.matrices.schur import Schur
 from resolvent.analysis.matrices.sigma_min import sigma_min
 from resolvent.ssm import hippo
@@ -76,6 +77,52 @@ def test_contractions_have_one() -> None:
     for A, discrete in ((hippo("legs", 32)[0], False), (torch.eye(3) * 0.5, True), (turn, True), (turn, False)):
         found = kreiss_constant(A, discrete)
         assert (found.lower, found.upper) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("n", [3, 5, 16])
+def test_rotations_never_grow(n: int) -> None:
+    """Permutations and exponentials of skew matrices: eigenvalues on the edge, some beyond it by rounding."""
+    turn = torch.eye(n, dtype=F64).roll(1, 0)
+    skew = torch.randn(n, n, dtype=F64, generator=torch.Generator().manual_seed(n))
+    skew = skew - skew.mT
+    for growth in (power_growth(turn), exponential_growth(skew)):
+        assert (growth.value, growth.upper, growth.reason) == (1.0, 1.0, "")
+    for found in (kreiss_constant(turn, discrete=True), kreiss_constant(skew, discrete=False)):
+        assert (found.lower, found.upper) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e200])
+def test_the_unit_of_time_changes_nothing(unit: float) -> None:
+    A = torch.tensor([[-1.0, 10.0], [0.0, -1.0]], dtype=F64)
+    found, growth = kreiss_constant(unit * A, discrete=False), exponential_growth(unit * A)
+    assert found.lower == pytest.approx(2.6, rel=1e-6)  # x max_w ||(x + i w - A)^-1|| is largest at x = 13/12
+    assert found.upper <= 2.6 * 1.02
+    assert found.point.real == pytest.approx(unit * 13 / 12, rel=1e-3)
+    assert growth.value == pytest.approx(exponential_growth(A).value, rel=1e-12)
+    assert growth.time == pytest.approx(exponential_growth(A).time / unit, rel=1e-12)
+
+
+def test_a_plateau_over_sixteen_decades_is_bracketed() -> None:
+    found = kreiss_constant(torch.tensor([[-1e8, 1e8], [0.0, -1e-8]], dtype=F64), discrete=False)
+    assert found.reason == ""
+    assert found.lower <= math.sqrt(2) <= found.upper <= found.lower * 1.02
+
+
+def test_slow_transients_after_a_fast_start_are_bracketed() -> None:
+    """exp(t A) has the entry 1e6 (e^(-t/1000) - e^(-t/500)), at most 1e6 / 4; the numerical abscissa is 500."""
+    found = exponential_growth(torch.tensor([[-1e-3, 1e3], [0.0, -2e-3]], dtype=F64))
+    assert found.value == pytest.approx(0.25e6, rel=1e-3)
+    assert found.upper <= found.value * 1.001
+    assert found.reason == ""
+
+
+def test_a_kreiss_constant_looks_at_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = torch.randn(60, 60, dtype=F64, generator=torch.Generator().manual_seed(0)) / 8.5
+    points: list[int] = []
+    monkeypatch.setattr(kreiss, "sigma_min", lambda form, z: points.append(len(z)) or sigma_min(form, z))
+    found = kreiss_constant(A, discrete=True)
+    assert found.upper <= found.lower * 1.02
+    assert sum(points) < 2000  # by the phases of the poles alone it took twice as many
 
 
 def test_the_numerical_radius_is_enough_for_one() -> None:

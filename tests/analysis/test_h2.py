@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -46,6 +47,39 @@ def test_one_pole(lam: complex) -> None:
     rest = float(1 - Fraction(z.real) ** 2 - Fraction(z.imag) ** 2)
     assert float(h2_norm(one_pole(z, b=2.0, c=3.0))) == pytest.approx(6 / math.sqrt(rest), rel=1e-12)
     assert float(h2_norm(one_pole(-3.0, b=2.0, c=3.0, dt=None))) == pytest.approx(6 / math.sqrt(6), rel=1e-14)
+
+
+@pytest.mark.parametrize("form", [Diagonal, lambda lam: Dense(torch.diag_embed(lam))])
+@pytest.mark.parametrize("a", [1e-3, 1e-6, 1e-9])
+def test_a_direct_term_that_cancels_the_first_response(form: Callable[[torch.Tensor], Diagonal], a: float) -> None:
+    """D = -C B leaves C A^l B from l = 1 on: a / sqrt(1 - a^2)."""
+    one = torch.ones(1, 1, dtype=F64)
+    got = float(h2_norm(System(form(torch.tensor([a], dtype=F64)), one, one, -one, 1.0)))
+    assert got == pytest.approx(a / math.sqrt(1 - a * a), rel=1e-12)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("step", [1e-3, 1e-6, 1e-8])
+def test_two_poles_that_nearly_cancel(discrete: bool, step: float) -> None:
+    """1/(z - x) - 1/(z - y) has the energy (x - y)^2 (1 + x y) / ((1 - x^2) (1 - y^2) (1 - x y)), in s with x + y."""
+    poles_ = torch.tensor([0.5, 0.5 + step] if discrete else [-1.0, -1.0 - step], dtype=F64)
+    x, y = (Fraction(float(v)) for v in poles_)
+    energy = (x - y) ** 2 * ((1 + x * y) / ((1 - x * x) * (1 - y * y) * (1 - x * y)) if discrete
+                             else 1 / (-2 * x * y * (x + y)))  # fmt: skip
+    system = System(Diagonal(poles_), torch.ones(2, 1), torch.tensor([[1.0, -1.0]]), 0, 1.0 if discrete else None)
+    system = replace(system, delay=discrete)
+    for form in (system, system.dense()):
+        assert float(h2_norm(form)) == pytest.approx(math.sqrt(energy), rel=1e-7)  # poles differ by 1e-8 of their size
+
+
+@pytest.mark.parametrize("gap", [1e-6, 1e-9, 1e-12])
+def test_a_hankel_value_next_to_the_circle(gap: float) -> None:
+    z = (1 - gap) * complex(math.cos(0.3), math.sin(0.3))
+    rest = float(1 - Fraction(z.real) ** 2 - Fraction(z.imag) ** 2)
+    assert float(hankel_singular_values(one_pole(z))[0]) == pytest.approx(1 / rest, rel=1e-12)
+    lam, one = torch.tensor([[z], [2.0]], dtype=C128), torch.ones(1, 1, dtype=C128)
+    values = hankel_singular_values(System(Diagonal(lam), one, one, 0 * one, 1.0))  # beside an unstable one
+    torch.testing.assert_close(values[:, 0], torch.tensor([1 / rest, math.inf], dtype=F64), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("make", [closed, dense])

@@ -146,6 +146,16 @@ def test_256_diagonal_states_with_poles_at_a_hundred_millionth() -> None:
     assert float(norm) == pytest.approx(float(at.abs()), rel=1e-6)  # the plain sum loses 8 digits next to the pole
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-200, 1e100])
+def test_level_sets_of_gains_of_any_size(scale: float) -> None:
+    """2 scale / (1 - 1/2) at frequency zero; C = (1, -1) hides both states, so that G = 0 and no level is positive."""
+    B, C = torch.ones(2, 1, dtype=F64), torch.tensor([[1.0, 1.0 if scale else -1.0]], dtype=F64)
+    system = System(0.5 * torch.eye(2, dtype=F64), (scale or 1.0) * B, C, 0, dt=1.0)
+    found = hinf_norm(system, method="hamiltonian")
+    assert float(found.value) == pytest.approx(4 * scale, rel=1e-6, abs=1e-15 if not scale else 0)
+    assert float(found.upper) == pytest.approx(4 * scale, rel=1e-5, abs=1e-14 if not scale else 0)
+
+
 def test_a_bank_has_a_value_for_each_system() -> None:
     lam = torch.tensor([[0.5], [0.9], [1.1], [1.0]], dtype=F64)
     ones = torch.ones(1, 1, dtype=F64)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from transfer_cases import C128, F64, dense
 
@@ -81,6 +82,17 @@ def test_normal_matrices_are_distances_to_the_spectrum() -> None:
     assert_close(found.sigma, (z[..., None] - lam).abs().amin(-1))
 
 
+def test_many_equal_singular_values_do_not_mislead_the_iteration() -> None:
+    """A circulant and one with a small entry on top: distances to the roots of unity, moved by at most that entry."""
+    n, z = 100, torch.tensor([2.0, 1.3 + 0.4j, 0.2j], dtype=torch.complex128)
+    turn = torch.eye(n, dtype=F64).roll(1, 0)
+    roots = torch.exp(2j * math.pi * torch.arange(n, dtype=F64) / n)
+    want = 1 / (z[:, None] - roots).abs().amin(1)
+    torch.testing.assert_close(resolvent_norm(turn, z), want, rtol=1e-10, atol=0)
+    turn[0, 5] += 1e-9
+    torch.testing.assert_close(resolvent_norm(turn, z), want, rtol=1e-7, atol=0)
+
+
 def test_at_an_eigenvalue_the_resolvent_is_infinite() -> None:
     for n in (4, 20):
         assert math.isinf(float(resolvent_norm(torch.diag(torch.arange(1.0, n + 1)), 2.0)))
@@ -113,6 +125,19 @@ def test_criss_cross_against_a_fine_grid(A: torch.Tensor, eps: float) -> None:
         on_grid = edge_of(A, eps, top, radius=radius)
         assert on_grid <= found.value + 1e-9
         assert found.value - on_grid < 2 * top / 200 * 1.5
+
+
+@pytest.mark.parametrize("extreme", [pseudospectral_abscissa, pseudospectral_radius])
+def test_the_reach_of_a_small_perturbation_is_first_order(extreme: object) -> None:
+    """A simple eigenvalue with left and right vectors x, y moves by eps / |x* y|; a start beside it is not the end."""
+    g = np.random.default_rng(1)
+    A = torch.from_numpy(g.standard_normal((60, 60)) + 1j * g.standard_normal((60, 60))) / 10
+    lam, left, right = scipy.linalg.eig(A.numpy(), left=True)
+    size = lam.real if extreme is pseudospectral_abscissa else np.abs(lam)
+    top = int(np.argmax(size))
+    moved = 1e-8 / abs(np.vdot(left[:, top], right[:, top]))
+    found = extreme(A, 1e-8)  # type: ignore[operator]
+    assert found.value - size[top] == pytest.approx(moved, rel=1e-4)
 
 
 def test_extremes_of_normal_matrices_move_by_eps() -> None:

@@ -244,3 +244,15 @@ def test_bad_input() -> None:
         discretise(A, 0.1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="method must be one of"):
         diagonal_step(A[0], A[1], "tustin")
+
+
+def test_steps_and_systems_without_a_discrete_form_are_refused() -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    system = System(2 * one, one, one, 0)
+    for dt in (0.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="dt must be positive and finite"):
+            discretise(system, dt)
+    with pytest.raises(TypeError, match="dt must be a number or a tensor, got str"):
+        discretise(system, "0.1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unstable eigenvalue 2 / dt"):
+        discretise(system, 1.0, "bilinear")

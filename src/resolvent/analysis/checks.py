@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from resolvent.ssm import DPLR, Dense, Diagonal, System
-from resolvent.usage import numbers
 
 Matrix = Tensor | Dense | Diagonal | DPLR | System
 
@@ -51,12 +50,6 @@ def check_real_number(where: str, name: str, value: Any, least: float = 0.0, mos
         upper = "" if most == math.inf else f" and at most {most:g}"
         raise ValueError(f"{where}: {name} must be above {least:g}{upper}, got {value}.")
     return float(value)
-
-
-def check_count(where: str, name: str, value: Any, least: int = 1) -> int:
-    numbers.check_count(where, least, **{name: value})
-    whole: int = value
-    return whole
 
 
 def check_axis(where: str, name: str, values: Any) -> Tensor:

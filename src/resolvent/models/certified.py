@@ -20,7 +20,7 @@ from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Recurrence, walk
 from resolvent.models import config as c
 from resolvent.models.model import Model, TwoTower
-from resolvent.ssm.part import Part
+from resolvent.ssm.part import Part, chained
 
 
 def certified_model(config: c.ModelConfig) -> Model:
@@ -104,11 +104,8 @@ def _is_proven(node: Recurrence) -> bool:
 
 def by_construction(parts: Iterable[Part]) -> float:
     """The product of the constants that parts have by construction, without H-infinity norms."""
-    found = 1.0
-    for part in parts:
-        constant = 1 + by_construction(part.parts) if part.kind == "residual" else part.lipschitz
-        found *= math.inf if constant is None else constant
-    return found
+    found = chained(list(parts))
+    return math.inf if found is None else found
 
 
 def _refusals(config: c.ModelConfig) -> Iterator[str]:

@@ -225,7 +225,12 @@ def _dense_bilinear(A: Tensor, B: Tensor, dt: Tensor) -> tuple[Dense, Tensor]:
     n, m = B.shape[-2:]
     lead = broadcast(A.shape[:-2], B.shape[:-2], dt.shape[:-2])
     right = torch.cat([(eye + dt / 2 * A).expand(*lead, n, n), (dt * B).expand(*lead, n, m)], -1)
-    both = torch.linalg.solve((eye - dt / 2 * A).expand(*lead, n, n), right)
+    both, info = torch.linalg.solve_ex((eye - dt / 2 * A).expand(*lead, n, n), right)
+    if not _is_traced(info) and bool((info != 0).any()):
+        raise ValueError(
+            "discretise: the bilinear rule has no value here: A has the unstable eigenvalue 2 / dt; use a smaller dt, "
+            'or method="zoh".'
+        )
     return Dense(both[..., :n]), both[..., n:]
 
 
@@ -252,8 +257,16 @@ def _check(system: System, dt: float | Tensor, method: str) -> None:
             "discretise the original system with the new step instead."
         )
     check_choice("discretise", "method", method, METHODS)
-    step = torch.as_tensor(dt)
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(step):
-        return  # values cannot be read while tracing
-    if not bool((step > 0).all()):
-        raise ValueError(f"discretise: dt must be positive, got {dt}; parametrise it by its logarithm to keep it so.")
+    try:
+        step = torch.as_tensor(dt)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"discretise: dt must be a number or a tensor, got {type(dt).__name__}.") from error
+    if not _is_traced(step) and not bool(((step > 0) & (step < math.inf)).all()):
+        raise ValueError(
+            f"discretise: dt must be positive and finite, got {dt}; parametrise it by its logarithm to keep it so."
+        )
+
+
+def _is_traced(value: Tensor) -> bool:
+    """Whether values cannot be read."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(value)

@@ -131,9 +131,8 @@ def cauchy_kernel(system: System, length: int) -> Tensor:
         torch.Size([1, 1, 8])
     """
     A = _form(system, DPLR)
-    size, angle = _circle(length, system.B)
-    r = SHRINK ** (1 / length)
-    om = torch.polar(r * size, angle)  # (l,)
+    r, j = SHRINK ** (1 / length), torch.arange(length, dtype=system.B.real.dtype, device=system.B.device)
+    om = torch.polar(r * torch.ones_like(j), -2 * math.pi / length * j)  # (l,)
     last = system.C - SHRINK * (system.C @ torch.linalg.matrix_power(A.dense(), length))  # (..., p, n)
     G = _cauchy(1 / (1 - om[:, None] * A.lam[..., None, :]), last, system.B, A)  # (..., l, p + r, m + r)
     p, m = system.outputs, system.inputs
@@ -141,18 +140,15 @@ def cauchy_kernel(system: System, length: int) -> Tensor:
     k00, k01, k10, k11 = G[..., :p, :m], G[..., :p, m:], G[..., p:, :m], G[..., p:, m:]
     eye = torch.eye(k11.shape[-1], dtype=k11.dtype, device=k11.device)
     K_hat = k00 - om * k01 @ torch.linalg.solve(eye + om * k11, k10)
-    K = torch.fft.ifft(K_hat.movedim(-3, -1)) / r ** torch.arange(length, dtype=size.dtype, device=size.device)
+    K = torch.fft.ifft(K_hat.movedim(-3, -1)) / r**j
     return K if system.dtype.is_complex else K.real  # (..., p, m, l)
 
 
 def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: float | Tensor, length: int) -> Tensor:
-    """S4's classical form: the bilinear kernel of A = diag(lam) - P P^* directly from the continuous system.
+    """S4's kernel: the bilinear one of A = diag(lam) - P P^* directly from the continuous system.
 
-    lam, B, C (..., n), P (..., n, r), dt a number or (...); complex (..., length). With g = (2/dt)(1 - om)/(1 + om) and
-    k = sum_n x_n y_n / (g - lam_n),
-        K_hat = 2/(1 + om) (k00 - k01 (1 + k11)^-1 k10).
-    The factor 2/(1 + om) is moved into the sums, s = 2/(1 + om) k, which removes the singularity of the node om = -1.
-    lam on the imaginary axis can coincide with a node g; `cauchy_kernel` has no such case.
+    lam, B, C (..., n), P (..., n, r), dt a number or (...); complex (..., length). S4 sums 1 / (g - lam_n) at
+    g = (2/dt)(1 - om)/(1 + om); this is `cauchy_kernel` of the discrete system, which no lam and no om = -1 disturbs.
 
     Examples:
         >>> lam, P, B, V = rv.ssm.dplr("legs", 4)
@@ -161,16 +157,7 @@ def cauchy_kernel_continuous(lam: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: f
     """
     step = torch.as_tensor(dt, dtype=B.real.dtype, device=B.device)
     continuous = System(DPLR(lam, P, P), B[..., None], C[..., None, :], B.new_zeros(1, 1))
-    A_bar = discretise(continuous, step, "bilinear").A.dense()
-    Ct = C[..., None, :] - C[..., None, :] @ torch.linalg.matrix_power(A_bar, length)  # (..., 1, n)
-    om = torch.polar(*_circle(length, B))
-    step = step[..., None, None]
-    inverse = step / (1 - om[:, None] - step / 2 * (1 + om[:, None]) * lam[..., None, :])  # (..., l, n)
-    S = _cauchy(inverse, Ct, B[..., None], DPLR(lam, P, P))  # (..., l, 1 + r, 1 + r)
-    half = (1 + om[:, None, None]) / 2
-    eye = torch.eye(P.shape[-1], dtype=S.dtype, device=S.device)
-    low = torch.linalg.solve(eye + half * S[..., 1:, 1:], S[..., 1:, :1])
-    return torch.fft.ifft((S[..., :1, :1] - half * S[..., :1, 1:] @ low)[..., 0, 0])
+    return cauchy_kernel(discretise(continuous, step, "bilinear"), length)[..., 0, 0, :]
 
 
 def _form(system: System, form: type[Form]) -> Form:
@@ -184,21 +171,15 @@ def _form(system: System, form: type[Form]) -> Form:
 
 def _cauchy(inverse: Tensor, C: Tensor, B: Tensor, A: DPLR) -> Tensor:
     """[C; Q^*] diag(inverse_j) [B, P] for each node j: inverse (..., l, n) -> (..., l, p + r, m + r)."""
-    left = _stack([C, A.Q.mH], -2)
-    right = _stack([B, A.P], -1)
+    left, right = stack([C, A.Q.mH], -2), stack([B, A.P], -1)
     pairs = left.mT[..., :, :, None] * right[..., :, None, :]  # (..., n, p + r, m + r)
     return (inverse @ pairs.flatten(-2).to(inverse.dtype)).unflatten(-1, pairs.shape[-2:])
 
 
-def _stack(parts: list[Tensor], axis: int) -> Tensor:
+def stack(parts: list[Tensor], axis: int) -> Tensor:
+    """cat along one of the last two axes, with the banks of all brought together."""
     lead = broadcast(*(t.shape[:-2] for t in parts))
     return torch.cat([t.expand(*lead, *t.shape[-2:]) for t in parts], axis)
-
-
-def _circle(length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Radius 1 and angle -2 pi j / length of the nodes, in the real dtype and on the device of `like`."""
-    j = torch.arange(length, dtype=like.real.dtype, device=like.device)
-    return torch.ones_like(j), -2 * math.pi / length * j
 
 
 def _check(system: System, length: int, method: str | None) -> None:

@@ -18,6 +18,7 @@ constant to hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,8 @@ from typing import Literal
 from resolvent.ssm.rounding import Allowance
 from resolvent.ssm.system import System
 
+SystemGain = Callable[[System], float]
+COMPOSED = ("residual", "series", "sum")
 PartKind = Literal[
     "linear",
     "system",
@@ -60,38 +63,36 @@ class Part:
     rounding: Allowance | None = None
     least: int = 1
 
-    def constant(self, system_gain: Callable[[System], float]) -> float | None:
-        """The Lipschitz constant with `system_gain` for linear systems; None if there is none."""
-        if self.kind == "system" and self.system is not None:
-            return system_gain(self.system)
-        if self.kind == "residual":
-            branch = chained(self.parts, system_gain)
-            return None if branch is None else 1.0 + branch
-        if self.kind == "series":
-            return chained(self.parts, system_gain)
-        if self.kind == "sum":
-            constants = [part.constant(system_gain) for part in self.parts]
-            return None if None in constants else sum(c for c in constants if c is not None)
-        return self.lipschitz
+    def constant(self, system_gain: SystemGain | None = None) -> float | None:
+        """The Lipschitz constant; None if there is none. `system_gain` measures linear systems; without it they count
+        with the bound known by construction."""
+        if self.kind in COMPOSED:
+            return compose(self.kind, [part.constant(system_gain) for part in self.parts])
+        measured = system_gain is not None and self.kind == "system" and self.system is not None
+        return system_gain(self.system) if measured else self.lipschitz  # type: ignore[misc, arg-type]
 
     def unbounded(self) -> Iterator[Part]:
         """The components without a finite constant."""
-        if self.kind in ("residual", "series", "sum"):
-            for part in self.parts:
-                yield from part.unbounded()
-        elif self.lipschitz is None and self.system is None:
-            yield self
+        return (leaf for leaf in self.leaves() if leaf.lipschitz is None and leaf.system is None)
 
     def leaves(self) -> Iterator[Part]:
         """The leaf components, in order."""
-        if self.kind in ("residual", "series", "sum"):
+        if self.kind in COMPOSED:
             for part in self.parts:
                 yield from part.leaves()
         else:
             yield self
 
 
-def chained(parts: Sequence[Part], system_gain: Callable[[System], float]) -> float | None:
+def compose(kind: str, constants: Sequence[float | None]) -> float | None:
+    """The constant of a residual, a series or a sum from those of its parts; None where one of them does not exist."""
+    known = [constant for constant in constants if constant is not None]
+    if len(known) < len(constants):
+        return None
+    return math.fsum(known) if kind == "sum" else math.prod(known, start=1.0) + (kind == "residual")
+
+
+def chained(parts: Sequence[Part], system_gain: SystemGain | None = None) -> float | None:
     """The product of the constants of a chain; None where one of them does not exist.
 
     Examples:
@@ -99,10 +100,4 @@ def chained(parts: Sequence[Part], system_gain: Callable[[System], float]) -> fl
         >>> rv.ssm.chained(parts, lambda system: 1.0)
         3.0
     """
-    product = 1.0
-    for part in parts:
-        constant = part.constant(system_gain)
-        if constant is None:
-            return None
-        product *= constant
-    return product
+    return compose("series", [part.constant(system_gain) for part in parts])

@@ -205,6 +205,12 @@ class System:
         """The same system with A as a full matrix."""
         return replace(self, A=Dense(self.A.dense()))
 
+    def wide(self) -> System:
+        """The same values in double precision."""
+        dtype = torch.complex128 if self.dtype.is_complex else torch.float64
+        B, C, D = (t.to(dtype) for t in (self.B, self.C, self.D))
+        return replace(self, A=self.A.to(dtype), B=B, C=C, D=D)
+
     def real(self) -> System:
         """A real dense realisation of twice the order whose output is Re(y) for real inputs.
 

@@ -21,13 +21,13 @@ The direct term D is part of H. A selective layer is bounded at the selection of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.ssm.kernel import kernel
+from resolvent.analysis.systems.response import discrete_response
 from resolvent.ssm.system import Dense, Diagonal, System, check_discrete
 from resolvent.usage.numbers import check_count
 
@@ -95,7 +95,7 @@ def error_bounds(
         20
     """
     _check(system, length, mean, second_moment)
-    system = _double(system)
+    system = system.wide()
     rows = _varying(system) if system.time_varying else _compute_fixed(system, int(length or 0))
     step, energy, absolute = (v.square() if i != 1 else v for i, v in enumerate(rows))
     lower = mean**2 * step.sum(-2).cumsum(-1)
@@ -120,10 +120,8 @@ def _compute_fixed(system: System, l: int) -> Rows:
 
 def impulse(system: System, l: int) -> Tensor:
     """The real impulse response with the direct term: (..., p, m, l) in float64."""
-    h = kernel(system, l)
-    h = h.real.clone() if h.is_complex() else h.clone()
-    h[..., 0] += system.D.real if system.D.is_complex() else system.D
-    return h
+    h = discrete_response(system, l)
+    return h.real if h.is_complex() else h
 
 
 def _varying(system: System) -> Rows:
@@ -197,12 +195,6 @@ def _not_negative(z: Tensor) -> Tensor:
     if not z.is_complex():
         return z >= 0
     return (z.real >= 0) & (z.imag.abs() <= REAL * z.abs())
-
-
-def _double(system: System) -> System:
-    wide = torch.complex128 if system.dtype.is_complex else torch.float64
-    B, C, D = (t.to(wide) for t in (system.B, system.C, system.D))
-    return replace(system, A=system.A.to(wide), B=B, C=C, D=D)
 
 
 def _total(values: Tensor) -> Tensor:

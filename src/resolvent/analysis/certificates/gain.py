@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from resolvent.ssm.part import Part
+from resolvent.ssm.contraction import spectral_norm
+from resolvent.ssm.part import COMPOSED, Part, compose
 from resolvent.ssm.system import System
 
 SLACK = 1e-6  # relative: covers rounding in float64 with a wide margin
-COMPOSED = ("residual", "series", "sum")
 
 SystemGain = Callable[[System], tuple[float, float, str]]
 """(lower, upper, reason) of the H-infinity norm; an infinite one has a reason."""
@@ -126,7 +125,7 @@ def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_
         raise TypeError("certified_gain: expected a list of Part, at least one; use model.gain_parts(length).")
     gains = tuple(_gain(part, system_gain or hinf_gain) for part in parts)
     broken = [leaf for gain in gains for leaf in _find_unbounded(gain)]
-    value = _add_slack(_product(gains))
+    value = _add_slack(_multiply(gains))
     if value is None and not broken:
         broken.append(PartGain("model", "series", None, "the product of the constants is beyond the largest number"))
     biased = tuple(leaf.name for part in parts for leaf in part.leaves() if leaf.kind == "bias")
@@ -134,7 +133,7 @@ def certified_gain(parts: Sequence[Part], *, head: Tensor | None = None, system_
     made = Gain(value, gains, tuple(broken), biased, chain=tuple(parts), least=least)
     if head is None or value is None:
         return made
-    return replace(made, head=head.detach().double(), features=_add_slack(_product(_before(gains, head))))
+    return replace(made, head=head.detach().double(), features=_add_slack(_multiply(_before(gains, head))))
 
 
 def hinf_gain(system: System) -> tuple[float, float, str]:
@@ -148,7 +147,7 @@ def hinf_gain(system: System) -> tuple[float, float, str]:
 def _before(gains: Sequence[PartGain], head: Tensor) -> Sequence[PartGain]:
     """The chain without its last linear map and the bias after it; refused if that map is not `head`."""
     last = max((i for i, g in enumerate(gains) if g.kind != "bias"), default=0)
-    size = float(torch.linalg.matrix_norm(head.detach().double(), 2))
+    size = spectral_norm(head)
     value = gains[last].value
     if gains[last].kind != "linear" or value is None or not math.isclose(value, size, rel_tol=1e-5):
         raise ValueError(
@@ -163,17 +162,22 @@ def _add_slack(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value * (1 + SLACK)) else value * (1 + SLACK)
 
 
+def _multiply(gains: Sequence[PartGain]) -> float | None:
+    return compose("series", [gain.value for gain in gains])
+
+
 def _gain(part: Part, system_gain: SystemGain) -> PartGain:
     if part.kind in COMPOSED:
         inner = tuple(_gain(p, system_gain) for p in part.parts)
-        return PartGain(part.name, part.kind, _compose(part.kind, inner), part.reason, inner)
+        return PartGain(part.name, part.kind, compose(part.kind, [p.value for p in inner]), part.reason, inner)
     if part.system is not None:
         return _system(part, part.system, system_gain)
     value = part.lipschitz
     if value is None:
         return PartGain(part.name, part.kind, None, part.reason or "no Lipschitz constant is known")
     if not 0 <= value < math.inf:
-        return PartGain(part.name, part.kind, None, f"its constant is {value}: the parameters are not finite")
+        why = f"its constant is {value}: the parameters are not finite, or rounded too coarsely (half precision)"
+        return PartGain(part.name, part.kind, None, why)
     return PartGain(part.name, part.kind, float(value), part.reason)
 
 
@@ -188,23 +192,6 @@ def _system(part: Part, system: System, system_gain: SystemGain) -> PartGain:
     if not math.isfinite(upper):
         return PartGain(part.name, part.kind, None, reason or "its H-infinity norm is not finite: it is not stable")
     return PartGain(part.name, part.kind, upper, reason or part.reason)
-
-
-def _compose(kind: str, inner: Sequence[PartGain]) -> float | None:
-    if kind == "sum":
-        values = [p.value for p in inner]
-        return None if None in values else math.fsum(v for v in values if v is not None)
-    product = _product(inner)
-    return None if product is None else product + (1.0 if kind == "residual" else 0.0)
-
-
-def _product(parts: Sequence[PartGain]) -> float | None:
-    value = 1.0
-    for part in parts:
-        if part.value is None:
-            return None
-        value *= part.value
-    return value
 
 
 def _find_unbounded(part: PartGain) -> list[PartGain]:

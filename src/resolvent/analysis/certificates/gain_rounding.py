@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from resolvent.analysis.certificates.gain import Gain, PartGain
 from resolvent.analysis.certificates.precision import system_rounding
-from resolvent.ssm.part import Part
+from resolvent.ssm.part import COMPOSED, Part
 from resolvent.ssm.rounding import Rounding
 
 UNKNOWN = 64.0  # allowance in eps of the output for a part without its own
@@ -48,7 +48,7 @@ class Flow:
     tiny: float
 
     def through(self, part: Part, gain: PartGain) -> Flow:
-        if part.kind in ("series", "residual", "sum"):
+        if part.kind in COMPOSED:
             return self._compose(part, gain)
         assert gain.value is not None
         own, root = self._rounding(part, gain.value), math.sqrt(self.steps)

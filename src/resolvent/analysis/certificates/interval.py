@@ -14,7 +14,7 @@ eigenvalue rotates that box and wraps it into a larger one, by up to sqrt(2) per
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,9 +121,7 @@ def response(system: System, l: int) -> Tensor:
     """The impulse response in float64: (p, m, l), or (d, l) for a bank of d systems with one input and output."""
     _check(system)
     with torch.no_grad():
-        wide = torch.complex128 if system.dtype.is_complex else torch.float64
-        B, C, D = (t.to(wide) for t in (system.B, system.C, system.D))
-        h = impulse(replace(system, A=system.A.to(wide), B=B, C=C, D=D), l)
+        h = impulse(system.wide(), l)
     return h[:, 0, 0] if system.bank else h
 
 
@@ -132,6 +130,8 @@ def convolve(h: Tensor, u: Tensor, reverse: bool = False) -> Tensor:
     u = u.mT.flip(-1) if reverse else u.mT  # (..., m, l)
     if h.dim() == 2:
         y = fft_conv(u, h)
+    elif not h.numel():  # no inputs or no outputs
+        y = u.new_zeros(*u.shape[:-2], h.shape[1 if reverse else 0], u.shape[-1])
     else:
         n = fast_length(2 * u.shape[-1] - 1)
         pairs = "...pf,pmf->...mf" if reverse else "...mf,pmf->...pf"

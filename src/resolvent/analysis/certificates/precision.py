@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,13 +40,11 @@ def system_rounding(system: System, steps: int) -> Rounding:
 def absolute_responses(system: System, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Three sums over time of moduli, (p, m) or (d,) for a bank: of the impulse response; of each state's share in it;
     and of the latter weighted by the number of steps over which an error of the tables has grown."""
-    wide = torch.complex128 if system.dtype.is_complex else torch.float64
-    B, C, D = (t.detach().to(wide) for t in (system.B, system.C, system.D))
-    system = replace(system, A=system.A.to(wide), B=B, C=C, D=D)
     with torch.no_grad():
+        system = system.wide()
         h = impulse(system, steps).abs().sum(-1)
         once, twice = _diagonal(system, steps) if isinstance(system.A, Diagonal) else _dense(system, steps)
-    once = once + D.abs()
+        once = once + system.D.abs()
     return (h[..., 0, 0], once[..., 0, 0], twice[..., 0, 0]) if system.bank else (h, once, twice)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -58,10 +58,7 @@ class Sandwich:
         return f"{self.norm} eps {self.eps:g}: {self.certified:.1%} (certified) <= robust accuracy <= {above}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "norm": self.norm, "eps": self.eps, "clean": self.clean, "certified": self.certified,
-            "attacked": self.attacked, "samples": self.samples,
-        }  # fmt: skip
+        return asdict(self)
 
 
 def check_sandwich(

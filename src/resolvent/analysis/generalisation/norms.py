@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from resolvent.ssm.contraction import spectral_norm
 from resolvent.usage.numbers import check_count
 
 ROUNDING = 1e-6  # how far a sample's norm may exceed B_u, relative: what float32 makes of a norm computed elsewhere
@@ -133,8 +134,8 @@ def selective_norms(
     return SelectiveNorms(
         B_u=data_bound(u) if isinstance(u, Tensor) else float(u),
         B_w=float(rows.norm(dim=1).max()), M_w=float(rows.abs().sum(1).max()),
-        B_B=_spectral(W_B), M_B=float(W_B.abs().sum()),
-        B_C=_spectral(W_C), M_C=float(W_C.abs().sum()),
+        B_B=spectral_norm(W_B), M_B=float(W_B.abs().sum()),
+        B_C=spectral_norm(W_C), M_C=float(W_C.abs().sum()),
         B_A=float(A.abs().max()), M_A=float(A.abs().sum()), s_A=float(A.max()),
         B_q=float(q.norm()), M_q=float(q.abs().sum()), p=float(p.detach()) if isinstance(p, Tensor) else float(p),
         N=n, d=d, T=_steps(u, T),
@@ -175,10 +176,6 @@ def check_data_bound(u: Tensor, B_u: float) -> None:
 def softplus(value: float) -> float:
     """ln(1 + e^value) without overflow."""
     return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
-
-
-def _spectral(W: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(W, 2))
 
 
 def _steps(u: Tensor | float, T: int | None) -> int:

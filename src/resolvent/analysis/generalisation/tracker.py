@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.ssm.contraction import spectral_norm
 from resolvent.usage.numbers import check_count
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def norm_row(found: SelectiveTensors) -> dict[str, float]:
     row = {"s_A": float(A.max()), "p": float(p.abs().max()), "q": float(q.norm())}
     for name, W in {"W_B": W_B, "W_C": W_C}.items():
         row[f"{name}_frobenius"] = float(W.norm())
-        row[f"{name}_spectral"] = float(torch.linalg.matrix_norm(W, 2)) if bool(torch.isfinite(W).all()) else math.nan
+        row[f"{name}_spectral"] = spectral_norm(W) if bool(torch.isfinite(W).all()) else math.nan
         row[f"{name}_one"] = float(W.abs().sum())
     row["A"] = float(A.abs().max())
     if found.u is not None:

@@ -100,8 +100,8 @@ class Circle:
         return a + (b - a) / 2
 
 
-def nodes(edge: Axis | Circle) -> Array:
-    """The first grid, ends included: geometric around each pole, thinned to steps of about STEP in phase."""
+def nodes(edge: Axis | Circle, step: float = STEP) -> Array:
+    """The first grid, ends included: geometric around each pole, thinned to steps of about `step` in phase."""
     low, high = edge.span
     near = [low, high, 0.0]
     reach = 2 * math.pi if isinstance(edge, Circle) else 4 * float(np.abs(edge.poles).max())
@@ -111,7 +111,7 @@ def nodes(edge: Axis | Circle) -> Array:
         near += [place, *(place + steps), *(place - steps)]
     w = np.unique(np.asarray(near, dtype=float))
     w = w[(w >= low) & (w <= high)]
-    return w[_thin(phases(edge, w))]
+    return w[_thin(phases(edge, w), step)]
 
 
 def phases(edge: Axis | Circle, w: Array) -> Array:
@@ -142,11 +142,11 @@ def _complex(real: Array, imag: Array) -> Array:
     return z
 
 
-def _thin(phase: Array) -> Array:
-    """Indices of nodes at least STEP apart in phase, with both ends."""
+def _thin(phase: Array, step: float) -> Array:
+    """Indices of nodes at least half of `step` apart in phase, with both ends."""
     kept, last = [0], phase[0]
     for i in range(1, len(phase) - 1):
-        if phase[i] - last >= STEP / 2:
+        if phase[i] - last >= step / 2:
             kept.append(i)
             last = phase[i]
     return np.asarray([*kept, len(phase) - 1])

@@ -18,6 +18,7 @@ from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.exact import Array
 from resolvent.analysis.matrices.extended import log10_condition
 from resolvent.analysis.valued import Valued
+from resolvent.usage import numbers
 
 RTOL = 1e-8  # to which two precisions must agree
 FLOAT = 1e-5  # tolerated effect of rounding on a float64 result
@@ -52,7 +53,7 @@ def eigenvector_condition(A: Matrix, digits: int | None = None) -> EigenvectorCo
     """
     matrix = checks.check_matrix("eigenvector_condition", A).numpy()
     if digits is not None:
-        checks.check_count("eigenvector_condition", "digits", digits, least=17)
+        numbers.check_count("eigenvector_condition", 17, digits=digits)
         return _answer(log10_condition(matrix, digits), digits)
     with np.errstate(over="ignore", invalid="ignore"):  # norms of entries beyond 1e150 do not matter here
         if _normal(matrix):

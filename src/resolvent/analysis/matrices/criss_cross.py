@@ -1,8 +1,8 @@
 """How far a pseudospectrum reaches: to the right (abscissa) and from the origin (radius).
 
-The criss-cross search of Burke, Lewis and Overton (2003), for the radius in the form of Mengi and Overton (2005):
+After the criss-cross search of Burke, Lewis and Overton (2003), for the radius in the form of Mengi and Overton (2005):
 at the present level an eigenvalue problem of size 2n finds the points across where sigma_min(z - A) = eps; from the
-midpoint of each interval inside, another one finds how far out the set extends; repeat. It ends at the global maximum.
+midpoint of each interval inside, a root search goes outward to where that holds; repeat. It ends at the global maximum.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from resolvent.analysis.valued import Valued
 
 ROUNDS = 50
 RTOL = 1e-12
+NOISE = 1e-10  # relative accuracy of sigma_min, whose slope is about one
+EPS = float(np.finfo(float).eps)
+TURNS = (1.0, -1.0, 1j)
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,6 @@ class _Chart:
 
     point: Callable[[Any, Any], Any]
     level: Callable[[float], Array]  # outward -> coordinates across where sigma = eps, and others
-    reach: Callable[[float], Array]  # across -> outward coordinates where sigma = eps, and others
     cyclic: bool
 
 
@@ -79,26 +81,28 @@ def pseudospectral_radius(A: Matrix, eps: float) -> PseudospectralExtreme:
 
 
 def _ascend(A: Array, eps: float, chart: _Chart, value: float, across: float) -> PseudospectralExtreme:
-    form = Schur.of(A)
-    value, best = _outward(form, eps, chart, value, across), across
+    form, far = Schur.of(A), float(np.linalg.norm(A, 2)) + 2 * eps
+    value, best = _outward(form, eps, chart, value, far, across), across
     for rounds in range(1, ROUNDS + 1):
         middles = _inside(form, eps, chart, value)
-        reached = [(_outward(form, eps, chart, value, y), y) for y in middles]
+        reached = [(_outward(form, eps, chart, value, far, y), y) for y in middles]
         top, y = max(reached, default=(value, best))
-        if top <= value + RTOL * max(abs(value), eps):
+        if top <= value + RTOL * max(abs(value), eps) + NOISE * eps:
             return PseudospectralExtreme(value, complex(chart.point(value, best)), rounds, True)
         value, best = top, y
     return PseudospectralExtreme(value, complex(chart.point(value, best)), ROUNDS, False)
 
 
-def _outward(form: Schur, eps: float, chart: _Chart, value: float, across: float) -> float:
-    """The farthest point of the set in one direction, not below `value`; every candidate is checked by its sigma."""
-    found = chart.reach(across)
-    steps = np.sort(found[found > value])[::-1]
-    if len(steps):
-        inside = steps[sigma_min(form, chart.point(steps, across)) <= eps * (1 + 1e-7)]
-        return float(inside[0]) if len(inside) else value
-    return value
+def _outward(form: Schur, eps: float, chart: _Chart, value: float, far: float, across: float) -> float:
+    """A point of the set in one direction between `value` and `far`, where sigma exceeds eps: one of its boundary."""
+    from scipy.optimize import brentq
+
+    def excess(x: float) -> float:
+        return float(sigma_min(form, np.asarray([chart.point(x, across)]))[0]) - eps
+
+    if value >= far or excess(value) >= 0:
+        return value
+    return float(brentq(excess, value, far, xtol=RTOL * max(abs(value), eps) / 4, rtol=4 * EPS))
 
 
 def _inside(form: Schur, eps: float, chart: _Chart, value: float) -> list[float]:
@@ -110,6 +114,9 @@ def _inside(form: Schur, eps: float, chart: _Chart, value: float) -> list[float]
         cuts = np.append(cuts, cuts[0] + 2 * math.pi)
     middle = (cuts[1:] + cuts[:-1]) / 2
     inside = sigma_min(form, chart.point(value, middle)) < eps if len(middle) else np.zeros(0, bool)
+    if chart.cyclic and not inside.all():  # begin outside: no run is cut in two
+        k = int(np.argmin(inside))
+        cuts, inside = np.append(cuts[k:-1], cuts[: k + 1] + 2 * math.pi), np.roll(inside, -k)
     return [(cuts[a] + cuts[b]) / 2 for a, b in _runs(inside)]
 
 
@@ -120,42 +127,31 @@ def _runs(flags: Array) -> list[tuple[int, int]]:
 
 
 def _half_planes(A: Array, eps: float) -> _Chart:
-    n = len(A)
-    eye, H = np.eye(n), A.conj().T
+    eye, H = np.eye(len(A)), A.conj().T
 
     def level(x: float) -> Array:
         """i y is an eigenvalue of the Hamiltonian matrix [[A - x, eps], [-eps, x - A*]]."""
         return np.unique(np.linalg.eigvals(np.block([[A - x * eye, eps * eye], [-eps * eye, x * eye - H]])).imag)
 
-    def reach(y: float) -> Array:
-        """x is a real eigenvalue of [[A - i y, eps], [eps, A* + i y]]."""
-        return _near_real(np.linalg.eigvals(np.block([[A - 1j * y * eye, eps * eye], [eps * eye, H + 1j * y * eye]])))
-
-    return _Chart(lambda x, y: x + 1j * y, level, reach, cyclic=False)
+    return _Chart(lambda x, y: x + 1j * y, level, cyclic=False)
 
 
 def _discs(A: Array, eps: float) -> _Chart:
-    import scipy.linalg
-
-    n = len(A)
-    eye, zero, H = np.eye(n), np.zeros((n, n)), A.conj().T
+    eye, zero = np.eye(len(A)), np.zeros_like(A)
 
     def level(r: float) -> Array:
-        """exp(i t) is an eigenvalue of the pencil [[A, eps], [0, r]] - w [[r, 0], [eps, A*]]."""
-        left, right = np.block([[A, eps * eye], [zero, r * eye]]), np.block([[r * eye, zero], [eps * eye, H]])
-        w = scipy.linalg.eigvals(left, right)
-        return np.unique(np.angle(w[np.isfinite(w) & (w != 0)]))
+        """w = exp(i t) is an eigenvalue of the pencil L - w R, L = [[A, eps], [0, r]] and R = [[r, 0], [eps, A*]].
 
-    def reach(t: float) -> Array:
-        """r is a real eigenvalue of [[A e^-it, eps e^-it], [eps e^it, A* e^it]]."""
-        w = np.exp(1j * t)
-        return _near_real(np.linalg.eigvals(np.block([[A / w, eps / w * eye], [eps * w * eye, H * w]])))
+        With w = (1 + m) / (1 - m) it is one of (L + R)^-1 (L - R) = m. A is turned such that L + R is regular.
+        """
+        turn = max(TURNS, key=lambda t: abs(float(np.linalg.svd(A + r * t * eye, compute_uv=False)[-1]) - eps))
+        turned = A / turn
+        L = np.block([[turned, eps * eye], [zero, r * eye]])
+        R = np.block([[r * eye, zero], [eps * eye, turned.conj().T]])
+        m = np.linalg.eigvals(np.linalg.solve(L + R, L - R))
+        return np.unique(np.angle((1 + m) * (1 - m).conj() * turn))
 
-    return _Chart(lambda r, t: r * np.exp(1j * t), level, reach, cyclic=True)
-
-
-def _near_real(values: Array) -> Array:
-    return values.real[np.abs(values.imag) <= 1e-6 * max(1e-300, float(np.abs(values).max()))]
+    return _Chart(lambda r, t: r * np.exp(1j * t), level, cyclic=True)
 
 
 def _check(where: str, A: Matrix, eps: float) -> Array:

@@ -28,6 +28,11 @@ def one_minus(a: Array, b: Array) -> Array:
     return real + 1j * (s + (h + (e - f)))
 
 
+def scale_of(A: Array) -> float:
+    """The power of two next to the largest entry of A, 1 for zero: A divided by it is the same to the last digit."""
+    return float(np.exp2(np.frexp(np.abs(A).max(initial=0.0))[1])) if A.any() else 1.0
+
+
 def circle_gap(lam: Array) -> Array:
     """1 - |lam|, negative outside the circle."""
     return np.real(one_minus(lam, lam)) / (1 + np.abs(lam))

@@ -1,14 +1,15 @@
 """Transient growth: how large powers and exponentials of a stable matrix become before they decay.
 
-Once ||A^m|| < 1 no later power exceeds the largest of the first m: the search ends there with the exact answer. For
-exponentials the values between two times are bounded by ||exp((t + s) A)|| <= ||exp(t A)|| exp(s w), w the numerical
-abscissa, and by ||exp(t A)|| + s ||A exp(t A)|| sup ||exp(s A)||.
+Once ||A^m|| < 1 no later power exceeds the largest of the first m: the search ends there with the exact answer.
+Exponentials between two times a and a + h are within h^2/8 ||A^2 exp(a A)|| M(h) of a line between those at both ends,
+and M(h), the largest ||exp(s A)|| for s <= h, is bounded before: by exp(h w), w the numerical abscissa, then by the
+search itself at shorter times.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,12 +17,14 @@ import torch
 from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.boundary import instability
-from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.exact import Array, scale_of
 from resolvent.analysis.matrices.numerical_range import numerical_abscissa
 from resolvent.analysis.valued import Valued
+from resolvent.usage import numbers
 
 DOUBLINGS = 37  # up to t ||A|| ~ 1e10, where exp(t A) is still good to six digits
 BUDGET = 4_000  # exponentials
+LOOSE = 2.0  # a bound up to an early time may exceed the values there by this factor
 EPS = float(np.finfo(float).eps)
 
 
@@ -51,7 +54,9 @@ def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
         1.0
     """
     matrix = checks.check_matrix("power_growth", A).numpy()
-    checks.check_count("power_growth", "max_steps", max_steps)
+    numbers.check_count("power_growth", 1, max_steps=max_steps)
+    if float(np.linalg.norm(matrix, 2)) <= 1 + len(matrix) * EPS:  # a contraction, up to rounding
+        return TransientGrowth(1.0, 1.0, 0.0)
     reason = instability(np.linalg.eigvals(matrix), discrete=True)[0]
     if "beyond" in reason:
         return TransientGrowth(math.inf, math.inf, math.inf, reason)
@@ -62,7 +67,7 @@ def power_growth(A: Matrix, max_steps: int = 5000) -> TransientGrowth:
         norm = float(np.linalg.norm(power, 2)) if frobenius > min(best, 1.0) else frobenius
         if norm > best * (1 + 4 * EPS):
             best, step = norm, k
-        if norm < 1 or (k == 1 and norm <= 1 + len(matrix) * EPS):
+        if norm < 1:
             return TransientGrowth(best, best, float(step))
     return _later(matrix, power, max_steps, best, float(step))
 
@@ -90,77 +95,82 @@ def exponential_growth(A: Matrix, rtol: float = 1e-3) -> TransientGrowth:
     """
     matrix = checks.check_matrix("exponential_growth", A).numpy()
     checks.check_real_number("exponential_growth", "rtol", rtol, least=1e-6 * 0.999, most=1.0)
-    reason = instability(np.linalg.eigvals(matrix), discrete=False)[0]
-    if "beyond" in reason:
-        return TransientGrowth(math.inf, math.inf, math.inf, reason)
+    unit = scale_of(matrix)  # of time: another one changes no norm
+    matrix = matrix / unit
     rate = numerical_abscissa(matrix)
     if rate <= len(matrix) * EPS * float(np.linalg.norm(matrix)):
         return TransientGrowth(1.0, 1.0, 0.0)
-    times, decayed = _horizon(matrix)
-    found = _Flow(matrix, rate).ascend(times, rtol)
-    if decayed:
-        return found
-    slow = "no decay was seen: upper is kappa of the eigenvectors"
-    return TransientGrowth(found.value, max(found.value, _kappa(matrix)), found.time, slow)
-
-
-def _horizon(A: Array) -> tuple[list[float], bool]:
-    """Times that double until the exponential has decayed below 1: later times cannot matter."""
-    t = 0.1 / float(np.linalg.norm(A, 2))
-    times, flow = [0.0, t], _exponentials(A, np.asarray([t]))[0]
-    for _ in range(DOUBLINGS):
-        if float(np.linalg.norm(flow, 2)) < 1:
-            return times, True
-        flow, t = flow @ flow, 2 * t
-        times.append(t)
-    return times, False
+    reason = instability(np.linalg.eigvals(matrix), discrete=False)[0]
+    if "beyond" in reason:
+        return TransientGrowth(math.inf, math.inf, math.inf, reason)
+    flow = _Flow(matrix, rate)
+    found = flow.ascend(rtol)
+    if not flow.decayed:
+        slow = "no decay was seen: upper is kappa of the eigenvectors"
+        found = replace(found, upper=max(found.value, _kappa(matrix)), reason=slow)
+    return replace(found, time=found.time / unit)
 
 
 class _Flow:
-    """||exp(t A)|| at some times, with bounds in between."""
+    """||exp(t A)|| at times that double until it has decayed below 1, where later times cannot matter, and between."""
 
     def __init__(self, A: Array, rate: float) -> None:
-        self.A, self.rate, self.kappa = A, rate, _kappa(A)
+        self.A, self.square, self.rate, self.kappa = A, A @ A, rate, _kappa(A)
+        self.first = 0.1 / float(np.linalg.norm(A, 2))
+        self.flows, self.sizes = [np.eye(len(A))], [1.0]
+        self.steps: dict[int, Array] = {}  # exp(first 2^level A) for any level
+        while len(self.flows) < DOUBLINGS + 2 and (len(self.flows) == 1 or self.sizes[-1] >= 1):
+            self.flows.append(self._step(len(self.flows) - 1))
+            self.sizes.append(float(np.linalg.norm(self.flows[-1], 2)))
+        self.decayed = self.sizes[-1] < 1
+        best = int(np.argmax(self.sizes))
+        self.value, self.time = self.sizes[best], self._time(best)
+        self.most = [math.exp(0.1), math.exp(0.1)]  # bounds of ||exp(s A)|| up to the time of the same index
 
-    def ascend(self, times: list[float], rtol: float) -> TransientGrowth:
-        t = np.asarray(times)
-        size, slope = self._sizes(t)
-        best = int(np.argmax(size))
-        value, when, upper = float(size[best]), float(t[best]), 0.0
-        a, b, size, slope = t[:-1], t[1:], size[:-1], slope[:-1]
-        count, reason = len(t), ""
-        while len(a):
-            bound = self._bounds(b - a, size, slope)
-            open_ = bound > value * (1 + rtol)
-            if count + int(open_.sum()) > BUDGET:
-                open_, reason = np.zeros_like(open_), "the search ended before the bracket was as narrow as asked for"
-            upper = max(upper, float(bound[~open_].max(initial=0.0)))
-            a, b, size, slope = a[open_], b[open_], size[open_], slope[open_]
-            middle = (a + b) / 2
-            new, steep = self._sizes(middle)
-            count += len(middle)
-            if len(new) and new.max() > value:
-                value, when = float(new.max()), float(middle[np.argmax(new)])
-            a, b = np.concatenate([a, middle]), np.concatenate([middle, b])
-            size, slope = np.concatenate([size, new]), np.concatenate([slope, steep])
-        return TransientGrowth(value, max(upper, value), when, reason)
+    def ascend(self, rtol: float) -> TransientGrowth:
+        """Interval by interval, each halved until its bound is close to the best value."""
+        count, upper, reason, top = 0, 1.0, "", 1.0
+        for i in range(len(self.flows) - 1):
+            top, bound = max(top, self.sizes[i + 1]), 1.0
+            parts = [(self.flows[i], self.sizes[i], self.sizes[i + 1], self._time(i), max(i - 1, 0))]
+            while parts:
+                flow, left, right, time, level = parts.pop()
+                most = self._bound(flow, max(left, right), level)
+                if most <= min(self.value * (1 + rtol), LOOSE * top) or count >= BUDGET:
+                    if most > self.value * (1 + rtol):
+                        reason = "the search ended before the bracket was as narrow as asked for"
+                    bound = max(bound, most)
+                    continue
+                count, when = count + 1, time + self.first * 2.0 ** (level - 1)
+                middle = self._step(level - 1) @ flow
+                size = float(np.linalg.norm(middle, 2))
+                top = max(top, size)
+                if size > self.value:
+                    self.value, self.time = size, when
+                parts += [(middle, size, right, when, level - 1), (flow, left, size, time, level - 1)]
+            upper = max(upper, bound)
+            if i:
+                self.most.append(max(self.most[-1], bound))
+        return TransientGrowth(self.value, max(upper, self.value), self.time, reason)
 
-    def _bounds(self, width: Array, size: Array, slope: Array) -> Array:
-        with np.errstate(over="ignore"):
-            factor = np.exp(self.rate * width)
-        return np.minimum(size * np.minimum(factor, self.kappa), size + width * slope * np.minimum(factor, self.kappa))
+    def _bound(self, flow: Array, ends: float, level: int) -> float:
+        """Between two times first 2^level apart."""
+        width = self.first * 2.0**level
+        most = min(self.kappa, self.most[level + 1] if level >= 0 else math.exp(self.rate * width))
+        return min(ends * most, ends + width**2 / 8 * float(np.linalg.norm(self.square @ flow)) * most)
 
-    def _sizes(self, t: Array) -> tuple[Array, Array]:
-        """||exp(t A)|| and ||A exp(t A)|| for each time."""
-        if not len(t):
-            return np.zeros(0), np.zeros(0)
-        flows = _exponentials(self.A, t)
-        return np.linalg.norm(flows, 2, axis=(-2, -1)), np.linalg.norm(self.A @ flows, 2, axis=(-2, -1))
+    def _time(self, i: int) -> float:
+        return self.first * 2.0 ** (i - 1) if i else 0.0
 
-
-def _exponentials(A: Array, t: Array) -> Array:
-    """exp(t A) for each time: (k, n, n)."""
-    return torch.linalg.matrix_exp(torch.from_numpy(t[:, None, None] * A)).numpy()
+    def _step(self, level: int) -> Array:
+        """exp(first 2^level A); level 0 from the series, those above by squaring."""
+        if level not in self.steps:
+            if level > 0:
+                self.steps[level] = self._step(level - 1) @ self._step(level - 1)
+            else:
+                time = self.first * 2.0**level
+                self.steps[level] = torch.linalg.matrix_exp(torch.from_numpy(time * self.A)).numpy()
+        return self.steps[level]
 
 
 def _kappa(A: Array) -> float:

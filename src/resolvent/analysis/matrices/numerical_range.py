@@ -15,8 +15,9 @@ from torch import Tensor
 
 from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
-from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.exact import Array, scale_of
 from resolvent.analysis.matrices.peak import Peak, Samples, search
+from resolvent.usage import numbers
 
 RTOL = 1e-10
 
@@ -53,20 +54,31 @@ def numerical_range(A: Matrix, points: int = 180) -> NumericalRange:
         torch.Size([8])
     """
     matrix = checks.check_matrix("numerical_range", A).numpy()
-    checks.check_count("numerical_range", "points", points, least=3)
+    numbers.check_count("numerical_range", 3, points=points)
+    unit = scale_of(matrix)  # W scales with A, and no entry is too large or small for products
+    matrix = matrix / unit
     angles = np.linspace(0, 2 * math.pi, points, endpoint=False)
-    values, vectors = np.linalg.eigh(_hermitian(matrix, angles))
-    x = vectors[..., -1]  # (k, n)
-    edge = np.einsum("ki,ij,kj->k", x.conj(), matrix, x)
+    mirrored = not np.iscomplexobj(matrix)  # W is symmetric: the second half of the angles repeats the first
+    found = [_support(matrix, t) for t in (angles[: points // 2 + 1] if mirrored else angles)]
+    support, edge = (unit * np.asarray(part) for part in zip(*found, strict=True))
+    if mirrored:
+        back = slice(points - len(edge), 0, -1)
+        support, edge = np.concatenate([support, support[back]]), np.concatenate([edge, edge[back].conj()])
     peak = radius(matrix)
     return NumericalRange(
-        torch.from_numpy(angles),
-        torch.from_numpy(edge),
-        torch.from_numpy(values[:, -1].copy()),
-        float(values[0, -1]),
-        peak.lower,
-        peak.upper,
-    )
+        torch.from_numpy(angles), torch.from_numpy(edge), torch.from_numpy(support), float(support[0]),
+        unit * peak.lower, unit * peak.upper,
+    )  # fmt: skip
+
+
+def _support(A: Array, angle: float) -> tuple[float, complex]:
+    """The support in one direction, and the point of the boundary that it touches."""
+    import scipy.linalg
+
+    top = [len(A) - 1] * 2
+    values, vectors = scipy.linalg.eigh(_hermitian(A, np.asarray([angle]))[0], subset_by_index=top, check_finite=False)
+    x = vectors[:, 0]
+    return float(values[0]), complex(x.conj() @ A @ x)
 
 
 def numerical_abscissa(A: Array) -> float:
@@ -74,14 +86,14 @@ def numerical_abscissa(A: Array) -> float:
     return float(np.linalg.eigvalsh((A + A.conj().T) / 2)[-1])
 
 
-def radius(A: Array) -> Peak:
+def radius(A: Array, rtol: float = RTOL) -> Peak:
     """max |W(A)| between its bounds."""
-    return search(lambda t, _: _samples(A, t), lambda a, b: (a + b) / 2, _directions(A), RTOL, budget=200_000)
+    return search(lambda t, _: _samples(A, t), lambda a, b: (a + b) / 2, _directions(A), rtol, budget=200_000)
 
 
 def _directions(A: Array) -> Array:
     """Initial nodes: the full circle, or its upper half for a real A, whose W is symmetric."""
-    return np.linspace(0, 2 * math.pi if np.iscomplexobj(A) else math.pi, 33)
+    return np.linspace(0, 2 * math.pi if np.iscomplexobj(A) else math.pi, 17)
 
 
 def _samples(A: Array, angles: Array) -> Samples:

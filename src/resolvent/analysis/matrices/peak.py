@@ -6,14 +6,16 @@ with the values f_a, f_b and phases that differ by W < pi/2 leave, if w0 lies be
     M^2 <= (f_a^2 + f_b^2 - 2 f_a f_b cos W) / sin^2 W.
 
 Intervals whose bound does not exceed the best value found are dropped, the others are halved. The work is bounded
-by the total phase over the square root of the tolerance, for any f.
+by the total phase over the square root of the tolerance, for any f. A second bound, for f = 1 / s with s changing by at
+most `steep` times the distance (sigma_min of z - A by 1), s >= (s_a + s_b - steep (b - a)) / 2, needs few nodes far
+from the peak.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -47,21 +49,24 @@ Sampler = Callable[[Array, float], Samples]  # nodes and the best value so far -
 
 
 def search(
-    sample: Sampler, middle: Callable[[Array, Array], Array], nodes: Array, rtol: float, budget: int, floor: float = 0.0
-) -> Peak:
+    sample: Sampler, middle: Callable[[Array, Array], Array], nodes: Array, rtol: float, budget: int,
+    floor: float = 0.0, steep: float = math.inf,
+) -> Peak:  # fmt: skip
     """The peak of f over [nodes[0], nodes[-1]], to the relative width rtol if rounding and budget allow.
 
-    A peak below `floor` does not matter: the upper bound is then only reduced below that.
+    A peak below `floor` does not matter: the upper bound is then only reduced below that. `steep` bounds the slope of
+    1 / f, if it is known.
     """
     seen = sample(nodes, 0.0)
-    best = _Best(seen, nodes)
+    best = _better((0.0, float(nodes[0])), seen, nodes)
     a, b = nodes[:-1], nodes[1:]
     left, right = _take(seen, slice(None, -1)), _take(seen, slice(1, None))
     upper, count, complete = 0.0, len(nodes), True
     while len(a):
         bound = bounds(left.high, right.high, np.abs(right.phase - left.phase) + SLACK)
+        bound = np.minimum(bound, _steep_bounds(left.high, right.high, steep * (b - a)))
         mid = middle(a, b)
-        open_ = bound > max(best.value * (1 + rtol), floor) + 2 * np.maximum(left.noise, right.noise)
+        open_ = bound > max(best[0] * (1 + rtol), floor) + 2 * np.maximum(left.noise, right.noise)
         open_ &= (a < mid) & (mid < b)
         if count + int(open_.sum()) > budget:
             open_, complete = np.zeros_like(open_), False
@@ -69,12 +74,12 @@ def search(
         a, b, mid = a[open_], b[open_], mid[open_]
         if not len(a):
             break
-        new = sample(mid, best.value)
+        new = sample(mid, best[0])
         count += len(mid)
-        best.update(new, mid)
+        best = _better(best, new, mid)
         left, right = _join(_take(left, open_), new), _join(new, _take(right, open_))
         a, b = np.concatenate([a, mid]), np.concatenate([mid, b])
-    return Peak(best.value, max(upper, best.value), best.node, count, complete)
+    return Peak(best[0], max(upper, best[0]), best[1], count, complete)
 
 
 def bounds(fa: Array, fb: Array, W: Array) -> Array:
@@ -87,17 +92,17 @@ def bounds(fa: Array, fb: Array, W: Array) -> Array:
     return np.where(cos > 0, inner, math.inf)
 
 
-class _Best:
+def _steep_bounds(fa: Array, fb: Array, change: Array) -> Array:
+    """The same if 1 / f changes by at most `change` between the two."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least = (1 / fa + 1 / fb - change) / 2
+        return np.where(least > 0, 1 / least, math.inf)
+
+
+def _better(best: tuple[float, float], seen: Samples, nodes: Array) -> tuple[float, float]:
     """The best guaranteed value so far and its location."""
-
-    def __init__(self, seen: Samples, nodes: Array) -> None:
-        self.value, self.node = 0.0, float(nodes[0])
-        self.update(seen, nodes)
-
-    def update(self, seen: Samples, nodes: Array) -> None:
-        i = int(np.argmax(seen.low))
-        if seen.low[i] > self.value:
-            self.value, self.node = float(seen.low[i]), float(nodes[i])
+    i = int(np.argmax(seen.low))
+    return (float(seen.low[i]), float(nodes[i])) if seen.low[i] > best[0] else best
 
 
 def _take(s: Samples, index: slice | Array) -> Samples:
@@ -105,8 +110,4 @@ def _take(s: Samples, index: slice | Array) -> Samples:
 
 
 def _join(s: Samples, t: Samples) -> Samples:
-    return Samples(*(np.concatenate(pair) for pair in zip(_fields(s), _fields(t), strict=True)))
-
-
-def _fields(s: Samples) -> tuple[Array, Array, Array, Array]:
-    return s.low, s.high, s.noise, s.phase
+    return Samples(*(np.concatenate([getattr(s, f.name), getattr(t, f.name)]) for f in fields(Samples)))

@@ -19,6 +19,7 @@ from resolvent.analysis import checks
 from resolvent.analysis.checks import Matrix
 from resolvent.analysis.matrices.schur import Schur
 from resolvent.analysis.matrices.sigma_min import sigma_min
+from resolvent.usage import numbers
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def pseudospectrum(A: Matrix, re: Any = None, im: Any = None, points: int = 100)
         torch.Size([8, 8])
     """
     matrix = checks.check_matrix("pseudospectrum", A).numpy()
-    checks.check_count("pseudospectrum", "points", points, least=2)
+    numbers.check_count("pseudospectrum", 2, points=points)
     form = Schur.of(matrix)
     x = _axis("re", re, np.real(form.poles), form, points)
     y = _axis("im", im, np.imag(form.poles), form, points)

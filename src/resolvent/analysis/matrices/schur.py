@@ -55,3 +55,44 @@ def solve_adjoint(T: Array, z: Array, B: Array) -> Array:
     """X_k = (z_k - T)^-* B_k: the same for the conjugate transpose."""
     flipped = np.ascontiguousarray(T[::-1, ::-1].conj().T)
     return solve(flipped, z.conj(), B[::-1])[::-1]
+
+
+class Shifted:
+    """(z_k - T)^-1 for repeated use: the diagonal blocks of every z_k - T are inverted once, by halves.
+
+    Then a solve takes one product for each block of rows instead of one step for each row.
+    """
+
+    def __init__(self, T: Array, z: Array) -> None:
+        n, blocks = len(T), -(-len(T) // BLOCK)
+        self.n, self.rows = n, [slice(i * BLOCK, (i + 1) * BLOCK) for i in range(blocks)]
+        self.T = np.zeros((blocks * BLOCK, blocks * BLOCK), complex)
+        self.T[:n, :n] = T
+        own = np.stack([self.T[rows, rows] for rows in self.rows])  # (blocks, BLOCK, BLOCK)
+        d = z[:, None] - np.diagonal(self.T)
+        d[:, n:] = 1.0
+        Y = np.zeros((len(z), *own.shape), complex)
+        i, h = np.arange(BLOCK), 1
+        Y[..., i, i] = (1 / d).reshape(len(z), blocks, BLOCK)
+        while h < BLOCK:
+            for s in range(0, BLOCK, 2 * h):
+                a, c = slice(s, s + h), slice(s + h, s + 2 * h)
+                Y[..., a, c] = Y[..., a, a] @ (own[:, a, c] @ Y[..., c, c])
+            h *= 2
+        self.inverses = Y  # (k, blocks, BLOCK, BLOCK)
+
+    def keep(self, which: Array) -> None:
+        """Drop the points that are not marked."""
+        self.inverses = self.inverses[which]
+
+    def solve_normal(self, B: Array) -> Array:
+        """(z_k - T)^-* (z_k - T)^-1 B_k: (n, k) -> (n, k)."""
+        X = np.zeros((len(self.T), B.shape[1]), complex)
+        X[: self.n] = B
+        for i, rows in reversed(list(enumerate(self.rows))):
+            X[rows] = (self.inverses[:, i] @ X[rows].T[..., None])[..., 0].T
+            X[: rows.start] += self.T[: rows.start, rows] @ X[rows]
+        for i, rows in enumerate(self.rows):
+            X[rows] += self.T[: rows.start, rows].conj().T @ X[: rows.start]
+            X[rows] = (X[rows].T.conj()[:, None] @ self.inverses[:, i])[:, 0].conj().T
+        return X[: self.n]

@@ -21,6 +21,7 @@ from resolvent.analysis.matrices.balance import balance
 from resolvent.analysis.matrices.schur import Schur, solve
 from resolvent.analysis.systems.realisation import flat
 from resolvent.ssm import DPLR, Diagonal, System
+from resolvent.ssm.kernel import stack
 from resolvent.ssm.system import broadcast
 
 
@@ -87,7 +88,7 @@ def _woodbury(system: System, A: DPLR, omega: Tensor) -> Tensor:
     d = _distance(system, A.lam, omega)
     met = (d == 0).any(-1)  # frequencies at an entry of lam, which is not a pole of A: solved densely below
     inverse = 1 / torch.where(met[..., None], torch.ones_like(d), d)
-    K = _cauchy(_stack(system.C, A.Q.mH, -2), inverse, _stack(system.B, A.P, -1))  # (..., k, p + r, m + r)
+    K = _cauchy(stack([system.C, A.Q.mH], -2), inverse, stack([system.B, A.P], -1))  # (..., k, p + r, m + r)
     p, m = system.outputs, system.inputs
     t = torch.ones_like(omega) if system.dt is None else torch.polar(torch.ones_like(omega), -omega)
     t = t[..., None, None]
@@ -126,16 +127,10 @@ def _by_schur(system: System, omega: Tensor) -> Tensor:
         left, right = c @ form.U, form.U.conj().T @ b
         with np.errstate(invalid="ignore"):  # infinities at a pole
             columns = [left @ solve(form.T, points, column[:, None]) for column in right.T]  # m of (p, k)
-        G = torch.from_numpy(np.stack(columns, -1)).movedim(0, 1)  # (k, p, m)
+        G = torch.from_numpy(np.reshape(columns, (len(right.T), len(left), len(points)))).permute(2, 1, 0)  # (k, p, m)
         out.append(G if system.dt is None else G * torch.from_numpy(points)[:, None, None])
     G = torch.stack(out).reshape(*bank, *out[0].shape)
     return G.to(system.B.device, torch.promote_types(system.dtype, torch.complex64))
-
-
-def _stack(top: Tensor, other: Tensor, axis: int) -> Tensor:
-    """cat along `axis` with the banks of both brought together."""
-    lead = broadcast(top.shape[:-2], other.shape[:-2])
-    return torch.cat([t.expand(*lead, *t.shape[-2:]) for t in (top, other)], axis)
 
 
 def _wants_gradient(system: System, omega: Tensor) -> bool:

@@ -9,14 +9,15 @@ z = z0 (1 + s)/(1 - s), which moves frequencies and preserves gains. For small s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from resolvent.analysis.matrices.exact import Array
+from resolvent.analysis.matrices.exact import Array, scale_of
 from resolvent.analysis.systems.realisation import Realisation
 
 LEVELS = 60
+FAINT = 1e-15  # gains below this share of |B| |C| and |D| are rounding
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,21 @@ class _Axis:
 
 def level_set(one: Realisation, rtol: float) -> tuple[float, float, float, float, str]:
     """value, lower, upper, frequency and a reason if the levels did not converge."""
+    inner, outer = scale_of(one.B), scale_of(one.C)  # gains of any size are found in units of their own
+    direct = scale_of(one.D) if one.D.any() else 0.0
+    unit = max(inner * outer, direct) or 1.0
+    if math.isinf(unit):
+        return math.inf, 0.0, math.inf, 0.0, "the gains of the matrices together are beyond the largest number"
+    one = replace(one, B=one.B / inner, C=one.C * (inner / unit), D=one.D / unit)
+    value, lower, upper, place, reason = _find_level(one, rtol)
+    return unit * value, unit * lower, unit * upper, place, reason
+
+
+def _find_level(one: Realisation, rtol: float) -> tuple[float, float, float, float, str]:
     axis = _from_circle(one) if one.discrete else _Axis(one.dense(), one.B, one.C, one.D, None)
     best, place = _best(axis, [0.0, math.inf, *np.linalg.eigvals(axis.A).imag])
     for _ in range(LEVELS):
-        level = best * (1 + rtol) + 1e-300
+        level = best * (1 + rtol) + FAINT
         value, w = _best(axis, _candidates(axis, level))
         if value <= level:
             best, place = (value, w) if value > best else (best, place)

@@ -7,13 +7,14 @@ map from inputs up to now to outputs from now on. In the library's form without 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from resolvent.analysis import checks
 from resolvent.analysis.systems.gramian import controllability_factor, observability_factor, unstable
-from resolvent.ssm import Dense, System
+from resolvent.ssm import Dense, Diagonal, System
 
 
 def hankel_singular_values(system: System) -> Tensor:
@@ -33,7 +34,10 @@ def hankel_singular_values(system: System) -> Tensor:
 
 def with_zero(system: System, bad: Tensor) -> System:
     """The same bank with A = 0 (discrete) or -1 (continuous) for the marked systems, which have no Gramian."""
+    rest = 0.0 if system.dt is not None else -1.0
+    if isinstance(system.A, Diagonal):
+        lam = system.A.lam.expand(*system.bank, system.states)
+        return replace(system, A=Diagonal(torch.where(bad[..., None], rest, lam)))
     A = system.A.dense().expand(*system.bank, system.states, system.states)
-    rest = torch.eye(system.states, dtype=A.dtype, device=A.device) * (0.0 if system.dt is not None else -1.0)
-    return System(Dense(torch.where(bad[..., None, None], rest, A)), system.B, system.C, system.D, system.dt,
-                  system.delay)  # fmt: skip
+    eye = torch.eye(system.states, dtype=A.dtype, device=A.device)
+    return replace(system, A=Dense(torch.where(bad[..., None, None], rest * eye, A)))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.analysis import checks
 from resolvent.analysis.systems.realisation import is_real
 from resolvent.ssm import System
 from resolvent.ssm.system import broadcast, check_discrete
+from resolvent.usage.numbers import check_count
 
 
 def hidden_attention(system: System, length: int | None = None) -> Tensor:
@@ -36,8 +36,8 @@ def hidden_attention(system: System, length: int | None = None) -> Tensor:
     A, B, C, D = system.A.dense(), system.B, system.C, system.D
     A, B, C = (t.to(system.dtype) for t in (A, B, C))
     if length is not None:
-        steps = checks.check_count("hidden_attention", "length", length)
-        A, B, C, D = (t[..., None, :, :].expand(*t.shape[:-2], steps, *t.shape[-2:]) for t in (A, B, C, D))
+        check_count("hidden_attention", 1, length=length)
+        A, B, C, D = (t[..., None, :, :].expand(*t.shape[:-2], length, *t.shape[-2:]) for t in (A, B, C, D))
     M = _matrix(A, B, C, D.to(system.dtype))
     return M.real if M.is_complex() and is_real(system) else M  # conjugate pairs sum to real numbers
 

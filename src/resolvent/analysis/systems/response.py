@@ -13,6 +13,7 @@ from torch import Tensor
 from resolvent.analysis import checks
 from resolvent.analysis.matrices.balance import balance
 from resolvent.ssm import Diagonal, System, expm1_over, kernel
+from resolvent.usage.numbers import check_count
 
 
 def impulse_response(system: System, when: Any) -> Tensor:
@@ -28,7 +29,7 @@ def impulse_response(system: System, when: Any) -> Tensor:
     """
     t = _read_when("impulse_response", system, when)
     if isinstance(t, int):
-        return _discrete(system, t)
+        return discrete_response(system, t)
     if isinstance(system.A, Diagonal):
         return _modes(system, torch.exp(t[..., :, None] * system.A.lam[..., None, :]))
     system = balance(system)
@@ -46,7 +47,7 @@ def step_response(system: System, when: Any) -> Tensor:
     """
     t = _read_when("step_response", system, when)
     if isinstance(t, int):
-        return _discrete(system, t).cumsum(-1)
+        return discrete_response(system, t).cumsum(-1)
     if isinstance(system.A, Diagonal):
         z = t[:, None] * system.A.lam[..., None, :]
         return _modes(system, t[:, None] * expm1_over(z)) + system.D[..., None]
@@ -57,10 +58,14 @@ def step_response(system: System, when: Any) -> Tensor:
 def _read_when(who: str, system: System, when: Any) -> int | Tensor:
     """Steps of a discrete system, times of a continuous one."""
     checks.check_system(who, system)
-    return _times(who, system, when) if system.dt is None else checks.check_count(who, "when", when)
+    if system.dt is None:
+        return _times(who, system, when)
+    check_count(who, 1, when=when)
+    return int(when)
 
 
-def _discrete(system: System, length: int) -> Tensor:
+def discrete_response(system: System, length: int) -> Tensor:
+    """The kernel with the direct term: (..., p, m, length)."""
     K = kernel(system, length).clone()
     K[..., 0] += system.D
     return K

@@ -22,6 +22,7 @@ from resolvent.analysis.systems.gramian import controllability_factor, observabi
 from resolvent.analysis.systems.norm import join_reasons
 from resolvent.analysis.systems.realisation import is_real
 from resolvent.ssm import Dense, Diagonal, System
+from resolvent.usage.numbers import check_count
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,13 @@ def balanced_truncation(system: System, order: int | None = None, tolerance: flo
 
 def real_form(system: System) -> System:
     """Double precision; a diagonal A in conjugate halves becomes a real matrix with the same number of states."""
-    wide = torch.complex128 if system.dtype.is_complex else torch.float64
-    bank = system.bank
-    B, C, D = (t.detach().to(wide).expand(*bank, *t.shape[-2:]) for t in (system.B, system.C, system.D))
-    if not (system.dtype.is_complex and isinstance(system.A, Diagonal) and is_real(system)):
-        A = system.A.dense().detach().to(wide).expand(*bank, system.states, system.states)
+    bank, plain = system.bank, system.wide()
+    B, C, D = (t.detach().expand(*bank, *t.shape[-2:]) for t in (plain.B, plain.C, plain.D))
+    if not (system.dtype.is_complex and isinstance(plain.A, Diagonal) and is_real(system)):
+        A = plain.A.dense().detach().expand(*bank, system.states, system.states)
         return System(Dense(A), B, C, D, system.dt, system.delay)
     half = system.states // 2
-    lam = system.A.lam.detach().to(wide).expand(*bank, system.states)[..., :half]
+    lam = plain.A.lam.detach().expand(*bank, system.states)[..., :half]
     return System(Diagonal(lam), B[..., :half, :], 2 * C[..., :half], D, system.dt, system.delay).real()
 
 
@@ -87,8 +87,10 @@ def _check(system: System, order: int | None, tolerance: float | None) -> None:
     where = "balanced_truncation"
     if (order is None) == (tolerance is None):
         raise ValueError(f"{where}: give either an order or a tolerance, got order={order} and tolerance={tolerance}.")
-    if order is not None and checks.check_count(where, "order", order) > system.states:
-        raise ValueError(f"{where}: the system has {system.states} states, so order={order} is no reduction.")
+    if order is not None:
+        check_count(where, 1, order=order)
+        if order > system.states:
+            raise ValueError(f"{where}: the system has {system.states} states, so order={order} is no reduction.")
     if tolerance is not None:
         checks.check_real_number(where, "tolerance", tolerance)
     reasons = unstable(system)
