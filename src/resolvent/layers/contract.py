@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from resolvent.layers import checks, fast_step
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
+from resolvent.layers.precision import not_below_float32
 from resolvent.layers.recorded import GRAPHS, forget_own, node
 from resolvent.layers.recorded import run as run_recorded
 from resolvent.layers.recorded.known import issue
@@ -37,7 +38,6 @@ from resolvent.runtime.transforms import half_products, is_exporting, is_traced,
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
-HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -365,9 +365,9 @@ class Layer(Freezable, ABC):
         self._ticket = issue(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
-        """Moves and casts; a cast to half keeps float32 parameters: bfloat16 cannot represent |lambda| = 0.999."""
+        """Moves and casts; a cast to half keeps float32 parameters."""
         forget_own(self)  # recorded graphs hold the parameters' old addresses
-        return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
+        return super()._apply(lambda t: not_below_float32(t, fn(t)), recurse)
 
 
 def _is_shown(name: str, layer: nn.Module, default: Any) -> bool:
@@ -389,7 +389,3 @@ def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
     if isinstance(spec, dict):
         return {name: map_spec(part, make) for name, part in spec.items()}
     return tuple(map_spec(part, make) for part in spec)
-
-
-def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:
-    return old.to(new.device) if new.dtype in HALF and old.dtype not in HALF else new

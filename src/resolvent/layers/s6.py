@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resolvent.init.spectra import real
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, State
 from resolvent.layers.groups import group_parameters
@@ -16,7 +17,7 @@ from resolvent.layers.selective import hold_padding, selective_step, selective_s
 from resolvent.ops import step
 from resolvent.ops.selective_scan import Given, selected_scan, selective_scan
 from resolvent.ops.step import Step, is_unwatched
-from resolvent.runtime.transforms import half_products, without_autocast
+from resolvent.runtime.transforms import half_products, is_recorded, without_autocast
 from resolvent.ssm.system import System
 from resolvent.usage.numbers import check_choice
 
@@ -183,8 +184,8 @@ def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Te
 def _initial_A_log(A: str | Tensor, d: int, n: int) -> Tensor:
     if isinstance(A, str):
         check_choice("S6", "A", A, ("s4d-real",))
-        A = -torch.arange(1, n + 1, dtype=torch.float64, device="cpu")  # has values even under the meta device
-    if A.shape not in ((n,), (d, n)) or not bool((A < 0).all()):
+        A = real(n)[0]
+    elif A.shape not in ((n,), (d, n)) or not (is_recorded(A) or bool((A < 0).all())):
         raise ValueError(f"S6: A must be negative numbers of shape ({n},) or ({d}, {n}), got shape {tuple(A.shape)}.")
     log = torch.log(-A.detach()).to(torch.get_default_dtype())
     return log.to(torch.get_default_device()).expand(d, n).contiguous().clone()
