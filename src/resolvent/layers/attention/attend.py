@@ -149,7 +149,8 @@ def attend_cached(
 ) -> tuple[Tensor, Cache]:
     """New positions q (b, h, l, e), k (b, g, l, e), v (b, g, l, w) attend to the cache and to one another.
 
-    Returns the output (b, h, l, w) and the cache after each sequence's own end. `score(q, k, v, mask, distance)` is
+    Returns the output (b, h, l, w) and the cache after each sequence's own end; attention to both sides has none, and
+    returns the one given. `score(q, k, v, mask, distance)` is
     the attention of a block of queries: mask (b, 1, i, j), distance (i, j) = position of query - position of key;
     `attend` when None. Work and memory are linear in l where the reach is short.
     """
@@ -164,7 +165,8 @@ def attend_cached(
         mask = reach.visible(at[:, s + first : s + last], at[:, low:high], end)[:, None]  # (b, 1, i, j)
         parts = q[:, :, first:last], k[:, :, low:high], v[:, :, low:high], mask
         out.append(attend(*parts) if score is None else score(*parts, _distance((first + s, last + s), (low, high), q)))
-    return torch.cat(out, 2), _tail(k, v, cache["seen"], reach, (s, l), lengths)
+    end = _tail(k, v, cache["seen"], reach, (s, l), lengths) if reach.causal else cache
+    return torch.cat(out, 2), end
 
 
 def _blocks(l: int, reach: Reach) -> list[tuple[int, int]]:
