@@ -77,6 +77,8 @@ def legs_ptd(n: int, size: float | None = None) -> PTD:
 
 def share_of(n: int, size: float) -> float:
     """The t for which E = t P P^T has the relative size ||E|| / ||A|| of LegS; 1.27 times it for a large n."""
+    if n == 1:
+        raise ValueError("PTD: one state is diagonal and takes no perturbation; leave it out, or take more states.")
     A = hippo("legs", n)[0]
     return size * float(torch.linalg.matrix_norm(A, 2) / torch.linalg.matrix_norm(towards_skew(A), 2))
 

@@ -89,7 +89,7 @@ class RGLRU(Layer):
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])
         h = torch.addcmul(gain * x_t, a, state["h"])  # (b, d)
-        return h, self._start_state(h)
+        return h, self._start_state(h.clone())  # y may be changed in place
 
     def _start_state(self, h: Tensor) -> dict[str, Tensor]:
         return {"h": h, "started": _yes(h)}
