@@ -125,7 +125,7 @@ class S4D(Layer):
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)
 
-    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state is per unit of input of a regular step."""
         lam, own = self._continuous()
         lam = tensor_of(lam)

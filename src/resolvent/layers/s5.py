@@ -140,7 +140,7 @@ class S5(mimo.Mimo):
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
 
-    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         held = _hold(self.lam, timestep.positive(self.log_step) * dt[..., None], self._option)
         lam_bar, gain = tensor_of(held[0]), tensor_of(held[1])  # (b, l, p)
         driven = linear(x, mimo.input_table(torch.view_as_complex(self.B)))  # (b, l, 2p)
