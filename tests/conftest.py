@@ -39,6 +39,8 @@ def _poisoned_memory() -> Iterator[None]:
 
 def _poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if make.__name__ == "empty" and not torch.compiler.is_compiling():  # `with torch.device` knows torch's own only
+            kwargs.setdefault("device", torch.get_default_device())
         memory = make(*args, **kwargs)
         if torch.compiler.is_compiling() or memory.requires_grad or memory.is_meta:
             return memory

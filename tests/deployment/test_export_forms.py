@@ -23,7 +23,7 @@ SMALL = c.ModelConfig(c.ChannelsConfig(2), head=c.ClassifierConfig(3), d_model=4
 LAYERS: dict[str, Any] = {
     "s4": lc.S4Config(4), "s4 zoh": lc.S4Config(4, discretisation="zoh"), "s4d": lc.S4DConfig(4),
     "s4d real": lc.S4DConfig(3, "real", skip=False), "dss": lc.DSSConfig(4),
-    "dss softmax": lc.DSSConfig(4, "softmax", length=11), "s5": lc.S5Config(4),
+    "dss softmax": lc.DSSConfig(4, "softmax", length=11), "open dss": lc.DSSConfig(4, "softmax"), "s5": lc.S5Config(4),
     "s5 all": lc.S5Config(4, conjugate=False), "lru": lc.LRUConfig(4),
     "l2ru": lc.L2RUConfig(4), "l2ru dense": lc.L2RUConfig(3, form="dense"),
     "ema": lc.EMAConfig(3), "s6": lc.S6Config(3), "scalar s6": lc.ScalarS6Config(3), "rglru": lc.RGLRUConfig(2),
@@ -31,7 +31,7 @@ LAYERS: dict[str, Any] = {
 }  # fmt: skip
 BOTH: dict[str, Any] = {
     f"{name} both ways": replace(LAYERS[name], bidirectional=True)
-    for name in ("s4", "s4d", "dss", "s5", "lru", "ema", "s6", "scalar s6", "rglru", "shortconv")
+    for name in ("s4", "s4d", "dss", "open dss", "s5", "lru", "ema", "s6", "scalar s6", "rglru", "shortconv")
 }
 CONFIGS: dict[str, c.ModelConfig] = {
     **{name: replace(SMALL, block=c.ResidualConfig(layer)) for name, layer in (LAYERS | BOTH).items()},
@@ -101,7 +101,7 @@ def test_the_form_of_pairs_is_the_model(entry: Any, block: Any) -> None:
         Step(network, None, 4)
 
 
-STREAMS = [n for n in CONFIGS if "both ways" not in n and n.split()[0] not in ("attention", "mega")]
+STREAMS = [n for n in CONFIGS if "both ways" not in n and n.split()[0] not in ("attention", "mega", "open")]
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -116,7 +116,7 @@ def test_the_step_form_is_the_model_so_far(name: str) -> None:
             assert_close(y, want[:, -1] if want.dim() == 3 else want)
 
 
-@pytest.mark.parametrize("name", ["s4d both ways", "attention", "mega"])
+@pytest.mark.parametrize("name", ["s4d both ways", "attention", "mega", "open dss"])
 def test_no_step_form_where_there_is_no_stream(name: str) -> None:
     with pytest.raises(UsageError, match="no step form"):
         Step(describe(made(name)).chain[0], None, 4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import assert_close, stir
 from resolvent.blocks import Mamba
@@ -58,12 +58,23 @@ def derive(layer: Layer, x: Tensor, half: bool, **given: Any) -> dict[str, Tenso
     return found
 
 
-def matrix_dtypes(function: Callable[[], Any]) -> set[str]:
-    """Of what is multiplied in products of matrices, as the profiler saw it."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+class Products(TorchDispatchMode):
+    """The dtypes of what is multiplied in products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.overloadpacket.__name__ in ("mm", "bmm", "addmm", "baddbmm", "baddbmm_"):
+            self.dtypes |= {t.dtype for t in args if isinstance(t, Tensor)}
+        return function(*args, **kwargs or {})
+
+
+def matrix_dtypes(function: Callable[[], Any]) -> set[torch.dtype]:
+    with Products() as seen:
         function()
-    names = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm_")
-    return {str(kind) for e in seen.events() if e.name in names for kind in e.input_dtypes if "loat" in str(kind)}
+    return seen.dtypes
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -104,8 +115,8 @@ def _tensors(state: Any) -> list[Tensor]:
 def test_no_product_of_matrices_is_wide(name: str) -> None:
     layer, x = made(name), torch.randn(2, 40, 16)
     derive(layer, x, True)  # the first use of a kernel tries it out
-    assert matrix_dtypes(lambda: derive(layer, x, True)) == {"c10::BFloat16"}
-    assert matrix_dtypes(lambda: derive(layer, x, False)) == {"float"}
+    assert matrix_dtypes(lambda: derive(layer, x, True)) == {torch.bfloat16}
+    assert matrix_dtypes(lambda: derive(layer, x, False)) == {torch.float32}
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -18,10 +18,11 @@ from resolvent.models.presets.named import named_presets
 
 SIZES = ((2, 100), (5, 17), (1, 131), (2, 64), (3, 1))  # (batch, length), of which the first is traced
 SMALL = {"d_state": 4, "z": 4, "hidden": 8, "ffn": 8, "heads": 2, "chunk": 32, "blocks": 2, "d_model": 8, "layers": 1}
-QUICK = ("robustness-dss-mnist", "lra-s5-listops", "l2ru-classifier")
+QUICK = ("robustness-dss-mnist", "lra-s5-listops", "l2ru-classifier", "both-sides", "chunks")
 OTHERS: dict[str, Any] = {  # scaffolds and layers that no preset has
-    "attention": c.AttentionConfig(window=16), "griffin": c.GriffinConfig(attention_heads=2, window=16),
-    "h3": c.H3Config(),
+    "attention": c.AttentionConfig(window=16), "both-sides": c.AttentionConfig(window=16, bidirectional=True),
+    "chunks": c.MegaConfig(4, 8, 4, chunk=16, bidirectional=True), "h3": c.H3Config(),
+    "griffin": c.GriffinConfig(attention_heads=2, window=16),
     "hawk": c.HawkConfig(), "mamba": c.MambaConfig(), "scalar-s6": c.ResidualConfig(ScalarS6Config()),
     "shortconv": c.ResidualConfig(ShortConvConfig()),
 }  # fmt: skip

@@ -48,7 +48,7 @@ class GRU(Layer):
             x, end["conv"] = self.conv(x, state["conv"], lengths)
             x = F.silu(x)
         y, _ = self.unit(x.contiguous(), state["h"][None].contiguous())
-        return y, end | {"h": at_lengths(y, lengths)}  # the output is the state
+        return y, end | {"h": at_lengths(y, lengths).clone()}  # the output is the state, and may be changed in place
 
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         y, end = self._sequence(x_t[:, None], state, None)

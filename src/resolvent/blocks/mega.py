@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from resolvent.blocks.block import Block, State
 from resolvent.blocks.norm import NormKind, make_norm
 from resolvent.blocks.projection import Projection
-from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec
+from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, empty_cache
 from resolvent.layers.checks import check_positive
-from resolvent.layers.contract import map_spec
 from resolvent.layers.ema import EMA
 from resolvent.runtime.transforms import without_autocast
 from resolvent.usage.numbers import check_choice
@@ -114,8 +113,7 @@ class GatedAttention(Block):
         with without_autocast(z.device.type):
             z, v = z.to(self.dtype), v.to(self.dtype)
             q, k = (z[..., None, :] * self.gamma + self.beta).unbind(-2)  # (b, l, z)
-            empty = self._no_cache if self.bidirectional else self._empty_cache
-            start = empty(z.shape[0]) if cache is None else cache
+            start = self._empty_cache(z.shape[0]) if cache is None else cache
             o, end = attend_cached(q[:, None], k[:, None], v[:, None], start, self.reach, lengths, self._score)
         return o[:, 0], end
 
@@ -123,12 +121,4 @@ class GatedAttention(Block):
         return attend(q, k, v, mask, self.bias(distance), self.attention)
 
     def _empty_cache(self, batch: int) -> Cache:
-        spec = cache_spec(self.reach, batch, 1, (self.z, self.hidden), self.dtype)
-        device = self.gamma.device
-        cache: Cache = map_spec(spec, lambda s: torch.zeros([n or 0 for n in s.shape], dtype=s.dtype, device=device))
-        return cache
-
-    def _no_cache(self, batch: int) -> Cache:
-        """An empty cache: in bidirectional attention the sequence itself holds both directions."""
-        k, v = (self.gamma.new_zeros(batch, 1, 0, width) for width in (self.z, self.hidden))
-        return {"k": k, "v": v, "seen": torch.zeros(batch, dtype=torch.int64, device=self.gamma.device)}
+        return empty_cache(self.reach, batch, 1, (self.z, self.hidden), self.gamma)

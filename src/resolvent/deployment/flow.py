@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resolvent.layers.states import reverse
 from resolvent.runtime.transforms import is_exporting
 
 
@@ -101,13 +102,6 @@ def scan_steps(advance: Callable[..., Any], start: tuple[Tensor, ...], driven: t
     return found
 
 
-def reversed_within(x: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence of x (b, l, d) reversed within its own length; padding stays."""
-    t = torch.arange(x.shape[1], device=x.device)
-    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)  # (b, l)
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
-
-
 class BothWays(nn.Module):
     """`forth`(x) + the other direction of `back`; with `delay` that one sees only the strict future."""
 
@@ -116,8 +110,7 @@ class BothWays(nn.Module):
         self.forth, self.back, self.delay = forth, back, delay
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        assert flow.lengths is not None
-        turned = reversed_within(x, flow.lengths)
+        turned = reverse(x, flow.lengths)
         if self.delay:
             turned = nn.functional.pad(turned, (0, 0, 1, 0))[:, : x.shape[1]]
-        return self.forth(x, flow) + reversed_within(self.back(turned, flow), flow.lengths)
+        return self.forth(x, flow) + reverse(self.back(turned, flow), flow.lengths)

@@ -111,3 +111,5 @@ def check_streams(network: p.Network) -> None:
             raise UsageError("export: a bidirectional model has no step form; export the sequence form only.")
         if isinstance(node, p.GatedAttention) or (isinstance(node, p.Attention) and node.module.reach.kind != "local"):
             raise UsageError("export: attention without a window has no step form; export the sequence form only.")
+        if getattr(node.module, "kernel", "exp") == "softmax" and node.module.length is None:
+            raise UsageError("export: a softmax DSS without a length has no step form; export the sequence form only.")

@@ -79,11 +79,13 @@ def _filter(node: p.Filter) -> nn.Module:
     if node.kind == "shortconv":
         forth = r.Taps(own.weight, own.bias)
         return BothWays(forth, r.Taps(own.weight_back, None), False) if own.bidirectional else forth
-    if node.kind == "dss" and own.kernel == "softmax" and own.length is None:
-        raise UsageError(f"export: {node.name}: a softmax kernel needs its length beforehand; give DSS a length.")
-    made = _bank(own._bank(0), own.dtype)
-    if own.bidirectional:
-        made = BothWays(made, _bank(own._bank(0, back=True), own.dtype), node.kind != "ema")
+
+    def make(back: bool) -> nn.Module:
+        if node.kind == "dss" and own.kernel == "softmax" and own.length is None:
+            return r.Softmax(own, back)
+        return _bank(own._bank(0, back=back), own.dtype)
+
+    made = BothWays(make(False), make(True), node.kind != "ema") if own.bidirectional else make(False)
     return Series(made, maps.Curve("silu")) if node.silu else made
 
 

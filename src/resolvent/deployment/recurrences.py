@@ -9,7 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resolvent.deployment.flow import Flow, Temporal, keep
+from resolvent.layers.dss import LARGEST_GROWTH, REGULARISER
 from resolvent.ops.blocked import DenseBank, DiagonalBank
+from resolvent.ops.pairs import Pair, stack_parts, where
+from resolvent.ssm.discretise import positive
 
 State = tuple[Tensor, ...]
 
@@ -33,18 +36,14 @@ class Diagonal(Feedthrough):
 
     def __init__(self, bank: DiagonalBank, dtype: torch.dtype) -> None:
         super().__init__()
-        d, n = bank.lam.shape
-        self.turns = bank.lam.is_complex()
-        self.shapes = ((d, n, 2),) if self.turns else ((d, n),)
-        gain = bank.gain
-        if self.turns:
-            row = torch.stack([bank.weight.real, -bank.weight.imag], -1)  # Re(w h) = Re w Re h - Im w Im h
-            gain = None if gain is None else torch.view_as_real(gain.to(torch.complex128).resolve_conj())
-        else:
-            row = bank.weight
+        d, n = bank.lam.shape[-2:]
+        turns = bank.lam.is_complex()
+        self.shapes = ((d, n, 2),) if turns else ((d, n),)
+        row = stack_parts(bank.weight.conj()) if turns else bank.weight  # Re(w h) = Re w Re h - Im w Im h
+        gain = None if bank.gain is None else stack_parts(bank.gain).to(dtype)
         D = None if bank.D is None else bank.D.to(dtype)
-        keep(self, re=bank.lam.real.to(dtype), im=bank.lam.imag.to(dtype) if self.turns else None, row=row.to(dtype))
-        keep(self, D=D, gain=None if gain is None else gain.to(dtype))
+        keep(self, re=bank.lam.real.to(dtype), im=bank.lam.imag.to(dtype) if turns else None, row=row.to(dtype))
+        keep(self, D=D, gain=gain)
 
     def advance(self, state: State, driven: State) -> tuple[State, Tensor]:
         (h,), (u,) = state, driven
@@ -59,6 +58,45 @@ class Diagonal(Feedthrough):
             enters = self.gain * u[..., None, None]
         h = h + enters
         return (h,), (self.row * h).sum((-2, -1))
+
+
+class Softmax(nn.Module):
+    """A softmax DSS without a declared length, whole sequences only: each has the bank of its own length L.
+
+    W / lam  e^{l z} / sum_{r<L} e^{r z}, with the sum (e^{L z} - 1) / (e^z - 1) in units of its largest term.
+    """
+
+    z: Tensor
+    W: Tensor
+    lam: Tensor
+    D: Tensor | None
+
+    def __init__(self, layer: Any, back: bool) -> None:
+        super().__init__()
+        dt = positive(layer.log_dt.double())
+        z = torch.stack(torch.broadcast_tensors(dt[:, :1] * layer.decay, dt[:, -1:] * layer.frequency), -1)  # (d, n, 2)
+        lam = torch.stack([layer.decay, layer.frequency], -1).double()
+        keep(self, z=z, lam=lam, W=(layer.W_back if back else layer.W).double(), D=None if back else layer.D)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        assert flow.lengths is not None
+        L = flow.lengths[:, None, None].to(self.z.dtype)
+        growth = torch.minimum(self.z[..., 0], LARGEST_GROWTH / L)  # (b, d, n)
+        angle, sign = self.z[..., 1], torch.where(growth > 0, -1.0, 1.0)
+        total = _expm1(growth * sign * L, angle * sign * L) / _expm1(growth * sign, angle * sign)
+        z, lam = Pair(growth, angle.expand_as(growth)), Pair(*self.lam.unbind(-1))
+        total = where((growth == 0) & (angle == 0), Pair(L.expand_as(growth), torch.zeros_like(growth)), total)
+        scaled = total * lam
+        weight = Pair(*self.W.unbind(-1)) * (scaled.conj() / (scaled.square_modulus() + REGULARISER))
+        grown = where(growth > 0, z * (1 - L), Pair(torch.zeros_like(growth), torch.zeros_like(growth))).exp()
+        bank = DiagonalBank(z.exp(), weight, self.D, grown)
+        y: Tensor = Diagonal(bank, x.dtype)(x, flow)
+        return y
+
+
+def _expm1(x: Tensor, y: Tensor) -> Pair:
+    """e^{x + iy} - 1 without cancellation."""
+    return Pair(torch.expm1(x) * torch.cos(y) - 2 * torch.sin(y / 2).square(), torch.exp(x) * torch.sin(y))
 
 
 class Dense(Feedthrough):

@@ -17,6 +17,7 @@ from resolvent.init.ptd_method import closed_form
 from resolvent.init.ptd_method import ptd as perturb_then_diagonalise
 from resolvent.init.ptd_result import PTD
 from resolvent.init.ptd_start import towards_skew
+from resolvent.runtime.transforms import constant
 from resolvent.ssm.hippo import dplr, hippo
 
 
@@ -47,12 +48,20 @@ def real(d_state: int) -> tuple[Tensor, Tensor]:
     return -(n + 1), torch.ones_like(n)
 
 
+@constant
 def ptd(d_state: int, size: float | None = None) -> tuple[Tensor, Tensor]:
     """Half of the spectrum of LegS + E, and B = V^-1 B_hippo: with C = C_0 V the model is (A + E, B_hippo, C_0)."""
     result = legs_ptd(d_state, size)
     lam, _, V_inv = result.half()
     assert result.B is not None
     return lam, (V_inv @ result.B.to(V_inv.dtype))[:, 0]
+
+
+@constant
+def ptd_modes(n: int, size: float | None = None, halves: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """lam (k,), V (n, k) and V_inv (k, n) of `legs_ptd`; k = n, or n/2 with `halves`."""
+    found = legs_ptd(n, size)
+    return found.half() if halves else (found.lam, found.V, found.V_inv)
 
 
 def legs_ptd(n: int, size: float | None = None) -> PTD:
@@ -68,6 +77,8 @@ def legs_ptd(n: int, size: float | None = None) -> PTD:
 
 def share_of(n: int, size: float) -> float:
     """The t for which E = t P P^T has the relative size ||E|| / ||A|| of LegS; 1.27 times it for a large n."""
+    if n == 1:
+        raise ValueError("PTD: one state is diagonal and takes no perturbation; leave it out, or take more states.")
     A = hippo("legs", n)[0]
     return size * float(torch.linalg.matrix_norm(A, 2) / torch.linalg.matrix_norm(towards_skew(A), 2))
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from resolvent.layers import checks, fast_step
 from resolvent.layers.freezing import Freezable, frozen
 from resolvent.layers.groups import group_parameters
+from resolvent.layers.precision import not_below_float32
 from resolvent.layers.recorded import GRAPHS, forget_own, node
 from resolvent.layers.recorded import run as run_recorded
 from resolvent.layers.recorded.known import issue
@@ -37,7 +38,6 @@ from resolvent.runtime.transforms import half_products, is_exporting, is_traced,
 
 State = Any
 """A tensor, or a tuple or dict of tensors; `Layer.state_spec` says what it holds."""
-HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,17 @@ class Layer(Freezable, ABC):
         """One step from an already validated state: x_t (b, d) -> y_t (b, d)."""
 
     def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """The backward direction's contribution; x arrives reversed, and the caller reverses y back."""
+        """The backward direction's contribution; x arrives reversed, and the caller reverses y back.
+
+        By default that of `other`, a second layer of the same kind.
+        """
+        if (other := getattr(self, "other", None)) is not None:
+            y: Tensor = other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
+            return y
         raise ValueError(f"{type(self).__name__} has no second direction; build it with bidirectional=False.")
 
     def _uneven(self, x: Tensor, dt: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """`_sequence` where step k has size dt[:, k] (b, l), in units of the layer's own step."""
+        """`_sequence` where step k has size dt[:, k] (b, l), in units of the layer's own step; `state` as there."""
         raise ValueError(checks.no_time(self))
 
     def _stepper(self) -> Step | None:
@@ -163,7 +169,7 @@ class Layer(Freezable, ABC):
         if start is not None:
             return self._packed(x, start, state, lengths, dt, rate)
         if dt is not None or rate is not None:
-            return self._at_times(x, checks.check_time(self, x, dt, rate, lengths), state, lengths)
+            return self._pass(x, lengths, state, checks.check_time(self, x, dt, rate, lengths))
         if x.device.type in GRAPHS and self.is_recordable and state is None:
             if not torch.compiler.is_compiling():
                 return run_recorded(self, Layer._pass, x, lengths)
@@ -184,10 +190,14 @@ class Layer(Freezable, ABC):
         y, ends = node.run(self, x, lengths, leaves)
         return y, None if self.bidirectional else recorded.unflatten(form, ends)
 
-    def _pass(self, x: Tensor, lengths: Tensor | None, state: State = None) -> tuple[Tensor, State]:
+    def _pass(
+        self, x: Tensor, lengths: Tensor | None, state: State = None, dt: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """The pass over checked inputs, as separate torch operations."""
-        if self.bidirectional and state is not None:
-            raise ValueError(checks.no_streaming(self, "state"))
+        if dt is not None and type(self)._uneven is Layer._uneven:
+            raise ValueError(checks.no_time(self))
+        if self.bidirectional and not (state is None and dt is None):
+            raise ValueError(checks.no_streaming(self, "state" if dt is None else "dt"))
         if state is not None:
             checks.check_state(self, state, x.shape[0])
         if x.shape[1] == 0:
@@ -196,35 +206,20 @@ class Layer(Freezable, ABC):
         mask = checks.padding_mask(x, lengths)  # (b, l, 1) or None
         with self._precision(x.device.type):
             readable = x.device.type == "cpu" and not is_traced(x) and is_untransformed()  # would synchronise a GPU
-            x_in = x.to(self._input_dtype(x))
+            x_in = x.to(self._input_dtype(x) if dt is None else self.dtype)
             if mask is not None:
                 x_in = x_in.masked_fill(mask, 0)
             if self.bidirectional:
                 y, end = self._both_directions(x_in, lengths), None
             else:
                 state = self._zero_state(x) if state is None else state
-                y, end = self._sequence(x_in, state, lengths)
-                if readable and not bool(torch.isfinite(x_in.detach().sum())):
+                if dt is not None:
+                    steps = dt.to(self.dtype) if mask is None else dt.to(self.dtype).masked_fill(mask[..., 0], 1.0)
+                    y, end = self._uneven(x_in, steps, state, lengths)
+                else:
+                    y, end = self._sequence(x_in, state, lengths)
+                if readable and dt is None and not bool(torch.isfinite(x_in.detach().sum())):
                     y = self._isolate_nonfinite(y, x_in, state, lengths)
-            if mask is not None:
-                y = y.masked_fill(mask, 0)
-        return y.to(x.dtype), end
-
-    def _at_times(self, x: Tensor, dt: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        if type(self)._uneven is Layer._uneven:
-            raise ValueError(checks.no_time(self))
-        if self.bidirectional:
-            raise ValueError(checks.no_streaming(self, "dt"))
-        start = self.initial_state(x.shape[0]) if state is None else state
-        checks.check_state(self, start, x.shape[0])
-        if x.shape[1] == 0:
-            return x.clone(), start
-        mask = checks.padding_mask(x, lengths)
-        with self._precision(x.device.type):
-            x_in, steps = x.to(self.dtype), dt.to(self.dtype)
-            if mask is not None:
-                x_in, steps = x_in.masked_fill(mask, 0), steps.masked_fill(mask[..., 0], 1.0)
-            y, end = self._uneven(x_in, steps, start, lengths)
             if mask is not None:
                 y = y.masked_fill(mask, 0)
         return y.to(x.dtype), end
@@ -365,9 +360,9 @@ class Layer(Freezable, ABC):
         self._ticket = issue(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Layer:
-        """Moves and casts; a cast to half keeps float32 parameters: bfloat16 cannot represent |lambda| = 0.999."""
+        """Moves and casts; a cast to half keeps float32 parameters."""
         forget_own(self)  # recorded graphs hold the parameters' old addresses
-        return super()._apply(lambda t: _not_below_float32(t, fn(t)), recurse)
+        return super()._apply(lambda t: not_below_float32(t, fn(t)), recurse)
 
 
 def _is_shown(name: str, layer: nn.Module, default: Any) -> bool:
@@ -389,7 +384,3 @@ def map_spec(spec: Any, make: Callable[[Spec], Any]) -> Any:
     if isinstance(spec, dict):
         return {name: map_spec(part, make) for name, part in spec.items()}
     return tuple(map_spec(part, make) for part in spec)
-
-
-def _not_below_float32(old: Tensor, new: Tensor) -> Tensor:
-    return old.to(new.device) if new.dtype in HALF and old.dtype not in HALF else new

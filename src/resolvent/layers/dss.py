@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
-from resolvent.init.spectra import legs_ptd, ptd
+from resolvent.init.spectra import ptd, ptd_modes
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, State
 from resolvent.layers.groups import group_parameters, optim_overrides
@@ -82,7 +82,7 @@ class DSS(Layer):
         check_choice("DSS", "init", init, ("legs", "ptd"))
         self.d_state, self.kernel, self.length, self.lr = d_state, kernel, length, lr
         self.init = init
-        lam = dplr("legs", 2 * d_state)[0] if init == "legs" else legs_ptd(2 * d_state).half()[0]  # (n,)
+        lam = dplr("legs", 2 * d_state)[0] if init == "legs" else ptd_modes(2 * d_state)[0]  # (n,)
         self.decay = siso.pairs(torch.log(-lam.real) if kernel == "exp" else lam.real)  # (n,): log(-Re lam), or Re lam
         self.frequency = siso.pairs(lam.imag)  # (n,)
         self.log_dt = nn.Parameter(timestep.log_uniform((d_model, 2 if separate_dt else 1), dt_min, dt_max))
@@ -161,8 +161,7 @@ class DSS(Layer):
     def _read_out(self) -> nn.Parameter:
         if self.init == "legs":
             return siso.pairs(siso.complex_normal(self.d_model, self.d_state))
-        _, V, _ = legs_ptd(2 * self.d_state).half()
-        return siso.in_basis(V, self.d_model, 2 * ptd(2 * self.d_state)[1])
+        return siso.in_basis(ptd_modes(2 * self.d_state)[1], self.d_model, 2 * ptd(2 * self.d_state)[1])
 
     def _source(self, back: bool = False) -> Source:
         """The table source of an "exp" kernel."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from resolvent.layers.precision import build_in_float32
 from resolvent.runtime.transforms import as_traced, is_recorded
 
 _ABSENT = object()
@@ -17,6 +18,11 @@ _ABSENT = object()
 
 class Freezable(nn.Module):
     """Abstract. A module that gets its tables from `cached` takes part in `frozen()`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = build_in_float32(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()

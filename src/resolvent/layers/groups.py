@@ -8,10 +8,11 @@ from torch import nn
 
 
 def group_parameters(layer: nn.Module, special: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameters into groups: `special` maps a name to its overrides; all others form one default group."""
+    """Split parameters into groups: `special` maps a name, here or in the second direction `other`, to its overrides;
+    all others form one default group."""
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
     for name, parameter in layer.named_parameters():
-        key = tuple(sorted(special.get(name, {}).items()))
+        key = tuple(sorted(special.get(name.removeprefix("other."), {}).items()))
         groups.setdefault(key, []).append(parameter)
     return [{"params": params, **dict(key)} for key, params in groups.items()]
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, at_lengths
-from resolvent.layers.groups import group_parameters
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.gated_scan import gated_scan, gates, project, project_in_one
 from resolvent.ssm.system import Diagonal, System
 from resolvent.usage.numbers import check_choice
@@ -81,15 +81,10 @@ class RGLRU(Layer):
         h = gated_scan(*self._drive(x), h0, first=first)  # (b, l, d)
         return h, self._start_state(at_lengths(h, lengths).to(self.dtype, copy=True))  # a copy, not a view of y
 
-    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
-        return y
-
     def _step(self, x_t: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         a, gain = self._gates(x_t, ~state["started"][:, None])
         h = torch.addcmul(gain * x_t, a, state["h"])  # (b, d)
-        return h, self._start_state(h)
+        return h, self._start_state(h.clone())  # y may be changed in place
 
     def _start_state(self, h: Tensor) -> dict[str, Tensor]:
         return {"h": h, "started": _yes(h)}
@@ -119,10 +114,7 @@ class RGLRU(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """L and the biases without weight decay: shrinking L to zero would pull every radius to one half."""
-        kept = ("L", "b_a", "b_x")
-        return group_parameters(
-            self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")}
-        )
+        return group_parameters(self, optim_overrides(("L", "b_a", "b_x"), None))
 
 
 def _yes(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.init import timestep
-from resolvent.init.spectra import SPECTRA, legs_ptd, ptd
+from resolvent.init.spectra import SPECTRA, ptd, ptd_modes
 from resolvent.layers import checks, siso
 from resolvent.layers.contract import Layer, Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
@@ -125,7 +125,7 @@ class S4D(Layer):
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return siso.sequence(self, self._source(self.C, self.D), x, state, lengths)
 
-    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """h_k = lam_bar_k h_{k-1} + (gain_k / gain) u_k: the state is per unit of input of a regular step."""
         lam, own = self._continuous()
         lam = tensor_of(lam)
@@ -179,7 +179,7 @@ class S4D(Layer):
 
     def _read_out(self) -> nn.Parameter:
         if self.init == "ptd":
-            return siso.in_basis(legs_ptd(self.d_state, self.perturbation).half()[1], self.d_model)
+            return siso.in_basis(ptd_modes(self.d_state, self.perturbation)[1], self.d_model)
         shape = (self.d_model, self.n)
         return siso.pairs(torch.randn(shape) if self.frequency is None else siso.complex_normal(*shape))
 

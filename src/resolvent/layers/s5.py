@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from resolvent.init import timestep
-from resolvent.init.spectra import legs_ptd
+from resolvent.init.spectra import ptd_modes
 from resolvent.layers import checks, mimo
 from resolvent.layers.contract import Spec, at_lengths
 from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.modes import Parameters
 from resolvent.ops.pairs import Number, complex_of, join_parts, tensor_of
+from resolvent.runtime.transforms import is_recorded
 from resolvent.scan import linear_scan
 from resolvent.ssm.discretise import diagonal_step, undo_step
 from resolvent.ssm.hippo import dplr, nplr
@@ -139,7 +140,7 @@ class S5(mimo.Mimo):
     def _back_table(self) -> Tensor:
         return self.cached("back", lambda: mimo.output_table(self.C_back, self.scale))
 
-    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _uneven(self, x: Tensor, dt: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         held = _hold(self.lam, timestep.positive(self.log_step) * dt[..., None], self._option)
         lam_bar, gain = tensor_of(held[0]), tensor_of(held[1])  # (b, l, p)
         driven = linear(x, mimo.input_table(torch.view_as_complex(self.B)))  # (b, l, 2p)
@@ -185,8 +186,7 @@ def _block_spectrum(init: str, size: int, conjugate: bool, perturbation: float |
     k = size / 2 if one of each conjugate pair is kept.
     """
     if init == "ptd":
-        found = legs_ptd(size, perturbation)
-        lam, V, V_inv = found.half() if conjugate else (found.lam, found.V, found.V_inv)
+        lam, V, V_inv = ptd_modes(size, perturbation, conjugate)
     else:
         lam, V = _normal_spectrum(init, size, conjugate)
         V_inv = V.mH
@@ -224,7 +224,7 @@ def _lecun(shape: tuple[int, ...], fan_in: int) -> Tensor:
     """Normal entries of variance 1 / fan_in, truncated at two standard deviations, in float64."""
     std = 1 / (TRUNCATED_STD * math.sqrt(fan_in))
     empty = torch.empty(shape, dtype=torch.float64, device=torch.get_default_device())
-    return nn.init.trunc_normal_(empty, std=std, a=-2 * std, b=2 * std)
+    return empty if is_recorded(empty) else nn.init.trunc_normal_(empty, std=std, a=-2 * std, b=2 * std)
 
 
 def _pairs(z: Tensor) -> Tensor:

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resolvent.init.spectra import real
 from resolvent.layers import checks
 from resolvent.layers.contract import Layer, Spec, State
-from resolvent.layers.groups import group_parameters
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.layers.selective import hold_padding, selective_step, selective_system
 from resolvent.ops import step
 from resolvent.ops.selective_scan import Given, selected_scan, selective_scan
 from resolvent.ops.step import Step, is_unwatched
-from resolvent.runtime.transforms import half_products, without_autocast
+from resolvent.runtime.transforms import half_products, is_recorded, without_autocast
 from resolvent.ssm.system import System
 from resolvent.usage.numbers import check_choice
 
@@ -108,11 +109,6 @@ class S6(Layer):
     def _sequence(self, x: Tensor, state: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._scan(x, None, state, lengths)
 
-    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
-        return y
-
     def _uneven(self, x: Tensor, dt: Tensor, state: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         own, B, C = self._select(x)
         return selective_scan(x, hold_padding(own * dt[..., None], lengths), self._A(), B, C, self.D, None, state)
@@ -167,10 +163,7 @@ class S6(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """A_log, D and dt_bias take no weight decay (Mamba's rule for A_log and D, and the usual one for a bias)."""
-        kept = ("A_log", "D", "dt_bias")
-        return group_parameters(
-            self, {f"{where}{name}": {"weight_decay": 0.0} for name in kept for where in ("", "other.")}
-        )
+        return group_parameters(self, optim_overrides(("A_log", "D", "dt_bias"), None))
 
 
 def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Tensor:
@@ -183,8 +176,8 @@ def initial_dt_bias(d: int, dt_min: float, dt_max: float, dt_floor: float) -> Te
 def _initial_A_log(A: str | Tensor, d: int, n: int) -> Tensor:
     if isinstance(A, str):
         check_choice("S6", "A", A, ("s4d-real",))
-        A = -torch.arange(1, n + 1, dtype=torch.float64, device="cpu")  # has values even under the meta device
-    if A.shape not in ((n,), (d, n)) or not bool((A < 0).all()):
+        A = real(n)[0]
+    elif A.shape not in ((n,), (d, n)) or not (is_recorded(A) or bool((A < 0).all())):
         raise ValueError(f"S6: A must be negative numbers of shape ({n},) or ({d}, {n}), got shape {tuple(A.shape)}.")
     log = torch.log(-A.detach()).to(torch.get_default_dtype())
     return log.to(torch.get_default_device()).expand(d, n).contiguous().clone()

@@ -73,11 +73,6 @@ class ScalarS6(Layer):
         steps = hold_padding(own * dt[..., None], lengths).expand_as(x)
         return selective_scan(x, steps, self.A, B, C, None, None, state)
 
-    def _backward_sequence(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        assert self.other is not None
-        y: Tensor = self.other(x, lengths=lengths)[0]  # called as a module: it may have hooks (pruning does)
-        return y
-
     def _step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         dt, B, C = self._select(x_t)
         return selective_step(x_t, dt, self.A, B, C, state)

@@ -24,12 +24,14 @@ from resolvent.blocks.residual import Residual
 from resolvent.blocks.stack import Stack
 from resolvent.blocks.tower import Tower
 from resolvent.layers.attention import Attention
+from resolvent.layers.precision import build_in_float32
 from resolvent.models import config as c
 from resolvent.models import layer_config as lc
 from resolvent.models.certified import certified_model, make_bounded
 from resolvent.models.model import Model, TwoTower
 
 
+@build_in_float32
 def build_model(config: c.ModelConfig) -> Model | TwoTower:
     """A model with these settings and fresh weights: x (b, l, c) or tokens (b, l) to outputs.
 

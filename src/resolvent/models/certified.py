@@ -13,9 +13,9 @@ from resolvent.blocks.certified.spectral import Spectral
 from resolvent.blocks.norm import make_norm
 from resolvent.blocks.stack import Stack
 from resolvent.blocks.tower import Tower
-from resolvent.layers.contract import HALF
 from resolvent.layers.l2ru.layer import L2RU
 from resolvent.layers.lru import LRU
+from resolvent.layers.precision import HALF
 from resolvent.lowering.describe import describe
 from resolvent.lowering.program import Recurrence, walk
 from resolvent.models import config as c

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_map
 
 from resolvent.runtime.dispatch import push
 
@@ -180,6 +182,19 @@ def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
         device = next((x.device.type for x in args if isinstance(x, Tensor)), "cpu")
         with without_autocast(device):
             return function(*args)
+
+    return run
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function computed with real numbers on the CPU, whatever the default device or dtype and inside
+    `FakeTensorMode`, where the tensors that it returns become fake ones."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily(), torch.device("cpu"):
+            made = function(*args, **kwargs)
+        return tree_map(torch.ops.aten.lift_fresh, made)
 
     return run
 

@@ -19,6 +19,7 @@ import math
 import torch
 from torch import Tensor
 
+from resolvent.runtime.transforms import constant
 from resolvent.usage.numbers import check_choice, check_count
 
 NAMES = ("legs", "legt", "lagt", "fout")
@@ -36,6 +37,7 @@ def hippo(name: str, n: int) -> tuple[Tensor, Tensor]:
     return A, B
 
 
+@constant
 def nplr(name: str, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """A (n, n), B (n,) and P (n, r), such that A + P P^* is normal: a skew matrix plus a multiple of the identity.
 
@@ -48,10 +50,10 @@ def nplr(name: str, n: int) -> tuple[Tensor, Tensor, Tensor]:
         True
     """
     _check(name, n)
-    with torch.device("cpu"):
-        return {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[name](n)
+    return {"legs": _legs, "legt": _legt, "lagt": _lagt, "fout": _fout}[name](n)
 
 
+@constant
 def dplr(name: str, n: int, halves: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """lam (k,), P (k, r), B (k,) and V (n, k), with A = V (diag(lam) - P P^*) V^*; k = n, or n/2 with `halves`.
 

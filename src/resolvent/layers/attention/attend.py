@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from resolvent.layers import checks
-from resolvent.layers.contract import Spec
+from resolvent.layers.contract import Spec, map_spec
 from resolvent.runtime.transforms import is_traced, lacks_float64
 from resolvent.usage.numbers import check_choice
 
@@ -138,6 +138,13 @@ def cache_spec(reach: Reach, batch: int, heads: int, widths: tuple[int, int], dt
     return {"k": k, "v": v, "seen": Spec((batch,), torch.int64)}
 
 
+def empty_cache(reach: Reach, batch: int, heads: int, widths: tuple[int, int], like: Tensor) -> Cache:
+    """Zeros in the dtype of `like`; no slots where attention sees both sides, which the sequence itself holds."""
+    spec = cache_spec(reach if reach.causal else Reach(), batch, heads, widths, like.dtype)
+    cache: Cache = map_spec(spec, lambda s: like.new_zeros([n or 0 for n in s.shape], dtype=s.dtype))
+    return cache
+
+
 def attend_cached(
     q: Tensor,
     k: Tensor,
@@ -149,7 +156,8 @@ def attend_cached(
 ) -> tuple[Tensor, Cache]:
     """New positions q (b, h, l, e), k (b, g, l, e), v (b, g, l, w) attend to the cache and to one another.
 
-    Returns the output (b, h, l, w) and the cache after each sequence's own end. `score(q, k, v, mask, distance)` is
+    Returns the output (b, h, l, w) and the cache after each sequence's own end; attention to both sides has none, and
+    returns the one given. `score(q, k, v, mask, distance)` is
     the attention of a block of queries: mask (b, 1, i, j), distance (i, j) = position of query - position of key;
     `attend` when None. Work and memory are linear in l where the reach is short.
     """
@@ -164,7 +172,8 @@ def attend_cached(
         mask = reach.visible(at[:, s + first : s + last], at[:, low:high], end)[:, None]  # (b, 1, i, j)
         parts = q[:, :, first:last], k[:, :, low:high], v[:, :, low:high], mask
         out.append(attend(*parts) if score is None else score(*parts, _distance((first + s, last + s), (low, high), q)))
-    return torch.cat(out, 2), _tail(k, v, cache["seen"], reach, (s, l), lengths)
+    after = _tail(k, v, cache["seen"], reach, (s, l), lengths) if reach.causal else cache
+    return torch.cat(out, 2), after
 
 
 def _blocks(l: int, reach: Reach) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from resolvent.layers import checks
 from resolvent.layers.attention.attend import Cache, Reach, RelativeBias, attend, attend_cached, cache_spec, rotate
 from resolvent.layers.contract import Layer, Spec
-from resolvent.layers.groups import group_parameters
+from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.usage.numbers import check_choice
 
 
@@ -104,7 +104,7 @@ class Attention(Layer):
 
     def optim_groups(self) -> list[dict[str, Any]]:
         """b_o and the relative bias without weight decay."""
-        return group_parameters(self, {name: {"weight_decay": 0.0} for name in ("b_o", "relative.table")})
+        return group_parameters(self, optim_overrides(("b_o", "relative.table"), None))
 
 
 def _check_heads(d_model: int, heads: int, kv_heads: int | None, head_dim: int | None) -> tuple[int, int]:

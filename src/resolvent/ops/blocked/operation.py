@@ -223,9 +223,10 @@ def run_blocks(given: Tensor, h0: Tensor, tables: Tables) -> tuple[Tensor, Tenso
         carry(whole, torch.bmm(u[c], M_in).view(-1, b, m, s), h0[c], before[c], end[c])
         own = torch.bmm(u[c], toeplitz).baddbmm_(before[c].flatten(1, 2), M_out.mT)
         if u.is_cuda:  # all channels
-            return own.permute(1, 2, 0).contiguous(), before, end
+            return own.permute(1, 2, 0).clone(memory_format=torch.contiguous_format), before, end
         y[:, c] = own.transpose(0, 1)
-    return y.transpose(1, 2).contiguous(), before, end  # by blocks (d, t), which fit in the L1 cache
+    # by blocks (d, t), which fit in the L1 cache; for one channel, too, no view, which could not be changed in place
+    return y.transpose(1, 2).clone(memory_format=torch.contiguous_format), before, end
 
 
 def pass_gradients(
