@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resolvent.data import from_file
+from resolvent import cli
+from resolvent.data import from_arrays, from_file
 from resolvent.data.preparation.like import read_like
 
 
@@ -90,3 +91,36 @@ def test_a_new_file_without_ids_is_one_sample_and_says_so(tmp_path: Path) -> Non
     assert "no column id: all rows are read as one sample" in raw.notes
     with pytest.raises(ValueError, match="give the column id"):
         read_like(write(tmp_path / "c.csv", "time,temp,pres", sensors(label=False, ids=False)), task.preprocess)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int64", "uint8"])
+def test_whole_numbers_with_channels_are_values(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 100, (20, 5, 2)).astype(kind), np.arange(20) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    task = from_file(tmp_path / "a.npz", scale="standard")
+    known = from_arrays(x.astype(float), y, scale="standard")
+    assert task.channels == 2
+    assert (task.train.x == known.train.x).all()
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "folder" / "x.npy", x)
+    np.save(tmp_path / "folder" / "y.npy", y)
+    mapped = from_file(tmp_path / "folder", scale="standard")
+    assert np.allclose(mapped.train.x, known.train.x, atol=1e-6)
+    np.savez(tmp_path / "b.npz", x=x[..., 0].astype("int64") - 50, y=y)
+    with pytest.raises(ValueError, match="as real numbers if they are measurements"):
+        from_file(tmp_path / "b.npz")
+
+
+def test_too_few_samples_are_refused_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "a.csv", "u,v,label", [f"{i},{i + 1},{i % 2}" for i in range(4)])
+    words = ["--data", str(file), "--epochs", "1", "--width", "4", "--layers", "1", "--out", str(tmp_path / "runs")]
+    assert cli.main(["run", "train", *words]) == 2
+    refusal = capsys.readouterr().err
+    assert "4 samples are too few to hold some out: 2 for train, 2 for validation, 0 for test" in refusal
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_packed_file_is_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"got 'a\.csv\.gz'; unpack it"):
+        from_file(tmp_path / "a.csv.gz")

@@ -179,7 +179,10 @@ def _tokens(raw: Mapping[str, Split | Rows], how: Preparation) -> Preprocess:
     every = [x.aminmax() for split in raw.values() if len(split) for x, _ in pieces(split)]
     lowest, top = min(int(low) for low, _ in every), max(int(high) for _, high in every) + 1
     if lowest < 0:
-        raise ValueError(f"data: expected tokens from 0 on, got {lowest}; number them from 0.")
+        raise ValueError(
+            f"data: expected tokens from 0 on, got {lowest}; number them from 0, or give x as real numbers if they are "
+            "measurements."
+        )
     padded, first = any(split.lengths is not None for split in raw.values()), raw["train"]
     length = first.shape[1] if isinstance(first, Rows) else first.x.shape[1]
     bounds = None if isinstance(how.bounds, str) else how.bounds

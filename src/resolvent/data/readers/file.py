@@ -219,7 +219,10 @@ def checked_file(path: str | Path) -> Path:
     """The path, checked to exist and to be of a supported kind."""
     file = Path(path).expanduser()
     if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}.")
+        raise ValueError(
+            f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}; unpack it, or save it "
+            "as one of these."
+        )
     if not file.is_file():
         raise FileNotFoundError(f"from_file: {str(file)!r} is not there.")
     return file
