@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resolvent.report.figures.figure import INK, MUTED, SERIES, SIZE, blank, legend, legend_above, svg
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 Chart = dict[str, Any]
@@ -20,7 +21,7 @@ FEW = 7  # most x values used as ticks
 WHOLE = ("epoch", "layer")  # axes with integer values
 
 
-def chart_svg(chart: Chart) -> str:
+def chart_svg(chart: Chart) -> Markup:
     return svg(chart_figure(chart), f"chart{chart['title']}{chart['ylabel']}{chart['series']}")  # ids of its own
 
 

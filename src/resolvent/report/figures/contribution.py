@@ -13,6 +13,7 @@ from resolvent.report.figures.figure import GRID, INK, MUTED, SERIES, blank, svg
 from resolvent.report.figures.process import WAYS, Named, short_names, way_of
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 PUBLISHED = {"qi2024-table1": "Figure 3", "qi2024-table2": "Figure 4"}
@@ -21,7 +22,7 @@ LINEAR = 100.0  # per cent up to which the axis is linear; logarithmic beyond
 BARS = list[tuple[str, list[tuple[str, float, float]]]]  # run, (component, train, test)
 
 
-def contribution_figures(recipe: str, named: Named) -> list[tuple[str, str]]:
+def contribution_figures(recipe: str, named: Named) -> list[tuple[str, Markup]]:
     """(title, svg) for each data set, way of training and distance that at least two runs share."""
     groups: dict[tuple[str, str], Named] = {}
     for name, record in named:

@@ -14,6 +14,7 @@ from resolvent.report.runs import Record
 from resolvent.report.tables.column import NORMS, format_eps
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 Named = list[tuple[str, Record]]
@@ -96,7 +97,7 @@ def _strongest(record: Record) -> Record | None:
     return max(held, key=lambda a: a["eps"], default=None)
 
 
-def robustness_figures(named: Named) -> list[tuple[str, str]]:
+def robustness_figures(named: Named) -> list[tuple[str, Markup]]:
     """(title, svg) per task."""
     tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
     made = []
