@@ -24,14 +24,10 @@ WIDE = 5.0  # inches: wider figures take a whole row
 NAMES = {"json": "analysis.json", "html": "analysis.html"}
 
 
-def write_numbers(record: Analysis, path: Path) -> None:
-    write_json(path, record, finite=True)
-
-
 def write_analysis(record: Analysis, folder: Path) -> Path:
     """analysis.json, and analysis.html, a single offline file; returns the page's path."""
     require_packages()
-    write_numbers(record, folder / NAMES["json"])
+    write_json(folder / NAMES["json"], record, finite=True)
     page = folder / NAMES["html"]
     write_text(page, render(record))
     return page

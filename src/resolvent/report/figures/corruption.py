@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resolvent.report.figures.figure import INK, MUTED, SERIES, blank, svg
+from resolvent.report.figures.process import Named, by_task
 from resolvent.report.runs import Record
 from resolvent.report.tables.column import NORMS, format_eps
 
@@ -17,16 +18,13 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-Named = list[tuple[str, Record]]
 KINDS = ("clean", "corrupted", "PGD-10", "AutoAttack", "certified")
 COLOURS = dict(zip(KINDS, (*SERIES, MUTED), strict=True))
 
 
 def corruption_findings(named: Named) -> list[dict[str, Any]]:
     """One per task: text, table, chart of the mean error at each severity."""
-    held = [(name, record) for name, record in named if "corruptions" in record]
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in held)
-    return [_task(task, [(n, r) for n, r in held if r["task"]["name"] == task]) for task in tasks]
+    return [_task(task, runs) for task, runs in by_task(named, "corruptions").items()]
 
 
 def _task(task: str, named: Named) -> dict[str, Any]:
@@ -99,9 +97,8 @@ def _strongest(record: Record) -> Record | None:
 
 def robustness_figures(named: Named) -> list[tuple[str, Markup]]:
     """(title, svg) per task."""
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
     made = []
-    for task in tasks:
+    for task in by_task(named, "corruptions"):
         own = [(n, r) for n, r in named if r["task"]["name"] == task]
         bars = robustness_bars(own)
         if bars:

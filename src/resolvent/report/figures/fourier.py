@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent.report.figures.process import by_task
 from resolvent.report.runs import Record
 
 Findings = dict[str, Any]
@@ -11,8 +12,7 @@ Findings = dict[str, Any]
 
 def fourier_findings(named: list[tuple[str, Record]]) -> list[Findings]:
     """One per task: the scores of its runs at each amplitude and frequency."""
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "fourier" in record)
-    return [_task(task, [(n, r) for n, r in named if "fourier" in r and r["task"]["name"] == task]) for task in tasks]
+    return [_task(task, runs) for task, runs in by_task(named, "fourier").items()]
 
 
 def _task(task: str, named: list[tuple[str, Record]]) -> Findings:

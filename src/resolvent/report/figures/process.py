@@ -30,11 +30,25 @@ FRAMES = (
 
 def process_findings(recipe: str, named: Named) -> list[Findings]:
     """One for each data set and way of training that at least two runs share."""
+    right = [(name, record) for name, record in named if record["task"].get("classes", 0) is not None]
+    return [_finding(recipe, *key, runs) for key, runs in comparable(right).items()]
+
+
+def comparable(named: Named) -> dict[tuple[str, str], Named]:
+    """The runs of each data set and way of training, by short names, where there are two at least."""
     groups: dict[tuple[str, str], Named] = {}
     for name, record in named:
-        if record["task"].get("classes", 0) is not None:
-            groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
-    return [_finding(recipe, *key, short_names(runs)) for key, runs in groups.items() if len(runs) > 1]
+        groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
+    return {key: short_names(runs) for key, runs in groups.items() if len(runs) > 1}
+
+
+def by_task(named: Named, part: str) -> dict[str, Named]:
+    """The runs whose record has that part, by their data set."""
+    found: dict[str, Named] = {}
+    for name, record in named:
+        if part in record:
+            found.setdefault(record["task"]["name"], []).append((name, record))
+    return found
 
 
 def short_names(runs: Named) -> Named:
