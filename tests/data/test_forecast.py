@@ -198,3 +198,16 @@ def test_the_error_of_several_values_is_their_mean(tmp_path: Path, capsys: pytes
     np.savez(tmp_path / "b.npz", x=x, y=y[:, :2])
     assert cli.main(["predict", str(tmp_path / "m"), str(tmp_path / "b.npz")]) == 2
     assert "expected targets of shape (20, 3), got (20, 2)" in capsys.readouterr().err
+
+
+def test_a_bound_that_targets_exceed_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound of a certified model is in the units of its outputs: with 3 it cannot follow a load of hundreds."""
+    load = 500 + 50 * np.sin(np.arange(200) / 5)
+    (tmp_path / "a.csv").write_text("time,load\n" + "".join(f"{i},{v:.3f}\n" for i, v in enumerate(load)))
+    words = ["--data", str(tmp_path / "a.csv"), "--task", "forecast", "--window", "8", "--layers", "1", "--width", "4"]
+    common = ["run", "train", *words, "--certified", "--dry-run", "--scale", "standard"]
+    assert cli.main(common) == 0
+    spread = np.std(load[8:140], ddof=1)
+    assert f"deviation is {spread:.3g}, and outputs move by at most 3" in capsys.readouterr().out
+    assert cli.main([*common, "--gamma", "60"]) == 0
+    assert "outputs move by at most" not in capsys.readouterr().out

@@ -185,3 +185,9 @@ def test_figures_that_share_a_title_do_not_share_ids(tmp_path: Path) -> None:
     first, second = (set(re.findall(r'<clipPath id="([^"]+)"', part)) for part in losses)
     assert ids
     assert not first & second
+
+
+def test_runs_below_a_folder_that_is_called_damaged_are_read(tmp_path: Path) -> None:
+    """Only a run's own folder of that name holds files that were set aside."""
+    write(tmp_path / "damaged", record("s4", "standard"))
+    assert "s4 digits standard" in write_report([tmp_path / "damaged"]).read_text(encoding="utf-8")

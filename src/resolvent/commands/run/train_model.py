@@ -107,6 +107,19 @@ def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
     return _apply_sizes(config, options)
 
 
+def explain_narrow(task: Task, model: c.ModelConfig) -> str | None:
+    """Why a certified model of real targets will hardly follow them: its bound is in their units."""
+    if task.classes is not None or model.certified is None:
+        return None
+    spread = float(task.train.y.double().std())
+    if spread <= model.certified.gain:
+        return None
+    return (
+        f"the targets' deviation is {spread:.3g}, and outputs move by at most {model.certified.gain:g} for a change of the "
+        f"input of norm 1; --gamma {spread:.2g} lets them follow"
+    )
+
+
 def _apply_sizes(config: c.ModelConfig, options: ModelOptions) -> c.ModelConfig:
     ads = config.ads if options.ads is None else c.AdSConfig(options.ads)
     return replace(config, d_model=options.width or config.d_model, layers=options.layers or config.layers, ads=ads)

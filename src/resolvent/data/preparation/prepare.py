@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from resolvent.data.order import shuffle
 from resolvent.data.preparation.groups import grouped_indices, require_apart
 from resolvent.data.preparation.learn import learn, pieces
 from resolvent.data.preparation.mapped import Rows, prepare_rows
@@ -91,8 +92,6 @@ class OnDisk:
 
 def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sample ids of train, validation and test. Integer y is stratified by class."""
-    from resolvent.data.order import shuffle
-
     validation, test = _check_fractions(fractions)
     order = torch.from_numpy(shuffle(len(y), seed))
     labels = y.new_zeros(len(y), dtype=torch.long) if y.is_floating_point() else y

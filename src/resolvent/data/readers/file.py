@@ -72,19 +72,18 @@ def from_file(
         12
     """
     columns = Columns.of(id, time, ignore)
+    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     if is_mapped(path):
         _check_task(task, "classification or regression of arrays on the disk")
         given = {"test": test, "label": label, "window": window, "horizon": horizon, "target": target}
         _refuse_options("for tables and series", **given, **{columns.given() or "id": columns.given()})
-        return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
+        return _from_folder(path, group, task, how)
     if task == "forecast":
         _refuse_options("of no use to a forecast", test=test, label=label, group=group)
-        how = Preparation.of("from_file", **{"bounds": "infer"} | options)
         return forecast_file(path, window, horizon, target, header, columns, how)
     _check_task(task, "classification, regression or forecast")
     _refuse_options("for task='forecast'", window=window, horizon=horizon, target=target)
     first = checked_file(path)
-    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     files = {"all": first} if test is None else {"train": first, "test": checked_file(test)}
     if len({file.suffix.lower() for file in files.values()}) > 1:
         raise ValueError(f"from_file: expected two files of one kind, got {first.name} and {Path(str(test)).name}.")

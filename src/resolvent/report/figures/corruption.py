@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resolvent.report.figures.chart import make_chart
 from resolvent.report.figures.figure import INK, MUTED, SERIES, blank, svg
 from resolvent.report.figures.process import Named, by_task
 from resolvent.report.runs import Record
@@ -40,8 +41,7 @@ def _task(task: str, named: Named) -> dict[str, Any]:
         y = [times * v for v in (own["clean"], *own["by_severity"])]
         curves.append({"name": name, "x": list(range(len(y))), "y": y})
     text = f"{task}: {len(names)} corruptions in five severities, at test time alone; 0 is clean."
-    chart = {"title": f"{task}, mean over corruptions", "caption": "", "xlabel": "severity", "ylabel": unit, "log": "",
-             "series": curves}  # fmt: skip
+    chart = make_chart(f"{task}, mean over corruptions", curves, ("severity", unit))
     table = {"columns": ["run", "clean", "mean corruption " + unit, *names], "rows": rows}
     return {"text": text, "table": table, "charts": [chart]}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent.report.figures.chart import make_chart
 from resolvent.report.runs import Record
 
 Findings = dict[str, Any]
@@ -97,8 +98,7 @@ def _chart(field: str, title: str, share: bool, runs: Named) -> dict[str, Any]:
             scale = 100 if share else 1
             curves.append({"name": name, "x": [x for x, _ in points], "y": [scale * y for _, y in points]})
     unit = "accuracy, %" if share else "loss"
-    return {"title": title, "caption": "", "xlabel": "epoch", "ylabel": unit, "log": "", "series": curves,
-            "small": True}  # fmt: skip
+    return make_chart(title, curves, ("epoch", unit), small=True)
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
