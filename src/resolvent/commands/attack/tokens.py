@@ -26,7 +26,8 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     assert request.substitutions is not None
     how = Substitution(request.substitutions, request.beam, batch_size=request.batch_size)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    some = Split(*(part[: request.on.samples].to(device) for part in data))
+    x, y, *rest = (part[: request.on.samples].to(device) for part in data)
+    some = Split(x, y, rest[0] if rest else None)
     found = how(model, some.x, some.y, lengths=some.lengths)
     clean = measure(model.eval(), some, batch_size=request.batch_size)["clean"]
     console.print(f"clean accuracy {clean:.2%}\n{found}", highlight=False, soft_wrap=True)

@@ -109,14 +109,12 @@ def model_for(task: Task, options: ModelOptions) -> c.ModelConfig:
 
 def explain_narrow(task: Task, model: c.ModelConfig) -> str | None:
     """Why a certified model of real targets will hardly follow them: its bound is in their units."""
-    if task.classes is not None or model.certified is None:
-        return None
-    spread = float(task.train.y.double().std())
-    if spread <= model.certified.gain:
+    spread = 0.0 if task.classes is not None else float(task.train.y.double().std())
+    if model.certified is None or spread <= model.certified.gain:
         return None
     return (
-        f"the targets' deviation is {spread:.3g}, and outputs move by at most {model.certified.gain:g} for a change of the "
-        f"input of norm 1; --gamma {spread:.2g} lets them follow"
+        f"the targets' deviation is {spread:.3g}, and outputs move by at most {model.certified.gain:g} for a change of "
+        f"the input of norm 1; --gamma {spread:.2g} lets them follow"
     )
 
 
