@@ -180,17 +180,16 @@ def robustness_groups(named: Named) -> list[tuple[str, Named]]:
 
 def problems(runs: Runs) -> list[dict[str, str]]:
     """All problems, most serious first."""
-    found = [{"where": "", "what": line} for line in runs.problems]
+    found: list[dict[str, str]] = [{"where": "", "what": line} for line in runs.problems]
+    flags: list[dict[str, str]] = []
     for record in runs.records.values():
         where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
         if "failed" in record:
             found.append({"where": where, "what": record["failed"]})
-    for record in runs.records.values():
-        where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
         for name, attack in record.get("attacks", {}).items():
             lines = (f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}" for flag in attack["flags"])
-            found += [{"where": f"{where}, {name}", "what": text} for text in lines]
-    return found
+            flags += [{"where": f"{where}, {name}", "what": text} for text in lines]
+    return found + flags
 
 
 def certificate(name: str, record: Record) -> dict[str, Any]:

@@ -132,14 +132,8 @@ def _half_plane(axes: Axes, spectrum: Spectrum) -> None:
     ticks = [10.0**k for k in decades][:: 1 + len(decades) // 4]
     axes.set_yticks([-t for t in reversed(ticks)] + [0.0] + ticks)
     axes.set_ylim(-2 * reach, 2 * reach)
-    axes.yaxis.set_minor_locator(_nothing())
+    axes.yaxis.minorticks_off()
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}".replace("-", "−"))
-
-
-def _nothing() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
 
 
 def legend(axes: Axes) -> None:
